@@ -15,7 +15,7 @@ from brokerd.ids import TOPIC_NAME_MAX_LENGTH, TopicPartition, topic_name_proble
 
 GROUP_ID_MAX_LENGTH = 249
 _UNKNOWN = -1
-UINT64_MAX = 2**64 - 1
+UINT32_MAX = 2**32 - 1
 
 
 class GivenOffset(NamedTuple):
@@ -72,7 +72,7 @@ def checked_offset(tp: TopicPartition, given: object) -> GivenOffset:
         raise ValueError(f"the metadata of {tp} must be text that UTF-8 can encode, not {metadata!a:.200}")
     if leader_epoch is not None:
         leader_epoch = checked_int(leader_epoch, f"the leader epoch of {tp}", minimum=_UNKNOWN, maximum=INT32_MAX)
-    epoch_id = checked_int(getattr(given, "leader_epoch_id", 0), f"the leader epoch id of {tp}", maximum=UINT64_MAX)
+    epoch_id = checked_int(getattr(given, "leader_epoch_id", 0), f"the leader epoch id of {tp}", maximum=UINT32_MAX)
     return GivenOffset(offset, metadata or "", _UNKNOWN if leader_epoch is None else leader_epoch, epoch_id)
 
 

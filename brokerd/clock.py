@@ -19,6 +19,9 @@ class Clock(Protocol):
     def boot_ms(self) -> int:
         """The same, but it counts on while the machine sleeps: for comparisons with other machines' time, not for waiting."""
 
+    def boot_id(self) -> str:
+        """Names the machine's present start, which `boot_ms` counts from; empty where it is unknown."""
+
     def wall_ms(self) -> int:
         """Milliseconds since 1970-01-01 UTC; may jump in either direction."""
 
@@ -44,6 +47,14 @@ class SystemClock:
     def boot_ms(self) -> int:
         """The same, but it counts on while the machine sleeps."""
         return time.clock_gettime_ns(_BOOT_CLOCK) // 1_000_000
+
+    def boot_id(self) -> str:
+        """Linux names it."""
+        try:
+            with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+                return file.read().strip()
+        except OSError:
+            return ""
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970-01-01 UTC; may jump."""

@@ -85,8 +85,8 @@ def new_topic_id() -> bytes:
 
 
 def new_leader_epoch_id() -> int:
-    """A random id (64 bits, not 0) of a leader epoch: of this start of the broker, so that no copy of its data has it."""
-    return secrets.randbelow(2**64 - 1) + 1
+    """A random id (32 bits, not 0) of a leader epoch: of this start of the broker, so that no copy of its data has it."""
+    return secrets.randbelow(2**32 - 1) + 1
 
 
 def topic_name_problem(name: str, *, internal: bool = False) -> str | None:

@@ -50,7 +50,7 @@ class SourceOffset:
         if self.starts:
             meta["starts"] = _nested(self.starts)
         if self.epochs:
-            meta["epochs"] = _nested({tp: f"{epoch_id:016x}" for tp, epoch_id in self.epochs.items()})
+            meta["epochs"] = _nested({tp: f"{epoch_id:08x}" for tp, epoch_id in self.epochs.items()})
         return {**_nested(self.offsets), META: meta}
 
     def position(self, tp: TopicPartition) -> LogPosition | None:

@@ -7,6 +7,6 @@ node_state.py             ids, leader epoch, clean-shutdown mark (epoch_slots.py
 own_entries.py            the bytes of an entry of the broker's own logs
 decided_members.py        an operator's decisions on members whose markers are lost
 flusher.py                group commit: flushes on threads
-retention.py              what all logs may forget (directory_time.py, believed_time.py: by which time)
+retention.py              what all logs may forget (directory_time.py, log_time.py: by which time)
 steps.py                  work that alternates between state changes and disk I/O
 """

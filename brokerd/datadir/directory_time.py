@@ -1,4 +1,4 @@
-"""The wall time that a data directory goes by (believed_time.py), and what the directory remembers of it."""
+"""The log time of a data directory (log_time.py), and what the directory remembers of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import logging
 from collections.abc import Iterable
 
 from brokerd.clock import Clock
-from brokerd.datadir.believed_time import BelievedTime
+from brokerd.config.settings import INT32_MAX
+from brokerd.datadir.log_time import LogTime, NotedTime
 from brokerd.datadir.node_state import read_clock, write_clock
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.storage.files import Files
@@ -21,34 +22,36 @@ class DirectoryTime:
     def __init__(self, files: Files, clock: Clock) -> None:
         self._files = files
         self._clock = clock
-        self._time = BelievedTime(now_ms=clock.monotonic_ms(), wall_ms=clock.wall_ms(), seen_wall_ms=None)
+        self._time = self._begin(None)
 
     def open(self, logs: Iterable[PartitionLog]) -> None:
-        """Goes by what the directory saw last: as it was noted, or else the newest stamp in its `logs`."""
-        seen = read_clock(self._files)
-        if seen is None:
-            stamps = [segment.max_append_timestamp for log in logs for segment in log.segments]
-            seen = max((stamp for stamp in stamps if stamp >= 0), default=None)
-        self._time = BelievedTime(now_ms=self._clock.monotonic_ms(), wall_ms=self._clock.wall_ms(), seen_wall_ms=seen)
+        """Goes by what the directory remembers, or else by the newest batch in its `logs`."""
+        noted = read_clock(self._files)
+        if noted is None:
+            newest = max((segment.max_log_time for log in logs for segment in log.segments), default=-1)
+            noted = NotedTime(newest, 0, 0, "", 0) if newest >= 0 else None
+        self._time = self._begin(noted)
 
-    def stamp_wall_ms(self) -> int:
-        """The time that an append is stamped with, ms."""
+    def stamp_ms(self) -> tuple[int, int]:
+        """The wall clock's time for an append, and how far that is ahead of the log time: ms, in the whole seconds that a batch's
+        header holds."""
         wall_ms = self._clock.wall_ms()
-        return wall_ms if self._time.gap_ms >= 0 else self._time.stamp(now_ms=self._clock.monotonic_ms(), wall_ms=wall_ms)
+        self._time.now(boot_ms=self._clock.boot_ms(), wall_ms=wall_ms)
+        return wall_ms, 1_000 * max(-INT32_MAX, min(self._time.ahead_ms // 1_000, INT32_MAX))
 
-    def believed_wall_ms(self, now_wall_ms: int) -> int:
-        """The time that retention and the expiry of producers go by; a warning says if it is not the wall clock's."""
-        believed_ms = self._time.believe(now_ms=self._clock.monotonic_ms(), wall_ms=now_wall_ms)
+    def now_ms(self) -> int:
+        """The log time; a warning says if the wall clock has jumped."""
+        now_ms = self._time.now(boot_ms=self._clock.boot_ms(), wall_ms=self._clock.wall_ms())
         news = self._time.take_news()
         if news:
             logger.warning("%s", news)
-        return believed_ms
+        return now_ms
 
-    def earliest_append_ms(self) -> int:
-        """A lower bound of the true time of appends since the start, whatever their timestamps."""
-        return self._time.earliest_append(now_ms=self._clock.monotonic_ms())
-
-    def note(self, believed_ms: int) -> None:
-        """Remembers it in the directory; on a full disk an older one must do."""
+    def note(self) -> None:
+        """Remembers the time in the directory; on a full disk an older one must do."""
         with contextlib.suppress(OSError):
-            write_clock(self._files, believed_ms)
+            write_clock(self._files, self._time.noted())
+
+    def _begin(self, noted: NotedTime | None) -> LogTime:
+        clock = self._clock
+        return LogTime(boot_id=clock.boot_id(), boot_ms=clock.boot_ms(), wall_ms=clock.wall_ms(), noted=noted)

@@ -134,7 +134,7 @@ class LogManager:
         )
         cut = self._take_all(opened)
         self.time.open(self._logs.values())
-        self.expire_producers(self._clock.wall_ms())  # whoever was silent by the time that is believed
+        self.expire_producers()  # whoever was silent by the log time
         # 8
         if not self._read_only_reason:
             self._settle_directory()
@@ -220,7 +220,8 @@ class LogManager:
 
     def _close_logs(self) -> None:
         clean = end_logs(self._files, self._logs.values())
-        self.time.note(self.time.believed_wall_ms(self._clock.wall_ms()))
+        self.time.now_ms()
+        self.time.note()
         try:
             with contextlib.suppress(OSError):  # an older one is still true
                 self.write_checkpoint()
@@ -315,22 +316,21 @@ class LogManager:
         except OSError as error:
             raise StorageError(f"no producer id could be reserved ({error.strerror})", retry_after_ms=200) from error
 
-    def roll_expired(self, now_wall_ms: int) -> list[PartitionLog]:
+    def roll_expired(self) -> list[PartitionLog]:
         """The first half of retention: rolls last segments that have expired. Flush their logs before `retire`."""
         if self._read_only_reason:
             return []
-        now = self.time.believed_wall_ms(now_wall_ms)
-        return roll_expired(self._logs.values(), now_wall_ms=now, earliest_append_ms=self.time.earliest_append_ms())
+        return roll_expired(self._logs.values(), now_ms=self.time.now_ms())
 
-    def retire(self, now_wall_ms: int) -> Steps[int]:
+    def retire(self) -> Steps[int]:
         """The second half: moves log starts and removes segments; returns how many. Raises OSError."""
         if self._read_only_reason:
             return 0
-        now = self.time.believed_wall_ms(now_wall_ms)
-        yield lambda: self.time.note(now)
+        now = self.time.now_ms()
+        yield self.time.note
         return (yield from self._retire(list(self._logs.values()), now))
 
-    def _retire(self, logs: Sequence[PartitionLog], now_wall_ms: int) -> Steps[int]:
+    def _retire(self, logs: Sequence[PartitionLog], now_ms: int) -> Steps[int]:
         return (
             yield from retire(
                 logs,
@@ -338,8 +338,7 @@ class LogManager:
                 self._spares,
                 self._checkpoint,
                 self._log_starts_job,
-                now_wall_ms=now_wall_ms,
-                earliest_append_ms=self.time.earliest_append_ms(),
+                now_ms=now_ms,
             )
         )
 
@@ -352,12 +351,12 @@ class LogManager:
         Raises OSError if files could not be removed: the next round of retention tries again."""
         (error,) = yield from self.delete_records([(log, offset)])
         if error is None:
-            yield from self._retire([log], self.time.believed_wall_ms(self._clock.wall_ms()))
+            yield from self._retire([log], self.time.now_ms())
         return error
 
-    def expire_producers(self, now_wall_ms: int) -> int:
+    def expire_producers(self) -> int:
         """Forgets producers idle for producer.id.expiration.ms; returns how many."""
-        before = self.time.believed_wall_ms(now_wall_ms) - self._config.producer_id_expiration_ms
+        before = self.time.now_ms() - self._config.producer_id_expiration_ms
         return sum(log.core.expire_producers(before) for log in self._logs.values())
 
     # Checkpoint

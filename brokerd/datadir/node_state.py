@@ -7,6 +7,7 @@ import uuid
 from typing import NamedTuple
 
 from brokerd.datadir.epoch_slots import read_epoch_slots, write_epoch_slot
+from brokerd.datadir.log_time import NotedTime
 from brokerd.datadir.steps import Steps
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import PRODUCER_NUMBERS, TopicIdPartition
@@ -126,17 +127,19 @@ def write_clean_mark(files: Files, epoch: int, logs: CleanLogs, spares: SpareFil
     write_json(files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION, {"leader_epoch": epoch, "partitions": partitions}, spares=spares)
 
 
-def read_clock(files: Files) -> int | None:
-    """The wall time that was believed last, in ms; None if it is unknown. Raises OSError, DataDirectoryError."""
+def read_clock(files: Files) -> NotedTime | None:
+    """What was noted of the time; None if it is unknown. Raises OSError, DataDirectoryError."""
     try:
-        return int(read_json(files, CLOCK, CLOCK_KIND, FORMAT_VERSION)["believed_ms"])
+        noted = read_json(files, CLOCK, CLOCK_KIND, FORMAT_VERSION)
+        times = {name: int(noted[name]) for name in ("wall_ms", "ahead_ms", "owed_ms", "boot_ms")}
+        return NotedTime(**times, boot_id=str(noted["boot_id"]))
     except (FileNotFoundError, DocumentError):
         return None
 
 
-def write_clock(files: Files, believed_ms: int) -> None:
-    """Records the believed wall time. Raises OSError."""
-    write_json(files, CLOCK, CLOCK_KIND, FORMAT_VERSION, {"believed_ms": believed_ms})
+def write_clock(files: Files, noted: NotedTime) -> None:
+    """Records the time. Raises OSError."""
+    write_json(files, CLOCK, CLOCK_KIND, FORMAT_VERSION, noted._asdict())
 
 
 class ProducerIds:

@@ -33,7 +33,7 @@ class _Removal(NamedTuple):
     snapshot_offsets: Sequence[int]
 
 
-def roll_expired(logs: Iterable[PartitionLog], *, now_wall_ms: int, earliest_append_ms: int) -> list[PartitionLog]:
+def roll_expired(logs: Iterable[PartitionLog], *, now_ms: int) -> list[PartitionLog]:
     """Rolls last segments that are past retention; returns their logs, which must be flushed before `retire`.
 
     A log that cannot be rolled is skipped: the next pass tries again.
@@ -42,7 +42,7 @@ def roll_expired(logs: Iterable[PartitionLog], *, now_wall_ms: int, earliest_app
     for log in logs:
         if not log.core.is_stopped:
             try:
-                if log.roll_if_expired(now_wall_ms, earliest_append_ms):
+                if log.roll_if_expired(now_ms):
                     rolled.append(log)
             except OSError as error:
                 logger.warning("%s: retention could not roll the last segment (%s)", log.name, error.strerror)
@@ -56,15 +56,14 @@ def retire(
     checkpoint: CheckpointFile,
     checkpoint_job: Callable[[], Job],
     *,
-    now_wall_ms: int,
-    earliest_append_ms: int,
+    now_ms: int,
 ) -> Steps[int]:
     """Moves log starts and removes the segments below; returns how many. Raises OSError, but only after everything possible is
     done; log starts that are not durable are moved back.
     """
     failed: OSError | None = None
     try:
-        yield from _move_log_starts(logs, checkpoint_job, now_wall_ms, earliest_append_ms)
+        yield from _move_log_starts(logs, checkpoint_job, now_ms)
     except OSError as error:
         failed = error  # segments below durable log starts are still removed: on a full disk that frees space
     written = checkpoint.written
@@ -83,14 +82,12 @@ def retire(
     return sum(len(removal.segments) for removal in removals)
 
 
-def _move_log_starts(
-    logs: Sequence[PartitionLog], checkpoint_job: Callable[[], Job], now_wall_ms: int, earliest_append_ms: int
-) -> Steps[None]:
+def _move_log_starts(logs: Sequence[PartitionLog], checkpoint_job: Callable[[], Job], now_ms: int) -> Steps[None]:
     """Moves log starts durably, or not at all. Raises OSError."""
     before: dict[PartitionLog, int] = {}
     try:
         for log in logs:
-            start = log.log_start_offset if log.core.is_stopped else retained_from(log.core, now_wall_ms, earliest_append_ms)
+            start = log.log_start_offset if log.core.is_stopped else retained_from(log.core, now_ms)
             if start != log.log_start_offset:
                 before[log] = log.log_start_offset
                 log.set_log_start(start)

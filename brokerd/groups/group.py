@@ -12,15 +12,14 @@ from brokerd.ids import TopicIdPartition
 class Group:
     """Only the table changes it."""
 
-    __slots__ = ("_topics", "count", "group_id", "is_fresh", "last_commit_ms", "principal", "slots")
+    __slots__ = ("_topics", "count", "group_id", "last_commit_ms", "principal", "slots")
 
     def __init__(self, group_id: str, principal: str) -> None:
         self.group_id = group_id
         self.principal = principal
         self.count = 0  # partitions that have an offset
         self.slots = 0
-        self.last_commit_ms = 0  # wall clock
-        self.is_fresh = False  # it was last committed in this life of the broker
+        self.last_commit_ms = 0  # log time
         self._topics: dict[bytes, dict[int, CommittedOffset]] = {}
 
     def offset(self, tp: TopicIdPartition) -> CommittedOffset | None:
@@ -60,7 +59,7 @@ class Group:
             self.count += before is None
             self.slots += committed.slots - _slots_of(before)
             partitions[tp.partition] = committed
-            self.last_commit_ms = max(self.last_commit_ms, committed.timestamp)
+            self.last_commit_ms = max(self.last_commit_ms, committed.timestamp - committed.clock_ahead)
 
     def drop(self, tps: Iterable[TopicIdPartition]) -> None:
         """Forgets offsets; those that there are none of are passed over."""

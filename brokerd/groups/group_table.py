@@ -112,12 +112,12 @@ class GroupTable:
             )
         return LogEntry(group_id, owner, OffsetsCommitted(offsets))
 
-    def renew(self, group_id: str, caller: Caller, now_ms: int) -> LogEntry:
+    def renew(self, group_id: str, caller: Caller, now_ms: int, ahead_ms: int) -> LogEntry:
         """The entry that makes some of a group's offsets as young as a commit, and so the group. Raises UnknownGroupError,
         GroupAuthorizationFailedError."""
         group = self._required(group_id, caller)
         young = {
-            tp: committed._replace(timestamp=now_ms)
+            tp: committed._replace(timestamp=now_ms, clock_ahead=ahead_ms)
             for tp in itertools.islice(group.partitions(), _CHUNK)
             if (committed := group.offset(tp)) is not None
         }
@@ -134,14 +134,12 @@ class GroupTable:
         known = tuple(tp for tp in dict.fromkeys(tps) if group.offset(tp) is not None)
         return LogEntry(group_id, group.principal, OffsetsDeleted(known))
 
-    def expired(self, before_ms: int, fresh_ms: int) -> Iterator[LogEntry]:
-        """The entries that forget the groups whose last commit was before `before_ms`. A group that was committed in this life of
-        the broker was so at `fresh_ms` at the earliest, whatever its timestamp says. Each is as of the moment when it is asked for,
-        and is to be appended at once; others may commit in between.
+    def expired(self, before_ms: int) -> Iterator[LogEntry]:
+        """The entries that forget the groups whose last commit was before `before_ms`, a log time. Each is as of the moment when it
+        is asked for, and is to be appended at once; others may commit in between.
         """
         for group in list(self._groups.values()):
-            last_ms = max(group.last_commit_ms, fresh_ms) if group.is_fresh else group.last_commit_ms
-            if last_ms < before_ms and self._groups.get(group.group_id) is group:  # not gone, and made again since
+            if group.last_commit_ms < before_ms and self._groups.get(group.group_id) is group:  # not gone, and made again since
                 yield LogEntry(group.group_id, group.principal, GroupDeleted())
 
     def _required(self, group_id: str, caller: Caller) -> Group:
@@ -152,8 +150,8 @@ class GroupTable:
 
     # Events of the log
 
-    def apply(self, entry: LogEntry, *, is_fresh: bool = True) -> None:
-        """Takes an entry that stands in the log. `is_fresh`: it was appended in this life of the broker."""
+    def apply(self, entry: LogEntry) -> None:
+        """Takes an entry that stands in the log."""
         group_id, principal, event, decision = entry
         self.decision = max(self.decision, decision)
         group = self._groups.get(group_id)
@@ -168,7 +166,6 @@ class GroupTable:
                 self._owned.setdefault(principal, {})[group_id] = group
                 self._limits.groups.add(principal, 1)
             self._change(group, lambda known: known.put(event.offsets))
-            group.is_fresh = group.is_fresh or is_fresh
         elif group is not None and isinstance(event, OffsetsDeleted):
             self._change(group, lambda known: known.drop(event.partitions))
         elif group is not None:

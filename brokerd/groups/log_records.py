@@ -27,7 +27,7 @@ def message_of(entry: LogEntry) -> log_pb2.GroupLogRecord:
         for tp, committed in event.offsets.items():
             one = add()  # and field by field: half the time of keywords, where there are thousands
             one.topic_id, one.partition = tp
-            one.offset, one.leader_epoch, one.metadata, one.timestamp, one.leader_epoch_id = committed
+            one.offset, one.leader_epoch, one.metadata, one.timestamp, one.leader_epoch_id, one.clock_ahead_ms = committed
     elif isinstance(event, OffsetsDeleted):
         record.offsets_deleted.SetInParent()
         for tp in event.partitions:
@@ -74,4 +74,4 @@ def _event(record: log_pb2.GroupLogRecord) -> Event:
 
 
 def _committed(one: log_pb2.CommittedOffset) -> CommittedOffset:
-    return CommittedOffset(one.offset, one.leader_epoch, one.metadata, one.timestamp, one.leader_epoch_id)
+    return CommittedOffset(one.offset, one.leader_epoch, one.metadata, one.timestamp, one.leader_epoch_id, one.clock_ahead_ms)

@@ -20,6 +20,7 @@ class CommittedOffset(NamedTuple):
     metadata: str  # free text
     timestamp: int  # when it was committed
     leader_epoch_id: int = 0  # of the epoch of the last record read; 0 = unknown
+    clock_ahead: int = 0  # how far that is ahead of the log time, by which groups expire, ms
 
     @property
     def slots(self) -> int:

@@ -105,7 +105,7 @@ def describe_header(header: BatchHeader) -> Entry:
         "record_count": header.record_count,
         "size_bytes": header.size,
         "leader_epoch": header.leader_epoch,
-        "leader_epoch_id": f"{header.leader_epoch_id:016x}",
+        "leader_epoch_id": f"{header.leader_epoch_id:08x}",
         "append_timestamp": header.append_timestamp,
         "base_timestamp": header.base_timestamp,
         "max_timestamp": header.max_timestamp,
@@ -175,7 +175,7 @@ def _describe_snapshot(files: RealFiles, name: str, tp: TopicIdPartition | None,
 
 
 def _epochs(entries: Iterable[leader_epochs.EpochEntry]) -> list[dict[str, Any]]:
-    return [{**entry._asdict(), "id": f"{entry.id:016x}"} for entry in entries]
+    return [{**entry._asdict(), "id": f"{entry.id:08x}"} for entry in entries]
 
 
 def _describe_epochs(files: RealFiles, name: str, _tp: TopicIdPartition | None, path: str) -> Iterator[Entry]:

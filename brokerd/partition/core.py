@@ -51,6 +51,7 @@ class Append(NamedTuple):
     next_offset: int
     size_bytes: int
     append_timestamp: int
+    log_time: int
     max_timestamp: int  # of its records, as readers see them
     leader_epoch: int
     leader_epoch_id: int
@@ -126,7 +127,9 @@ class PartitionCore:
 
     # Appends
 
-    def append_as_leader(self, header: BatchHeader, now_ms: int, *, is_open_member: bool = False) -> Append | BatchMetadata:
+    def append_as_leader(
+        self, header: BatchHeader, now_ms: int, *, clock_ahead_ms: int = 0, is_open_member: bool = False
+    ) -> Append | BatchMetadata:
         """Decides where this batch goes, or finds the batch that it repeats. `is_open_member`: its producer is in an open
         transaction. Who ever was given an id as a member writes nothing else with it, also once that is forgotten.
 
@@ -139,18 +142,18 @@ class PartitionCore:
         base_offset = self.log_end_offset
         entry: ProducerStateEntry | None = None
         if header.producer_id >= 0:
-            prepared = self.producers.prepare(header, base_offset, now_ms)
+            prepared = self.producers.prepare(header, base_offset, now_ms - clock_ahead_ms)
             if isinstance(prepared, BatchMetadata):
                 return prepared
             entry = prepared
         # Only of a new batch: a repeated one was accepted, and gets the same response whatever the clock says now.
         check_timestamps(self.name, header, self.config, now_ms)
-        return self._append_stamped(header, now_ms, entry, None)
+        return self._append_stamped(header, now_ms, clock_ahead_ms, entry, None)
 
-    def append_marker(self, header: BatchHeader, now_ms: int, marker: Marker) -> Append:
+    def append_marker(self, header: BatchHeader, now_ms: int, marker: Marker, *, clock_ahead_ms: int = 0) -> Append:
         """Decides where this control batch goes, which ends transactions. Raises WireErrors of fate NOT_APPENDED."""
         self._check_leads()
-        return self._append_stamped(header, now_ms, None, marker)
+        return self._append_stamped(header, now_ms, clock_ahead_ms, None, marker)
 
     def append_as_follower(self, header: BatchHeader, *, marker: Marker | None = None) -> Append:
         """Decides where a batch goes that its leader has stamped. `marker`: its content if it is a control batch.
@@ -173,10 +176,11 @@ class PartitionCore:
             header.next_offset,
             header.size,
             header.append_timestamp,
+            header.log_time,
             batch_timestamp(header),
             header.leader_epoch,
             header.leader_epoch_id,
-            self._must_roll(header.size, header.append_timestamp),
+            self._must_roll(header.size, header.log_time),
             header.producer_id,
             entry,
             marker,
@@ -192,7 +196,7 @@ class PartitionCore:
         """Reports that the batch is written at the end of the last segment."""
         base_offset = append.base_offset
         assert base_offset == self.log_end_offset, "a batch is written where the log ends"
-        self.segments[-1].add(append.next_offset, append.size_bytes, append.max_timestamp, append.append_timestamp)
+        self.segments[-1].add(append.next_offset, append.size_bytes, append.max_timestamp, append.log_time)
         entry = append.producer
         if entry is not None:
             self.producers.commit(append.producer_id, entry)
@@ -226,29 +230,37 @@ class PartitionCore:
             f"{subject} is of a transaction, but its batch is not: ask for another id with InitProducerId", fate=Fate.NOT_APPENDED
         )
 
-    def _append_stamped(self, header: BatchHeader, now_ms: int, entry: ProducerStateEntry | None, marker: Marker | None) -> Append:
-        base_offset, size = self.log_end_offset, header.size
+    def _append_stamped(
+        self,
+        header: BatchHeader,
+        now_ms: int,
+        clock_ahead_ms: int,
+        entry: ProducerStateEntry | None,
+        marker: Marker | None,
+    ) -> Append:
+        base_offset, size, log_time = self.log_end_offset, header.size, now_ms - clock_ahead_ms
         return Append(
             base_offset,
             base_offset + header.last_offset_delta + 1,
             size,
             now_ms,
+            log_time,
             now_ms if self.config.message_timestamp_type == "LogAppendTime" else header.max_timestamp,
             self.leader_epoch,
             self.leader_epoch_id,
-            self._must_roll(size, now_ms),
+            self._must_roll(size, log_time),
             header.producer_id,
             entry,
             marker,
         )
 
-    def _must_roll(self, size: int, now_ms: int) -> bool:
+    def _must_roll(self, size: int, log_time: int) -> bool:
         """True if the batch does not fit the last segment, or that one is old."""
         active = self.segments[-1]
         if active.size_bytes == 0:
             return False
         config = self.config
-        return active.size_bytes + size > config.segment_bytes or now_ms - active.first_append_timestamp >= config.segment_ms
+        return active.size_bytes + size > config.segment_bytes or log_time - active.first_log_time >= config.segment_ms
 
     # Transactions
 

@@ -21,7 +21,7 @@ from brokerd.storage.names import LEADER_EPOCHS
 
 EPOCHS_KIND = "leader-epochs"
 EPOCHS_VERSION = 1
-_ENTRY = struct.Struct("<iqQ")
+_ENTRY = struct.Struct("<iqI")
 _SEED = struct.Struct("<I")
 _start_offset = attrgetter("start_offset")
 UNKNOWN_OFFSET = -1

@@ -113,23 +113,26 @@ class PartitionLog:
 
     # Append
 
-    def append(self, batch: RecordBatch, *, now_wall_ms: int, is_open_member: bool = False) -> LogAppendInfo:
+    def append(
+        self, batch: RecordBatch, *, now_wall_ms: int, clock_ahead_ms: int = 0, is_open_member: bool = False
+    ) -> LogAppendInfo:
         """Writes a batch that has passed `check_produced`. `is_open_member`: its producer is in an open transaction.
+        `clock_ahead_ms`: how far the wall clock is ahead of the log time.
 
         Waits for nothing but the write into the page cache. Raises WireErrors with their fate.
         """
         core = self.core
-        decided = core.append_as_leader(batch.header, now_wall_ms, is_open_member=is_open_member)
+        decided = core.append_as_leader(batch.header, now_wall_ms, clock_ahead_ms=clock_ahead_ms, is_open_member=is_open_member)
         if isinstance(decided, BatchMetadata):
             return LogAppendInfo(decided.base_offset, decided.last_offset, decided.timestamp, True, core.ends.log_start_offset)
         self._write_stamped(decided, batch)
         return LogAppendInfo(decided.base_offset, decided.next_offset - 1, now_wall_ms, False, core.ends.log_start_offset)
 
-    def append_marker(self, batch: RecordBatch, *, now_wall_ms: int) -> LogAppendInfo:
+    def append_marker(self, batch: RecordBatch, *, now_wall_ms: int, clock_ahead_ms: int = 0) -> LogAppendInfo:
         """Writes a control batch, which ends transactions here. Raises WireErrors with their fate."""
         marker = marker_of(batch)
         assert marker is not None, "a control batch"
-        decided = self.core.append_marker(batch.header, now_wall_ms, marker)
+        decided = self.core.append_marker(batch.header, now_wall_ms, marker, clock_ahead_ms=clock_ahead_ms)
         self._write_stamped(decided, batch)
         return LogAppendInfo(decided.base_offset, decided.next_offset - 1, now_wall_ms, False, self.core.ends.log_start_offset)
 
@@ -144,6 +147,7 @@ class PartitionLog:
             append_timestamp=append.append_timestamp,
             leader_epoch=append.leader_epoch,
             leader_epoch_id=append.leader_epoch_id,
+            clock_ahead_s=(append.append_timestamp - append.log_time) // 1_000,
             is_log_append_time=self.core.config.message_timestamp_type == "LogAppendTime",
             seed=self._seed,
         )
@@ -217,9 +221,9 @@ class PartitionLog:
         self._resources.moved.add(self)
         return self.core.ends.set_log_start(offset)
 
-    def roll_if_expired(self, now_wall_ms: int, earliest_append_ms: int) -> bool:
+    def roll_if_expired(self, now_ms: int) -> bool:
         """Closes the last segment if retention needs that. True if retention has to wait for a flush first. Raises OSError."""
-        if must_close_last(self.core, now_wall_ms, earliest_append_ms):
+        if must_close_last(self.core, now_ms):
             self._roll()
         return bool(self.core.flushes.sealed) or self.core.snapshots.has_waiting
 

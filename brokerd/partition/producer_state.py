@@ -138,7 +138,7 @@ class ProducerStates:
             header,
             header.last_sequence,
             header.base_offset,
-            header.append_timestamp,
+            header.log_time,
             is_transactional=header.is_transactional,
             begins_again=begins_again,
         )

@@ -21,7 +21,7 @@ def deletion_target(core: PartitionCore, before_offset: int) -> int:
     return target
 
 
-def retained_from(core: PartitionCore, now_wall_ms: int, earliest_append_ms: int) -> int:
+def retained_from(core: PartitionCore, now_ms: int) -> int:
     """The log start by retention.ms and retention.bytes: a segment's base offset, or the present log start."""
     config = core.config
     start = core.log_start_offset
@@ -32,7 +32,7 @@ def retained_from(core: PartitionCore, now_wall_ms: int, earliest_append_ms: int
     if stopping is not None:
         limit = min(limit, stopping.first_offset)
     for segment, successor in zip(core.segments, core.segments[1:], strict=False):
-        is_old = segment.has_passed(config.retention_ms, now_wall_ms, earliest_append_ms)
+        is_old = segment.has_passed(config.retention_ms, now_ms)
         is_excess = config.retention_bytes >= 0 and size - segment.size_bytes >= config.retention_bytes
         if successor.base_offset > limit or not (is_old or is_excess):
             break
@@ -41,11 +41,11 @@ def retained_from(core: PartitionCore, now_wall_ms: int, earliest_append_ms: int
     return start
 
 
-def must_close_last(core: PartitionCore, now_wall_ms: int, earliest_append_ms: int) -> bool:
+def must_close_last(core: PartitionCore, now_ms: int) -> bool:
     """True if all records of the last segment are durable and older than retention.ms: rolling lets retention remove it."""
     last = core.segments[-1]
     is_idle = core.flushes.dirty_bytes == 0 and core.flushes.under_way is None
-    return is_idle and last.size_bytes > 0 and last.has_passed(core.config.retention_ms, now_wall_ms, earliest_append_ms)
+    return is_idle and last.size_bytes > 0 and last.has_passed(core.config.retention_ms, now_ms)
 
 
 def removable_count(core: PartitionCore, durable_start: int) -> int:

@@ -44,7 +44,6 @@ class LogCut:
         """
         from_offset = self._restore(producers)
         self.last.index = SparseIndex()
-        self.last.is_of_this_run = self._kept[-1].is_of_this_run
         for segment in self._kept:
             is_last = segment is self._kept[-1]
             if segment.next_offset <= from_offset and not is_last:

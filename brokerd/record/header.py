@@ -22,7 +22,7 @@ HEADER_SIZE = 96
 HEADER_WORDS = HEADER_SIZE // 8
 SEQUENCE_MAX = 2**31 - 1
 
-_HEADER = struct.Struct("<4sBBHIIqqiIqihHiiqqiIQ")
+_HEADER = struct.Struct("<4sBBHIIqqiIqihHiiqqiIIi")
 _CRC_AT = 12
 _PREFIX = struct.Struct("<4sBBHI")
 _ZERO_CRC = b"\0\0\0\0"
@@ -32,7 +32,7 @@ _STAMP_AT = 16
 _EPOCH_ID_AT = 88
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
-_U64 = struct.Struct("<Q")
+_STAMP_EPOCH_ID = struct.Struct("<Ii")  # and clock_ahead_s
 _SEED = struct.Struct("<16si")
 
 
@@ -87,6 +87,12 @@ class BatchHeader(NamedTuple):
     schema_id: int
     uncompressed_bytes: int
     leader_epoch_id: int  # S, random: no other life of this log has it
+    clock_ahead_s: int  # S: how far append_timestamp is ahead of the log time, by which batches age
+
+    @property
+    def log_time(self) -> int:
+        """When the batch was appended by the time that retention goes by, ms."""
+        return self.append_timestamp - 1_000 * self.clock_ahead_s
 
     @property
     def last_offset(self) -> int:
@@ -202,9 +208,10 @@ def produced_header(data: pa.Buffer, seed: int) -> BatchHeader:
 def _check_client_fields(header: BatchHeader) -> None:
     """Checks that fields reserved for the leader are zero, that counts agree and that no unknown bits are set. Raises
     InvalidRequestError."""
-    if header.stamp_flags or header.base_offset or header.append_timestamp or header.leader_epoch or header.leader_epoch_id:
+    if header.stamp_flags or header.base_offset or header.append_timestamp or header.leader_epoch or any(header[-2:]):
         raise InvalidRequestError(
-            "stamp_flags, base_offset, append_timestamp, leader_epoch and leader_epoch_id must be 0 in a client's batch"
+            "stamp_flags, base_offset, append_timestamp, leader_epoch, leader_epoch_id and clock_ahead_s must be 0 in a client's "
+            "batch"
         )
     if header.attributes & ~KNOWN_ATTRIBUTES:
         raise InvalidRequestError(f"attributes {header.attributes:#06x} has bits that are not known")
@@ -244,6 +251,7 @@ def stamp(
     append_timestamp: int,
     leader_epoch: int,
     leader_epoch_id: int = 0,
+    clock_ahead_s: int = 0,
     is_log_append_time: bool,
     seed: int,
 ) -> bytes:
@@ -252,7 +260,7 @@ def stamp(
     stamped = bytearray(data)
     _U16.pack_into(stamped, _STAMP_FLAGS_AT, flags)
     _STAMP_TIME.pack_into(stamped, _STAMP_AT, base_offset, append_timestamp, leader_epoch)
-    _U64.pack_into(stamped, _EPOCH_ID_AT, leader_epoch_id)
+    _STAMP_EPOCH_ID.pack_into(stamped, _EPOCH_ID_AT, leader_epoch_id, clock_ahead_s)
     _U32.pack_into(stamped, _CRC_AT, 0)
     _U32.pack_into(stamped, _CRC_AT, google_crc32c.extend(seed, bytes(stamped)))
     return bytes(stamped)
@@ -295,4 +303,5 @@ def new_header(
         schema_id=schema_id,
         uncompressed_bytes=uncompressed_bytes,
         leader_epoch_id=0,
+        clock_ahead_s=0,
     )

@@ -88,11 +88,11 @@ class Background:
 
     async def _retention(self) -> None:
         broker = self._broker
-        for log in broker.logs.roll_expired(broker.clock.wall_ms()):
+        for log in broker.logs.roll_expired():
             await broker.replicas.flusher.flush(log, BROKER)
         before = [(log, log.log_start_offset) for log in broker.logs.partitions()]
         try:
-            removed = await broker.admin.run(broker.logs.retire(broker.clock.wall_ms()))
+            removed = await broker.admin.run(broker.logs.retire())
         finally:
             for log, log_start_offset in before:
                 if log.log_start_offset != log_start_offset:
@@ -101,7 +101,7 @@ class Background:
             logger.info("retention removed %d segments", removed)
 
     async def _producer_expiry(self) -> None:
-        self._broker.logs.expire_producers(self._broker.clock.wall_ms())
+        self._broker.logs.expire_producers()
 
     async def _slow_readers(self) -> None:
         overdue = self._broker.response_budget.overdue(now_ms=self._broker.clock.monotonic_ms())

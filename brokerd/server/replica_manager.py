@@ -153,7 +153,8 @@ class ReplicaManager:
         Raises the errors of PartitionLog.append.
         """
         try:
-            info = replica.log.append(batch, now_wall_ms=self.logs.time.stamp_wall_ms(), is_open_member=is_open_member)
+            now_ms, ahead_ms = self.logs.time.stamp_ms()
+            info = replica.log.append(batch, now_wall_ms=now_ms, clock_ahead_ms=ahead_ms, is_open_member=is_open_member)
         finally:
             self._count_dirty(replica)
         return self._appended(replica, batch, info, caller)
@@ -161,7 +162,8 @@ class ReplicaManager:
     def append_marker(self, replica: Replica, batch: RecordBatch, caller: Caller) -> LogAppendInfo:
         """Appends a control batch, as `append` does. Raises the errors of PartitionLog.append_marker."""
         try:
-            info = replica.log.append_marker(batch, now_wall_ms=self.logs.time.stamp_wall_ms())
+            now_ms, ahead_ms = self.logs.time.stamp_ms()
+            info = replica.log.append_marker(batch, now_wall_ms=now_ms, clock_ahead_ms=ahead_ms)
         finally:
             self._count_dirty(replica)
         return self._appended(replica, batch, info, caller)

@@ -27,8 +27,8 @@ class SegmentSummary(NamedTuple):
     next_offset: int
     size_bytes: int
     max_timestamp: int
-    first_append_timestamp: int
-    max_append_timestamp: int
+    first_log_time: int
+    max_log_time: int
 
 
 class SparseIndex:

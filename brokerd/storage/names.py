@@ -2,7 +2,7 @@
 
 lock meta leader-epoch clean-shutdown checkpoint topics producer-ids      the data directory's own
 spare-0 to spare-3                                                        room for a full disk
-clock                                                                     the wall time that was believed last
+clock                                                                     the wall time, the log time and the boot clock
 decided-members                                                           how members ended whose markers are lost
 epoch-slots                                                               room for the leader epoch of a start on a full disk
 <topic id>-<partition>/<base offset, 20 digits>.log .index .timeindex     a segment and what is derived from it

@@ -50,7 +50,6 @@ class Segment(SegmentBounds):
         handle = self._dirty()
         try:
             write_all(handle.file, buffers, self.size_bytes, size)
-            self.is_of_this_run = True
         except OSError:
             self.has_excess_bytes = True
             with contextlib.suppress(OSError):
@@ -66,7 +65,7 @@ class Segment(SegmentBounds):
     def note(self, header: BatchHeader, index_interval_bytes: int, *, force_entry: bool = False) -> None:
         """Counts in the batch that begins at `size_bytes`."""
         self.note_position(header.base_offset, index_interval_bytes, force_entry=force_entry)
-        self.add(header.next_offset, header.size, batch_timestamp(header), header.append_timestamp)
+        self.add(header.next_offset, header.size, batch_timestamp(header), header.log_time)
 
     def note_position(self, base_offset: int, index_interval_bytes: int, *, force_entry: bool = False) -> None:
         """Offers the batch that begins at `size_bytes` to the index; call it before the batch is counted in."""
@@ -94,8 +93,8 @@ class Segment(SegmentBounds):
             self.next_offset,
             self.size_bytes,
             self.max_timestamp,
-            self.first_append_timestamp,
-            self.max_append_timestamp,
+            self.first_log_time,
+            self.max_log_time,
         )
 
     def take_summary(self, summary: SegmentSummary) -> None:
@@ -103,8 +102,8 @@ class Segment(SegmentBounds):
         self.next_offset = summary.next_offset
         self.size_bytes = summary.size_bytes
         self.max_timestamp = summary.max_timestamp
-        self.first_append_timestamp = summary.first_append_timestamp
-        self.max_append_timestamp = summary.max_append_timestamp
+        self.first_log_time = summary.first_log_time
+        self.max_log_time = summary.max_log_time
 
     def read_summary(self) -> SegmentSummary | None:
         """The summary in the index files if it can belong to this log; compare it with the data file. Raises OSError."""

@@ -232,7 +232,7 @@ class Simulation:
         if log.high_watermark > log.log_start_offset and log.core.health.failure is None:
             if self.rng.random() < 0.5:
                 delete_records(log, self.rng.randint(log.log_start_offset, log.high_watermark))
-            manager.retention_pass(self.clock.wall_ms())
+            manager.retention_pass()
             self._note_visible(log)  # it flushes what was rolled
             self.log_start = log.log_start_offset
             self._count("deleted")

@@ -47,7 +47,7 @@ def _script(files: MemoryFiles, history: History) -> None:
             if step == 6:
                 history.log_start = log.high_watermark - 3
                 delete_records(log, history.log_start)
-                manager.retention_pass(clock.wall_ms())
+                manager.retention_pass()
         manager.create_topic(f"gone-{life}", 2, {})
         manager.delete_topic(f"gone-{life}")
         manager.close()

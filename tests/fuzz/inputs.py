@@ -65,7 +65,8 @@ _HEADER_BITS = {
     "max_timestamp": (64, True),
     "schema_id": (32, True),
     "uncompressed_bytes": (32, False),
-    "leader_epoch_id": (64, False),
+    "leader_epoch_id": (32, False),
+    "clock_ahead_s": (32, True),
 }
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 

@@ -173,7 +173,7 @@ def test_each_offset_of_a_checkpoint_has_the_epoch_of_the_record_before_it(tmp_p
         for _ in range(5):
             offset = reader.latestOffset(offset, reader.getDefaultReadLimit())
             ends.append(offset["t"]["0"])
-            assert offset["@brokerd"]["epochs"] == {"t": {"0": f"{ids[ends[-1] - 1]:016x}"}}
+            assert offset["@brokerd"]["epochs"] == {"t": {"0": f"{ids[ends[-1] - 1]:08x}"}}
         assert ends == [7, 14, 21, 28, 30]
         assert reader.latestOffset(offset, ReadAllAvailable()) == offset
 

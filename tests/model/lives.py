@@ -244,7 +244,7 @@ class Lives:
         elif action < 0.92:
             self._delete(manager, log)
         elif action < 0.96:
-            manager.expire_producers(self.clock.wall_ms())
+            manager.expire_producers()
             before_ms = self.clock.wall_ms() - self.expiration_ms
             self.history.append(before_ms)
             known = len(self.oracle.state)
@@ -323,7 +323,7 @@ class Lives:
             _tried(lambda: delete_records(log, until))
         if self.rng.random() < 0.5:
             before = len(log.segments)
-            _tried(lambda: manager.retention_pass(self.clock.wall_ms()))
+            _tried(lambda: manager.retention_pass())
             self.flushed = max(self.flushed, log.high_watermark)  # it flushes what it rolls
             if len(log.segments) < before:
                 self.count("segments removed")

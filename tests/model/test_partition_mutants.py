@@ -414,10 +414,10 @@ def a_look_up_ends_where_the_last_stable_offset_stood_without_the_marker(patch: 
 
 @mutant(16)
 def retention_takes_what_is_undecided(patch: pytest.MonkeyPatch) -> None:
-    def greedy(core: PartitionCore, now_wall_ms: int, earliest_append_ms: int) -> int:
+    def greedy(core: PartitionCore, now_ms: int) -> int:
         stable, core.ends.last_stable_offset = core.ends.last_stable_offset, core.high_watermark
         try:
-            return retention_rules.retained_from(core, now_wall_ms, earliest_append_ms)
+            return retention_rules.retained_from(core, now_ms)
         finally:
             core.ends.last_stable_offset = stable
 

@@ -85,7 +85,7 @@ def _run(seed: int, operations: int) -> dict[str, int]:
             log = first_log(manager)
             oracle.expire(clock.wall_ms() - EXPIRATION_MS)
         if rng.random() < 0.002:
-            manager.expire_producers(clock.wall_ms())
+            manager.expire_producers()
             oracle.expire(clock.wall_ms() - EXPIRATION_MS)
         producer_id = rng.randrange(PRODUCERS)
         epoch, first, count = _candidate(rng, oracle, producer_id)

@@ -86,9 +86,10 @@ def first_log(manager: LogManager, name: str = "t", partition: int = 0) -> Parti
     return manager.partition(TopicIdPartition(manager.topics.by_name(name).id, partition))
 
 
-def append(log: PartitionLog, payload: bytes, *, now_ms: int = START_WALL_MS, **fields: object) -> int:
+def append(log: PartitionLog, payload: bytes, *, now_ms: int = START_WALL_MS, clock_ahead_ms: int = 0, **fields: object) -> int:
     """Appends a raw batch; returns its base offset."""
-    return log.append(raw_batch(payload, **fields), now_wall_ms=now_ms).base_offset  # type: ignore[arg-type]
+    batch = raw_batch(payload, **fields)  # type: ignore[arg-type]
+    return log.append(batch, now_wall_ms=now_ms, clock_ahead_ms=clock_ahead_ms).base_offset
 
 
 def run_flush(log: PartitionLog, task: FlushTask) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+
 START_WALL_MS = 1_700_000_000_000
+_boots = itertools.count(1)
 
 
 class ManualClock:
@@ -12,6 +15,7 @@ class ManualClock:
         self._monotonic_ms = 0
         self._slept_ms = 0
         self._wall_ms = wall_ms
+        self._boot_id = f"boot-{next(_boots)}"
 
     def monotonic_ms(self) -> int:
         """See Clock."""
@@ -20,6 +24,10 @@ class ManualClock:
     def boot_ms(self) -> int:
         """See Clock."""
         return self._monotonic_ms + self._slept_ms
+
+    def boot_id(self) -> str:
+        """See Clock. Each clock is a start of its machine."""
+        return self._boot_id
 
     def wall_ms(self) -> int:
         """See Clock."""

@@ -29,12 +29,12 @@ class LogManager(log_manager.LogManager):
         """See TopicChanges.alter."""
         return run_here(self.changes.alter(name, set_configs, unset))
 
-    def retention_pass(self, now_wall_ms: int) -> int:
+    def retention_pass(self) -> int:
         """Removes segments that retention or delete_records gave up; returns how many. Raises OSError."""
-        for log in self.roll_expired(now_wall_ms):
+        for log in self.roll_expired():
             with contextlib.suppress(OSError):  # that log has stopped, which says it to whoever appends
                 log.flush()
-        return run_here(self.retire(now_wall_ms))
+        return run_here(self.retire())
 
     def write_checkpoint_if_due(self, now_ms: int) -> bool:
         """As checkpoint_job, at once; True if it was written. Raises OSError."""

@@ -142,7 +142,7 @@ def a_renewal_repeats_offsets_of_before(patch: pytest.MonkeyPatch) -> None:
     async def renew(self: Groups, group_id: str, caller: Caller) -> None:
         self._check_usable()
         if group_id in self.table.groups:
-            entry = self.table.renew(group_id, caller, 1)
+            entry = self.table.renew(group_id, caller, 1, 0)
             await self.bring_in()
             self._record(entry)
             await self.log.durable()

@@ -179,7 +179,7 @@ class Simulation:
     # --- the broker
 
     def new_broker(self) -> None:
-        time = SimpleNamespace(stamp_wall_ms=self.stamps.__next__)
+        time = SimpleNamespace(stamp_ms=lambda: (next(self.stamps), 0))
         logs: Any = SimpleNamespace(own_log=lambda _: None, topics=self, partitions=list, decided_members=None, time=time)
         nothing: Any = None
         self.groups = Groups(BrokerConfig(), logs, nothing, nothing, self.clock)

@@ -196,7 +196,7 @@ class PartitionScript:
         self._now_ms += int(ms)
 
     def _do_retain(self) -> None:
-        start = retained_from(self.core, self._now_ms, -1)
+        start = retained_from(self.core, self._now_ms)
         self._lines.append(f"the log begins at {start}")
         self._moved(self.core.ends.set_log_start(start))
 
@@ -220,7 +220,7 @@ class PartitionScript:
         self._log = [entry for entry in self._log if entry[1].next_offset <= cut.offset]
         for header, append in self._log:
             if append.base_offset >= last.base_offset:
-                last.add(append.next_offset, append.size_bytes, append.max_timestamp, append.append_timestamp)
+                last.add(append.next_offset, append.size_bytes, append.max_timestamp, append.log_time)
             producers.replay(header, append.marker)
         core.truncated(cut, last, producers)
         self._lines.append(f"the log ends at {core.log_end_offset}")

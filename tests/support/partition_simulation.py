@@ -376,7 +376,7 @@ class Simulation:
             return
         replica = self.rng.choice(up)
         core = replica.log.core
-        start = retained_from(core, self.now_ms, -1)
+        start = retained_from(core, self.now_ms)
         if self._may_begin_at(replica, start):
             undecided = replica.first_undecided(core.high_watermark)
             assert undecided is None or start <= max(undecided, core.log_start_offset), "retention takes what is undecided"

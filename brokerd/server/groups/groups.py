@@ -84,7 +84,7 @@ class Groups:
         """Loads the log, before anything is served."""
         try:
             for entry in await asyncio.to_thread(lambda: [decode_entry(value) for value in self.log.read()]):
-                self.table.apply(entry, is_fresh=False)
+                self.table.apply(entry)
         except (DataDirectoryError, CorruptMessageError, UnsupportedVersionError) as error:
             self._unusable = error.message
             logger.error("the offsets of groups cannot be used: %s; run `brokerd doctor` for advice", error)
@@ -103,12 +103,12 @@ class Groups:
         """A sign of life of a group's reader. It is recorded only if a part of the retention is over since the last one: a group
         that is read does not expire, and most signs cost no write. Raises GroupAuthorizationFailedError, LogDamagedError, and
         retriable errors."""
-        now_ms = self._logs.time.stamp_wall_ms()
+        now_ms, ahead_ms = self._logs.time.stamp_ms()
         async with self.settled(group_id) as table:
             group = table.find(group_id, caller)
-        if group is not None and now_ms - group.last_commit_ms >= self._retention_ms // _RENEWED_PARTS:
+        if group is not None and now_ms - ahead_ms - group.last_commit_ms >= self._retention_ms // _RENEWED_PARTS:
             with contextlib.suppress(UnknownGroupError):  # it has gone meanwhile
-                await self._recorded(group_id, lambda: self.table.renew(group_id, caller, now_ms))
+                await self._recorded(group_id, lambda: self.table.renew(group_id, caller, now_ms, ahead_ms))
 
     async def delete(self, group_id: str, caller: Caller) -> int:
         """Forgets a group, durably on return; returns how many offsets it had. Raises the errors of GroupTable.delete, and as
@@ -224,8 +224,7 @@ class Groups:
             logger.warning("the log of group offsets cannot be compacted: %s", error)
 
     def _expired(self) -> Iterator[LogEntry]:
-        believed_ms = self._logs.time.believed_wall_ms(self._clock.wall_ms())
-        expired = self.table.expired(believed_ms - self._retention_ms, self._logs.time.earliest_append_ms())
+        expired = self.table.expired(self._logs.time.now_ms() - self._retention_ms)
         return (entry for entry in expired if not self.decided.is_waiting(entry.group_id))
 
     # Recording

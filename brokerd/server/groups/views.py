@@ -42,7 +42,7 @@ def offset_result(tp: TopicIdPartition, committed: CommittedOffset | None) -> of
         return offsets_pb2.PartitionGroupOffset(
             topic_id=tp.topic_id, partition=tp.partition, offset=_NONE, leader_epoch=_NONE, commit_timestamp=_NONE
         )
-    offset, leader_epoch, metadata, timestamp, leader_epoch_id = committed
+    offset, leader_epoch, metadata, timestamp, leader_epoch_id, _ = committed
     return offsets_pb2.PartitionGroupOffset(
         topic_id=tp.topic_id,
         partition=tp.partition,

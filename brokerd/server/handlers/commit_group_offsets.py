@@ -80,14 +80,14 @@ async def _checked(
     broker: Broker, request: offsets_pb2.CommitGroupOffsetsRequest, response: offsets_pb2.CommitGroupOffsetsResponse
 ) -> dict[TopicIdPartition, CommittedOffset]:
     """The offsets to record; all results are in the response."""
-    now_ms = broker.logs.time.stamp_wall_ms()
+    now_ms, ahead_ms = broker.logs.time.stamp_ms()
     offsets: dict[TopicIdPartition, CommittedOffset] = {}
     pauses = Pauses(broker.turns)
     for entry in request.offsets:
         await pauses.after()
         tp = TopicIdPartition(entry.topic_id, entry.partition)
         try:
-            offsets[tp] = checked_offset(broker, tp, entry, now_ms)
+            offsets[tp] = checked_offset(broker, tp, entry, now_ms, ahead_ms)
         except WireError as error:
             response.results.append(_refused(tp, error))
             continue
@@ -97,7 +97,7 @@ async def _checked(
     return offsets
 
 
-def checked_offset(broker: Broker, tp: TopicIdPartition, entry: Entry, now_ms: int) -> CommittedOffset:
+def checked_offset(broker: Broker, tp: TopicIdPartition, entry: Entry, now_ms: int, ahead_ms: int) -> CommittedOffset:
     """The offset to record. Raises UnknownTopicIdError and others for the partition, LogTruncationError, OffsetOutOfRangeError,
     OffsetMetadataTooLargeError."""
     core = broker.replicas.replica(tp).core
@@ -117,7 +117,7 @@ def checked_offset(broker: Broker, tp: TopicIdPartition, entry: Entry, now_ms: i
     before = core.epoch_before(entry.offset)
     if before is not None and not epoch_id and leader_epoch in (_NONE, before.epoch):
         leader_epoch, epoch_id = before.epoch, before.id
-    return CommittedOffset(entry.offset, leader_epoch, entry.metadata, now_ms, epoch_id)
+    return CommittedOffset(entry.offset, leader_epoch, entry.metadata, now_ms, epoch_id, ahead_ms)
 
 
 def _refused(tp: TopicIdPartition, error: WireError) -> offsets_pb2.PartitionGroupOffset:

@@ -122,12 +122,12 @@ def _offsets(broker: Broker, authorizer: TopicAuthorizer, asked: transaction_pb2
     entries = {TopicIdPartition(one.topic_id, one.partition): one for one in asked.group_offsets}
 
     def checked() -> dict[TopicIdPartition, CommittedOffset]:
-        now_ms = broker.logs.time.stamp_wall_ms()
+        now_ms, ahead_ms = broker.logs.time.stamp_ms()
         offsets: dict[TopicIdPartition, CommittedOffset] = {}
         for tp, entry in entries.items():
             try:
                 authorizer.require_id(Right.READ, tp.topic_id)
-                offsets[tp] = checked_offset(broker, tp, entry, now_ms)
+                offsets[tp] = checked_offset(broker, tp, entry, now_ms, ahead_ms)
             except (UnknownTopicIdError, UnknownTopicOrPartitionError) as error:
                 raise TxnAbortedError(
                     f"group {asked.group_id!r}: its offsets cannot be committed: {error.message}; nothing of the transaction counts"

@@ -159,7 +159,7 @@ class LocalLeaders:
         if record is None:
             return
         record.coordinator_epoch = self._logs.leader_epoch
-        batch = encode_control(record, tp, timestamp_ms=self._logs.time.stamp_wall_ms())
+        batch = encode_control(record, tp, timestamp_ms=self._logs.time.stamp_ms()[0])
         markers[tp] = replica, self._replicas.append_marker(replica, batch, current_caller()).base_offset
         for producer_id in (*record.committed_producer_ids, *record.aborted_producer_ids):
             self._ended(producer_id, tp)

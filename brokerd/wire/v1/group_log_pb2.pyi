@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CommittedOffset(_message.Message):
-    __slots__ = ("topic_id", "partition", "offset", "leader_epoch", "metadata", "timestamp", "leader_epoch_id")
+    __slots__ = ("topic_id", "partition", "offset", "leader_epoch", "metadata", "timestamp", "leader_epoch_id", "clock_ahead_ms")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -15,6 +15,7 @@ class CommittedOffset(_message.Message):
     METADATA_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_ID_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_AHEAD_MS_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     offset: int
@@ -22,7 +23,8 @@ class CommittedOffset(_message.Message):
     metadata: str
     timestamp: int
     leader_epoch_id: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., timestamp: _Optional[int] = ..., leader_epoch_id: _Optional[int] = ...) -> None: ...
+    clock_ahead_ms: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., timestamp: _Optional[int] = ..., leader_epoch_id: _Optional[int] = ..., clock_ahead_ms: _Optional[int] = ...) -> None: ...
 
 class OffsetsCommitted(_message.Message):
     __slots__ = ("offsets",)

@@ -15,7 +15,7 @@ from brokerd.partition.partition_log import PartitionLog
 from brokerd.storage.names import CLEAN_SHUTDOWN
 from brokerd.storage.spare_files import SPARE_COUNT, SpareFiles
 from tests.support.build import append, delete_records, first_log, open_manager, payloads
-from tests.support.clock import START_WALL_MS
+from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.log_manager import LogManager
 
@@ -62,7 +62,7 @@ def test_retention_makes_room_and_appends_go_on(files: MemoryFiles, manager: Log
     manager.create_topic("t", 1, {"retention.bytes": "4096"})
     log = first_log(manager)
     end = _fill_disk(files, log)
-    assert manager.retention_pass(START_WALL_MS) > 2
+    assert manager.retention_pass() > 2
     start = log.log_start_offset
     assert start > 0
     _assert_goes_on(log)
@@ -90,9 +90,9 @@ def test_records_can_be_deleted_as_often_as_there_are_spare_files(files: MemoryF
         delete_records(log, end)
     files.hook = None
     _assert_full(log)
-    assert manager.retention_pass(START_WALL_MS) == 1
+    assert manager.retention_pass() == 1
     assert delete_records(log, end) == end
-    assert manager.retention_pass(START_WALL_MS) > 2
+    assert manager.retention_pass() > 2
     _assert_goes_on(log)
     assert len(_spares(files)) == SPARE_COUNT
 
@@ -101,7 +101,7 @@ def test_deleting_all_records_makes_room(files: MemoryFiles, manager: LogManager
     log = first_log(manager)
     end = _fill_disk(files, log)
     assert delete_records(log, -1) == end
-    assert manager.retention_pass(START_WALL_MS) > 2
+    assert manager.retention_pass() > 2
     _assert_goes_on(log)
 
 
@@ -117,15 +117,16 @@ def test_what_is_durable_already_goes_though_the_checkpoint_cannot_be_written(fi
         files.remove_file(name)
     files.space_left = 0
     with pytest.raises(OSError, match="no spare file"):
-        manager.retention_pass(START_WALL_MS)
+        manager.retention_pass()
     assert (len(log.segments), other.log_start_offset) == (1, 0)
-    assert manager.retention_pass(START_WALL_MS) > 2
+    assert manager.retention_pass() > 2
     assert 0 < other.log_start_offset < end
     _assert_goes_on(other)
 
 
 def test_the_last_segments_of_several_logs_expire(files: MemoryFiles) -> None:
-    manager, _ = open_manager(files, log_retention_ms=1_000)
+    clock = ManualClock()
+    manager, _ = open_manager(files, clock, log_retention_ms=1_000)
     logs = [first_log(manager, name) for name in "abcdef"]
     for log in logs:
         for _ in range(100):
@@ -133,8 +134,8 @@ def test_the_last_segments_of_several_logs_expire(files: MemoryFiles) -> None:
         log.flush()
     files.space_left = 50  # an empty file has room, its content has not
     _assert_full(logs[0])
-    late = START_WALL_MS + 10_000
-    assert manager.retention_pass(late) == len(logs)
+    clock.advance(10_000)
+    assert manager.retention_pass() == len(logs)
     assert [log.core.size_bytes for log in logs] == [0] * len(logs)
     _assert_goes_on(logs[0])
     files.kill()
@@ -161,7 +162,7 @@ def test_a_start_on_a_full_disk_comes_up_and_makes_room(files: MemoryFiles, mana
     log = first_log(manager)
     assert log.log_end_offset == end
     assert len(payloads(log)) == end
-    assert manager.retention_pass(START_WALL_MS) > 2
+    assert manager.retention_pass() > 2
     _assert_goes_on(log)
 
 
@@ -231,7 +232,7 @@ def test_a_disk_that_stays_full_is_started_on_as_often_as_one_likes(files: Memor
         epochs.append(log.core.leader_epoch)
     assert epochs == list(range(epochs[0], epochs[0] + 7))
     if used_up < SPARE_COUNT:
-        assert manager.retention_pass(START_WALL_MS) > 2
+        assert manager.retention_pass() > 2
         files.hook = None
         _assert_goes_on(log)
     files.hook = files.space_left = None

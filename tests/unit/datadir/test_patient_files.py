@@ -60,7 +60,7 @@ def test_delete_records_and_retention_go_on(crowded: LogManager) -> None:
     log = first_log(crowded)
     assert run_here(crowded.delete_records([(log, 50)])) == [None]
     assert log.log_start_offset == 50
-    crowded.retention_pass(0)
+    crowded.retention_pass()
     assert len(payloads(log)) == 50
     crowded.close()
 

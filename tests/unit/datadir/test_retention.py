@@ -16,7 +16,7 @@ from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.partition.retention_rules import retained_from
 from tests.support.build import append, delete_records, first_log, open_manager, read_batches
-from tests.support.clock import START_WALL_MS
+from tests.support.clock import START_WALL_MS, ManualClock
 from tests.support.files import MemoryFiles
 
 SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096}
@@ -49,13 +49,13 @@ def test_nothing_at_or_above_damage_is_retired(files: MemoryFiles) -> None:
     manager, _ = open_manager(files, log_retention_bytes=4_096, **SETTINGS)
     log = first_log(manager)
     _fill(log)
-    assert retained_from(log.core, START_WALL_MS, -1) > log.segments[2].base_offset
+    assert retained_from(log.core, START_WALL_MS) > log.segments[2].base_offset
     damaged = log.segments[1]
     files.flip_bit(damaged.path, 20 * 8)
     with pytest.raises(LogDamagedError):
         log.reader.read(damaged.base_offset, max_bytes=1_000, until_offset=60, cached_only=False)
-    assert retained_from(log.core, START_WALL_MS, -1) == damaged.base_offset
-    assert manager.retention_pass(START_WALL_MS) == 0
+    assert retained_from(log.core, START_WALL_MS) == damaged.base_offset
+    assert manager.retention_pass() == 0
     assert log.last_stable_offset == log.high_watermark == 60
 
 
@@ -73,7 +73,7 @@ def test_producer_state_outlives_the_records(files: MemoryFiles, by: str, ending
     if by == "delete_records":
         delete_records(log, -1)
     with contextlib.suppress(OSError):
-        manager.retention_pass(START_WALL_MS)
+        manager.retention_pass()
     assert log.log_start_offset > 0
     files.power_cut(random.Random(1)) if ending == "power cut" else files.kill()
     log = first_log(open_manager(files, **settings)[0])
@@ -91,11 +91,11 @@ def test_a_segment_waits_for_the_snapshot_at_its_end(files: MemoryFiles) -> None
     files.hook = _failing("create", ".snapshot.tmp")
     _fill(log)
     delete_records(log, -1)
-    assert manager.retention_pass(START_WALL_MS) == 0
+    assert manager.retention_pass() == 0
     files.hook = None
     append(log, b"another flush", producer=LATE, sequence=0)
     log.flush()
-    assert manager.retention_pass(START_WALL_MS) > 2
+    assert manager.retention_pass() > 2
     files.kill()
     log = first_log(open_manager(files, **SETTINGS)[0])
     assert append(log, b"first", producer=EARLY, sequence=0) == 0
@@ -111,12 +111,12 @@ def test_nothing_is_removed_below_a_log_start_that_is_not_durable(files: MemoryF
     manager.write_checkpoint()
     files.hook = _failing("create", "checkpoint")
     with pytest.raises(OSError, match="EIO"):
-        manager.retention_pass(START_WALL_MS)
+        manager.retention_pass()
     assert (log.log_start_offset, log.segments[0].base_offset) == (0, 0)
     manager.alter_topic("a", {"retention.bytes": "-1"}, [])
     for moved in (log, other):
         moved.set_log_start(40)  # nothing is left for retention to decide, and nothing is durable
-    assert manager.retention_pass(START_WALL_MS) == 0
+    assert manager.retention_pass() == 0
     assert [moved.segments[0].base_offset for moved in (log, other)] == [0, 0]
     files.kill()
     _, report = open_manager(files, **SETTINGS)
@@ -124,7 +124,8 @@ def test_nothing_is_removed_below_a_log_start_that_is_not_durable(files: MemoryF
 
 
 def test_a_log_that_cannot_roll_does_not_hold_up_the_others(files: MemoryFiles) -> None:
-    manager, _ = open_manager(files, **SETTINGS)
+    clock = ManualClock()
+    manager, _ = open_manager(files, clock, **SETTINGS)
     manager.create_topic("a", 1, {"retention.ms": "1000"})
     manager.create_topic("b", 1, {"retention.bytes": "4096"})
     stuck, other = first_log(manager, "a"), first_log(manager, "b")
@@ -132,10 +133,11 @@ def test_a_log_that_cannot_roll_does_not_hold_up_the_others(files: MemoryFiles) 
     stuck.flush()
     _fill(other)
     files.hook = _failing("create", stuck.tp.directory_name)
-    assert manager.retention_pass(START_WALL_MS + 10_000) > 2
+    clock.advance(10_000)
+    assert manager.retention_pass() > 2
     assert (stuck.log_start_offset, len(stuck.segments)) == (0, 1)
     files.hook = None
-    assert manager.retention_pass(START_WALL_MS + 10_000) == 1
+    assert manager.retention_pass() == 1
 
 
 def test_one_logs_files_that_cannot_be_removed_do_not_hold_up_the_others(files: MemoryFiles) -> None:
@@ -145,7 +147,7 @@ def test_one_logs_files_that_cannot_be_removed_do_not_hold_up_the_others(files: 
     _fill(second)
     files.hook = _failing("unlink", first.tp.directory_name)
     with pytest.raises(OSError, match="EIO"):
-        manager.retention_pass(START_WALL_MS)
+        manager.retention_pass()
     assert sum(path.startswith(second.tp.directory_name) and path.endswith(".log") for path in files.paths()) < 3
     files.kill()
     manager, report = open_manager(files, **SETTINGS)
@@ -170,7 +172,7 @@ def test_a_log_start_whose_directory_was_not_synced_has_an_unknown_fate() -> Non
         assert len(list(read_batches(log, 0))) == 60
         if seed % 3 == 0:
             manager.write_checkpoint()  # settles it
-            assert manager.retention_pass(START_WALL_MS) == 0
+            assert manager.retention_pass() == 0
         if seed % 2:
             files.power_cut(random.Random(seed))
         else:

@@ -32,7 +32,7 @@ def test_text_of_version_1_is_fixed() -> None:
         SourceOffset({}, {}),
         SourceOffset({A0: 5}, {"a": ID}),
         SourceOffset({A0: 5, A1: 0}, {"a": ID}, {A1: 0}),
-        SourceOffset({A0: 5, A1: 0}, {"a": ID}, epochs={A0: 2**64 - 1}),
+        SourceOffset({A0: 5, A1: 0}, {"a": ID}, epochs={A0: 2**32 - 1}),
     ],
 )
 def test_what_is_stored_is_what_is_read(offset: SourceOffset) -> None:

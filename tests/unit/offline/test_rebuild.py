@@ -13,7 +13,6 @@ from brokerd.offline.doctor import check_data_dir
 from brokerd.offline.rebuild import EPOCH_MARGIN, PRODUCER_ID_MARGIN, rebuild_lost
 from brokerd.storage.files import RealFiles
 from tests.support.build import append, delete_records, first_log, open_manager, payloads
-from tests.support.clock import START_WALL_MS
 from tests.support.findings import errors_in
 from tests.support.log_manager import LogManager
 
@@ -173,7 +172,7 @@ def test_ids_go_on_above_those_that_a_log_has_forgotten(data_dir: Path) -> None:
     manager = _open(data_dir)
     log = first_log(manager, "t")
     delete_records(log, log.high_watermark)
-    assert manager.retention_pass(START_WALL_MS)
+    assert manager.retention_pass()
     manager.close()
     ProducerIds(RealFiles(str(data_dir))).create(5 * PRODUCER_ID_MARGIN)
     for path in data_dir.glob("*/*.snapshot"):

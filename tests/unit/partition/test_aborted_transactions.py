@@ -16,7 +16,6 @@ from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry
 from brokerd.partition.snapshots import Snapshot, decode_snapshot, encode_snapshot
 from brokerd.storage.checksummed_file import DocumentError
 from tests.support.build import append, delete_records, first_log, open_manager
-from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
 from tests.support.log_manager import LogManager
 from tests.support.transactions import append_marker, append_member, read_committed
@@ -176,7 +175,7 @@ def test_the_index_ends_where_the_log_begins(files: MemoryFiles) -> None:
     delete_records(log, 1)
     assert len(log.core.producers.aborted.entries) == 1, "its segment is there"
     delete_records(log, log.high_watermark)
-    assert manager.retention_pass(START_WALL_MS) == 3
+    assert manager.retention_pass() == 3
     assert not log.core.producers.aborted.entries
 
 

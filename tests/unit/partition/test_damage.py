@@ -16,7 +16,6 @@ from brokerd.offline.partition_check import Severity
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.storage.files import RealFiles
 from tests.support.build import append, damaged_ranges, delete_records, first_log, open_manager, payloads, readable
-from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
 from tests.support.findings import errors_in
 from tests.support.log_manager import LogManager
@@ -73,7 +72,7 @@ def test_rot_below_the_log_start_is_no_damage(start: int, at: int) -> None:
     assert list(readable(log)) == list(range(start, COUNT))
     assert append(log, b"goes on") == COUNT
     log.flush()
-    manager.retention_pass(START_WALL_MS)
+    manager.retention_pass()
     assert log.segments[0].base_offset == start // 10 * 10
 
 
@@ -192,7 +191,7 @@ def test_retention_passes_a_hole(data_dir: Path) -> None:
     manager.close()
     accept_damaged(str(data_dir))
     manager, _ = open_manager(RealFiles(str(data_dir)), log_retention_bytes=4_096, **SMALL)
-    assert manager.retention_pass(START_WALL_MS) > 1
+    assert manager.retention_pass() > 1
     assert damaged_ranges(first_log(manager)) == ()
     manager.close()
 

@@ -174,13 +174,13 @@ def test_a_checkpoint_that_cannot_be_written_undoes_what_depends_on_it(files: Me
     with pytest.raises(StorageError, match="log start"):
         delete_records(log, 20)
     with pytest.raises(OSError, match="EIO"):
-        manager.retention_pass(0)
+        manager.retention_pass()
     assert log.log_start_offset == 0
     assert len(payloads(log)) == 40
     with pytest.raises(OSError, match="EIO"):
         manager.write_checkpoint_if_due(10_000_000)
     files.hook = None
-    assert manager.retention_pass(0) > 0
+    assert manager.retention_pass() > 0
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -20,7 +20,6 @@ from brokerd.record.header import crc_seed
 from brokerd.storage.files import Files, RealFiles
 from brokerd.storage.names import LEADER_EPOCHS
 from tests.support.build import append, delete_records, first_log, open_manager
-from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
 from tests.support.log_manager import LogManager
 
@@ -74,7 +73,7 @@ def test_state_is_known_after_kill_deletion_and_kill() -> None:
     files.kill()
     manager, log = _open(files)
     delete_records(log, COUNT)
-    assert manager.retention_pass(START_WALL_MS) > 0
+    assert manager.retention_pass() > 0
     for _ in range(3):
         files.kill()
         _, log = _open(files)
@@ -111,11 +110,11 @@ def test_segments_stay_while_no_snapshot_can_be_written(is_earlier_life: bool) -
         files.hook = _failing(".snapshot")
         manager, log = _open(files)
     delete_records(log, COUNT)
-    assert manager.retention_pass(START_WALL_MS) == 0
+    assert manager.retention_pass() == 0
     assert log.segments[0].base_offset == 0
     files.hook = None
     # The snapshot at the last roll, or the one of the start, is tried again without any append.
-    assert manager.retention_pass(START_WALL_MS) > 0
+    assert manager.retention_pass() > 0
     files.kill()
     _check(_open(files)[1])
 
@@ -145,7 +144,7 @@ def test_epochs_that_could_not_be_written_refute_no_snapshot(is_cut: bool) -> No
         append(log, b"x" * 300)
     log.flush()
     delete_records(log, log.segments[-1].base_offset)
-    assert manager.retention_pass(START_WALL_MS) > 0
+    assert manager.retention_pass() > 0
     files.kill()
     files.hook = _failing(LEADER_EPOCHS)
     _, log = _open(files)
@@ -185,7 +184,7 @@ def test_a_stopped_log_gives_no_snapshot_up() -> None:
     files.remove_file("clean-shutdown")
     manager, report = open_manager(files, **SETTINGS)
     assert report.damaged
-    manager.retention_pass(START_WALL_MS)
+    manager.retention_pass()
     assert [path for path in files.paths() if path.endswith(".snapshot")] == known
 
 
@@ -208,7 +207,7 @@ def test_what_an_operator_repairs_keeps_its_state(tmp_path: Path, is_given_up: b
     manager, log = _open(RealFiles(str(tmp_path)))
     _fill(log)
     delete_records(log, log.segments[1].base_offset)
-    assert manager.retention_pass(START_WALL_MS) == 1
+    assert manager.retention_pass() == 1
     for _ in range(2):
         for _ in range(20):
             append(log, b"x" * 300)
@@ -242,7 +241,7 @@ def test_nobody_is_new_to_a_log_whose_snapshots_rotted_with_its_records_gone() -
         append(log, b"x" * 300)
     log.flush()
     delete_records(log, COUNT)
-    assert manager.retention_pass(START_WALL_MS)
+    assert manager.retention_pass()
     manager.close()
     for path in files.paths():
         if path.endswith(".snapshot"):

@@ -11,7 +11,6 @@ from brokerd.errors import OffsetOutOfRangeError, StorageError, UnknownTopicIdEr
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.storage.files import File
 from tests.support.build import append, delete_records, first_log, open_manager
-from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
 from tests.support.log_manager import LogManager
 
@@ -55,7 +54,7 @@ def _overtaken(log: PartitionLog, by: Callable[[], object], read: Callable[[], o
 def test_a_read_overtaken_by_retention_is_told_where_the_log_begins(manager: LogManager, log: PartitionLog) -> None:
     def retire() -> None:
         delete_records(log, -1)
-        manager.retention_pass(START_WALL_MS)
+        manager.retention_pass()
 
     error = _overtaken(log, retire, lambda: log.reader.read(0, max_bytes=1_000, until_offset=60, cached_only=False))
     assert isinstance(error, OffsetOutOfRangeError)
@@ -73,7 +72,7 @@ def test_a_read_overtaken_by_a_deletion_is_told_that(manager: LogManager, log: P
 def test_a_look_up_overtaken_may_be_asked_again(manager: LogManager, log: PartitionLog) -> None:
     def retire() -> None:
         delete_records(log, -1)
-        manager.retention_pass(START_WALL_MS)
+        manager.retention_pass()
 
     error = _overtaken(log, retire, lambda: log.reader.offset_for_timestamp(0))
     assert isinstance(error, StorageError)

@@ -217,7 +217,7 @@ def test_deleted_records_are_gone_durably(files: MemoryFiles, log: PartitionLog,
         delete_records(log, 121)
     assert next(read_batches(log)).header.base_offset == 48
     segments = len(log.segments)
-    assert manager.retention_pass(START_WALL_MS) == segments - len(log.segments) > 0
+    assert manager.retention_pass() == segments - len(log.segments) > 0
     files.kill()
     reopened = first_log(open_manager(files, **SMALL)[0])
     assert reopened.log_start_offset == 50
@@ -230,13 +230,13 @@ def test_retention_by_size_keeps_at_least_that_much(manager: LogManager) -> None
     manager.create_topic("sized", 1, {"retention.bytes": "6000"})
     log = _filled(first_log(manager, "sized"), 60)
     size = log.core.size_bytes
-    removed = manager.retention_pass(START_WALL_MS)
+    removed = manager.retention_pass()
     assert removed > 0
     assert 6_000 <= log.core.size_bytes < size
     assert log.core.size_bytes - log.segments[0].size_bytes < 6_000
     assert log.log_start_offset == log.segments[0].base_offset
     assert len(payloads(log)) * 3 == log.high_watermark - log.log_start_offset
-    assert manager.retention_pass(START_WALL_MS) == 0
+    assert manager.retention_pass() == 0
 
 
 def test_retention_by_time_takes_the_last_segment_too_but_nothing_that_is_not_durable(files: MemoryFiles) -> None:
@@ -246,11 +246,11 @@ def test_retention_by_time_takes_the_last_segment_too_but_nothing_that_is_not_du
     log = _filled(first_log(manager, "timed"), 40)
     clock.advance(60_001)
     append(log, b"new", now_ms=clock.wall_ms())
-    manager.retention_pass(clock.wall_ms())
+    manager.retention_pass()
     assert log.log_start_offset == log.segments[0].base_offset <= 120
     log.flush()
     clock.advance(60_002)
-    manager.retention_pass(clock.wall_ms())
+    manager.retention_pass()
     assert (log.log_start_offset, log.high_watermark, len(log.segments), log.core.size_bytes) == (121, 121, 1, 0)
     assert append(log, b"goes on", now_ms=clock.wall_ms()) == 121
     manager.close()
@@ -266,8 +266,8 @@ def test_a_wall_clock_that_jumps_ahead_deletes_nothing(files: MemoryFiles) -> No
     append(log, b"p", producer=ProducerIdAndEpoch(1, 0), sequence=0)
     log.flush()
     clock.jump_wall(30 * 86_400_000)
-    assert manager.retention_pass(clock.wall_ms()) == 0
-    assert manager.expire_producers(clock.wall_ms()) == 0
+    assert manager.retention_pass() == 0
+    assert manager.expire_producers() == 0
     clock.advance(8 * 86_400_000)
-    assert manager.expire_producers(clock.wall_ms()) == 1
-    assert manager.retention_pass(clock.wall_ms()) > 0
+    assert manager.expire_producers() == 1
+    assert manager.retention_pass() > 0

@@ -128,7 +128,7 @@ def test_retention_passes_it_and_several_can_be_taken_out(tmp_path: Path) -> Non
     manager, log = _open(root)
     assert _seen(log, 4) == [4, 6, *range(POISON + 4, 2 * COUNT, 2)]
     delete_records(log, 2 * COUNT - 1)
-    manager.retention_pass(START_WALL_MS)
+    manager.retention_pass()
     assert log.segments[0].base_offset > POISON
     manager.close()
     assert not check_data_dir(str(root))

@@ -56,6 +56,7 @@ def test_an_idempotent_and_a_transactional_batch_pass() -> None:
         ("leader_epoch", 1),
         ("leader_epoch", -1),
         ("leader_epoch_id", 1),
+        ("clock_ahead_s", -1),
         ("attributes", 1 << 6),
         ("attributes", 1 << 15),
         ("schema_id", 1),

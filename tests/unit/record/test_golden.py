@@ -39,7 +39,8 @@ FULL_HEADER = BatchHeader(
     max_timestamp=0x28A7A6A5A4A3A2A1,
     schema_id=0x34B3B2B1,
     uncompressed_bytes=0xC4C3C2C1,
-    leader_epoch_id=0xD8D7D6D5D4D3D2D1,
+    leader_epoch_id=0xD4D3D2D1,
+    clock_ahead_s=0xD8D7D6D5 - 2**32,
 )
 IDEMPOTENT: dict[str, Any] = {"producer_id": 4_711, "producer_epoch": 2, "base_sequence": 90}
 CONTROL = control_pb2.ControlRecord(

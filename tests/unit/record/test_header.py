@@ -54,9 +54,10 @@ FIELDS = {
     "max_timestamp": Field(72, "<q", 63),
     "schema_id": Field(80, "<i", 31),
     "uncompressed_bytes": Field(84, "<I", 32),
-    "leader_epoch_id": Field(88, "<Q", 64),
+    "leader_epoch_id": Field(88, "<I", 32),
+    "clock_ahead_s": Field(92, "<i", 31),
 }
-STAMPED = {"stamp_flags", "base_offset", "append_timestamp", "leader_epoch"}
+STAMPED = {"stamp_flags", "base_offset", "append_timestamp", "leader_epoch", "leader_epoch_id", "clock_ahead_s"}
 
 
 def plain() -> BatchHeader:
@@ -146,11 +147,18 @@ def test_an_unknown_version_is_told_from_rubbish_by_its_crc() -> None:
     st.integers(0, 2**63 - 1),
     st.integers(0, 2**63 - 1),
     st.integers(0, 2**31 - 1),
-    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**32 - 1),
+    st.integers(-(2**31), 2**31 - 1),
     st.booleans(),
 )
 def test_a_stamp_changes_its_own_fields_and_nothing_else(
-    header: BatchHeader, base_offset: int, append_timestamp: int, leader_epoch: int, epoch_id: int, is_log_append_time: bool
+    header: BatchHeader,
+    base_offset: int,
+    append_timestamp: int,
+    leader_epoch: int,
+    epoch_id: int,
+    ahead_s: int,
+    is_log_append_time: bool,
 ) -> None:
     data = encode_header(header, SEED)
     stamped = stamp(
@@ -161,6 +169,7 @@ def test_a_stamp_changes_its_own_fields_and_nothing_else(
         leader_epoch_id=epoch_id,
         is_log_append_time=is_log_append_time,
         seed=SEED,
+        clock_ahead_s=ahead_s,
     )
     decoded = decode_header(stamped)
     assert header_problem(decoded, stamped, SEED) is None
@@ -170,6 +179,7 @@ def test_a_stamp_changes_its_own_fields_and_nothing_else(
         append_timestamp=append_timestamp,
         leader_epoch=leader_epoch,
         leader_epoch_id=epoch_id,
+        clock_ahead_s=ahead_s,
         header_crc=0,
     )
 

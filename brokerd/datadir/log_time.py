@@ -1,0 +1,102 @@
+"""The log time: what retention and the expiry of producers and groups go by. Pure: clocks are passed in.
+
+It begins as the wall clock's time and counts what passes. A wall clock may be wrong: a machine boots in 1970 or a month ahead, and
+is corrected. How much time passes while the machine is up, asleep or not, the boot clock says, also from one start of the broker to
+the next. So the log time does not follow a jump of the wall clock, and a batch is as old as it is, whatever the clock said when it
+came: its header holds the wall clock's time and how far that was ahead of the log time.
+
+How long the machine was off, only the wall clock says. More than an hour is believed gradually, within a day: a clock that is wrong
+after a boot deletes little before it is noticed, and its correction takes back what is not yet believed.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+SLACK_MS = 300_000  # ordinary clock adjustments are smaller, and are followed
+START_SLACK_MS = 3_600_000  # a pause that is believed at once
+_MADE_UP_WITHIN_MS = 86_400_000
+
+
+class NotedTime(NamedTuple):
+    """What the data directory remembers, in ms."""
+
+    wall_ms: int
+    ahead_ms: int  # how far the wall clock is ahead of the log time
+    owed_ms: int  # the part of it that is a pause
+    boot_id: str  # of the machine's start; "" = unknown
+    boot_ms: int
+
+
+class LogTime:
+    """The log time; see the module docstring."""
+
+    def __init__(self, *, boot_id: str, boot_ms: int, wall_ms: int, noted: NotedTime | None) -> None:
+        self._boot_id = boot_id
+        self._boot_ms = boot_ms
+        self._wall_ms = wall_ms
+        self._owed_ms = 0
+        self._rate = 0.0  # of what is owed per elapsed millisecond
+        self._news = ""
+        self.ahead_ms = 0
+        if noted is not None:
+            self._wall_ms, self.ahead_ms, self._owed_ms = noted.wall_ms, noted.ahead_ms, noted.owed_ms
+            if boot_id and boot_id == noted.boot_id and boot_ms >= noted.boot_ms:
+                self._boot_ms = noted.boot_ms
+            else:
+                self._pause(wall_ms)
+            self._rate = max(self._owed_ms / _MADE_UP_WITHIN_MS, 1.0)
+        self.now(boot_ms=boot_ms, wall_ms=wall_ms)
+
+    def now(self, *, boot_ms: int, wall_ms: int) -> int:
+        """The log time now, in ms."""
+        elapsed = max(boot_ms - self._boot_ms, 0)
+        self._boot_ms += elapsed
+        paid_ms = min(int(elapsed * self._rate), self._owed_ms)
+        self._owed_ms -= paid_ms
+        self.ahead_ms -= paid_ms
+        jump_ms = wall_ms - self._wall_ms - elapsed
+        self._wall_ms = wall_ms
+        if abs(jump_ms) > SLACK_MS:
+            self.ahead_ms += jump_ms
+            self._owed_ms = max(self._owed_ms + min(jump_ms, 0), 0)
+            self._say(jump_ms, "do not count that")
+        return wall_ms - self.ahead_ms
+
+    def noted(self) -> NotedTime:
+        """For the next start."""
+        return NotedTime(self._wall_ms, self.ahead_ms, self._owed_ms, self._boot_id, self._boot_ms)
+
+    def take_news(self) -> str:
+        """A message about the clock, once; otherwise ""."""
+        news, self._news = self._news, ""
+        return news
+
+    def _pause(self, wall_ms: int) -> None:
+        """The machine was off since the time was noted, for as long as the wall clock says."""
+        off_ms = wall_ms - self._wall_ms
+        self._wall_ms = wall_ms
+        if off_ms < 0:  # the clock is behind: nobody knows how long
+            self.ahead_ms += off_ms
+        elif off_ms > START_SLACK_MS:
+            self.ahead_ms += off_ms
+            self._owed_ms += off_ms
+        if off_ms < -SLACK_MS:
+            self._say(off_ms, "do not count that")
+        elif off_ms > START_SLACK_MS:
+            self._say(off_ms, f"count that gradually, within {timedelta(milliseconds=min(off_ms, _MADE_UP_WITHIN_MS))}")
+
+    def _say(self, jump_ms: int, what: str) -> None:
+        side = "ahead of" if jump_ms > 0 else "behind"
+        self._news = (
+            f"the wall clock says {_shown(self._wall_ms)}, {timedelta(milliseconds=abs(jump_ms))} {side} what was expected: "
+            f"retention and the expiry of producers and groups {what}; correct the clock if it is wrong"
+        )
+
+
+def _shown(wall_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(wall_ms // 1_000, UTC).isoformat()
+    except (OverflowError, ValueError, OSError):
+        return f"{wall_ms} ms"

@@ -1,0 +1,227 @@
+"""A wall clock that jumps, or is wrong at the start: what is believed, and what retention and producers make of it."""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import Any
+
+import pytest
+
+from brokerd.datadir.log_time import SLACK_MS, START_SLACK_MS, LogTime, NotedTime
+from brokerd.ids import ProducerIdAndEpoch
+from tests.support.build import append, first_log, open_manager
+from tests.support.clock import START_WALL_MS, ManualClock
+from tests.support.files import MemoryFiles
+from tests.support.log_manager import LogManager
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096, "log_retention_ms": 7 * DAY_MS}
+
+
+def _time(clock: ManualClock, noted: NotedTime | None = None) -> LogTime:
+    return LogTime(boot_id=clock.boot_id(), boot_ms=clock.boot_ms(), wall_ms=clock.wall_ms(), noted=noted)
+
+
+def _now(time: LogTime, clock: ManualClock) -> int:
+    return time.now(boot_ms=clock.boot_ms(), wall_ms=clock.wall_ms())
+
+
+def _noted(wall_ms: int) -> NotedTime:
+    return NotedTime(wall_ms, 0, 0, "", 0)
+
+
+@pytest.mark.parametrize("step_ms", [0, SLACK_MS, -SLACK_MS])
+def test_a_clock_that_goes_its_way_is_now(step_ms: int) -> None:
+    clock = ManualClock()
+    time = _time(clock, _noted(START_WALL_MS - START_SLACK_MS))
+    for _ in range(10):
+        clock.advance(60_000)
+        clock.jump_wall(step_ms)
+        assert _now(time, clock) == clock.wall_ms()
+    assert not time.take_news()
+
+
+@pytest.mark.parametrize("off_ms", [2 * HOUR_MS, 30 * DAY_MS, 20_000 * DAY_MS])
+def test_a_long_pause_is_believed_within_a_day(off_ms: int) -> None:
+    clock = ManualClock(wall_ms=30_000 * DAY_MS)
+    time = _time(clock, _noted(clock.wall_ms() - off_ms))
+    assert _now(time, clock) == clock.wall_ms() - off_ms, "nothing of it at once"
+    assert "count that gradually" in time.take_news()
+    before = off_ms
+    for _ in range(24 * 60 + 1):
+        clock.advance(60_000)
+        gap = clock.wall_ms() - _now(time, clock)
+        assert before - max(off_ms // (24 * 60), 60_000) - 1 <= gap <= before, "and never much"
+        before = gap
+    assert _now(time, clock) == clock.wall_ms()
+    assert not time.take_news()
+
+
+@pytest.mark.parametrize("jump_ms", [HOUR_MS, 365 * DAY_MS, -HOUR_MS, -9 * DAY_MS])
+def test_a_jump_is_said_once_and_ages_nothing(jump_ms: int) -> None:
+    clock = ManualClock(wall_ms=30_000 * DAY_MS)
+    time = _time(clock)
+    begin_ms = _now(time, clock)
+    clock.jump_wall(jump_ms)
+    clock.advance(HOUR_MS)
+    assert _now(time, clock) == begin_ms + HOUR_MS
+    assert ("ahead of" if jump_ms > 0 else "behind") in time.take_news()
+    clock.jump_wall(-jump_ms)
+    assert _now(time, clock) == clock.wall_ms()
+    time.take_news()
+    assert not time.take_news()
+
+
+def test_a_pause_by_a_wrong_clock_is_taken_back_with_its_correction() -> None:
+    clock = ManualClock()
+    time = _time(clock, _noted(clock.wall_ms() - 30 * DAY_MS))
+    clock.advance(HOUR_MS)
+    clock.jump_wall(-30 * DAY_MS)
+    at_ms = _now(time, clock)
+    assert abs(at_ms - clock.wall_ms()) <= 30 * DAY_MS // 24 + HOUR_MS, "but for what was believed in that hour"
+    clock.advance(DAY_MS)
+    assert _now(time, clock) == at_ms + DAY_MS, "and no more of it"
+
+
+def test_a_machine_that_boots_behind_does_not_count_its_pause() -> None:
+    clock = ManualClock(wall_ms=0)
+    time = _time(clock, _noted(START_WALL_MS))
+    assert _now(time, clock) == START_WALL_MS
+    clock.advance(HOUR_MS)
+    clock.jump_wall(START_WALL_MS + DAY_MS)
+    assert _now(time, clock) == START_WALL_MS + HOUR_MS
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_log_time_counts_what_passes_whatever_the_clock_says(seed: int) -> None:
+    """Goal: over jumps in both directions, sleep, restarts and reboots, all at random, the log time advances by what passes: not
+    more, and less only by pauses that a clock hid which was wrong at a boot. Method: a clock whose error the test knows. It is
+    never ahead at a boot, since that looks like a pause; the tests above have that.
+    """
+    rng = random.Random(seed)
+    clock = ManualClock()
+    time = _time(clock)
+    start_ms = _now(time, clock)
+    error_ms = passed_ms = hidden_ms = 0
+    for _ in range(300):
+        ms = rng.randrange(1, 3 * HOUR_MS)
+        match rng.choice(("advance", "sleep", "jump", "correct", "restart", "reboot")):
+            case "advance":
+                clock.advance(ms)
+                passed_ms += ms
+            case "sleep":
+                clock.sleep(ms)
+                passed_ms += ms
+            case "jump" if not error_ms:
+                error_ms = rng.choice((-1, 1)) * rng.randrange(2 * SLACK_MS, 400 * DAY_MS)
+                clock.jump_wall(error_ms)
+            case "correct":
+                clock.jump_wall(-error_ms)
+                error_ms = 0
+            case "restart":
+                time = _time(clock, time.noted())
+            case "reboot":
+                _now(time, clock)
+                noted = time.noted()
+                off_ms = ms // 3
+                is_behind = not error_ms and rng.random() < 0.5
+                if is_behind:
+                    error_ms, hidden_ms = -rng.randrange(DAY_MS, 400 * DAY_MS), hidden_ms + off_ms
+                clock = ManualClock(wall_ms=clock.wall_ms() + off_ms + (error_ms if is_behind else 0))
+                time = _time(clock, noted)
+                passed_ms += off_ms
+        assert passed_ms - hidden_ms <= _now(time, clock) - start_ms <= passed_ms
+
+
+def _stamp(manager: LogManager) -> dict[str, int]:
+    now_ms, ahead_ms = manager.time.stamp_ms()
+    return {"now_ms": now_ms, "clock_ahead_ms": ahead_ms}
+
+
+def _fill(manager: LogManager, clock: ManualClock) -> None:
+    log = first_log(manager)
+    append(log, b"p", producer=ProducerIdAndEpoch(1, 0), sequence=0, timestamp_ms=0, **_stamp(manager))
+    for _ in range(40):
+        append(log, b"x" * 300, timestamp_ms=0, **_stamp(manager))
+    log.flush()
+
+
+@pytest.mark.parametrize("ending", ["kill", "close"])
+def test_a_start_a_month_ahead_deletes_nothing_for_hours(ending: str, caplog: pytest.LogCaptureFixture) -> None:
+    files, clock = MemoryFiles(), ManualClock()
+    manager, _ = open_manager(files, clock, **SETTINGS)
+    _fill(manager, clock)
+    manager.retention_pass()
+    for _ in range(3):
+        files.kill() if ending == "kill" else manager.close()
+        clock = ManualClock(wall_ms=START_WALL_MS + 30 * DAY_MS)
+        with caplog.at_level(logging.WARNING):
+            manager, _ = open_manager(files, clock, **SETTINGS)
+        assert "30 days, 0:00:00 ahead of what was expected" in caplog.text
+        clock.advance(60_000)
+        assert manager.retention_pass() == 0
+        assert len(first_log(manager).core.producers) == 1
+    clock.advance(DAY_MS)
+    assert manager.expire_producers() == 1
+    assert manager.retention_pass() > 0, "in the end it is believed"
+
+
+def test_a_start_days_behind_that_is_corrected_and_restarted_deletes_nothing_young() -> None:
+    files, clock = MemoryFiles(), ManualClock()
+    manager, _ = open_manager(files, clock, log_retention_ms=DAY_MS)
+    manager.retention_pass()
+    manager.close()
+    behind = ManualClock(wall_ms=START_WALL_MS - 3 * DAY_MS)
+    manager, _ = open_manager(files, behind, log_retention_ms=DAY_MS)
+    _fill(manager, behind)
+    behind.jump_wall(3 * DAY_MS)
+    behind.advance(60_000)
+    assert manager.retention_pass() == 0
+    manager.close()
+    manager, _ = open_manager(files, behind, log_retention_ms=DAY_MS)
+    assert manager.retention_pass() == 0
+    assert len(first_log(manager).core.producers) == 1
+
+
+def test_what_was_appended_in_1970_lives_as_long_as_it_should() -> None:
+    files, clock = MemoryFiles(), ManualClock(wall_ms=0)
+    manager, _ = open_manager(files, clock, **SETTINGS)
+    _fill(manager, clock)
+    clock.advance(60_000)
+    clock.jump_wall(START_WALL_MS)
+    manager.retention_pass()
+    for _ in range(6):
+        clock.advance(DAY_MS)
+        assert manager.retention_pass() == 0
+    clock.advance(2 * DAY_MS)
+    assert manager.retention_pass() > 0
+
+
+@pytest.mark.parametrize("ahead_ms", [365 * DAY_MS, -9 * DAY_MS])
+@pytest.mark.parametrize("is_corrected_while_off", [False, True])
+def test_what_a_wrong_clock_stamped_lives_as_long_as_the_rest(ahead_ms: int, is_corrected_while_off: bool) -> None:
+    """The clock is wrong for some days, and is corrected while the broker runs, or while it does not; it restarts each day."""
+    files, clock = MemoryFiles(), ManualClock()
+    clock.jump_wall(ahead_ms)
+    manager, _ = open_manager(files, clock, **SETTINGS)
+    _fill(manager, clock)
+    clock.advance(DAY_MS)
+    manager.retention_pass()
+    if not is_corrected_while_off:
+        clock.jump_wall(-ahead_ms)
+        assert manager.retention_pass() == 0
+    manager.close()
+    if is_corrected_while_off:
+        clock.jump_wall(-ahead_ms)
+    for _ in range(6):
+        manager, _ = open_manager(files, clock, **SETTINGS)
+        assert manager.retention_pass() == 0
+        assert len(first_log(manager).core.producers) == 1 or clock.monotonic_ms() > DAY_MS
+        clock.advance(DAY_MS)
+        manager.close()
+    manager, _ = open_manager(files, clock, **SETTINGS)
+    clock.advance(1)
+    assert manager.retention_pass() > 0
+    assert first_log(manager).core.size_bytes == 0
