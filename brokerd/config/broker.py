@@ -322,7 +322,7 @@ class BrokerConfig:
     metrics_max_group_partitions: int = setting(
         "metrics.max.group.partitions",
         1_000,
-        "Partitions of groups with offset and lag of their own in the metrics; the oldest groups first.",
+        "Partitions of groups with offset and lag of their own in the metrics; by shares of principals, the oldest groups first.",
         minimum=0,
         maximum=100_000,
     )

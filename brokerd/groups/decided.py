@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from brokerd.groups.group import Group
-from brokerd.groups.group_table import Caller, GroupTable, Limits
+from brokerd.groups.group_table import GroupTable, Limits
 from brokerd.groups.model import CommittedOffset, LogEntry, OffsetsCommitted
 from brokerd.ids import TopicIdPartition
 
@@ -49,13 +49,13 @@ class Decided:
     def decide(
         self,
         group_id: str,
-        caller: Caller,
+        principal: str,
         offsets: Mapping[TopicIdPartition, CommittedOffset],
         expected: Mapping[TopicIdPartition, int],
     ) -> LogEntry:
         """The offsets as the record of a commit holds them; nothing of the group is waiting. Raises as GroupTable.commit does."""
         assert not self.is_waiting(group_id), "what is decided goes first"
-        return self._table.commit(group_id, caller, offsets, expected)._replace(decision=self.last + 1)
+        return self._table.commit(group_id, principal, offsets, expected)._replace(decision=self.last + 1)
 
     def add(self, entry: LogEntry) -> None:
         """A record of a commit holds these; passed over if the table has them. In the order of their numbers."""

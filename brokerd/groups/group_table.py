@@ -1,4 +1,4 @@
-"""All groups: whom they belong to, how many there may be, when they expire, and the state as a fold of the log.
+"""All groups: whom they count for, how many there may be, when they expire, and the state as a fold of the log.
 
 A decision changes nothing (`commit`, `delete`, `delete_offsets`, `expired`). The caller appends the event's record to the log and
 calls `apply` at once; it answers when the record is durable.
@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from brokerd.errors import Fate, GroupAuthorizationFailedError, PolicyViolationError, ProducerFencedError, UnknownGroupError
+from brokerd.errors import Fate, PolicyViolationError, ProducerFencedError, UnknownGroupError
 from brokerd.groups.group import Group
 from brokerd.groups.model import NO_OFFSET, CommittedOffset, GroupDeleted, LogEntry, OffsetsCommitted, OffsetsDeleted
 from brokerd.ids import TopicIdPartition
@@ -43,13 +43,6 @@ class Limits(NamedTuple):
     offsets: Slots
 
 
-class Caller(NamedTuple):
-    """Asks for something. An operator may see and change the groups of all principals."""
-
-    principal: str
-    is_operator: bool
-
-
 class GroupTable:
     """See the module."""
 
@@ -58,7 +51,6 @@ class GroupTable:
         self._limits = limits
         self._name_of = name_of
         self._groups: dict[str, Group] = {}
-        self._owned: dict[str, dict[str, Group]] = {}  # the same, by principal
         self.offset_count = 0  # over all groups
         self.decision = 0  # the offsets of transactions up to this number are here
 
@@ -69,36 +61,26 @@ class GroupTable:
         """All groups. Only `apply` changes them."""
         return self._groups
 
-    def seen_by(self, caller: Caller) -> Mapping[str, Group]:
-        """The groups that are the caller's, or the caller's business."""
-        return self._groups if caller.is_operator else self._owned.get(caller.principal, {})
-
-    def find(self, group_id: str, caller: Caller) -> Group | None:
-        """The group, if there is one. Raises GroupAuthorizationFailedError if it is another principal's."""
-        group = self._groups.get(group_id)
-        if group is not None and not caller.is_operator and group.principal != caller.principal:
-            raise GroupAuthorizationFailedError(
-                f"group {group_id!r} belongs to another principal: use an id of your own, or have an operator delete it "
-                "(brokerd groups delete)"
-            )
-        return group
+    def find(self, group_id: str) -> Group | None:
+        """The group, if there is one."""
+        return self._groups.get(group_id)
 
     # Decisions
 
     def commit(
         self,
         group_id: str,
-        caller: Caller,
+        principal: str,
         offsets: Mapping[TopicIdPartition, CommittedOffset],
         expected: Mapping[TopicIdPartition, int] | None = None,
     ) -> LogEntry:
         """The entry that records these offsets. `expected`: what the group has now, NO_OFFSET for none, or the caller's input is
-        another's. Raises GroupAuthorizationFailedError, PolicyViolationError, ProducerFencedError; UnknownGroupError where the
+        another's. A new group counts for `principal`. Raises PolicyViolationError, ProducerFencedError; UnknownGroupError where the
         group has none any more.
         """
-        group = self.find(group_id, caller)
+        group = self.find(group_id)
         _check_expected(group_id, group, expected or {}, self._name_of)
-        owner = group.principal if group is not None else caller.principal
+        owner = group.principal if group is not None else principal
         if group is None and not self._limits.groups.has_room(owner, 1):
             raise PolicyViolationError(
                 f"group {group_id!r} would be one more than max.groups leaves room for: delete groups that are not used "
@@ -112,10 +94,9 @@ class GroupTable:
             )
         return LogEntry(group_id, owner, OffsetsCommitted(offsets))
 
-    def renew(self, group_id: str, caller: Caller, now_ms: int, ahead_ms: int) -> LogEntry:
-        """The entry that makes some of a group's offsets as young as a commit, and so the group. Raises UnknownGroupError,
-        GroupAuthorizationFailedError."""
-        group = self._required(group_id, caller)
+    def renew(self, group_id: str, now_ms: int, ahead_ms: int) -> LogEntry:
+        """The entry that makes some of a group's offsets as young as a commit, and so the group. Raises UnknownGroupError."""
+        group = self._required(group_id)
         young = {
             tp: committed._replace(timestamp=now_ms, clock_ahead=ahead_ms)
             for tp in itertools.islice(group.partitions(), _CHUNK)
@@ -123,14 +104,14 @@ class GroupTable:
         }
         return LogEntry(group_id, group.principal, OffsetsCommitted(young))
 
-    def delete(self, group_id: str, caller: Caller) -> LogEntry:
-        """The entry that forgets a group. Raises UnknownGroupError, GroupAuthorizationFailedError."""
-        group = self._required(group_id, caller)
+    def delete(self, group_id: str) -> LogEntry:
+        """The entry that forgets a group. Raises UnknownGroupError."""
+        group = self._required(group_id)
         return LogEntry(group_id, group.principal, GroupDeleted())
 
-    def delete_offsets(self, group_id: str, caller: Caller, tps: Iterable[TopicIdPartition]) -> LogEntry:
+    def delete_offsets(self, group_id: str, tps: Iterable[TopicIdPartition]) -> LogEntry:
         """The entry that forgets some offsets, of partitions that have one. Raises as `delete` does."""
-        group = self._required(group_id, caller)
+        group = self._required(group_id)
         known = tuple(tp for tp in dict.fromkeys(tps) if group.offset(tp) is not None)
         return LogEntry(group_id, group.principal, OffsetsDeleted(known))
 
@@ -142,10 +123,10 @@ class GroupTable:
             if group.last_commit_ms < before_ms and self._groups.get(group.group_id) is group:  # not gone, and made again since
                 yield LogEntry(group.group_id, group.principal, GroupDeleted())
 
-    def _required(self, group_id: str, caller: Caller) -> Group:
-        group = self.find(group_id, caller)
+    def _required(self, group_id: str) -> Group:
+        group = self.find(group_id)
         if group is None:
-            raise UnknownGroupError(f"there is no group {group_id!r}: ListGroups names yours")
+            raise UnknownGroupError(f"there is no group {group_id!r}: ListGroups names those that there are")
         return group
 
     # Events of the log
@@ -163,7 +144,6 @@ class GroupTable:
                 group = None
             if group is None:
                 group = self._groups[group_id] = Group(group_id, principal)
-                self._owned.setdefault(principal, {})[group_id] = group
                 self._limits.groups.add(principal, 1)
             self._change(group, lambda known: known.put(event.offsets))
         elif group is not None and isinstance(event, OffsetsDeleted):
@@ -190,10 +170,6 @@ class GroupTable:
         self.offset_count += group.count - count
         if not group.count:
             del self._groups[group.group_id]
-            owned = self._owned[group.principal]
-            del owned[group.group_id]
-            if not owned:
-                del self._owned[group.principal]
             self._limits.groups.add(group.principal, -1)
 
     # The log as a whole

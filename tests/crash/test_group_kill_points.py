@@ -13,7 +13,6 @@ import pytest
 from brokerd.datadir import topic_store
 from brokerd.datadir.topic_store import GROUP_OFFSETS
 from brokerd.groups import group_table
-from brokerd.groups.group_table import Caller
 from brokerd.groups.model import CommittedOffset
 from brokerd.server import own_log
 from brokerd.server.groups import groups
@@ -23,7 +22,7 @@ from tests.support.inner_broker import running
 from tests.support.kill_points import ENDINGS, killed_everywhere, operations_of
 
 SETTINGS: dict[str, Any] = {"log_index_interval_bytes": 512}
-ANN = Caller("ann", is_operator=False)
+ANN = "ann"
 GROUPS = ("a", "b", "c")
 
 
@@ -46,7 +45,7 @@ async def _script(files: MemoryFiles, history: History) -> None:
                 is_deleted = number % 7 == 6 and name in broker.groups.table.groups
                 history.asked[name].append(None if is_deleted else number)
                 if is_deleted:
-                    await broker.groups.delete(name, ANN)
+                    await broker.groups.delete(name)
                 else:
                     await broker.groups.commit(name, ANN, {tp: CommittedOffset(number, -1, "", 1) for tp in tps})
                 history.answered[name] = len(history.asked[name])

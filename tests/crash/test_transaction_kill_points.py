@@ -15,7 +15,6 @@ import pytest
 
 from brokerd.datadir import topic_store
 from brokerd.datadir.topic_store import GROUP_OFFSETS, TRANSACTION_STATE
-from brokerd.groups.group_table import Caller
 from brokerd.groups.model import NO_OFFSET, CommittedOffset
 from brokerd.ids import TopicIdPartition
 from brokerd.server import own_log
@@ -31,7 +30,7 @@ from tests.support.kill_points import ENDINGS, killed_everywhere, operations_of
 
 NAME = "spark-q"
 GROUP = "g"
-CALLER = Caller("anybody", is_operator=False)
+CALLER = "anybody"
 SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_bytes": 512}
 
 

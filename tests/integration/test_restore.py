@@ -19,7 +19,6 @@ from brokerd.datasource.options import parse_source_options
 from brokerd.datasource.partition_reader import RangePartition
 from brokerd.datasource.stream_reader import BrokerdStreamReader
 from brokerd.errors import DataLossError, LogTruncationError
-from brokerd.groups.group_table import Caller
 from brokerd.groups.model import CommittedOffset
 from brokerd.ids import TopicIdPartition
 from tests.support.daemon import running_daemon
@@ -137,7 +136,7 @@ def test_a_group_of_another_history_says_so_until_it_is_reset(tmp_path: Path) ->
             with Producer({"bootstrap.servers": address}) as producer:
                 producer.send("t", value=b"x").result(DEADLINE_S)
             ahead = CommittedOffset(1, 1, "", 1, 7)
-            running.run(running.daemon.broker.groups.commit("g", Caller("anonymous", is_operator=True), {tp: ahead}))
+            running.run(running.daemon.broker.groups.commit("g", "anonymous", {tp: ahead}))
             assert isinstance(client.group_offsets("g", [tp])[tp], LogTruncationError)
             (described,) = client.describe_group("g").partitions
             assert isinstance(described.error, LogTruncationError)

@@ -7,7 +7,7 @@ import pytest
 
 from brokerd.errors import PolicyViolationError
 from brokerd.groups.decided import Decided
-from brokerd.groups.group_table import Caller, GroupTable, Limits
+from brokerd.groups.group_table import GroupTable, Limits
 from brokerd.groups.model import CommittedOffset
 from brokerd.ids import TopicIdPartition
 from brokerd.sharing.shares import Shares
@@ -37,7 +37,7 @@ def test_room_is_kept_free_for_what_is_decided() -> None:
     limits = Limits(Shares(10), Shares(5))  # of which one principal has four
     table = GroupTable(limits)
     decided, tp, other = Decided(table, limits), TopicIdPartition(b"t" * 16, 0), TopicIdPartition(b"t" * 16, 1)
-    caller, offset = Caller("ann", is_operator=False), CommittedOffset(1, -1, "", 1)
+    caller, offset = "ann", CommittedOffset(1, -1, "", 1)
     entry = decided.decide("g", caller, dict.fromkeys((tp, other), offset), {})
     decided.add(entry)
     with pytest.raises(PolicyViolationError, match=r"max\.group\.offsets"):

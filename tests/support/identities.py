@@ -20,6 +20,7 @@ AUTH_FILE = textwrap.dedent(
     tokens = ["{hash_token(TOKENS["reader"])}"]
     certificates = ["reader.example"]
     read = ["events-*", "clicks"]
+    groups = ["own*", "placed", "its-own", "of *", "nobody's"]
 
     [principals.writer]
     tokens = ["{hash_token(TOKENS["writer"])}", "{hash_token("second-" + TOKENS["writer"])}"]
@@ -34,6 +35,7 @@ AUTH_FILE = textwrap.dedent(
     [principals.outsider]
     tokens = ["{hash_token(TOKENS["outsider"])}"]
     read = ["elsewhere"]
+    groups = ["theirs-*"]
     write = ["elsewhere"]
     admin = ["elsewhere"]
     """

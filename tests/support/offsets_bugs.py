@@ -13,7 +13,7 @@ import pytest
 from brokerd.groups import group_table
 from brokerd.groups.decided import Decided
 from brokerd.groups.group import Group
-from brokerd.groups.group_table import Caller, GroupTable, NameOf
+from brokerd.groups.group_table import GroupTable, NameOf
 from brokerd.groups.model import LogEntry, OffsetsCommitted
 from brokerd.ids import TopicIdPartition
 from brokerd.server.groups.groups import AskedOffsets, Groups
@@ -139,10 +139,10 @@ def a_plain_commit_does_not_wait_for_what_is_decided(patch: pytest.MonkeyPatch) 
 
 @mutant(88)
 def a_renewal_repeats_offsets_of_before(patch: pytest.MonkeyPatch) -> None:
-    async def renew(self: Groups, group_id: str, caller: Caller) -> None:
+    async def renew(self: Groups, group_id: str) -> None:
         self._check_usable()
         if group_id in self.table.groups:
-            entry = self.table.renew(group_id, caller, 1, 0)
+            entry = self.table.renew(group_id, 1, 0)
             await self.bring_in()
             self._record(entry)
             await self.log.durable()

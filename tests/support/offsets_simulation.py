@@ -24,7 +24,6 @@ from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.topic_store import Topic
 from brokerd.errors import StorageError, TxnAbortedError, UnknownGroupError, UnknownTopicIdError, WireError
 from brokerd.groups import log_records as group_records
-from brokerd.groups.group_table import Caller
 from brokerd.groups.model import NO_OFFSET, CommittedOffset, OffsetsCommitted, OffsetsDeleted
 from brokerd.groups.model import LogEntry as GroupEntry
 from brokerd.ids import TopicIdPartition
@@ -37,7 +36,7 @@ from brokerd.transaction.snapshot import Snapshot
 from tests.support.clock import ManualClock
 from tests.support.loop import one_turn
 
-ANN = Caller("ann", is_operator=False)
+ANN = "ann"
 GROUPS = ("g", "h")
 IDS = ("one", "two", "three")
 STEPS = 60
@@ -244,7 +243,7 @@ class Simulation:
         gone = len(self.gone)
         self.facts["waited"] += self.groups.decided.is_waiting(group)
         async with self.groups.settled(group) as table:
-            held = table.find(group, ANN)
+            held = table.find(group)
             found = {tp: one for tp in held.partitions() if (one := held.offset(tp)) is not None} if held is not None else {}
         if len(self.gone) != gone:
             return self.fold(group)
@@ -319,12 +318,12 @@ class Simulation:
         tag = str(self.tag)
         choice = self.rng.randrange(8)
         if choice > 4:
-            await self.groups.renew(group, ANN)
+            await self.groups.renew(group)
             self.facts["renewed"] += 1
         elif choice == 0:
-            await self.groups.delete(group, ANN)
+            await self.groups.delete(group)
         elif choice == 1:
-            await self.groups.delete_offsets(group, ANN, offsets)
+            await self.groups.delete_offsets(group, offsets)
         elif offsets:
             await self.groups.commit(group, ANN, offsets)
             if not any(tp.topic_id in self.gone for tp in offsets):

@@ -34,7 +34,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.groups.decided import Decided
-from brokerd.groups.group_table import Caller, GroupTable, Limits
+from brokerd.groups.group_table import GroupTable, Limits
 from brokerd.groups.log_records import decode_entry, encode_entry
 from brokerd.groups.model import CommittedOffset, LogEntry, OffsetsCommitted, OffsetsDeleted
 from brokerd.ids import TopicIdPartition, TopicPartition
@@ -55,7 +55,7 @@ class AskedOffsets(NamedTuple):
     """Offsets of a group that are to be committed with a transaction."""
 
     group_id: str
-    caller: Caller
+    principal: str
     offsets: Callable[[], Mapping[TopicIdPartition, CommittedOffset]]  # checked, at the moment of the decision; raises WireError
     expected: Mapping[TopicIdPartition, int]  # the group's offsets when the transaction's input was read
 
@@ -92,25 +92,24 @@ class Groups:
 
     # Requests
 
-    async def commit(self, group_id: str, caller: Caller, offsets: Mapping[TopicIdPartition, CommittedOffset]) -> None:
+    async def commit(self, group_id: str, principal: str, offsets: Mapping[TopicIdPartition, CommittedOffset]) -> None:
         """Returns once these offsets are durable, all in one step. Raises the errors of GroupTable.commit, LogDamagedError, and
         retriable ones."""
         self._check_usable()
         await self.log.make()
-        await self._recorded(group_id, lambda: self.table.commit(group_id, caller, self._of_known_topics(offsets)))
+        await self._recorded(group_id, lambda: self.table.commit(group_id, principal, self._of_known_topics(offsets)))
 
-    async def renew(self, group_id: str, caller: Caller) -> None:
+    async def renew(self, group_id: str) -> None:
         """A sign of life of a group's reader. It is recorded only if a part of the retention is over since the last one: a group
-        that is read does not expire, and most signs cost no write. Raises GroupAuthorizationFailedError, LogDamagedError, and
-        retriable errors."""
+        that is read does not expire, and most signs cost no write. Raises LogDamagedError, and retriable errors."""
         now_ms, ahead_ms = self._logs.time.stamp_ms()
         async with self.settled(group_id) as table:
-            group = table.find(group_id, caller)
+            group = table.find(group_id)
         if group is not None and now_ms - ahead_ms - group.last_commit_ms >= self._retention_ms // _RENEWED_PARTS:
             with contextlib.suppress(UnknownGroupError):  # it has gone meanwhile
-                await self._recorded(group_id, lambda: self.table.renew(group_id, caller, now_ms, ahead_ms))
+                await self._recorded(group_id, lambda: self.table.renew(group_id, now_ms, ahead_ms))
 
-    async def delete(self, group_id: str, caller: Caller) -> int:
+    async def delete(self, group_id: str) -> int:
         """Forgets a group, durably on return; returns how many offsets it had. Raises the errors of GroupTable.delete, and as
         `commit` does."""
         self._check_usable()
@@ -118,17 +117,17 @@ class Groups:
 
         def decide() -> LogEntry:
             nonlocal count
-            entry = self.table.delete(group_id, caller)
+            entry = self.table.delete(group_id)
             count = self.table.groups[group_id].count
             return entry
 
         await self._recorded(group_id, decide)
         return count
 
-    async def delete_offsets(self, group_id: str, caller: Caller, tps: Iterable[TopicIdPartition]) -> int:
+    async def delete_offsets(self, group_id: str, tps: Iterable[TopicIdPartition]) -> int:
         """Forgets some offsets of a group, durably on return; returns how many. Raises as `delete` does."""
         self._check_usable()
-        event = (await self._recorded(group_id, lambda: self.table.delete_offsets(group_id, caller, tps))).event
+        event = (await self._recorded(group_id, lambda: self.table.delete_offsets(group_id, tps))).event
         assert isinstance(event, OffsetsDeleted)
         return len(event.partitions)
 
@@ -176,7 +175,7 @@ class Groups:
     def decide(self, asked: AskedOffsets) -> LogEntry:
         """The entry for the record of the commit. Raises the errors of GroupTable.commit and of `asked`: then `log.durable` is to
         be awaited before anybody is told."""
-        return self.decided.decide(asked.group_id, asked.caller, self._of_known_topics(asked.offsets()), asked.expected)
+        return self.decided.decide(asked.group_id, asked.principal, self._of_known_topics(asked.offsets()), asked.expected)
 
     async def bring_in(self) -> None:
         """Brings in all offsets that transactions have decided on before the call, once their records are durable. They are

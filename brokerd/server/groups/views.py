@@ -1,22 +1,15 @@
-"""Groups as callers see them: their own, or all if they have ADMIN on every topic."""
+"""Groups as callers see them."""
 
 from __future__ import annotations
 
 from brokerd.errors import LogTruncationError
 from brokerd.groups.group import Group
-from brokerd.groups.group_table import Caller
 from brokerd.groups.model import CommittedOffset
 from brokerd.ids import LogPosition, TopicIdPartition
 from brokerd.partition.core import PartitionCore
-from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.wire.v1 import offsets_pb2
 
 _NONE = -1
-
-
-def caller_of(authorizer: TopicAuthorizer) -> Caller:
-    """The caller as the table knows it."""
-    return Caller(authorizer.principal, authorizer.administers_everything)
 
 
 def listing(group: Group) -> offsets_pb2.GroupListing:

@@ -8,7 +8,7 @@ Behaviour
   may lie: retention may have passed it while records were in work. It may also go back.
 - An offset of another history than the log is refused: LOG_TRUNCATION. One that says of no history is taken for this log's.
 - The last commit counts: readers without membership do not fence one another.
-- The first commit makes the group, and it belongs to that principal.
+- The first commit makes the group, and it counts for that principal.
 - A commit of no offset is a sign of life of a reader: the group is kept as if it had committed. It makes no group.
 - A generation or a member is refused: groups have no members.
 """
@@ -21,7 +21,7 @@ from brokerd.ids import LogPosition, TopicIdPartition
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
 from brokerd.server.fields import check_id, check_not_negative, topic_id_partition
-from brokerd.server.groups.views import caller_of, offset_result
+from brokerd.server.groups.views import offset_result
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.wire.errors import to_proto
@@ -54,12 +54,13 @@ async def handle(
     broker.require_ready()
     response = offsets_pb2.CommitGroupOffsetsResponse()
     try:
+        authorizer.require_group(request.group_id)
         _check_no_member(request)
         if not request.offsets:
-            await broker.groups.renew(request.group_id, caller_of(authorizer))
+            await broker.groups.renew(request.group_id)
         offsets = await _checked(broker, request, response)
         if offsets:
-            await broker.groups.commit(request.group_id, caller_of(authorizer), offsets)
+            await broker.groups.commit(request.group_id, authorizer.principal, offsets)
     except WireError as error:
         return offsets_pb2.CommitGroupOffsetsResponse(
             error=to_proto(error),

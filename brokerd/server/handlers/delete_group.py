@@ -1,7 +1,7 @@
 """DeleteGroup: forget a group, or its offsets of some partitions.
 
 Behaviour
-- A group's own principal may, and whoever has ADMIN on every topic.
+- Whoever may use the group may delete it.
 - UNKNOWN_GROUP if there is none. Partitions that it has no offset of are passed over. Without any offset, the group is gone.
 - Readers of the group are not stopped: their next commit makes it again.
 """
@@ -12,7 +12,6 @@ from brokerd.errors import WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.server.broker import Broker
 from brokerd.server.fields import check_id, topic_id_partition
-from brokerd.server.groups.views import caller_of
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import offsets_pb2
@@ -30,13 +29,13 @@ async def handle(
 ) -> offsets_pb2.DeleteGroupResponse:
     """How many offsets are gone."""
     broker.require_ready()
-    caller = caller_of(authorizer)
     try:
+        authorizer.require_group(request.group_id)
         if request.partitions:
             tps = [TopicIdPartition(one.topic_id, one.partition) for one in request.partitions]
-            count = await broker.groups.delete_offsets(request.group_id, caller, tps)
+            count = await broker.groups.delete_offsets(request.group_id, tps)
         else:
-            count = await broker.groups.delete(request.group_id, caller)
+            count = await broker.groups.delete(request.group_id)
     except WireError as error:
         return offsets_pb2.DeleteGroupResponse(error=to_proto(error))
     return offsets_pb2.DeleteGroupResponse(deleted_offsets=count)

@@ -24,7 +24,7 @@ from brokerd.partition.partition_log import PartitionLog
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
 from brokerd.server.fields import TOPIC_ID_BYTES, check_id
-from brokerd.server.groups.views import caller_of, check_history, listing, offset_result
+from brokerd.server.groups.views import check_history, listing, offset_result
 from brokerd.server.limits.callers import current_caller
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.security.topic_rights import Right
@@ -52,10 +52,11 @@ async def handle(
     broker.require_ready()
     after = TopicIdPartition(request.after_topic_id, request.after_partition) if request.after_topic_id else None
     try:
+        authorizer.require_group(request.group_id)
         async with broker.groups.settled(request.group_id) as table:
-            group = table.find(request.group_id, caller_of(authorizer))
+            group = table.find(request.group_id)
             if group is None:
-                raise UnknownGroupError(f"there is no group {request.group_id!r}: ListGroups names yours")
+                raise UnknownGroupError(f"there is no group {request.group_id!r}: ListGroups names those that there are")
             response = offsets_pb2.DescribeGroupResponse(group=listing(group))
             page = _page(authorizer, group, after, broker.logs.topics.count_of)
     except WireError as error:

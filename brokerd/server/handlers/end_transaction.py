@@ -25,7 +25,6 @@ from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
 from brokerd.server.fields import check_id, check_not_negative, check_text, topic_id_partition
 from brokerd.server.groups.groups import AskedOffsets
-from brokerd.server.groups.views import caller_of
 from brokerd.server.handlers.commit_group_offsets import check_entry, checked_offset
 from brokerd.server.handlers.init_producer_id import EPOCH_MAX
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
@@ -119,6 +118,7 @@ def _partitions(broker: Broker, request: transaction_pb2.EndTransactionRequest) 
 
 
 def _offsets(broker: Broker, authorizer: TopicAuthorizer, asked: transaction_pb2.EndTransactionRequest) -> AskedOffsets:
+    authorizer.require_group(asked.group_id)
     entries = {TopicIdPartition(one.topic_id, one.partition): one for one in asked.group_offsets}
 
     def checked() -> dict[TopicIdPartition, CommittedOffset]:
@@ -135,4 +135,4 @@ def _offsets(broker: Broker, authorizer: TopicAuthorizer, asked: transaction_pb2
         return offsets
 
     expected = {tp: one.expected_offset for tp, one in entries.items()}
-    return AskedOffsets(asked.group_id, caller_of(authorizer), checked, expected)
+    return AskedOffsets(asked.group_id, authorizer.principal, checked, expected)

@@ -17,7 +17,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
 from brokerd.server.fields import TOPIC_ID_BYTES, check_id, topic_id_partition
-from brokerd.server.groups.views import caller_of, check_history, offset_result
+from brokerd.server.groups.views import check_history, offset_result
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.security.topic_rights import Right
 from brokerd.server.waiting.pauses import Pauses
@@ -43,8 +43,9 @@ async def handle(
     broker.require_ready()
     response = offsets_pb2.FetchGroupOffsetsResponse()
     try:
+        authorizer.require_group(request.group_id)
         async with broker.groups.settled(request.group_id) as table:
-            await _add(broker, authorizer, request, table.find(request.group_id, caller_of(authorizer)), response)
+            await _add(broker, authorizer, request, table.find(request.group_id), response)
     except WireError as error:
         refused = [offset_result(TopicIdPartition(one.topic_id, one.partition), None) for one in request.partitions]
         return offsets_pb2.FetchGroupOffsetsResponse(error=to_proto(error), results=refused)

@@ -112,19 +112,33 @@ class LogFigures:
 
 
 def group_figures(table: GroupTable, logs: LogManager, limit: int) -> tuple[GroupFigures, ...]:
-    """One entry per partition of a group, also for those of its topics that it has not read, `limit` at most: the oldest groups
-    first. Some microseconds each."""
+    """One entry per partition of a group, also for those of its topics that it has not read, `limit` at most: each principal has
+    its share, its oldest groups first. Some microseconds each.
+    """
     found: list[GroupFigures] = []
-    for group in table.groups.values():
-        for tp in itertools.islice(group.partitions(count_of=logs.topics.count_of), limit - len(found)):
+    groups = table.groups.values()
+    counts = Counter[str]()
+    for group in groups:
+        counts[group.principal] += sum(1 for _ in group.partitions(count_of=logs.topics.count_of))
+    left = equal_shares(counts, limit)
+    for group in groups:
+        for tp in itertools.islice(group.partitions(count_of=logs.topics.count_of), left[group.principal]):
+            left[group.principal] -= 1
             committed, log = group.offset(tp), logs.get(tp)
             offset = committed.offset if committed is not None else _NO_OFFSET
             if log is not None:
                 lag = max(0, log.last_stable_offset - max(offset, log.log_start_offset))
                 found.append(GroupFigures(group.group_id, log.topic, tp.partition, offset, lag))
-        if len(found) >= limit:
-            break
     return tuple(found)
+
+
+def equal_shares(wanted: Mapping[str, int], limit: int) -> dict[str, int]:
+    """Shares of `limit`: each gets what it wants, or as much as any other that wants more than it gets."""
+    shares: dict[str, int] = {}
+    for number, (name, count) in enumerate(sorted(wanted.items(), key=lambda one: one[1])):
+        shares[name] = min(count, limit // (len(wanted) - number))
+        limit -= shares[name]
+    return shares
 
 
 async def transaction_figures(coordinator: Coordinator, pauses: Pauses, *, now_ms: int) -> TransactionFigures:

@@ -6,7 +6,7 @@
     authenticator.py     a call's token or certificate -> a principal (certificate_names.py)
     tokens.py            bearer tokens and their hashes
     auth_file.py         principals, hashed tokens and rights, read from TOML
-    topic_rights.py      a principal's rights on topics, by name or prefix; pure
+    topic_rights.py      a principal's rights on topics and groups, by name or prefix; pure
     call_authorizer.py   a gRPC call -> the TopicAuthorizer of its caller, or a refusal
     topic_authorizer.py  decides what one principal may do to each topic, and remembers it
     method_rules.py      what every method of the contract needs: the one table

@@ -6,6 +6,7 @@
     read = ["clicks"]
     write = ["events-*"]
     admin = []
+    groups = ["etl-*"]                   # groups of readers whose offsets it may commit, read and delete
 
 Every error names the file and the principal, and holds no token or hash.
 """
@@ -27,7 +28,7 @@ from brokerd.server.security.topic_rights import Right, TopicRights
 PRINCIPALS_MAX = 1_000
 CREDENTIALS_MAX = 1_000  # tokens of all principals: each is compared for each call
 _NAME = re.compile(r"[a-zA-Z0-9._@-]{1,100}")
-_KEYS = ("tokens", "certificates", *(right.value for right in Right))
+_KEYS = ("tokens", "certificates", *(right.value for right in Right), "groups")
 
 
 class Principal(NamedTuple):
@@ -97,7 +98,7 @@ def _principal(name: str, entry: object) -> Principal:
             raise ConfigError(f"principal '{name}': unknown key '{_shown(key)}': {did_you_mean(key, _KEYS)}")
     patterns = {right: _strings(name, entry, right.value) for right in Right}
     try:
-        return Principal(name, TopicRights(patterns))
+        return Principal(name, TopicRights(patterns, _strings(name, entry, "groups")))
     except ConfigError as error:
         raise ConfigError(f"principal '{name}': {error.message}") from None
 

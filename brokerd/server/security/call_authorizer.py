@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from google.protobuf.message import Message
 
 from brokerd.clock import Clock
-from brokerd.errors import TopicAuthorizationFailedError, UnknownTopicIdError
+from brokerd.errors import UnknownTopicIdError, WireError
 from brokerd.server.security.audit import Audit
 from brokerd.server.security.audited_changes import CHANGES, changes, created_topics
 from brokerd.server.security.auth_file import Principal
@@ -142,7 +142,7 @@ class CallAuthorizer:
         except UnknownTopicIdError:  # deleted meanwhile
             return topic_id.hex()
 
-    def _refused(self, principal: str, error: TopicAuthorizationFailedError) -> None:
+    def _refused(self, principal: str, error: WireError) -> None:
         self.audit.refused(principal, error.message)
 
     def _authorizer_of(self, principal: Principal) -> TopicAuthorizer:

@@ -1,7 +1,8 @@
 """The one table of the rights that each method of the contract needs. A test fails for a method without a rule.
 
-request_filter.py applies the rules. The two streams ask `TopicAuthorizer` themselves, partition by partition, for the right that
-stands here. Methods that are not served have a rule all the same, so that serving one cannot forget it.
+request_filter.py applies the rules. Handlers of what names a group ask `TopicAuthorizer.require_group`. The two streams ask
+`TopicAuthorizer` themselves, partition by partition, for the right that stands here. Methods that are not served have a rule all
+the same, so that serving one cannot forget it.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ METHOD_RULES: dict[str, Rule] = {
         lambda asked: not asked.partitions,
         listed=_topic_id,
     ),
-    # These show and delete the principal's own, and others' to whoever has ADMIN on every topic.
+    # Groups: see above.
     "ListGroups": Anyone(),
     "DescribeGroup": Anyone(),
     "DeleteGroup": Anyone(),

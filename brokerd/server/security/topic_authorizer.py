@@ -1,7 +1,8 @@
-"""Decides what one principal may do to the topics of this broker. Grants by topic id are remembered: one look-up on hot paths.
+"""Decides what one principal may do to topics and groups. Grants by topic id are remembered: one look-up on hot paths.
 
 A topic that the principal may not see is answered like one that does not exist: by name TOPIC_AUTHORIZATION_FAILED, by id
-UNKNOWN_TOPIC_ID, each word for word the same. A topic that it sees without having the right is TOPIC_AUTHORIZATION_FAILED.
+UNKNOWN_TOPIC_ID, each word for word the same. A topic that it sees without having the right is TOPIC_AUTHORIZATION_FAILED. A group
+is judged by its name alone, so a refusal does not tell whether it exists.
 """
 
 from __future__ import annotations
@@ -10,7 +11,14 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from brokerd.datadir.topic_store import Topic
-from brokerd.errors import Fate, TopicAuthorizationFailedError, UnknownProducerIdError, UnknownTopicIdError, WireError
+from brokerd.errors import (
+    Fate,
+    GroupAuthorizationFailedError,
+    TopicAuthorizationFailedError,
+    UnknownProducerIdError,
+    UnknownTopicIdError,
+    WireError,
+)
 from brokerd.server.security.auth_file import Principal
 from brokerd.server.security.producer_owners import ProducerOwners, owner_tag
 from brokerd.server.security.topic_rights import Right, TopicRights
@@ -19,7 +27,7 @@ _REMEMBERED_MAX = 100_000  # ids of deleted topics stay until then
 _VERBS = {None: "see", Right.READ: "read", Right.WRITE: "write to", Right.ADMIN: "administer"}
 
 
-OnRefused: TypeAlias = "Callable[[str, TopicAuthorizationFailedError], None]"
+OnRefused: TypeAlias = "Callable[[str, WireError], None]"
 
 
 class Topics(Protocol):
@@ -112,9 +120,27 @@ class TopicAuthorizer:
             self.note_refused(error)
             raise error
 
+    @property
+    def may_use_groups(self) -> bool:
+        """True if there may be a group that the principal may use."""
+        return self.is_unlimited or self._rights.allows_groups
+
+    def may_use_group(self, group_id: str) -> bool:
+        """True if the principal may commit, read, list and delete the offsets of the group, whether there is one or not."""
+        return self.is_unlimited or self._rights.allows_group(group_id)
+
+    def require_group(self, group_id: str) -> None:
+        """Raises GroupAuthorizationFailedError for a group that the principal may not use, whether there is one or not."""
+        if not self.may_use_group(group_id):
+            error = GroupAuthorizationFailedError(
+                f"principal '{self.principal}' may not use group {group_id!r}: the broker's auth.file says who may (groups)"
+            )
+            self.note_refused(error)
+            raise error
+
     def note_refused(self, error: WireError) -> None:
         """Reports a refused request for the audit trail. An error for a topic that does not exist is not a refusal."""
-        if self._on_refused is not None and isinstance(error, TopicAuthorizationFailedError):
+        if self._on_refused is not None and isinstance(error, (TopicAuthorizationFailedError, GroupAuthorizationFailedError)):
             self._on_refused(self.principal, error)
 
     def owns_producer(self, producer_id: int) -> bool:

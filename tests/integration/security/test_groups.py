@@ -1,9 +1,9 @@
-"""Groups belong to the principal of their first commit; the boss, who administers every topic, sees and changes them all."""
+"""Groups are for the principals that may use their names; the boss, who administers every topic, sees and changes them all."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -48,19 +48,11 @@ def listed(client: RawClient, prefix: str) -> list[tuple[str, str]]:
     return [(group.group_id, group.principal) for group in response.groups]
 
 
-def test_a_group_is_its_first_users_and_the_boss_s(client_as: ClientAs, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_group_is_for_those_who_may_use_its_name_and_the_boss(client_as: ClientAs, caplog: pytest.LogCaptureFixture) -> None:
     boss, reader, outsider = (client_as(TOKENS[name]) for name in ("boss", "reader", "outsider"))
     (events,) = boss.create_topic("events-grouped")
     (elsewhere,) = boss.create_topic("elsewhere")
     assert commit(reader, "owned", [events]) == (OK, [OK])
-    assert commit(outsider, "owned", [elsewhere]) == (NOT_YOURS, [NOT_YOURS])
-    assert fetch(outsider, "owned", [elsewhere]) == (NOT_YOURS, [-1])
-    assert fetch(outsider, "owned") == (NOT_YOURS, [])
-    for method, request in (
-        ("DescribeGroup", offsets_pb2.DescribeGroupRequest(group_id="owned")),
-        ("DeleteGroup", offsets_pb2.DeleteGroupRequest(group_id="owned")),
-    ):
-        assert code_of(outsider.call(method, request)) is NOT_YOURS
     assert listed(outsider, "owned") == []
     assert listed(reader, "owned") == listed(boss, "owned") == [("owned", "reader")]
     assert commit(boss, "owned", [elsewhere]) == (OK, [OK])
@@ -72,7 +64,28 @@ def test_a_group_is_its_first_users_and_the_boss_s(client_as: ClientAs, caplog: 
     with caplog.at_level(logging.INFO, "brokerd.audit"):
         assert boss.call("DeleteGroup", offsets_pb2.DeleteGroupRequest(group_id="owned")).deleted_offsets == 2
     assert "deleted 2 offsets of group 'owned'" in caplog.text
-    assert commit(outsider, "owned", [elsewhere]) == (OK, [OK])
+    assert commit(outsider, "theirs-1", [elsewhere]) == (OK, [OK])
+
+
+def test_no_answer_tells_which_groups_of_others_there_are_and_nobody_takes_their_names(
+    client_as: ClientAs, caplog: pytest.LogCaptureFixture
+) -> None:
+    boss, reader, outsider = (client_as(TOKENS[name]) for name in ("boss", "reader", "outsider"))
+    (events,) = boss.create_topic("events-of-a-secret-group")
+    assert commit(reader, "own-secret", [events]) == (OK, [OK])
+    asked: list[Callable[[str], Any]] = [
+        lambda name: outsider.call("CommitGroupOffsets", offsets_pb2.CommitGroupOffsetsRequest(group_id=name, generation=-1)),
+        lambda name: outsider.call("FetchGroupOffsets", offsets_pb2.FetchGroupOffsetsRequest(group_id=name)),
+        lambda name: outsider.call("DescribeGroup", offsets_pb2.DescribeGroupRequest(group_id=name)),
+        lambda name: outsider.call("DeleteGroup", offsets_pb2.DeleteGroupRequest(group_id=name)),
+    ]
+    with caplog.at_level(logging.WARNING, "brokerd.audit"):
+        for ask in asked:
+            known, unknown = ask("own-secret"), ask("own-nobody")
+            assert code_of(known) is code_of(unknown) is NOT_YOURS
+            assert known.error.message.replace("own-secret", "own-nobody") == unknown.error.message
+    assert "outsider refused: principal 'outsider' may not use group 'own-secret'" in caplog.text
+    assert listed(boss, "own-nobody") == []
 
 
 def test_each_partition_is_judged_by_itself_and_answered_in_its_place(client_as: ClientAs) -> None:

@@ -28,7 +28,7 @@ VISIBLE = "events-1"
 HIDDEN = "hidden-1"  # seen by the boss alone
 MISSING = "hidden-2"  # does not exist
 OK, DENIED, NO_SUCH_ID = 0, int(ErrorCode.TOPIC_AUTHORIZATION_FAILED), int(ErrorCode.UNKNOWN_TOPIC_ID)
-NO_GROUP = int(ErrorCode.UNKNOWN_GROUP)
+NO_GROUP, NOT_YOURS = int(ErrorCode.UNKNOWN_GROUP), int(ErrorCode.GROUP_AUTHORIZATION_FAILED)
 NOT_OPEN, UNKNOWN = int(ErrorCode.INVALID_TXN_STATE), int(ErrorCode.INVALID_REQUEST)  # of a transactional id that nobody uses
 FORBIDDEN, NOT_SERVED = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED
 
@@ -153,8 +153,8 @@ EXPECTED: dict[str, dict[str, Outcome]] = {
     "CommitGroupOffsets": {"reader": OK, "writer": DENIED, "outsider": NO_SUCH_ID},
     "FetchGroupOffsets": {"reader": OK, "writer": DENIED, "outsider": NO_SUCH_ID},
     "ListGroups": {"reader": OK, "writer": OK, "outsider": OK},
-    "DescribeGroup": {"reader": NO_GROUP, "writer": NO_GROUP, "outsider": NO_GROUP},
-    "DeleteGroup": {"reader": NO_GROUP, "writer": NO_GROUP, "outsider": NO_GROUP},
+    "DescribeGroup": {"reader": NO_GROUP, "writer": NOT_YOURS, "outsider": NOT_YOURS},
+    "DeleteGroup": {"reader": NO_GROUP, "writer": NOT_YOURS, "outsider": NOT_YOURS},
     "InitProducerId": {"reader": FORBIDDEN, "writer": OK, "outsider": OK},
     "EndTransaction": {"reader": FORBIDDEN, "writer": OK, "outsider": OK},
     "Heartbeat": {"reader": FORBIDDEN, "writer": NOT_OPEN, "outsider": NOT_OPEN},

@@ -11,7 +11,6 @@ import pytest
 from brokerd.cli import main
 from brokerd.datadir.topic_store import GROUP_OFFSETS
 from brokerd.groups import log_records
-from brokerd.groups.group_table import Caller
 from brokerd.groups.model import CommittedOffset
 from brokerd.offline.doctor import accept_damaged, check_data_dir
 from brokerd.offline.rebuild import rebuild_lost
@@ -20,7 +19,7 @@ from tests.support.clock import ManualClock
 from tests.support.findings import errors_in, flip, own_segment
 from tests.support.inner_broker import running
 
-ANN = Caller("ann", is_operator=False)
+ANN = "ann"
 
 
 @pytest.fixture
@@ -32,8 +31,8 @@ def data_dir(tmp_path: Path) -> Path:
             first, second = await broker.topic()
             offsets = {first: CommittedOffset(0, 1, "so far", 5), second: CommittedOffset(0, -1, "", 5)}
             await broker.groups.commit("g", ANN, offsets)
-            await broker.groups.delete_offsets("g", ANN, [second])
-            await broker.groups.delete("g", ANN)
+            await broker.groups.delete_offsets("g", [second])
+            await broker.groups.delete("g")
             await broker.groups.commit("h", ANN, {first: offsets[first]})
 
     asyncio.run(scenario())

@@ -11,7 +11,6 @@ import pytest
 
 from brokerd.cli import main
 from brokerd.datadir.topic_store import TRANSACTION_STATE
-from brokerd.groups.group_table import Caller
 from brokerd.groups.model import NO_OFFSET, CommittedOffset
 from brokerd.offline.doctor import check_data_dir, rebuild_checkpoint
 from brokerd.server import own_log
@@ -39,7 +38,7 @@ def data_dir(tmp_path: Path) -> Path:
             member = await broker.init(NAME, first, b"m" * 16)
             await broker.write(member, [Write(tp, b"row") for tp in tps])
             offsets = {tps[0]: CommittedOffset(1, -1, "so far", 5)}
-            asked = AskedOffsets("g", Caller(PRINCIPAL, is_operator=False), lambda: offsets, {tps[0]: NO_OFFSET})
+            asked = AskedOffsets("g", PRINCIPAL, lambda: offsets, {tps[0]: NO_OFFSET})
             await broker.transactions.commit(end_request(NAME, first, [(member, 2)], tps, rows=2), asked)
             await broker.init(NAME, second, b"n" * 16)
 

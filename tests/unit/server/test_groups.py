@@ -8,8 +8,8 @@ import errno
 import pytest
 
 from brokerd.datadir.topic_store import GROUP_OFFSETS
-from brokerd.errors import GroupAuthorizationFailedError, LogDamagedError, StorageError, UnknownGroupError
-from brokerd.groups.group_table import Caller, GroupTable
+from brokerd.errors import LogDamagedError, StorageError, UnknownGroupError
+from brokerd.groups.group_table import GroupTable
 from brokerd.groups.model import CommittedOffset
 from brokerd.ids import TopicIdPartition
 from brokerd.server import own_log
@@ -25,7 +25,7 @@ from tests.support.inner_broker import TransactionBroker, running
 from tests.support.loop import all_wait, one_turn
 from tests.unit.server.one_execution import run
 
-ANN, BEN = (Caller(name, is_operator=False) for name in ("ann", "ben"))
+ANN, BEN = "ann", "ben"
 MINUTE_MS = 60_000
 PATH = f"{GROUP_OFFSETS.id.hex()}-0"
 
@@ -85,13 +85,11 @@ def test_a_group_that_is_renewed_does_not_expire_and_costs_few_records() -> None
             begin = broker.groups.log.end_offset
             for _ in range(120):
                 clock.advance(MINUTE_MS // 4)
-                await broker.groups.renew("a", ANN)
-                await broker.groups.renew("nobody's", ANN)
+                await broker.groups.renew("a")
+                await broker.groups.renew("nobody's")
             assert broker.groups.log.end_offset - begin == 10, "one in a quarter of the retention"
             await broker.groups.sweep()
             assert held(broker) == {"a": {first: 0, second: 0}}
-            with pytest.raises(GroupAuthorizationFailedError):
-                await broker.groups.renew("a", BEN)
         clock.advance(8 * MINUTE_MS)
         async with running(files, clock, offsets_retention_minutes=12) as broker:
             await broker.groups.sweep()
@@ -176,7 +174,7 @@ def test_the_first_commit_of_all_comes_while_its_topic_goes(is_behind: bool) -> 
         files.kill()
         async with running(files, clock) as broker:
             assert held(broker) == {"a": {other: 0}}
-            assert broker.groups.table.groups["a"].principal == BEN.principal
+            assert broker.groups.table.groups["a"].principal == BEN
 
     run(scenario())
 
@@ -207,11 +205,11 @@ def test_a_commit_that_the_disk_refuses_changes_nothing() -> None:
             tp, _ = await broker.topic()
             await commit(broker, "a", tp, 0)
             with Gate(files, "pwritev", path=PATH, error=errno.ENOSPC), pytest.raises(StorageError):
-                await broker.groups.delete("a", ANN)
+                await broker.groups.delete("a")
             assert held(broker) == {"a": {tp: 0}}
-            assert await broker.groups.delete("a", ANN) == 1
+            assert await broker.groups.delete("a") == 1
             with pytest.raises(UnknownGroupError):
-                await broker.groups.delete("a", ANN)
+                await broker.groups.delete("a")
 
     run(scenario())
 
@@ -223,10 +221,10 @@ def test_nobody_is_told_of_an_offset_that_is_not_durable() -> None:
             tp, _ = await broker.topic()
             await commit(broker, "a", tp, 0)
             with Gate(files, "fdatasync", path=PATH) as gate:
-                committing = asyncio.create_task(broker.groups.delete("a", ANN))
+                committing = asyncio.create_task(broker.groups.delete("a"))
                 await asyncio.to_thread(gate.wait_until_reached)
                 reading = asyncio.create_task(settled(broker))
-                refused = asyncio.create_task(broker.groups.delete("a", ANN))
+                refused = asyncio.create_task(broker.groups.delete("a"))
                 await all_wait()
                 assert not committing.done()
                 assert not reading.done()
@@ -247,7 +245,7 @@ def test_a_description_says_what_was_durable_when_it_began() -> None:
         async with running(files, ManualClock()) as broker:
             tps = await broker.topic(partitions=500)
             await broker.groups.commit("a", ANN, dict.fromkeys(tps, CommittedOffset(0, -1, "", 1)))
-            authorizer = TopicAuthorizer(Principal(ANN.principal, UNLIMITED), broker.logs.topics)
+            authorizer = TopicAuthorizer(Principal(ANN, UNLIMITED), broker.logs.topics)
             request = offsets_pb2.DescribeGroupRequest(group_id="a")
             describing = asyncio.create_task(describe_group.handle(broker.broker, authorizer, request))
             await one_turn()
@@ -299,7 +297,7 @@ def test_a_damaged_log_is_not_served_and_all_else_is() -> None:
             with pytest.raises(LogDamagedError):
                 await commit(broker, "a", tp, 0)
             with pytest.raises(LogDamagedError):
-                await broker.groups.delete("a", ANN)
+                await broker.groups.delete("a")
             await broker.groups.sweep()
             await broker.groups.compact()
             assert await broker.topic("other")

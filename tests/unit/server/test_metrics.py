@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from brokerd.server.metrics.collector import Gauge, Snapshot, render
 from brokerd.server.metrics.counters import SECONDS, Counters, Histogram, Phase, Traffic
-from brokerd.server.metrics.figures import PartitionFigures, TopicFigures, disk_figures
+from brokerd.server.metrics.figures import PartitionFigures, TopicFigures, disk_figures, equal_shares
 
 
 def test_a_histogram_counts_as_by_hand() -> None:
@@ -90,3 +90,18 @@ def test_figures_of_the_disk(tmp_path: Path) -> None:
     assert found.free_bytes > 0
     assert found.used_bytes > 0
     assert disk_figures(str(tmp_path / "none")) is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "limit", "expected"),
+    [
+        ({}, 5, {}),
+        ({"a": 3}, 5, {"a": 3}),
+        ({"a": 9}, 5, {"a": 5}),
+        ({"first": 1_000, "second": 2}, 10, {"first": 8, "second": 2}),
+        ({"a": 1_000, "b": 1_000, "c": 1}, 10, {"a": 4, "b": 5, "c": 1}),
+        ({"a": 1, "b": 1}, 0, {"a": 0, "b": 0}),
+    ],
+)
+def test_nobody_takes_the_figures_of_others(wanted: dict[str, int], limit: int, expected: dict[str, int]) -> None:
+    assert equal_shares(wanted, limit) == expected

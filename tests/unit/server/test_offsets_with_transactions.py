@@ -32,8 +32,8 @@ from tests.unit.server.one_execution import run
 NONE = -1
 GROUP_PATH = f"{GROUP_OFFSETS.id.hex()}-0"
 TRANSACTION_PATH = f"{TRANSACTION_STATE.id.hex()}-0"
-BOB = Principal("bob", TopicRights({Right.READ: ["t"], Right.WRITE: ["t"]}))
-WRITER = Principal("writer", TopicRights({Right.WRITE: ["t"]}))
+BOB = Principal("bob", TopicRights({Right.READ: ["t"], Right.WRITE: ["t"]}, ["bobs"]))
+WRITER = Principal("writer", TopicRights({Right.WRITE: ["t"]}, ["w"]))
 
 
 class Program:
@@ -172,7 +172,9 @@ def test_what_cannot_be_committed_is_refused_by_name_and_the_transaction_goes_on
         assert await bobs.end({tp: (0, NONE)}, group="bobs") == ""
         writer = Program(broker, "writers", WRITER)
         assert await writer.end({tp: (0, NONE)}, group="w") == "TOPIC_AUTHORIZATION_FAILED"
-        assert await Program(broker, "b2", BOB).end({other: (0, NONE)}) == "TXN_ABORTED", "a topic that it may not see is none"
+        assert await Program(broker, "b2", BOB).end({other: (0, NONE)}, group="bobs") == "TXN_ABORTED", (
+            "a topic that it may not see is none"
+        )
         assert await one.end({tp: (1, NONE)}) == "", "nothing of this has ended it"
         assert await Program(broker, "b3", BOB).end({tp: (1, 1)}) == "GROUP_AUTHORIZATION_FAILED"
         assert (one.visible(), await fetched(broker, [tp])) == ([b"row"], [1])

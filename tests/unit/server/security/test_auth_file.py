@@ -27,6 +27,9 @@ def test_principals_have_what_the_file_gives_them(tmp_path: Path) -> None:
     assert identities.principals["writer"].rights.allows(Right.WRITE, "events-1")
     assert not identities.principals["writer"].rights.allows(Right.READ, "events-1")
     assert identities.principals["boss"].rights.is_unlimited
+    allowed = {name: identities.principals[name].rights.allows_group for name in ("reader", "writer", "boss")}
+    assert [allowed["reader"](name) for name in ("own", "owned", "placed", "placed-2", "o")] == [True, True, True, False, False]
+    assert (allowed["writer"]("own"), allowed["boss"]("own")) == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +46,8 @@ def test_principals_have_what_the_file_gives_them(tmp_path: Path) -> None:
         ('[principals.a]\ntokens=["plain-token-plain-token-plain-token"]', "use what 'brokerd hash-token' prints"),
         (f'[principals.a]\ntokens=["{HASH.upper()}"]', "use what 'brokerd hash-token' prints"),
         (f'[principals.a]\ntokens=["{HASH}"]\nread=["ev*nts"]', "'ev*nts' is no topic name and no prefix"),
+        (f'[principals.a]\ntokens=["{HASH}"]\ngroups=["a*b"]', "'a*b' is no group name and no prefix"),
+        (f'[principals.a]\ntokens=["{HASH}"]\ngroups="etl"', "principal 'a': groups must be a list of texts"),
         (f'[principals.a]\ntokens=["{HASH}"]\nread=["../x"]', "'../x' is no topic name and no prefix"),
         (f'[principals.a]\ntokens=["{HASH}"]\n[principals.b]\ntokens=["{HASH}"]', "'a' and 'b' have a token in common"),
         ("[principals]\na = 1", "principal 'a' must be a table"),
