@@ -20,7 +20,7 @@ _MADE_UP_WITHIN_MS = 86_400_000
 
 
 class NotedTime(NamedTuple):
-    """What the data directory remembers, in ms."""
+    """The time as the data directory remembers it, in ms."""
 
     wall_ms: int
     ahead_ms: int  # how far the wall clock is ahead of the log time

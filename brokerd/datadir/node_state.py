@@ -128,7 +128,7 @@ def write_clean_mark(files: Files, epoch: int, logs: CleanLogs, spares: SpareFil
 
 
 def read_clock(files: Files) -> NotedTime | None:
-    """What was noted of the time; None if it is unknown. Raises OSError, DataDirectoryError."""
+    """The time as it was noted; None if it is unknown. Raises OSError, DataDirectoryError."""
     try:
         noted = read_json(files, CLOCK, CLOCK_KIND, FORMAT_VERSION)
         times = {name: int(noted[name]) for name in ("wall_ms", "ahead_ms", "owed_ms", "boot_ms")}
