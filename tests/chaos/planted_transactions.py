@@ -42,9 +42,9 @@ def any_member_may_write(put: Put) -> None:
     append = PartitionCore.append_as_leader
 
     def append_any(
-        self: PartitionCore, header: BatchHeader, now_ms: int, *, is_open_member: bool = False
+        self: PartitionCore, header: BatchHeader, now_ms: int, *, clock_ahead_ms: int = 0, is_open_member: bool = False
     ) -> Append | BatchMetadata:
-        return append(self, header, now_ms, is_open_member=header.is_transactional)
+        return append(self, header, now_ms, clock_ahead_ms=clock_ahead_ms, is_open_member=header.is_transactional)
 
     plant(put, PartitionCore, "append_as_leader", append_any)
 

@@ -353,11 +353,13 @@ def a_start_takes_all_that_ended_for_decided(patch: pytest.MonkeyPatch) -> None:
 def anybody_may_write_in_a_transaction(patch: pytest.MonkeyPatch) -> None:
     append_as_leader = PartitionCore.append_as_leader
 
-    def lenient(self: PartitionCore, header: BatchHeader, now_ms: int, *, is_open_member: bool = False) -> Append | BatchMetadata:
+    def lenient(
+        self: PartitionCore, header: BatchHeader, now_ms: int, *, clock_ahead_ms: int = 0, is_open_member: bool = False
+    ) -> Append | BatchMetadata:
         try:
-            return append_as_leader(self, header, now_ms, is_open_member=is_open_member)
+            return append_as_leader(self, header, now_ms, clock_ahead_ms=clock_ahead_ms, is_open_member=is_open_member)
         except InvalidTxnStateError:
-            return append_as_leader(self, header, now_ms, is_open_member=header.is_transactional)
+            return append_as_leader(self, header, now_ms, clock_ahead_ms=clock_ahead_ms, is_open_member=header.is_transactional)
 
     patch.setattr(PartitionCore, "append_as_leader", lenient)
 
