@@ -228,7 +228,7 @@ def test_any_history_reads_from_its_log_as_it_was(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("ahead_ms", [365 * 86_400_000, -9 * 86_400_000])
 def test_a_group_that_was_committed_by_a_wrong_clock_expires_as_others_do(ahead_ms: int) -> None:
     table, tp = new_table(), TopicIdPartition(b"t" * 16, 0)
-    committed = CommittedOffset(0, -1, "", 1_000 + ahead_ms, ahead_ms)
+    committed = CommittedOffset(0, -1, "", 1_000 + ahead_ms, clock_ahead=ahead_ms)
     table.apply(decode_entry(encode_entry(LogEntry("a", "ann", OffsetsCommitted({tp: committed})))))
     assert not list(table.expired(1_000))
     assert [entry.group_id for entry in table.expired(1_001)] == ["a"]

@@ -97,8 +97,9 @@ def _principal(name: str, entry: object) -> Principal:
         if key not in _KEYS:
             raise ConfigError(f"principal '{name}': unknown key '{_shown(key)}': {did_you_mean(key, _KEYS)}")
     patterns = {right: _strings(name, entry, right.value) for right in Right}
+    groups = _strings(name, entry, "groups")
     try:
-        return Principal(name, TopicRights(patterns, _strings(name, entry, "groups")))
+        return Principal(name, TopicRights(patterns, groups))
     except ConfigError as error:
         raise ConfigError(f"principal '{name}': {error.message}") from None
 

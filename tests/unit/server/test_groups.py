@@ -32,7 +32,8 @@ PATH = f"{GROUP_OFFSETS.id.hex()}-0"
 
 async def commit(broker: TransactionBroker, group_id: str, tp: TopicIdPartition, offset: int) -> None:
     """Commits one offset, at the broker's time."""
-    committed = CommittedOffset(offset, -1, "", *broker.logs.time.stamp_ms())
+    now_ms, ahead_ms = broker.logs.time.stamp_ms()
+    committed = CommittedOffset(offset, -1, "", now_ms, clock_ahead=ahead_ms)
     await broker.groups.commit(group_id, ANN, {tp: committed})
 
 
