@@ -47,8 +47,8 @@ class Entries(NamedTuple):
 class PerTopic(NamedTuple):
     """Each entry on its own: what is refused has an error in its place of `results`, and the handler never sees it.
 
-    `right` None: for every principal that may see the topic. `is_list`: whether a request asks for all topics; `listed`: the topic
-    of a result then, so that those that may not be seen are taken out. `creates`: where auto.create.topics.enable is set, the call
+    `right` None: for every principal that may see the topic. `is_list`: whether a request without entries means something else, as
+    a rule all topics; `listed`: the topic of a result then, so that those that may not be seen are taken out. `creates`: where auto.create.topics.enable is set, the call
     creates a name that does not exist, for which ADMIN is needed.
     """
 
@@ -128,7 +128,13 @@ METHOD_RULES: dict[str, Rule] = {
     "AlterTopicConfigs": OneTopic(Right.ADMIN),
     "DeleteRecords": PerTopic(Right.ADMIN, (_RECORDS,), "results"),
     "ListOffsets": PerTopic(None, (_OFFSETS,), "results"),
-    "CommitGroupOffsets": PerTopic(Right.READ, (Entries("offsets", _topic_id, _group_offset),), "results"),
+    "CommitGroupOffsets": PerTopic(
+        Right.READ,
+        (Entries("offsets", _topic_id, _group_offset),),
+        "results",
+        lambda asked: not asked.offsets,  # a sign of life, not a list; what is refused is none either
+        listed=_topic_id,
+    ),
     "FetchGroupOffsets": PerTopic(
         Right.READ,
         (Entries("partitions", _topic_id, _group_offset),),
