@@ -303,9 +303,9 @@ class Sender:
             stream = await self._transport.open_stream(node_id, command.hello)
             limits = stream.limits
             self._report(partial(self._core.on_stream_open, node_id, incarnation, limits))
-            writer = self._spawn(self._write(stream, tasks.outbox))
+            writer = self._start(self._write(stream, tasks.outbox))
             tasks.tasks.append(writer)
-            reader = self._spawn(self._read(stream, node_id, incarnation))
+            reader = self._start(self._read(stream, node_id, incarnation))
             tasks.tasks.append(reader)
             done, _ = await asyncio.wait((writer, reader), return_when=asyncio.FIRST_COMPLETED)
             for task in (writer, reader):
@@ -314,8 +314,8 @@ class Sender:
             for task in done:
                 task.result()
         except (WireError, BrokerUnreachableError, AuthenticationError) as error:
-            self._check_refusal(error)
             self._report(partial(self._core.on_stream_lost, node_id, incarnation, error))
+            self._check_refusal(error)  # what was in flight waits again
         finally:
             if stream is not None:
                 await stream.close()
@@ -380,18 +380,21 @@ class Sender:
     # --- tasks
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(self._guarded(work))
+        """Starts a task that nobody awaits."""
+        task = self._start(self._guarded(work))
+        task.add_done_callback(lambda _: work.close())  # for a task that was cancelled before it began
+        return task
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: work.close())  # for a task that was cancelled before it began
         return task
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs a task. An unexpected exception stops the producer with its cause, instead of leaving callers waiting."""
         try:
             await work
-        except (WireError, BrokerUnreachableError):
-            raise
         except Exception as error:
             self._fail_for_good(error)
 

@@ -296,15 +296,36 @@ def test_sighup_has_the_process_read_again(tmp_path: Path, auth_file: Path) -> N
         assert daemon.terminate() == 0
 
 
-def test_a_producer_without_any_right_writes_once_it_has_one(tmp_path: Path, auth_file: Path) -> None:
+@pytest.mark.parametrize("is_idempotent", [True, False])
+def test_a_producer_without_any_right_writes_once_it_has_one(tmp_path: Path, auth_file: Path, *, is_idempotent: bool) -> None:
+    """Whether it hears of that when it asks for its id, or from the stream on which it has sent its records."""
     with (
         running_daemon(tmp_path / "data", files=MemoryFiles(), auth_file=str(auth_file)) as running,
         with_token(running.address, TOKENS["boss"]) as boss,
     ):
         boss.create_topic("events-1")
-        with Producer({"bootstrap.servers": running.address, "auth.token": TOKENS["reader"]}) as producer:
+        settings = {"bootstrap.servers": running.address, "auth.token": TOKENS["reader"], "enable.idempotence": is_idempotent}
+        with Producer(settings) as producer:
             with pytest.raises(AuthenticationError, match="principal 'reader'"):
                 producer.send("events-1", b"x").result(DEADLINE_S)
             auth_file.write_text(AUTH_FILE.replace("[principals.reader]", '[principals.reader]\nwrite = ["events-*"]'))
             running.run(running.daemon.reload())
             assert producer.send("events-1", b"y").result(DEADLINE_S).offset == 0
+
+
+def test_a_producer_whose_token_is_gone_for_a_moment_loses_nothing(tmp_path: Path, auth_file: Path) -> None:
+    """As while tokens are changed. Its stream is ended with a refusal, and so is each new one meanwhile."""
+    with (
+        running_daemon(tmp_path / "data", files=MemoryFiles(), auth_file=str(auth_file)) as running,
+        with_token(running.address, TOKENS["boss"]) as boss,
+    ):
+        boss.create_topic("events-1")
+        with Producer({"bootstrap.servers": running.address, "auth.token": TOKENS["writer"]}) as producer:
+            assert producer.send("events-1", b"x").result(DEADLINE_S).offset == 0
+            auth_file.write_text(AUTH_FILE.replace(hash_token(TOKENS["writer"]), hash_token("another-" + TOKENS["writer"])))
+            running.run(running.daemon.reload())
+            sent = producer.send("events-1", b"y")
+            wait_until(lambda: running.daemon._call_authorizer.refused_count > 0 or sent.done())
+            auth_file.write_text(AUTH_FILE)
+            running.run(running.daemon.reload())
+            assert sent.result(DEADLINE_S).offset == 1
