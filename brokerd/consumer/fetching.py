@@ -215,12 +215,21 @@ class Fetching:
             if self._resolution is None:
                 self._after_failure(error)
                 return
+            if isinstance(error, UnknownTopicIdError):
+                self._forget_ids()
             raise
 
     def _take_found(self, resolution: Resolution, timeout_ms: int | None) -> None:
         for search, id_tp, position, committed in resolution.take(timeout_ms) or ():
             if self._assignment.found(search.one, id_tp, position, search.version, committed) and search.reason:
                 logger.warning("%s: reading goes on at offset %d", search.reason, position.offset)
+
+    def _forget_ids(self) -> None:
+        """A search has found that a topic is gone: the next one asks for the ids of all partitions without a position."""
+        for one in self._assignment.unresolved():
+            if one.id_tp is not None and one.position is None:
+                self.forget(one.id_tp)
+                self._assignment.forget_id(one)
 
     def _after_failure(self, error: BrokerdError) -> None:
         """Obeys auto.offset.reset, or raises the error of the fetcher with what to do."""

@@ -126,7 +126,9 @@ async def resolve(
         elif search.begin is Begin.COMMITTED and search.begun_at is not None:
             known.setdefault(search.one, search.begun_at)
         elif search.gone is not None and search.gone.tp == ids[search.one.tp]:
-            known.setdefault(search.one, search.gone.resumes_at(in_group=bool(config.group_id)))
+            resumes_at = search.gone.resumes_at(in_group=bool(config.group_id))
+            if resumes_at is not None:
+                known.setdefault(search.one, resumes_at)
     open_searches = [search for search in searches if search.one not in known]
     wanted: dict[TopicIdPartition, Wanted] = {ids[search.one.tp]: _spec(search, config) for search in open_searches}
     offsets = await client.list_offsets(wanted, config.isolation_level) if wanted else {}

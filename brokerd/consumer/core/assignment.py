@@ -33,13 +33,13 @@ class Gone(NamedTuple):
     """A partition of a topic that was found to be gone, in case the same one is seen again."""
 
     tp: TopicIdPartition
-    position: LogPosition
+    position: LogPosition | None  # None = it was looked for
     begun_at: LogPosition | None
     had_offset: int = NO_OFFSET  # of the group
 
-    def resumes_at(self, *, in_group: bool) -> LogPosition:
+    def resumes_at(self, *, in_group: bool) -> LogPosition | None:
         """Where reading goes on if nobody has committed an offset: where it was, or, in a group, where it began, as what was
-        handed over since may belong to a transaction that fails."""
+        handed over since may belong to a transaction that fails. None: as auto.offset.reset says."""
         return self.begun_at if in_group and self.begun_at is not None else self.position
 
 
@@ -138,11 +138,12 @@ class Assignment:
         """The topic is gone: another one of that name is begun like one that was never read. If it is the same that comes back, as
         to a principal whose rights do, reading goes on: at the offset that the group has committed, or as Gone says."""
         id_tp, position, begun_at, had_offset = one.id_tp, one.log_position(), one.begun_at, _had_offset(one)
+        begin = one.begin if position is None else Begin.COMMITTED
         if id_tp is not None:
             self.by_id.pop(id_tp, None)
         one.id_tp = one.committed = None
-        self.seek(one, None)
-        one.gone = None if id_tp is None or position is None else Gone(id_tp, position, begun_at, had_offset)
+        self.seek(one, None, begin)
+        one.gone = None if id_tp is None or begin is not Begin.COMMITTED else Gone(id_tp, position, begun_at, had_offset)
 
     def seek_to_committed(self, one: AssignedPartition) -> None:
         """Goes to where the group has got to, which is asked for; if it has no offset, to where reading began."""
@@ -211,7 +212,7 @@ class Assignment:
         back = []
         for tp, one in self.partitions.items():
             offset = None if self.first_unfinished is None else self.first_unfinished(tp)
-            if offset is not None and one.gone is not None:
+            if offset is not None and one.gone is not None and one.gone.position is not None:
                 one.gone = one.gone._replace(position=min(LogPosition(offset), one.gone.position))
             if offset is not None and one.position is not None and offset < one.position:
                 epochs = one.epochs

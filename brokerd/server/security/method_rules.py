@@ -48,8 +48,8 @@ class PerTopic(NamedTuple):
     """Each entry on its own: what is refused has an error in its place of `results`, and the handler never sees it.
 
     `right` None: for every principal that may see the topic. `is_list`: whether a request without entries means something else, as
-    a rule all topics; `listed`: the topic of a result then, so that those that may not be seen are taken out. `creates`: where auto.create.topics.enable is set, the call
-    creates a name that does not exist, for which ADMIN is needed.
+    a rule all topics; `listed`: the topic of a result then, so that those that may not be seen are taken out. `creates`: where
+    auto.create.topics.enable is set, the call creates a name that does not exist, for which ADMIN is needed.
     """
 
     right: Right | None

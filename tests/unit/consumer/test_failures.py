@@ -240,6 +240,27 @@ def test_deleted_topic_is_told_and_one_created_again_is_begun(broker: FakeBroker
     assert offsets(read(consumer, 2)) == [0, 1]
 
 
+@pytest.mark.parametrize("is_seen_again", [False, True])
+def test_a_topic_that_goes_while_its_beginning_is_looked_for_is_not_asked_for_ever(
+    broker: FakeBroker, consumer: Consumer, *, is_seen_again: bool
+) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [5])
+    consumer.assign([T0])
+    read(consumer, 5)
+    topic = broker.topics.pop("t")
+    consumer.seek_to_beginning()
+    with pytest.raises(UnknownTopicIdError):
+        consumer.poll(LONG_MS)
+    with pytest.raises(UnknownTopicOrPartitionError):
+        consumer.poll(LONG_MS)
+    if is_seen_again:
+        broker.topics["t"] = topic
+    else:
+        fill(broker.create("t")[0], [2])
+    assert offsets(read(consumer, 2)) == [0, 1]
+
+
 def test_a_topic_that_is_seen_again_is_read_on(broker: FakeBroker) -> None:
     (partition,) = broker.create("t")
     fill(partition, [5])

@@ -101,6 +101,29 @@ def test_a_group_that_has_lost_its_offset_does_not_begin_again(
         assert expected(consumer) == -1
 
 
+@pytest.mark.parametrize("is_seen_again", [False, True])
+def test_a_topic_that_is_gone_when_a_transaction_fails_may_come_back(
+    broker: FakeBroker, partition: Partition, *, is_seen_again: bool
+) -> None:
+    """The search for the group's offset meets it first. Where reading began is of the old topic alone."""
+    fill(partition, [5])
+    with reader(broker, auto_offset_reset="latest") as consumer:
+        consumer.seek(T0, 1)
+        assert offsets(read(consumer, 2)) == [1, 2]
+        topic = broker.topics.pop("t")
+        broker.errors["FetchGroupOffsets"] = [UnknownTopicIdError("no such topic")]
+        consumer.transaction_failed([T0])
+        with pytest.raises(UnknownTopicIdError):
+            consumer.poll(LONG_MS)
+        if is_seen_again:
+            broker.topics["t"] = topic
+            assert offsets(read(consumer, 2)) == [1, 2]
+        else:
+            (other,) = broker.create("t")
+            fill(other, [2])
+            assert consumer.position(T0) == 2
+
+
 def test_another_topic_of_that_name_is_begun_like_one_that_was_never_read(broker: FakeBroker, partition: Partition) -> None:
     fill(partition, [5])
     with reader(broker) as consumer:
