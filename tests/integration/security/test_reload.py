@@ -324,8 +324,10 @@ def test_a_producer_whose_token_is_gone_for_a_moment_loses_nothing(tmp_path: Pat
             assert producer.send("events-1", b"x").result(DEADLINE_S).offset == 0
             auth_file.write_text(AUTH_FILE.replace(hash_token(TOKENS["writer"]), hash_token("another-" + TOKENS["writer"])))
             running.run(running.daemon.reload())
+            authorizer = running.daemon._call_authorizer
+            assert authorizer is not None
             sent = producer.send("events-1", b"y")
-            wait_until(lambda: running.daemon._call_authorizer.refused_count > 0 or sent.done())
+            wait_until(lambda: authorizer.refused_count > 0 or sent.done())
             auth_file.write_text(AUTH_FILE)
             running.run(running.daemon.reload())
             assert sent.result(DEADLINE_S).offset == 1
