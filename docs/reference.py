@@ -184,8 +184,8 @@ def metrics() -> str:
             "",
             "What `/metrics` says, at `metrics.port`; beside these the process's own (`process_cpu_seconds_total`,",
             "`process_resident_memory_bytes`, `process_open_fds` and their like). Counters begin at zero with each start.",
-            "Which of them to watch: [Monitoring](../monitoring.md); Kafka's names for them:",
-            "[Architecture](../../ARCHITECTURE.md#metrics).",
+            "Which of them to watch: [Monitoring](../monitoring.md); and",
+            "[their names in Kafka](../monitoring.md#metrics-by-kafkas-names).",
             "",
             *_table(("metric", "type", "labels", "meaning"), sorted(rows)),
         ]

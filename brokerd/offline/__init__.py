@@ -1,4 +1,5 @@
-"""Tools for a data directory that no broker has open; the commands `doctor` and `dump-log` use them.
+"""Tools for a data directory that no broker has open; the commands `doctor` and `dump-log` use them. They print nothing, so tests
+judge results instead of text, and layers keep them from clients and from the server.
 
 dump.py             the contents of the files, down to records
 doctor.py           checks, and repairs at an operator's request (partition_check.py)

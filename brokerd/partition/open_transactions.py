@@ -1,7 +1,9 @@
 """Keeps track of the transactions that hold back a partition's last stable offset.
 
 A transaction is open from a member's first batch on. A marker ends it, and counts once it lies below the high watermark. A commit
-holds back each of its partitions besides, from its decision until all have their markers.
+holds back each of its partitions besides, from its decision until all have their markers. A replica that starts with a high
+watermark below its log end does not know which transactions ended in between, and treats nothing of that range as stable before
+all of it is.
 """
 
 from __future__ import annotations

@@ -16,8 +16,30 @@ For those who write tests:
     plugin.py          the fixtures of pytest
     errors.py          the errors of this package alone
 
-How it works (ARCHITECTURE.md says why): the process that uses it holds a few sockets, and neither threads nor gRPC. A warm process,
-which has imported everything, forks for each broker a keeper, which forks the broker and the test's clients.
+How it works: the test's process holds a few sockets, and neither threads nor gRPC. A warm process, which has imported everything,
+forks a keeper for each broker, which forks the broker and the test's clients:
+
+    the test's process ══ socket pairs ══ warm process      one thread, never touches gRPC
+                       ══════════════════ ├─ keeper         one a broker, one thread: starts it, kills it, clears up
+                       ══════════════════    ├─ clients     gRPC: create topics, append, read; one for each thread that calls
+                                             └─ broker      gRPC: the daemon of `brokerd start`, over Files that can fail
+
+- Ready in 300 ms: an interpreter and its imports take longer, so they are paid once, by the warm process.
+- `kill` is a real SIGKILL and `pause` a real SIGSTOP, which a thread of the test's process could not receive alone.
+- It works beside Spark, multiprocessing, pytest-xdist and Spark Connect in any order: the test's process gets neither gRPC nor
+  threads from it, so its forks stay sound. Only processes of one thread without gRPC fork here. The warm process is started by
+  exec, so it does not matter what the test's process holds.
+- Nothing is left, however the test ends. The warm process and the keepers watch the test's process by a pidfd: a socket's end does
+  not arrive while a fork of that process holds a copy. Broker and clients have the keeper's end as their parent-death signal.
+  `close` reads until the keeper's end, which comes last.
+- The keeper holds the port with a socket that is bound and does not listen, so a restarted broker gets its port back.
+- A call that waits, on a full disk or a paused broker, holds up no other thread: each takes a free client, or has one made, up to
+  a limit.
+- Faults that meet a request happen in the broker's process, between request and response, so "after the commit, before the
+  response" is a moment and not a race. A lost response ends its call with UNAVAILABLE, as a lost connection does.
+- Temporary data is not synced: a kill takes nothing from the page cache, and tests side by side would wait for each other's disk.
+  With `data.dir` everything is synced.
+- Messages between these processes are JSON and Arrow, and an error is its class's name and text. Nothing is unpickled.
 
     warm_process.py    starts the warm process, and ends it
     forking.py         the warm process itself

@@ -1,5 +1,10 @@
 """Limits on clients, so that none takes resources that all need.
 
+A response stays in memory until its client reads it: `max.fetch.bytes.in.flight` bounds all of them, and slow readers cost the
+others response size, not time. A request is in gRPC's memory until its last byte has arrived, where no budget counts it:
+`socket.request.max.bytes`, `max.connections` and `max.memory.bytes` bound those. A call costs 20 KB before a byte of its message
+has arrived and its caller is known: `max.streams.per.connection` bounds them.
+
 budgets.py         bytes of requests and of fetch responses, to throttle clients
 threads.py         a few threads for all
 callers.py         who makes a call

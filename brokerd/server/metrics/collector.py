@@ -1,5 +1,5 @@
 """The counters and gauges of the running broker as Prometheus families. All names start with brokerd_, followed by Kafka's name
-where Kafka has the metric (ARCHITECTURE.md has the table).
+where Kafka has the metric (docs/monitoring.md has the table).
 
 There are two steps: `snapshot` runs in the event loop and copies numbers, a few in each turn; `render` turns them into text and may
 run in a thread. Only `render` imports prometheus-client.

@@ -14,5 +14,12 @@
     producer_owners.py   which principal a producer id belongs to
     audit.py             writes down refusals and changes (audited_changes.py: what a call has changed)
 
-The principal comes from the call alone, never from a field of a request. Handlers decide nothing here.
+The principal comes from the call alone, never from a field of a request. Handlers decide nothing here. Streams authenticate once,
+and each partition of each request is one look-up in a set. Errors, logs and reprs never contain a secret, clients learn of
+internal errors by number only, and control characters in log lines are escaped.
+
+SIGHUP reloads certificates and the auth file, after all of it was checked. New handshakes and calls use it, and so do rights on
+open streams. A stream whose token or certificate name no longer belongs to its principal ends with UNAUTHENTICATED, after the
+responses to what it wrote. A certificate itself is checked in its handshake alone: to refuse one on an open connection, remove its
+name from the auth file, or restart.
 """
