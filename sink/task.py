@@ -87,6 +87,7 @@ def _membership(options: SinkOptions, ids: TransactionIds) -> Membership:
         run_id=ids.run_id,
         owner=ids.owner,
         member_id=uuid.uuid4().bytes,  # each attempt is a member of its own
+        # Batch writes too: a stage may wait for executors for minutes, and no process but its tasks could give signs of life.
         timeout_ms=options.producer.transaction_timeout_ms,
     )
 

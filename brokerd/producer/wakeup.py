@@ -1,4 +1,5 @@
-"""Lets the sender's thread sleep, and any thread wake it."""
+"""Lets the sender's thread sleep, and any thread wake it. It is woken for news only: a thread that wakes in vain takes the
+interpreter from the one that has work."""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@ has an id for that transaction alone, requested at the first row, with one epoch
 task that sorts) requests it all the same, so that its heartbeats keep the transaction of its siblings open.
 
 A transaction cannot use a member that lacks a batch. So a member fails as a whole with its first batch that fails, and nothing is
-repaired: the owner of the transaction begins another member.
+repaired: the owner of the transaction begins another member. Batches in flight when a member ends keep its numbers and are never
+sent again.
 
 Pure. sender.py sends the requests; producer_core.py fails the batches.
 """
