@@ -1,4 +1,9 @@
-"""Which part of the project may import which: the table of layers, and how to read imports out of a syntax tree."""
+"""Which part of the project may import which: the table of layers, and how to read imports out of a syntax tree.
+
+The parts `sink` and `datasource` are found through relative symbolic links in brokerd/, so editors and type checkers follow every
+import before anything is installed. Packages that re-export would give each module two names, and type checkers do not follow a
+computed `__path__`. Wheels are built from the real folders, since source distributions hold no links.
+"""
 
 from __future__ import annotations
 
