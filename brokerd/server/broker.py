@@ -13,7 +13,7 @@ from brokerd.server.admin import STOPPING, Admin
 from brokerd.server.groups.groups import Groups
 from brokerd.server.limits.budgets import Budget, ResponseBudget
 from brokerd.server.limits.fence import InstanceFence
-from brokerd.server.limits.fruitless import FruitlessCalls
+from brokerd.server.limits.memory_guard import LastRequests
 from brokerd.server.limits.threads import Threads
 from brokerd.server.metrics.counters import Counters
 from brokerd.server.replica_manager import ReplicaManager
@@ -57,7 +57,7 @@ class Broker:
         )
         self.counters = Counters()
         self.turns = Turns()
-        self.fruitless = FruitlessCalls()
+        self.last_requests = LastRequests()
         self.readers = Threads(_READ_THREADS, "brokerd-read")
         # Separate, so that look-ups by time do not delay cold fetches.
         self.searchers = Threads(_SEARCH_THREADS, "brokerd-search")

@@ -70,7 +70,7 @@ class Daemon:
         self._files = files
         self._interceptors = interceptors
         self._clock = clock if clock is not None else SystemClock()
-        self._health = HealthService(self._count_fruitless)
+        self._health = HealthService()
         self._server: grpc.aio.Server | None = None
         self._logs: LogManager | None = None
         self._broker: Broker | None = None
@@ -185,7 +185,7 @@ class Daemon:
         leave_out_gone_clients()
         self._server = grpc.aio.server(
             options=server_arguments(self.config),
-            interceptors=(*security.interceptors(self._count_fruitless), *self._interceptors),
+            interceptors=(*security.interceptors(), *self._interceptors),
         )
         credentials = security.certificates.credentials() if security.certificates is not None else None
         self.port = _bind(self._server, self.config.host, self.config.port, credentials)
@@ -207,17 +207,13 @@ class Daemon:
         self._server.add_registered_method_handlers(SERVICE, self._service.method_handlers())
         self._server.add_registered_method_handlers(health.SERVICE_NAME, self._health.method_handlers())
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
-        self._background = Background(self._broker, self._service)
+        self._background = Background(self._broker)
         self._background.start()
         if self.config.metrics_port >= 0:
             await self._start_metrics(security, call_authorizer)
         await self._server.start()
         self._has_started = True
         self._health.set_serving(True)
-
-    def _count_fruitless(self, peer: str, request_bytes: int) -> None:
-        if self._broker is not None:
-            self._broker.fruitless.add(peer, request_bytes, now_ms=self._clock.monotonic_ms())
 
     async def _start_metrics(self, security: Security, call_authorizer: CallAuthorizer) -> None:
         broker = self.broker

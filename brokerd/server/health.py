@@ -13,7 +13,6 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2
 
 from brokerd.server.failures import malformed
-from brokerd.server.security.interceptors import CountFruitless
 from brokerd.server.streams.messages import Context, read_message
 from brokerd.wire.methods import SERVICE
 
@@ -28,8 +27,7 @@ _WATCHERS_MAX = 1_000
 class HealthService:
     """One status for the broker as a whole and for its service: they are always equal."""
 
-    def __init__(self, count_fruitless: CountFruitless) -> None:
-        self._count_fruitless = count_fruitless
+    def __init__(self) -> None:
         self._is_serving = False
         self._watchers: set[asyncio.Event] = set()
         self._half_open: Counter[str] = Counter()  # by connection
@@ -73,18 +71,13 @@ class HealthService:
 
     async def _asked(self, context: Context) -> str:
         peer = str(context.peer())  # gRPC forgets it once the call is over
-        data: bytes | None = None
         self._half_open[peer] += 1
         try:
             if self._half_open[peer] > HALF_OPEN_MAX:
                 await context.abort(
                     grpc.StatusCode.RESOURCE_EXHAUSTED, f"{HALF_OPEN_MAX} calls of this connection are waiting for their requests"
                 )
-            data = await _request(context)
-            return await _name_in(data, context)
-        except BaseException:  # cancelled, or not a request
-            self._count_fruitless(peer, len(data or b""))
-            raise
+            return await _name_in(await _request(context), context)
         finally:
             self._half_open[peer] -= 1
             if not self._half_open[peer]:

@@ -14,8 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, NoReturn
 
 import grpc
@@ -50,7 +49,6 @@ from brokerd.server.handlers import (
     server_info,
 )
 from brokerd.server.limits.callers import set_caller
-from brokerd.server.limits.memory_guard import RequestBytes
 from brokerd.server.requests import Requests
 from brokerd.server.security.authenticator import caller_of
 from brokerd.server.security.call_authorizer import CallAuthorizer
@@ -69,7 +67,6 @@ Check = Callable[[Any], None]
 
 _PATIENCE_S = 60.0  # a request of 2 MiB over a slow line
 _HALF_OPEN_MAX = 10_000
-_FRUITLESS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.INVALID_ARGUMENT)
 _STOPPING = "the broker is stopping: connect again"
 
 
@@ -143,9 +140,7 @@ class BrokerService:
         self._call_authorizer = call_authorizer
         self._requests = Requests(broker.config)
         self._streams: dict[ProduceStream | FetchStream, tuple[TopicAuthorizer, Context]] = {}
-        self._request_bytes = RequestBytes()
-        self._half_open: Counter[str] = Counter()  # calls whose request has not arrived, by connection
-        self._half_open_shares = Shares(_HALF_OPEN_MAX)
+        self._half_open = Shares(_HALF_OPEN_MAX)  # calls whose request has not arrived
         self._stream_shares = Shares(broker.config.max_streams)
         self._calls = 0
         self._idle = asyncio.Event()
@@ -156,19 +151,10 @@ class BrokerService:
         """Produce and fetch streams open now."""
         return len(self._streams)
 
-    def take_request_bytes(self) -> Mapping[str, int]:
-        """Bytes of the requests that arrived over each connection since the last call."""
-        for stream in self._streams:
-            if stream.read_bytes:
-                self._request_bytes.add_messages(stream.peer, stream.read_bytes)
-                stream.read_bytes = 0
-        return self._request_bytes.take()
-
-    def half_open_calls(self) -> Mapping[str, int]:
-        """The number of open calls that have not delivered a message yet, by connection."""
-        counts = self._half_open.copy()
-        counts.update(stream.peer for stream in self._streams if stream.is_half_open)
-        return counts
+    @property
+    def half_open_count(self) -> int:
+        """Unary calls whose request has not arrived yet."""
+        return self._half_open.total
 
     def method_handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """The handlers to register with a gRPC server. Messages stay bytes up to here: gRPC's own (de)serializers are not used."""
@@ -209,22 +195,19 @@ class BrokerService:
         async def call(_requests: object, context: Context) -> bytes:
             self._broker.turns.call_arrived()
             peer = str(context.peer())  # gRPC forgets it once the call is over
-            data = b""
             try:
                 authorizer, generation = self._call_authorizer.authenticate(context), self._call_authorizer.generation
                 caller = caller_of(authorizer.principal, peer)
                 set_caller(authorizer.principal, caller)
                 data = await self._read(method, context, caller)
+                self._broker.last_requests.completed(peer)
                 await self._broker.turns.take(authorizer.principal, peer)
-                self._request_bytes.add(peer, len(data))  # a queued request still counts for its sender
                 if generation != self._call_authorizer.generation:
                     authorizer = self._call_authorizer.authenticate(context)  # as of now: the request may have taken long to arrive
                 with self._under_way(method.name):
-                    response = await self._answer(method, authorizer, data, peer)
-                    self._broker.fruitless.useful(peer)
-                    return response.SerializeToString()
+                    return (await self._answer(method, authorizer, data, peer)).SerializeToString()
             except BrokerdError as error:
-                await self._abort(method.name, context, error, len(data))
+                await self._abort(method.name, context, error)
             except grpc.aio.BaseError:
                 raise  # the client is gone
             except Exception as error:
@@ -234,27 +217,19 @@ class BrokerService:
 
     async def _read(self, method: Unary, context: Context, caller: Caller) -> bytes:
         """The one message of a call; until it arrives, the call is half open."""
-        owner, peer = caller
-        shares = self._half_open_shares
+        owner, shares = caller.owner, self._half_open
         if not shares.has_room(owner, 1):
             raise ResourceExhaustedError(
                 f"{shares.total} calls are waiting for their requests, {shares.count(owner)} of them of '{owner}': try again later"
             )
-        self._half_open[peer] += 1
         shares.add(owner, 1)
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 data = await read_message(context)
         except TimeoutError:
             raise malformed(method.request.DESCRIPTOR.name, f"did not arrive within {_PATIENCE_S:.0f} s") from None
-        except BaseException:  # cancelled
-            self._count_fruitless(peer)
-            raise
         finally:
             shares.add(owner, -1)
-            self._half_open[peer] -= 1
-            if not self._half_open[peer]:
-                del self._half_open[peer]
         if data is None:
             raise malformed(method.request.DESCRIPTOR.name, "did not arrive: the call ended first")
         return data
@@ -295,14 +270,12 @@ class BrokerService:
 
     async def _serve(self, name: str, kind: type[ProduceStream | FetchStream], context: Context) -> None:
         stream = None
-        is_good = False
         self._broker.turns.call_arrived()
         try:
             authorizer = self._call_authorizer.authenticate(context)
             self._broker.require_ready()
             stream = self._open(kind, context, authorizer)
             await stream.run()
-            is_good = True
         except BrokerdError as error:
             await self._fail(name, context, error, stream)
         except grpc.aio.BaseError:
@@ -311,13 +284,14 @@ class BrokerService:
             await self._fail(name, context, internal(name, error), stream)
         finally:
             if stream is not None:
-                self._end(stream, is_good=is_good)
+                del self._streams[stream]
+                self._stream_shares.add(stream.caller.owner, -1)
 
     async def _fail(self, name: str, context: Context, error: BrokerdError, stream: ProduceStream | FetchStream | None) -> None:
         if stream is None:
             await self._abort(name, context, error)
         else:
-            await stream.fail(*self._counted(name, context, error, stream.message_bytes))
+            await stream.fail(*self._counted(name, error))
 
     def _open(
         self, kind: type[ProduceStream | FetchStream], context: Context, authorizer: TopicAuthorizer
@@ -333,30 +307,13 @@ class BrokerService:
         self._streams[stream] = (authorizer, context)
         return stream
 
-    def _end(self, stream: ProduceStream | FetchStream, *, is_good: bool) -> None:
-        """`is_good`: the client ended its side properly. A stream cancelled before its first message may look the same."""
-        del self._streams[stream]
-        self._stream_shares.add(stream.caller.owner, -1)
-        self._request_bytes.add(stream.peer, stream.read_bytes)
-        if stream.is_half_open:
-            self._count_fruitless(stream.peer)
-        elif is_good:
-            self._broker.fruitless.useful(stream.peer)
+    async def _abort(self, name: str, context: Context, error: BrokerdError) -> NoReturn:
+        await context.abort(*self._counted(name, error))
 
-    def _count_fruitless(self, peer: str, request_bytes: int = 0) -> None:
-        self._broker.fruitless.add(peer, request_bytes, now_ms=self._broker.clock.monotonic_ms())
-
-    async def _abort(self, name: str, context: Context, error: BrokerdError, request_bytes: int = 0) -> NoReturn:
-        await context.abort(*self._counted(name, context, error, request_bytes))
-
-    def _counted(
-        self, name: str, context: Context, error: BrokerdError, request_bytes: int
-    ) -> tuple[grpc.StatusCode, str, Trailer]:
+    def _counted(self, name: str, error: BrokerdError) -> tuple[grpc.StatusCode, str, Trailer]:
         """The status of a call that fails with an error, which is counted."""
         code, details, trailer = status_of(error)
         self._broker.counters.request_errors[name, code.name] += 1
-        if code in _FRUITLESS:
-            self._count_fruitless(str(context.peer()), request_bytes)
         return code, details, trailer
 
 

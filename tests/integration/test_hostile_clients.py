@@ -64,7 +64,6 @@ def victim(daemon: Victim, home: Path) -> Iterator[Victim]:
     """The daemon before one kind of abuse; afterwards it must be as healthy as before."""
     before_bytes, before_files = daemon.resident_bytes(), files_outside(home)
     log_size = len(daemon.log_text())
-    daemon.reconnect()
     yield daemon
     daemon.works()
     assert daemon.resident_bytes() - before_bytes < GROWTH_MAX_BYTES

@@ -40,9 +40,7 @@ class Victim:
         self.daemon = daemon
         self._incarnation = 0
         self.topic_id = b""
-        # A connection over which too much came that came to nothing is read no more: an honest client has its own.
-        self.channel: Any = self._connected()
-        self._honest: Any = self._connected()
+        self.channel: Any = grpc.insecure_channel(daemon.address, options=CHANNEL_ARGUMENTS)
         created = topics_pb2.CreateTopicsResponse.FromString(
             self.unary(
                 "CreateTopics", topics_pb2.CreateTopicsRequest(topics=[{"name": "honest", "partitions": 2}]).SerializeToString()
@@ -58,21 +56,11 @@ class Victim:
 
     def stream(self, path: str, messages: list[bytes]) -> list[bytes]:
         """The responses of a stream to these messages; raises its status if it is an error."""
-        return _stream(self.channel, path, messages)
-
-    def reconnect(self) -> None:
-        """Gives those who abuse it another connection."""
-        self.channel.close()
-        self.channel = self._connected()
-
-    def _connected(self) -> Any:
-        own = (*CHANNEL_ARGUMENTS, ("grpc.use_local_subchannel_pool", 1))
-        return grpc.insecure_channel(self.daemon.address, options=own)
+        return list(self.channel.stream_stream(path)(iter(messages), timeout=CALL_TIMEOUT_S))
 
     def close(self) -> None:
-        """Closes both connections."""
+        """Closes its connection."""
         self.channel.close()
-        self._honest.close()
 
     def hello(self) -> produce_pb2.Hello:
         """A right hello, newer than all before."""
@@ -94,12 +82,12 @@ class Victim:
     def works(self) -> None:
         """Asserts that an honest client is served: writes one record, and reads all that were written so."""
         head, tp = self.produce_request(1)
-        (answer,) = _stream(self._honest, PRODUCE, [join_records(head, [[new_batch(key_values([b"honest"]), tp=tp)]])])
+        (answer,) = self.stream(PRODUCE, [join_records(head, [[new_batch(key_values([b"honest"]), tp=tp)]])])
         result = produce_pb2.ProduceResponse.FromString(answer).results[0]
         assert not result.HasField("error"), result
         assert result.base_offset == self.written
         self.written += 1
-        (answer,) = _stream(self._honest, FETCH, [self.fetch_request().SerializeToString()])
+        (answer,) = self.stream(FETCH, [self.fetch_request().SerializeToString()])
         fetched, chunks = split_records(fetch_pb2.FetchResponse, answer)
         assert fetched.results[0].high_watermark == self.written
         assert sum(chunk.size for chunk in chunks) > 0
@@ -119,10 +107,6 @@ class Victim:
     def log_text(self) -> str:
         """The daemon's log so far."""
         return self.daemon.stderr_path.read_text()
-
-
-def _stream(channel: Any, path: str, messages: list[bytes]) -> list[bytes]:
-    return list(channel.stream_stream(path)(iter(messages), timeout=CALL_TIMEOUT_S))
 
 
 def files_outside(home: Path) -> list[str]:

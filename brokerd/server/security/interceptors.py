@@ -1,4 +1,4 @@
-"""Interceptors of all calls, before any handler. Beside the broker's own service, health is open to everybody and every other
+"""The interceptor of all calls, before any handler. Beside the broker's own service, health is open to everybody and every other
 service (reflection) is for authenticated callers.
 
 The broker's own methods pass: each has its rule (method_rules.py) and checks its caller itself, before it reads a message. So must
@@ -19,32 +19,13 @@ from brokerd.wire.methods import SERVICE
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 _Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]]"
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-CountFruitless: TypeAlias = "Callable[[str, int], None]"  # a call of that peer came to nothing, after so many bytes were read
-
-
-class UnknownMethodInterceptor(grpc.aio.ServerInterceptor):
-    """Answers calls of unknown methods with UNIMPLEMENTED, as gRPC itself would, and counts them."""
-
-    def __init__(self, count_fruitless: CountFruitless) -> None:
-        async def refuse(_requests: object, context: _Context) -> None:
-            count_fruitless(str(context.peer()), 0)
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
-
-        self._refusal: _Handler = grpc.stream_stream_rpc_method_handler(refuse)
-
-    async def intercept_service(
-        self, continuation: _Continuation, handler_call_details: grpc.HandlerCallDetails
-    ) -> _Handler | None:
-        """See gRPC."""
-        return await continuation(handler_call_details) or self._refusal
 
 
 class AuthenticationInterceptor(grpc.aio.ServerInterceptor):
     """Refuses strangers every service but the broker's own, which authenticates its callers itself, and health."""
 
-    def __init__(self, authenticator: Authenticator, count_fruitless: CountFruitless) -> None:
+    def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
-        self._count_fruitless = count_fruitless
         self._open = (f"/{SERVICE}/", f"/{health.SERVICE_NAME}/")
 
     async def intercept_service(
@@ -65,7 +46,6 @@ class AuthenticationInterceptor(grpc.aio.ServerInterceptor):
             try:
                 self._authenticator.principal(context.invocation_metadata() or (), context.auth_context())
             except UnauthenticatedError as error:
-                self._count_fruitless(str(context.peer()), 0)
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, error.message)
             responses: Any = serve(requests, context)  # type: ignore[arg-type]
             async for response in responses:

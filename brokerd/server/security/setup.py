@@ -14,7 +14,7 @@ from brokerd.server.security.auth_file import load_auth_file
 from brokerd.server.security.authenticator import Authenticator
 from brokerd.server.security.call_authorizer import CallAuthorizer
 from brokerd.server.security.credentials import Certificates
-from brokerd.server.security.interceptors import AuthenticationInterceptor, CountFruitless, UnknownMethodInterceptor
+from brokerd.server.security.interceptors import AuthenticationInterceptor
 from brokerd.server.security.request_filter import RequestFilter
 from brokerd.server.security.topic_authorizer import Topics
 from brokerd.server.waiting.turns import Turns
@@ -32,10 +32,9 @@ class Security(NamedTuple):
         if self.certificates is not None and newer.certificates is not None:
             self.certificates.replace(newer.certificates)
 
-    def interceptors(self, count_fruitless: CountFruitless) -> tuple[grpc.aio.ServerInterceptor, ...]:
-        """The interceptors of all calls; without authentication where everybody may do everything."""
-        authentication = () if self.authenticator.is_open else (AuthenticationInterceptor(self.authenticator, count_fruitless),)
-        return (UnknownMethodInterceptor(count_fruitless), *authentication)
+    def interceptors(self) -> tuple[grpc.aio.ServerInterceptor, ...]:
+        """The interceptors of all calls: none where everybody may do everything."""
+        return () if self.authenticator.is_open else (AuthenticationInterceptor(self.authenticator),)
 
     def call_authorizer(
         self, config: BrokerConfig, topics: Topics, turns: Turns, clock: Clock, free_producer_id: Callable[[], int]

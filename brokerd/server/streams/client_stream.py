@@ -6,7 +6,6 @@ import grpc
 
 from brokerd.server.broker import Broker
 from brokerd.server.failures import Trailer
-from brokerd.server.limits.memory_guard import MESSAGE_BYTES
 from brokerd.server.security.authenticator import caller_of
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.streams.messages import Context
@@ -25,15 +24,6 @@ class ClientStream:
         self._is_failed = False  # gRPC has been given an error for its end
         self.peer = str(context.peer())  # the client's address, as gRPC names it while the call lasts
         self.caller = caller_of(authorizer.principal, self.peer)
-        self.is_half_open = True  # until the first message has arrived
-        self.message_bytes = 0  # of the last request
-        self.read_bytes = 0  # of requests, and MESSAGE_BYTES for each; the service takes them off
-
-    def _count_message(self, size_bytes: int) -> None:
-        """Counts a message that has arrived."""
-        self.is_half_open = False
-        self.message_bytes = size_bytes
-        self.read_bytes += size_bytes + MESSAGE_BYTES
 
     async def fail(self, code: grpc.StatusCode, details: str, trailer: Trailer = ()) -> None:
         """Ends the call with an error, unless another task does already: gRPC takes one end only. Raises grpc.aio.AbortError, which

@@ -49,7 +49,7 @@ class FetchStream(ClientStream):
         """Returns when the client has ended its side and everything is answered. Raises BrokerdError to end the stream."""
         try:
             while isinstance(data := cast("object", await self._context.read()), bytes):  # the end is none
-                self._count_message(len(data))
+                self._broker.last_requests.completed(self.peer)
                 await self._finish_parked()
                 principal, turns = self._authorizer.principal, self._broker.turns
                 if self._is_large:

@@ -93,7 +93,7 @@ class ProduceStream(ClientStream):
                 data = cast("object", await self._context.read())
                 if not isinstance(data, bytes):  # the end
                     return None
-                self._count_message(len(data))
+                self._broker.last_requests.completed(self.peer)
                 self._broker.in_flight.add(self.caller.owner, len(data))
                 try:
                     await self._process(data)
