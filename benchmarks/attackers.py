@@ -44,21 +44,27 @@ class Attack(ABC):
 
     connections_max = 10
     window: int | None = None
+    is_public = False  # what it asks for is for everybody
 
     def __init__(self, aim: Aim) -> None:
         self.aim = aim
         self.connections: list[RawHttp2] = []
-        self.opened = 0
+        self._read_before_bytes = 0  # over connections that are closed
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of responses that it has got."""
+        return self._read_before_bytes + sum(one.data_bytes for one in self.connections)
 
     def step(self) -> None:
         """One round over all connections."""
         for ended in [one for one in self.connections if one.is_closed]:
             ended.close()
+            self._read_before_bytes += ended.data_bytes
             self.connections.remove(ended)
         if len(self.connections) < self.connections_max:
             with contextlib.suppress(OSError):
                 self.connections.append(RawHttp2(self.aim.port, token=self.aim.token, window=self.window))
-                self.opened += 1
         for one in self.connections:
             with contextlib.suppress(h2.exceptions.ProtocolError):
                 self.harm(one)
@@ -367,6 +373,7 @@ class Watchers(Attack):
     """Watches health and reads nothing."""
 
     window = 0
+    is_public = True
 
     def harm(self, connection: RawHttp2) -> None:
         if connection.h2.open_outbound_streams < 50:

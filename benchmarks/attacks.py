@@ -1,5 +1,6 @@
-"""An honest client beside an attacker, one kind of attack after another, each with a token and without: how much slower the honest
-one becomes, whether it is ever cut off, how large the broker grows, how soon all is as before, and whether it still stops in time.
+"""An honest client beside an attacker, one kind of attack after another, each with a token and without. The goals: a stranger reads
+nothing, nothing stops for good, memory stays within its bound, and SIGTERM is answered in time. How much slower the honest client
+becomes meanwhile, and how often it is cut off, is told and is no goal: to keep floods of strangers away is a firewall's work.
 
 The attacker is a process of its own, on the same machine: part of what it costs is the processor that it takes.
 """
@@ -49,12 +50,11 @@ MEMORY_BYTES = 400_000_000
 MEMORY_OVER_BYTES = 100_000_000
 GRACE_MS = 1_000
 PARTITIONS = 200
-SLOWER_MAX = 10.0
 NORMAL_WITHIN_S = 5.0
 _PAUSE_S = 0.01
 _STEP_PAUSE_S = 0.002
 _CALL_TIMEOUT_MS = 30_000
-_BEGUN = "begun"
+_BEGUN, _HAS_READ = "begun", "has read"
 
 
 class Honest:
@@ -118,14 +118,17 @@ class Honest:
 
 
 def attack(kind: str, aim: Aim, seconds: float) -> None:
-    """The attacker's process, which says when it begins."""
+    """The attacker's process, which says when it begins, and when it has read something that is not for everybody."""
     made = ATTACKS[kind](aim)
     print(_BEGUN, flush=True)
     end_s = time.monotonic() + seconds
+    has_read = made.is_public
     while time.monotonic() < end_s:
         made.step()
+        if made.read_bytes and not has_read:
+            has_read = True
+            print(_HAS_READ, flush=True)
         time.sleep(_STEP_PAUSE_S)
-    print(f"{made.opened} connections", flush=True)
     made.close()
 
 
@@ -151,7 +154,7 @@ async def _measure(broker: Broker, kind: str, *, has_token: bool, seconds: float
         during = await honest.rounds(seconds)
         cut_off = honest.cut_off
         attacker.kill()
-        attacker.wait()
+        has_read = _HAS_READ in attacker.communicate()[0]
     normal_s = await _normal_after(honest, quantile_ms(quiet, 0.99) * 2)
     await honest.close()
     peak_bytes = broker.child.resident_bytes("VmHWM")
@@ -160,11 +163,9 @@ async def _measure(broker: Broker, kind: str, *, has_token: bool, seconds: float
         start_s = time.perf_counter()
         code = await asyncio.to_thread(broker.child.stop)
         stop_s = time.perf_counter() - start_s
-    quiet_ms, during_ms = quantile_ms(quiet, 0.99), quantile_ms(during, 0.99)
     goals = {
-        "slow": during_ms > SLOWER_MAX * quiet_ms,
+        "read": has_read and not has_token,
         "memory": peak_bytes > MEMORY_BYTES + MEMORY_OVER_BYTES,
-        "cut off": cut_off > 0,
         "not normal": normal_s > NORMAL_WITHIN_S,
         "stop": code != 0 or stop_s > (GRACE_MS + 2_000 + PARTITIONS * 30) / 1_000,
     }
@@ -172,9 +173,9 @@ async def _measure(broker: Broker, kind: str, *, has_token: bool, seconds: float
         "attack": kind,
         "token": "yes" if has_token else "no",
         "quiet p50": round(quantile_ms(quiet, 0.5), 1),
-        "quiet p99": round(quiet_ms, 1),
+        "quiet p99": round(quantile_ms(quiet, 0.99), 1),
         "p50": round(quantile_ms(during, 0.5), 1),
-        "p99": round(during_ms, 1),
+        "p99": round(quantile_ms(during, 0.99), 1),
         "cut off": cut_off,
         "peak MB": round(peak_bytes / 1e6),
         "normal s": round(normal_s, 1),
@@ -205,8 +206,9 @@ def _attacker(kind: str, aim: Aim, seconds: float) -> Iterator[subprocess.Popen[
             raise RuntimeError(f"the attacker ended before it began: {kind}")
         yield child
     finally:
-        child.send_signal(signal.SIGKILL)
-        child.communicate()
+        if child.poll() is None:
+            child.send_signal(signal.SIGKILL)
+            child.communicate()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

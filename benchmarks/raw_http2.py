@@ -40,6 +40,7 @@ class RawHttp2:
         self._pending: dict[int, memoryview] = {}  # of messages that flow control holds back
         self.statuses: dict[int, str] = {}  # of calls that ended: grpc-status, or "" for none
         self.received_bytes = 0
+        self.data_bytes = 0  # of responses
         self.ping_acks = 0
         self.is_closed = False
         self.h2.initiate_connection()
@@ -146,6 +147,7 @@ class RawHttp2:
 
     def _take(self, event: h2.events.Event) -> None:
         if isinstance(event, h2.events.DataReceived):
+            self.data_bytes += len(event.data)
             if self._keeps_window and event.flow_controlled_length:
                 with contextlib.suppress(h2.exceptions.ProtocolError):
                     self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)

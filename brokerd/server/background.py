@@ -84,7 +84,8 @@ class Background:
         overdue = self._broker.response_budget.overdue(now_ms=self._broker.clock.monotonic_ms())
         for peer in {writer.peer for writer in overdue}:
             address = address_of(peer)
-            if address is not None and await asyncio.to_thread(disconnect, {address}):
+            count = await asyncio.to_thread(disconnect, {address}) if address is not None else 0
+            if count:
                 logger.warning("%s does not read its fetch responses: closing its connection", peer)
 
     async def _checkpoint(self) -> None:
