@@ -32,10 +32,11 @@ def peer(address: Address) -> str:
 
 def test_half_of_the_connections_go_first_those_that_ended_no_request_for_longest() -> None:
     last = LastRequests()
-    for address in (OLD, NEW, NEWER, NEW, NEWER):
+    for address in (NEW, OLD, NEWER, NEW, NEWER):
         last.completed(peer(address))
     assert last.longest_silent([NEWER, NEW, SILENT, OLD]) == {SILENT, OLD}
     assert last.longest_silent([NEWER, NEW, OLD]) == {OLD, NEW}
+    assert last.longest_silent([NEW, OLD]) == {OLD}
     assert last.longest_silent([NEWER]) == {NEWER}
     assert last.longest_silent([]) == set()
 
