@@ -1,5 +1,6 @@
 """grpc.health.v1: whether the broker serves, for any caller. Strangers may call it, so a call must not be able to delay anything
-else: no lock, no queue; a message is awaited only briefly; a watcher that does not read delays only itself.
+else: no lock, no queue; a message is awaited only briefly; a watcher that does not read delays only itself. gRPC's own servicer
+writes to a watcher under the lock that a change of status needs, so one watcher that does not read would hold up a stop.
 """
 
 from __future__ import annotations
