@@ -34,10 +34,14 @@ class DirectoryTime:
 
     def stamp_ms(self) -> tuple[int, int]:
         """The wall clock's time for an append, and how far that is ahead of the log time: ms, in the whole seconds that a batch's
-        header holds."""
+        header holds. A wall clock that is wrong by more than that can hold gives way: the log time is what counts."""
         wall_ms = self._clock.wall_ms()
-        self._time.now(boot_ms=self._clock.boot_ms(), wall_ms=wall_ms)
-        return wall_ms, 1_000 * max(-INT32_MAX, min(self._time.ahead_ms // 1_000, INT32_MAX))
+        now_ms = self._time.now(boot_ms=self._clock.boot_ms(), wall_ms=wall_ms)
+        ahead_s = self._time.ahead_ms // 1_000
+        if abs(ahead_s) <= INT32_MAX:
+            return wall_ms, 1_000 * ahead_s
+        ahead_ms = 1_000 * INT32_MAX if ahead_s > 0 else -1_000 * INT32_MAX
+        return now_ms + ahead_ms, ahead_ms
 
     def now_ms(self) -> int:
         """The log time; a warning says if the wall clock has jumped."""

@@ -6,7 +6,8 @@ the next. So the log time does not follow a jump of the wall clock, and a batch 
 came: its header holds the wall clock's time and how far that was ahead of the log time.
 
 How long the machine was off, only the wall clock says. More than an hour is believed gradually, within a day: a clock that is wrong
-after a boot deletes little before it is noticed, and its correction takes back what is not yet believed.
+after a boot deletes little before it is noticed, and its correction takes back what is not yet believed, also at a later boot. Of
+a clock that was behind and is not at the next boot, only the rest is a pause.
 """
 
 from __future__ import annotations
@@ -77,8 +78,13 @@ class LogTime:
         """The machine was off since the time was noted, for as long as the wall clock says."""
         off_ms = wall_ms - self._wall_ms
         self._wall_ms = wall_ms
+        if off_ms > START_SLACK_MS:  # a clock that was behind has been corrected, as far as it was
+            corrected_ms = min(max(self._owed_ms - self.ahead_ms, 0), off_ms)
+            self.ahead_ms += corrected_ms
+            off_ms -= corrected_ms
         if off_ms < 0:  # the clock is behind: nobody knows how long
             self.ahead_ms += off_ms
+            self._owed_ms = max(self._owed_ms + off_ms, 0)
         elif off_ms > START_SLACK_MS:
             self.ahead_ms += off_ms
             self._owed_ms += off_ms

@@ -94,6 +94,41 @@ def test_a_machine_that_boots_behind_does_not_count_its_pause() -> None:
     assert _now(time, clock) == START_WALL_MS + HOUR_MS
 
 
+def test_a_clock_that_was_behind_and_is_right_at_the_next_boot_has_no_pause_of_years() -> None:
+    """It was in 1970 and is in the present: that is its correction, and at most the rest is a pause."""
+    behind = ManualClock(wall_ms=0)
+    time = _time(behind, _noted(START_WALL_MS))
+    behind.advance(HOUR_MS)
+    assert _now(time, behind) == START_WALL_MS + HOUR_MS
+    right = ManualClock(wall_ms=START_WALL_MS + 4 * HOUR_MS)
+    time = _time(right, time.noted())
+    for _ in range(48):
+        right.advance(HOUR_MS)
+        assert _now(time, right) <= right.wall_ms()
+    assert _now(time, right) == right.wall_ms()
+
+
+@pytest.mark.parametrize("short_ms", [HOUR_MS // 2, 2 * DAY_MS])
+def test_a_clock_that_was_behind_and_is_less_so_at_the_next_boot_has_no_pause(short_ms: int) -> None:
+    behind = ManualClock(wall_ms=0)
+    time = _time(behind, _noted(START_WALL_MS))
+    nearer = ManualClock(wall_ms=START_WALL_MS - short_ms)
+    time = _time(nearer, time.noted())
+    nearer.advance(DAY_MS)
+    assert _now(time, nearer) == START_WALL_MS + DAY_MS
+
+
+def test_a_pause_by_a_wrong_clock_is_taken_back_at_the_next_boot() -> None:
+    clock = ManualClock(wall_ms=START_WALL_MS + 30 * DAY_MS)
+    time = _time(clock, _noted(START_WALL_MS))
+    clock.advance(HOUR_MS)
+    at_ms = _now(time, clock)
+    right = ManualClock(wall_ms=START_WALL_MS + HOUR_MS + 60_000)
+    time = _time(right, time.noted())
+    right.advance(DAY_MS)
+    assert _now(time, right) == at_ms + DAY_MS, "and no more of it"
+
+
 @pytest.mark.parametrize("seed", range(200))
 def test_the_log_time_counts_what_passes_whatever_the_clock_says(seed: int) -> None:
     """Goal: over jumps in both directions, sleep, restarts and reboots, all at random, the log time advances by what passes: not
@@ -225,3 +260,13 @@ def test_what_a_wrong_clock_stamped_lives_as_long_as_the_rest(ahead_ms: int, is_
     clock.advance(1)
     assert manager.retention_pass() > 0
     assert first_log(manager).core.size_bytes == 0
+
+
+@pytest.mark.parametrize("ahead_ms", [100 * 365 * DAY_MS, -100 * 365 * DAY_MS])
+def test_a_batch_has_the_log_time_however_wrong_the_clock_is(ahead_ms: int) -> None:
+    files, clock = MemoryFiles(), ManualClock(wall_ms=40_000 * DAY_MS)
+    manager, _ = open_manager(files, clock, **SETTINGS)
+    before_ms = manager.time.now_ms()
+    clock.jump_wall(ahead_ms)
+    _fill(manager, clock)
+    assert all(0 <= segment.max_log_time - before_ms < 1_000 for segment in first_log(manager).segments)
