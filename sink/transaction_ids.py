@@ -19,6 +19,7 @@ Spark's properties. A writeStream has one write, and no run.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -31,7 +32,7 @@ _BATCH_ID = "streaming.sql.batchId"
 _EXECUTION_ID = "spark.sql.execution.query.id"  # of one query plan: its tasks, retries and speculation share it
 _ROOT_EXECUTION = "spark.sql.execution.root.id"  # a number that counts from 0 in each JVM
 _JOB_TAGS = "spark.job.tags"
-_ROOT_TAG = "-execution-root-id-"  # spark-session-<uuid>-execution-root-id-<number>
+_ROOT_TAG = re.compile(r"spark-session-[0-9a-f-]{36}-execution-root-id-([0-9]+)")
 _DESCRIPTION = "spark.job.description"  # of a streaming query: its name, if it has one, before its id; for people
 
 _EVERY_TOPIC = "*"  # label of a write whose topics are named by a column
@@ -111,11 +112,12 @@ def _query(query_id: str, get: Property) -> str:
 
 def _run_id(get: Property) -> str:
     """The execution of the micro-batch that a write inside foreachBatch is a part of. Raises ConfigError."""
-    tag_end = f"{_ROOT_TAG}{get(_ROOT_EXECUTION)}"
-    found = next((tag for tag in (get(_JOB_TAGS) or "").split(",") if tag.endswith(tag_end)), None)
-    if found is None:
-        raise ConfigError(_NO_RUN)
-    return found
+    root = get(_ROOT_EXECUTION)
+    for tag in (get(_JOB_TAGS) or "").split(","):
+        found = _ROOT_TAG.fullmatch(tag)
+        if found is not None and found[1] == root:
+            return tag
+    raise ConfigError(_NO_RUN)
 
 
 def _fitting(transactional_id: str) -> str:

@@ -10,15 +10,16 @@ from brokerd.errors import ConfigError
 from brokerd.sink.transaction_ids import NO_TRANSACTION_OPTIONS, TransactionIds, TransactionOptions, batch_ids, streaming_ids
 
 QUERY = "899cad3f-0000-4000-8000-000000000000"
+SESSION = "spark-session-0b2f9c1e-0000-4000-8000-000000000000"
 STREAMING = {
     "sql.streaming.queryId": QUERY,
     "streaming.sql.batchId": "7",
     "spark.sql.execution.query.id": "execution-1",
     "spark.sql.execution.root.id": "4",
-    "spark.job.tags": "mine,spark-session-one-execution-root-id-4,spark-session-one",
+    "spark.job.tags": f"mine,{SESSION}-execution-root-id-4,{SESSION}",
     "spark.jobGroup.id": "nightly",
 }
-RUN = "spark-session-one-execution-root-id-4"
+RUN = f"{SESSION}-execution-root-id-4"
 PLAIN = {"spark.sql.execution.query.id": "execution-2"}
 
 
@@ -97,12 +98,20 @@ def test_properties_of_the_users_own_are_no_identity() -> None:
         assert ids_of({**PLAIN, **own}, options) == ids_of(PLAIN, options)
 
 
+@pytest.mark.parametrize("own", ["mine", f"{SESSION}-thread-1-tag-mine", "spark-session-mine"])
+def test_a_tag_of_the_users_own_is_no_run(own: str) -> None:
+    """As one that ends like Spark's; in which order they come, Spark does not say."""
+    tagged = {**STREAMING, "spark.job.tags": f"{own}-execution-root-id-4,{STREAMING['spark.job.tags']}"}
+    assert ids_of(tagged) == ids_of(STREAMING)
+
+
 @pytest.mark.parametrize(
     "changed",
     [
         {"spark.job.tags": ""},
-        {"spark.job.tags": "mine,spark-session-one"},
-        {"spark.job.tags": "spark-session-one-execution-root-id-44,spark-session-one-execution-root-id-3"},
+        {"spark.job.tags": f"mine,{SESSION}"},
+        {"spark.job.tags": f"{SESSION}-execution-root-id-44,{SESSION}-execution-root-id-3"},
+        {"spark.job.tags": f"mine-execution-root-id-4,{SESSION}-tag-mine-execution-root-id-4"},
         {"spark.sql.execution.root.id": "5"},
     ],
 )
