@@ -170,6 +170,45 @@ def test_the_log_time_counts_what_passes_whatever_the_clock_says(seed: int) -> N
         assert passed_ms - hidden_ms <= _now(time, clock) - start_ms <= passed_ms
 
 
+@pytest.mark.parametrize("seed", range(200))
+def test_only_a_clock_ahead_since_a_boot_adds_to_the_log_time(seed: int) -> None:
+    """Goal: with a clock that may be wrong in either direction after each boot, and right at a later one or while the machine is up,
+    the log time advances by no more than what passes, and the share of a day that a clock was up which was ahead at a boot. Method:
+    as above. An hour for each step is allowed, since a pause of less is believed at once.
+    """
+    rng = random.Random(seed)
+    clock = ManualClock()
+    time = _time(clock)
+    start_ms = _now(time, clock)
+    error_ms = ahead_since_boot_ms = allowed_ms = 0
+    for _ in range(25):
+        allowed_ms += HOUR_MS
+        ms = rng.randrange(1, 3 * HOUR_MS)
+        match rng.choice(("advance", "jump", "correct", "restart", "reboot", "reboot right", "reboot wrong", "reboot late")):
+            case "advance":
+                clock.advance(ms)
+                allowed_ms += ms + (ahead_since_boot_ms * ms // DAY_MS + ms if ahead_since_boot_ms else 0)
+            case "jump" if not error_ms:
+                error_ms = rng.choice((-1, 1)) * rng.randrange(2 * SLACK_MS, 400 * DAY_MS)
+                clock.jump_wall(error_ms)
+            case "correct":
+                clock.jump_wall(-error_ms)
+                error_ms = ahead_since_boot_ms = 0
+            case "restart":
+                time = _time(clock, time.noted())
+            case "reboot" | "reboot right" | "reboot wrong" | "reboot late" as how:
+                _now(time, clock)
+                noted, true_ms = time.noted(), clock.wall_ms() - error_ms
+                off_ms = 100 * ms if how == "reboot late" else ms // 6
+                allowed_ms += off_ms
+                if how in ("reboot right", "reboot wrong"):
+                    error_ms = rng.choice((-1, 1)) * rng.randrange(DAY_MS, 400 * DAY_MS) if how == "reboot wrong" else 0
+                    ahead_since_boot_ms = max(error_ms, 0)
+                clock = ManualClock(wall_ms=true_ms + off_ms + error_ms)
+                time = _time(clock, noted)
+        assert _now(time, clock) - start_ms <= allowed_ms
+
+
 def _stamp(manager: LogManager) -> dict[str, int]:
     now_ms, ahead_ms = manager.time.stamp_ms()
     return {"now_ms": now_ms, "clock_ahead_ms": ahead_ms}
