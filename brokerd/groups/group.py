@@ -12,7 +12,7 @@ from brokerd.ids import TopicIdPartition
 class Group:
     """Only the table changes it."""
 
-    __slots__ = ("_topics", "count", "group_id", "last_commit_ms", "principal", "slots")
+    __slots__ = ("_topics", "commit_timestamp", "count", "group_id", "last_commit_ms", "principal", "slots")
 
     def __init__(self, group_id: str, principal: str) -> None:
         self.group_id = group_id
@@ -20,6 +20,7 @@ class Group:
         self.count = 0  # partitions that have an offset
         self.slots = 0
         self.last_commit_ms = 0  # log time
+        self.commit_timestamp = 0  # of the same commit, wall clock
         self._topics: dict[bytes, dict[int, CommittedOffset]] = {}
 
     def offset(self, tp: TopicIdPartition) -> CommittedOffset | None:
@@ -59,7 +60,9 @@ class Group:
             self.count += before is None
             self.slots += committed.slots - _slots_of(before)
             partitions[tp.partition] = committed
-            self.last_commit_ms = max(self.last_commit_ms, committed.timestamp - committed.clock_ahead)
+            log_time = committed.timestamp - committed.clock_ahead
+            if log_time >= self.last_commit_ms:
+                self.last_commit_ms, self.commit_timestamp = log_time, committed.timestamp
 
     def drop(self, tps: Iterable[TopicIdPartition]) -> None:
         """Forgets offsets; those that there are none of are passed over."""

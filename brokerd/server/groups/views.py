@@ -15,7 +15,7 @@ _NONE = -1
 def listing(group: Group) -> offsets_pb2.GroupListing:
     """A group, in short."""
     return offsets_pb2.GroupListing(
-        group_id=group.group_id, principal=group.principal, partitions=group.count, commit_timestamp=group.last_commit_ms
+        group_id=group.group_id, principal=group.principal, partitions=group.count, commit_timestamp=group.commit_timestamp
     )
 
 

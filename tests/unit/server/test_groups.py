@@ -13,6 +13,7 @@ from brokerd.groups.group_table import GroupTable
 from brokerd.groups.model import CommittedOffset
 from brokerd.ids import TopicIdPartition
 from brokerd.server import own_log
+from brokerd.server.groups.views import listing
 from brokerd.server.handlers import describe_group
 from brokerd.server.security.auth_file import Principal
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
@@ -98,6 +99,21 @@ def test_a_group_that_is_renewed_does_not_expire_and_costs_few_records() -> None
             clock.advance(12 * MINUTE_MS)
             await broker.groups.sweep()
             assert held(broker) == {}
+
+    run(scenario())
+
+
+def test_a_group_is_listed_with_the_wall_clocks_time_of_its_last_commit() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        async with running(MemoryFiles(), clock) as broker:
+            first, second = await broker.topic()
+            clock.jump_wall(90 * 24 * 60 * MINUTE_MS)
+            await commit(broker, "a", first, 0)
+            clock.jump_wall(-30 * 24 * 60 * MINUTE_MS)
+            clock.advance(MINUTE_MS)
+            await commit(broker, "a", second, 0)
+            assert listing(broker.groups.table.groups["a"]).commit_timestamp == clock.wall_ms()
 
     run(scenario())
 
