@@ -283,6 +283,8 @@ def random_value(rng: random.Random, field: FieldDescriptor) -> Any:
         return rng.choice(LONG_BOUNDARIES)
     if kind == FieldDescriptor.CPPTYPE_UINT64:
         return rng.choice([0, 1, 2**63, 2**64 - 1])
+    if kind == FieldDescriptor.CPPTYPE_UINT32:
+        return rng.choice([0, 1, 2**31, 2**32 - 1])
     return rng.choice(BOUNDARIES)
 
 

@@ -227,7 +227,7 @@ def test_settings_are_changed_and_returned_to_the_brokers(client: RawClient) -> 
 
 
 def test_settings_are_stored_as_they_are_understood(client: RawClient, running: RunningDaemon) -> None:
-    client.create_topic("t", retention_ms="  +1_000\t", cleanup_policy="delete ")
+    client.create_topic("t", retention_ms="  +1000\t", cleanup_policy="delete ")
     request = topics_pb2.AlterTopicConfigsRequest(name="t", set={"segment.ms": " 0000007"})
     assert code(client.call("AlterTopicConfigs", request).result) is ErrorCode.NONE
     stored = running.daemon.broker.logs.topics.by_name("t").configs
