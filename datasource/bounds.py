@@ -8,27 +8,19 @@ offset_reader.py.
 from __future__ import annotations
 
 import contextlib
-import enum
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from brokerd.client.consumer.bounds import RELATIVE_FORMS, TimeAgo, parse_place, parse_time
-from brokerd.client.consumer.offsets import LastRecords
-from brokerd.config.settings import INT32_MAX, INT64_MAX
+from brokerd.client.consumer.offsets import LastRecords, OffsetSpec
+from brokerd.config.settings import INT32_MAX, INT64_MAX, is_number
 from brokerd.errors import ConfigError
 from brokerd.ids import TopicPartition
 
 EARLIEST_NUMBER = -2
 LATEST_NUMBER = -1
-
-
-class End(enum.Enum):
-    """One end of the log, for all partitions."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +66,7 @@ class Committed:
     """A start: the offsets of the group of option group.id; the earliest one of a partition in which it has none."""
 
 
-Bound: TypeAlias = End | SpecificOffsets | AtTimestamp | Committed | LastRecords
+Bound: TypeAlias = OffsetSpec | SpecificOffsets | AtTimestamp | Committed | LastRecords
 
 COMMITTED = "committed"
 
@@ -86,10 +78,10 @@ def parse_bound(option: str, text: str, *, may_be_earliest: bool, may_be_latest:
         return AtTimestamp(option, parse_time(option, text), latest_if_unmatched)
     if option.endswith("ByTimestamp"):
         return AtTimestamp(option, _by_partition(option, text, minimum=0), latest_if_unmatched)
-    if text.lower() == End.EARLIEST.value and may_be_earliest:
-        return End.EARLIEST
-    if text.lower() == End.LATEST.value and may_be_latest:
-        return End.LATEST
+    if text.lower() == OffsetSpec.EARLIEST.value and may_be_earliest:
+        return OffsetSpec.EARLIEST
+    if text.lower() == OffsetSpec.LATEST.value and may_be_latest:
+        return OffsetSpec.LATEST
     if option == "startingOffsets" and text.lower() == COMMITTED:
         return Committed()
     if not text.startswith("{"):
@@ -97,7 +89,7 @@ def parse_bound(option: str, text: str, *, may_be_earliest: bool, may_be_latest:
     offsets, topics = _offsets(option, text, words=_words(may_be_earliest, may_be_latest))
     for name, offset in [*offsets.items(), *topics.items()]:
         if (offset == EARLIEST_NUMBER and not may_be_earliest) or (offset == LATEST_NUMBER and not may_be_latest):
-            end = End.EARLIEST if offset == EARLIEST_NUMBER else End.LATEST
+            end = OffsetSpec.EARLIEST if offset == EARLIEST_NUMBER else OffsetSpec.LATEST
             raise ConfigError(f"{option} is {offset} ({end.value}) for {name}, which leaves nothing to read")
     return SpecificOffsets(option, offsets, topics)
 
@@ -142,20 +134,15 @@ def parse_json(form: str, text: str) -> dict[str, Any]:
 
 
 def _words(may_be_earliest: bool, may_be_latest: bool) -> str:
-    words = [end.value for end, allowed in ((End.EARLIEST, may_be_earliest), (End.LATEST, may_be_latest)) if allowed]
+    words = [end.value for end, allowed in ((OffsetSpec.EARLIEST, may_be_earliest), (OffsetSpec.LATEST, may_be_latest)) if allowed]
     return ", ".join(words) + " or "
-
-
-def _is_number(text: str, maximum: int) -> bool:
-    """Python refuses to parse a number of thousands of digits."""
-    return text.isascii() and text.isdecimal() and len(text) <= len(str(maximum)) and int(text) <= maximum
 
 
 def _offsets(option: str, text: str, *, words: str) -> tuple[dict[TopicPartition, int], dict[str, int]]:
     """Offsets by partition, and those of whole topics, which may be "earliest" or "latest"."""
     form = _form(option, words)
     parsed = parse_json(form, text)
-    ends = {End.EARLIEST.value: EARLIEST_NUMBER, End.LATEST.value: LATEST_NUMBER}
+    ends = {OffsetSpec.EARLIEST.value: EARLIEST_NUMBER, OffsetSpec.LATEST.value: LATEST_NUMBER}
     topics = {topic: ends[end.lower()] for topic, end in parsed.items() if isinstance(end, str) and end.lower() in ends}
     rest = {topic: partitions for topic, partitions in parsed.items() if topic not in topics}
     return _numbers(form, rest, minimum=EARLIEST_NUMBER), topics
@@ -178,7 +165,7 @@ def _numbers(form: str, parsed: Mapping[str, Any], *, minimum: int) -> dict[Topi
         if not isinstance(partitions, dict):
             raise ConfigError(f"{form}: '{topic}' is {json.dumps(partitions)}")
         for partition, number in partitions.items():
-            if not _is_number(partition, INT32_MAX) or type(number) is not int or not minimum <= number <= INT64_MAX:
+            if not is_number(partition, INT32_MAX) or type(number) is not int or not minimum <= number <= INT64_MAX:
                 raise ConfigError(f"{form}: '{topic}' partition '{partition}' is {json.dumps(number)}")
             tp = TopicPartition(topic, int(partition))
             if tp in numbers:

@@ -28,7 +28,6 @@ from brokerd.datasource.bounds import (
     AtTimestamp,
     Bound,
     Committed,
-    End,
     SpecificOffsets,
 )
 from brokerd.datasource.data_loss import require_not_hidden
@@ -45,7 +44,7 @@ from brokerd.errors import (
     UnsupportedVersionError,
     WireError,
 )
-from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
+from brokerd.ids import TopicIdPartition, TopicPartition
 
 # A topic may be deleted between the two calls of a snapshot; that this happens in every attempt is not plausible.
 _SNAPSHOT_TRIES = 4
@@ -110,7 +109,7 @@ class OffsetReader:
         ahead = snapshot.beyond_latest(offsets)
         if not ahead or self._isolation == READ_UNCOMMITTED:
             return snapshot
-        partitions = {tp: TopicIdPartition(snapshot.topic_ids[tp.topic], tp.partition) for tp in ahead}
+        partitions = _with_ids(snapshot, ahead)
         log_ends = self._offsets(partitions, dict.fromkeys(ahead, OffsetSpec.LATEST), READ_UNCOMMITTED)
         return dataclasses.replace(snapshot, log_ends={**snapshot.log_ends, **log_ends})
 
@@ -126,7 +125,7 @@ class OffsetReader:
 
         Raises ConfigError if it does not name every partition, names others, or gives a time or offset past the end of the log.
         """
-        if bound is End.EARLIEST:
+        if bound is OffsetSpec.EARLIEST:
             return dict(snapshot.earliest)
         if isinstance(bound, LastRecords):
             return self._newest(bound, snapshot)
@@ -155,7 +154,7 @@ class OffsetReader:
                 "cannot: upgrade it, or use maxOffsetsPerTrigger"
             )
         waiting = {tp: AfterBytes(begins[tp], end, INT64_MAX) for tp, end in ends.items() if end > begins[tp]}
-        partitions = {tp: TopicIdPartition(snapshot.topic_ids[tp.topic], tp.partition) for tp in waiting}
+        partitions = _with_ids(snapshot, waiting)
         try:
             sizes = {tp: found.size_bytes for tp, found in self._results(partitions, waiting).items()}
             shares = share_bytes(sizes, max_bytes)
@@ -254,9 +253,9 @@ class OffsetReader:
         if not wanted:
             return {}
         checked = {
-            id_tp: LogPosition(positions.offsets[tp], positions.epochs[tp])
+            id_tp: position
             for tp, id_tp in partitions.items()
-            if tp in positions.epochs and positions.topic_ids.get(tp.topic) == id_tp.topic_id
+            if positions.topic_ids.get(tp.topic) == id_tp.topic_id and (position := positions.position(tp)) is not None
         }
         asked = {partitions[tp]: one for tp, one in wanted.items()}
         results = self._client.list_offsets(asked, isolation or self._isolation, checked)
@@ -270,7 +269,7 @@ class OffsetReader:
 
     def _committed(self, snapshot: Snapshot) -> SpecificOffsets:
         """The offsets of the group. Raises ConfigError if it has read nothing of all this: its name may be mistyped."""
-        partitions = {tp: TopicIdPartition(snapshot.topic_ids[tp.topic], tp.partition) for tp in snapshot.latest}
+        partitions = _with_ids(snapshot, snapshot.latest)
         found = self._client.group_offsets(self._group_id, list(partitions.values())) if partitions else {}
         if partitions and not found:
             raise ConfigError(
@@ -287,7 +286,7 @@ class OffsetReader:
         return SpecificOffsets("startingOffsets", offsets)
 
     def _newest(self, bound: LastRecords, snapshot: Snapshot) -> dict[TopicPartition, int]:
-        partitions = {tp: TopicIdPartition(snapshot.topic_ids[tp.topic], tp.partition) for tp in snapshot.latest}
+        partitions = _with_ids(snapshot, snapshot.latest)
         found = self._offsets(partitions, dict.fromkeys(partitions, bound))
         return {tp: min(offset, snapshot.latest[tp]) for tp, offset in found.items()}
 
@@ -296,7 +295,7 @@ class OffsetReader:
         named = {tp: time_ms for tp, time_ms in times.items() if time_ms is not None}
         others = [tp for tp in bound.timestamp_ms if tp not in snapshot.latest] if isinstance(bound.timestamp_ms, Mapping) else []
         _check_names(bound.option, [tp for tp in times if tp not in named], others)
-        partitions = {tp: TopicIdPartition(snapshot.topic_ids[tp.topic], tp.partition) for tp in named}
+        partitions = _with_ids(snapshot, named)
         found = self._offsets(partitions, named)
         for tp, offset in found.items():
             if offset < 0 and not bound.latest_if_unmatched:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from brokerd.config.client import ProducerConfig, producer_config, transaction_conflict
-from brokerd.config.settings import INT64_MAX
+from brokerd.config.settings import INT64_MAX, is_number
 from brokerd.config.spark_options import SINK, SplitOptions, parse_flag, require_servers, split_options
 from brokerd.errors import ConfigError
 from brokerd.ids import topic_name_problem
@@ -115,6 +115,6 @@ def _parse_version(text: str | None) -> int | None:
     if text is None:
         return None
     digits = text.strip()
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= len(str(INT64_MAX)) and int(digits) <= INT64_MAX):
+    if not is_number(digits, INT64_MAX):
         raise ConfigError(f"txnVersion must be a whole number between 0 and {INT64_MAX}, not '{text:.200}'")
     return int(digits)

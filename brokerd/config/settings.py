@@ -133,6 +133,11 @@ def parse(spec: Setting, raw: object, kind: type, *, where: str = "") -> Value:
     return text
 
 
+def is_number(text: str, maximum: int) -> bool:
+    """True for ASCII digits of a number up to `maximum`. Python refuses to parse thousands of them."""
+    return text.isascii() and text.isdecimal() and len(text) <= len(str(maximum)) and int(text) <= maximum
+
+
 def whole_number(text: str) -> int:
     """The number that ASCII digits make, after a sign or none. Raises ValueError for all else that Python takes for one, such as
     digits of other scripts and 1_000.

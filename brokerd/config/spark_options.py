@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from brokerd.config.client import ClientConfig, ConsumerConfig, ProducerConfig
 from brokerd.config.kafka_names import PASSED_OVER, REFUSED, REFUSED_VALUES, why_refused
-from brokerd.config.settings import settings_of
+from brokerd.config.settings import INT64_MAX, is_number, settings_of
 from brokerd.config.spark_own_options import SINK_OPTIONS, SOURCE_OPTIONS
 from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError
@@ -113,8 +113,8 @@ def parse_count(name: str, text: str | None) -> int | None:
     if text is None:
         return None
     digits = text.strip().removeprefix("+")
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 19 and 1 <= int(digits) <= 2**63 - 1):
-        raise ConfigError(f"{name} must be a whole number between 1 and 9223372036854775807, not '{text:.200}'")
+    if not is_number(digits, INT64_MAX) or int(digits) < 1:
+        raise ConfigError(f"{name} must be a whole number between 1 and {INT64_MAX}, not '{text:.200}'")
     return int(digits)
 
 

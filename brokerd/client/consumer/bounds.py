@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from brokerd.client.consumer.offsets import LastRecords, OffsetSpec, Wanted
+from brokerd.client.consumer.offsets import Given, LastRecords, OffsetSpec, Wanted
 from brokerd.client.consumer.positions import FetchRange
 from brokerd.config.durations import duration_ms
 from brokerd.config.settings import INT64_MAX
@@ -34,20 +34,13 @@ Named: TypeAlias = Mapping[TopicIdPartition, str]  # partitions and the names of
 
 
 @dataclass(frozen=True, slots=True)
-class Exact:
-    """An offset, which may lie outside of a log."""
-
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
 class TimeAgo:
     """A time that is so long ago."""
 
     age_ms: int
 
 
-Bound: TypeAlias = Exact | OffsetSpec | LastRecords | int  # an int is a time, ms since 1970
+Bound: TypeAlias = Given | OffsetSpec | LastRecords | int  # an int is a time, ms since 1970
 _WORDS = {spec.value: spec for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)}
 
 
@@ -74,7 +67,7 @@ def parse_place(option: str, text: str) -> Bound | TimeAgo:
         number = _whole(text.removeprefix("-"))
         if number > INT64_MAX:
             raise ConfigError(f"{option} must be between -{INT64_MAX} and {INT64_MAX}, not {text:.200}")
-        return LastRecords(number) if text.startswith("-") else Exact(number)
+        return LastRecords(number) if text.startswith("-") else Given(number)
     if not _may_be_time(text):
         raise ConfigError(f"{option} takes {FORMS}, not '{text:.200}'")
     return parse_time(option, text)
@@ -107,7 +100,7 @@ def parse_time(option: str, text: str) -> int | TimeAgo:
 
 def offset_of(bound: Bound, log: LogBounds) -> int:
     """The offset of a place in the log of one partition; one that was given as a number may lie outside of it."""
-    if isinstance(bound, Exact):
+    if isinstance(bound, Given):
         return bound.offset
     if bound is OffsetSpec.EARLIEST:
         return log.earliest
@@ -118,7 +111,7 @@ def ranges_of(client: BlockingClient, named: Named, start: Bound, end: Bound | N
     """One range per partition: from `start` to `end`, which is never behind the current end of the log, or without end. Raises the
     broker's error for any partition."""
     starts = log_bounds(client, named, start, isolation)
-    found = _found(client, named, end, isolation) if end is not None else {}
+    found = _found(client, named, end, isolation)
     ranges = []
     for tp, name in named.items():
         until = None
@@ -137,7 +130,7 @@ def log_bounds(client: BlockingClient, named: Named, bound: Bound, isolation: st
     return {tp: LogBounds(earliest[tp], latest[tp], found.get(tp, _NO_SUCH_RECORD)) for tp in tps}
 
 
-def _found(client: BlockingClient, named: Named, bound: Bound, isolation: str) -> dict[TopicIdPartition, int]:
+def _found(client: BlockingClient, named: Named, bound: Bound | None, isolation: str) -> dict[TopicIdPartition, int]:
     return offsets_at(client, list(named), bound, isolation) if isinstance(bound, (int, LastRecords)) else {}
 
 

@@ -39,7 +39,7 @@ class AfterBytes(NamedTuple):
 
 
 class Given(NamedTuple):
-    """This offset itself, for what the broker knows of it."""
+    """This offset itself, which may lie outside of the log; as a query, for what the broker knows of it."""
 
     offset: int
 

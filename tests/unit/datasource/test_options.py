@@ -7,8 +7,8 @@ import pickle
 import pytest
 
 from brokerd.client.consumer.bounds import TimeAgo
-from brokerd.client.consumer.offsets import LastRecords
-from brokerd.datasource.bounds import AtTimestamp, Bound, Committed, End, SpecificOffsets
+from brokerd.client.consumer.offsets import LastRecords, OffsetSpec
+from brokerd.datasource.bounds import AtTimestamp, Bound, Committed, SpecificOffsets
 from brokerd.datasource.options import Assignment, SourceOptions, TopicPattern, Topics, check_at_load, parse_source_options
 from brokerd.errors import ConfigError
 from brokerd.ids import TopicPartition
@@ -26,9 +26,9 @@ def batch(**options: str) -> SourceOptions:
 
 
 def test_defaults_are_those_of_sparks_kafka_source() -> None:
-    assert stream().starting is End.LATEST
-    assert batch().starting is End.EARLIEST
-    assert batch().ending is End.LATEST
+    assert stream().starting is OffsetSpec.LATEST
+    assert batch().starting is OffsetSpec.EARLIEST
+    assert batch().ending is OffsetSpec.LATEST
     assert stream().fail_on_data_loss
     assert not stream().include_headers
     assert stream().max_offsets_per_trigger is None
@@ -57,7 +57,7 @@ def test_offsets_in_json_use_minus_two_and_minus_one_for_the_ends() -> None:
 
 @pytest.mark.parametrize("word", ["earliest", "EARLIEST", "eArLiEst"])
 def test_words_for_the_ends_are_read_without_case_alone_and_for_a_topic(word: str) -> None:
-    assert batch(startingoffsets=word).starting == End.EARLIEST
+    assert batch(startingoffsets=word).starting == OffsetSpec.EARLIEST
     starting = stream(startingoffsets=f'{{"events": "{word}", "More": "LaTest", "others": {{"0": 23}}}}').starting
     assert starting == SpecificOffsets("startingOffsets", {TopicPartition("others", 0): 23}, {"events": -2, "More": -1})
 
@@ -185,7 +185,9 @@ def test_min_offsets_per_trigger() -> None:
     assert stream(minoffsetspertrigger="5", maxoffsetspertrigger="5").min_offsets_per_trigger == 5
     with pytest.raises(ConfigError, match=r"minOffsetsPerTrigger \(6\) must not exceed maxOffsetsPerTrigger \(5\)"):
         stream(minoffsetspertrigger="6", maxoffsetspertrigger="5")
-    assert batch(minoffsetspertrigger="5", maxtriggerdelay="1s").starting is End.EARLIEST  # as there, a batch read ignores them
+    assert (
+        batch(minoffsetspertrigger="5", maxtriggerdelay="1s").starting is OffsetSpec.EARLIEST
+    )  # as there, a batch read ignores them
 
 
 @pytest.mark.parametrize(

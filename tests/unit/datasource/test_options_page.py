@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.datasource.bounds import AtTimestamp, End
+from brokerd.client.consumer.offsets import OffsetSpec
+from brokerd.datasource.bounds import AtTimestamp
 from brokerd.datasource.options import SourceOptions, parse_source_options
 from brokerd.errors import ConfigError
 from brokerd.ids import TopicPartition
@@ -46,7 +47,7 @@ def test_the_strategy_holds_for_both_kinds_of_starting_times(strategy: str, is_l
 
 
 def test_an_end_by_time_goes_before_one_by_offset_and_belongs_to_batches() -> None:
-    assert batch(endingOffsets='{"events": {"0": 5}}').ending is not End.LATEST
+    assert batch(endingOffsets='{"events": {"0": 5}}').ending is not OffsetSpec.LATEST
     for end in ({"endingTimestamp": "1000"}, {"endingOffsetsByTimestamp": '{"events": {"0": 1000}}'}):
         ending = batch(endingOffsets='{"events": {"0": 5}}', **end).ending
         assert isinstance(ending, AtTimestamp)
