@@ -275,18 +275,12 @@ class ConsumerBase(abc.ABC):
     # --- for the transaction of a producer (Transaction.send_offsets)
 
     def transaction_input(
-        self, partitions: Collection[TopicPartition]
-    ) -> tuple[str, Mapping[TopicPartition, tuple[TopicIdPartition, int]]]:
-        """The group, and of each partition its id and the offset that the group had when reading began there. Raises
-        ConsumerStateError, and the broker's error if it did not say."""
+        self, offsets: Mapping[TopicPartition, int]
+    ) -> tuple[str, Mapping[TopicPartition, tuple[TopicIdPartition, int, int]]]:
+        """See InputReader. Raises ConsumerStateError, and the broker's error if it did not say."""
         with self._guard, self._whole():
             self._go_back_after_failures()
-            return self.config.group_id, self._committing.transaction_input(partitions)
-
-    def transaction_epochs(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Ids of the leader epochs of the records before these offsets; 0 of what was not read here."""
-        with self._guard:
-            return {tp: self._committing.epoch_before(tp, offset) for tp, offset in offsets.items()}
+            return self.config.group_id, self._committing.transaction_input(offsets)
 
     def transaction_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """A transaction has committed these offsets. For any thread."""

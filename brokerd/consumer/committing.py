@@ -142,12 +142,10 @@ class Committing:
 
     def _of_history(self, tp: TopicPartition, given: OffsetAndMetadata) -> OffsetAndMetadata:
         """The offset with what is known here of the history that it is of, unless it is said."""
-        return given if given.leader_epoch_id else given._replace(leader_epoch_id=self.epoch_before(tp, given.offset))
-
-    def epoch_before(self, tp: TopicPartition, offset: int) -> int:
-        """Id of the leader epoch of the record before an offset; 0 if it was not read here."""
         one = self._assignment.partitions.get(tp)
-        return 0 if one is None else one.epoch_before(offset)
+        if one is None or given.leader_epoch_id:
+            return given
+        return given._replace(leader_epoch_id=one.epoch_before(given.offset))
 
     def _have_committed(self, offsets: Mapping[TopicIdPartition, int]) -> None:
         self._assignment.committed(offsets)  # what a transaction expects of the group, whichever way it came there
@@ -202,9 +200,9 @@ class Committing:
             offsets[tp] = result
         return offsets
 
-    def transaction_input(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[TopicIdPartition, int]]:
-        """Ids of partitions, and the offsets that the group had when reading began there. Raises ConsumerStateError, and why
-        the broker did not say."""
+    def transaction_input(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[TopicIdPartition, int, int]]:
+        """Ids of partitions, the offsets that the group had when reading began there, and the epochs before the offsets given.
+        Raises ConsumerStateError, and why the broker did not say."""
         self.require_group("send_offsets()")
         if self._is_automatic:
             raise ConsumerStateError(
@@ -212,7 +210,7 @@ class Committing:
                 "set enable.auto.commit=false"
             )
         found = {}
-        for tp in tps:
+        for tp, offset in offsets.items():
             one = self._assignment.of(tp)
             if one.id_tp is None or one.committed is None:
                 raise ConsumerStateError(
@@ -220,7 +218,7 @@ class Committing:
                 )
             if isinstance(one.committed, WireError):
                 raise fresh(one.committed)
-            found[tp] = one.id_tp, one.committed
+            found[tp] = one.id_tp, one.committed, one.epoch_before(offset)
         return found
 
     def ids_of(self, tps: Iterable[TopicPartition]) -> Steps[dict[TopicPartition, TopicIdPartition]]:

@@ -37,12 +37,10 @@ class InputReader(Protocol):
     """The part of a Consumer that a transaction needs."""
 
     def transaction_input(
-        self, partitions: Collection[TopicPartition]
-    ) -> tuple[str, Mapping[TopicPartition, tuple[TopicIdPartition, int]]]:
-        """The group, and of each partition its id and the offset that the group had when reading began."""
-
-    def transaction_epochs(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """Ids of the leader epochs of the records before these offsets; 0 of what was not read there."""
+        self, offsets: Mapping[TopicPartition, int]
+    ) -> tuple[str, Mapping[TopicPartition, tuple[TopicIdPartition, int, int]]]:
+        """The group, and of each partition its id, the offset that the group had when reading began, and the id of the leader epoch
+        of the record before the offset given, 0 if that was not read there."""
 
     def transaction_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """The group has these offsets now."""
@@ -81,9 +79,8 @@ class SentOffsets:
             raise TypeError(f"group must be the Consumer that has read the input, or the id of a group, not {reader!r:.200}")
         if not offsets:
             return
-        group_id, begun = reader.transaction_input(offsets)
-        epochs = reader.transaction_epochs({tp: one.offset for tp, one in offsets.items()})
-        offsets = {tp: one._replace(leader_epoch_id=one.leader_epoch_id or epochs[tp]) for tp, one in offsets.items()}
+        group_id, begun = reader.transaction_input({tp: one.offset for tp, one in offsets.items()})
+        offsets = {tp: one._replace(leader_epoch_id=one.leader_epoch_id or begun[tp][2]) for tp, one in offsets.items()}
         self._add(group_id, offsets, {tp: begun[tp][0] for tp in offsets}, {tp: begun[tp][1] for tp in offsets})
         self._readers.append((reader, {tp: offset for tp, (offset, *_) in offsets.items()}))
 

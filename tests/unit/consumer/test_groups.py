@@ -96,12 +96,12 @@ def test_a_consumer_that_only_seeks_reads_whosever_the_group_is(broker: FakeBrok
         assert offsets(read(consumer, 3)) == [2, 3, 4]
         for _ in range(2):
             with pytest.raises(GroupAuthorizationFailedError, match="not yours"):
-                consumer.transaction_input([T0])
+                consumer.transaction_input({T0: 0})
         consumer.assign([])
         consumer.assign([T0])
         consumer.seek(T0, 4)
         assert offsets(read(consumer, 1)) == [4]
-        assert consumer.transaction_input([T0])[1][T0][1] == -1
+        assert consumer.transaction_input({T0: 0})[1][T0][1] == -1
 
 
 def test_a_partition_that_begins_at_the_group_s_offset_needs_it(broker: FakeBroker) -> None:

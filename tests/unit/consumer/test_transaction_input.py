@@ -29,7 +29,7 @@ def reader(broker: FakeBroker, **given: object) -> Consumer:
 
 def expected(consumer: Consumer) -> int:
     """The offset that a transaction of what was read expects."""
-    _, begun = consumer.transaction_input([T0])
+    _, begun = consumer.transaction_input({T0: 0})
     return begun[T0][1]
 
 
