@@ -102,11 +102,6 @@ class TopicStore:
             raise UnknownTopicOrPartitionError(f"there is no topic '{name}'")
         return topic
 
-    def has_id(self, topic_id: bytes) -> bool:
-        """True if there is a topic of that id."""
-        topic = self._by_id.get(topic_id)
-        return topic is not None and not _is_internal(topic)
-
     def by_id(self, topic_id: bytes) -> Topic:
         """Raises UnknownTopicIdError."""
         topic = self._by_id.get(topic_id)

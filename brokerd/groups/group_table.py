@@ -61,9 +61,12 @@ class GroupTable:
         """All groups. Only `apply` changes them."""
         return self._groups
 
-    def find(self, group_id: str) -> Group | None:
-        """The group, if there is one."""
-        return self._groups.get(group_id)
+    def required(self, group_id: str) -> Group:
+        """Raises UnknownGroupError."""
+        group = self._groups.get(group_id)
+        if group is None:
+            raise UnknownGroupError(f"there is no group {group_id!r}: ListGroups names those that there are")
+        return group
 
     # Decisions
 
@@ -78,7 +81,7 @@ class GroupTable:
         another's. A new group counts for `principal`. Raises PolicyViolationError, ProducerFencedError; UnknownGroupError where the
         group has none any more.
         """
-        group = self.find(group_id)
+        group = self._groups.get(group_id)
         _check_expected(group_id, group, expected or {}, self._name_of)
         owner = group.principal if group is not None else principal
         if group is None and not self._limits.groups.has_room(owner, 1):
@@ -96,7 +99,7 @@ class GroupTable:
 
     def renew(self, group_id: str, now_ms: int, ahead_ms: int) -> LogEntry:
         """The entry that makes some of a group's offsets as young as a commit, and so the group. Raises UnknownGroupError."""
-        group = self._required(group_id)
+        group = self.required(group_id)
         young = {
             tp: committed._replace(timestamp=now_ms, clock_ahead=ahead_ms)
             for tp in itertools.islice(group.partitions(), _CHUNK)
@@ -106,12 +109,12 @@ class GroupTable:
 
     def delete(self, group_id: str) -> LogEntry:
         """The entry that forgets a group. Raises UnknownGroupError."""
-        group = self._required(group_id)
+        group = self.required(group_id)
         return LogEntry(group_id, group.principal, GroupDeleted())
 
     def delete_offsets(self, group_id: str, tps: Iterable[TopicIdPartition]) -> LogEntry:
         """The entry that forgets some offsets, of partitions that have one. Raises as `delete` does."""
-        group = self._required(group_id)
+        group = self.required(group_id)
         known = tuple(tp for tp in dict.fromkeys(tps) if group.offset(tp) is not None)
         return LogEntry(group_id, group.principal, OffsetsDeleted(known))
 
@@ -122,12 +125,6 @@ class GroupTable:
         for group in list(self._groups.values()):
             if group.last_commit_ms < before_ms and self._groups.get(group.group_id) is group:  # not gone, and made again since
                 yield LogEntry(group.group_id, group.principal, GroupDeleted())
-
-    def _required(self, group_id: str) -> Group:
-        group = self.find(group_id)
-        if group is None:
-            raise UnknownGroupError(f"there is no group {group_id!r}: ListGroups names those that there are")
-        return group
 
     # Events of the log
 

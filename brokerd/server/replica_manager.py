@@ -7,7 +7,7 @@ delayed_fetch.py and delayed_produce.py; gRPC is unknown here. Everything belong
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 
 from brokerd.clock import Clock
@@ -85,14 +85,11 @@ class Replica:
         self.crc_seed = crc_seed(log.tp)
         self.progress = PartitionProgress()
         self.counted_dirty_bytes = 0  # what of the log's dirty bytes stands in the budget
-        self._waiters: dict[LogEnd, Waiters] = {}
+        self._waiters: defaultdict[LogEnd, Waiters] = defaultdict(Waiters)
 
     def waiters(self, end: LogEnd) -> Waiters:
         """The operations that wait for that end to move."""
-        waiters = self._waiters.get(end)
-        if waiters is None:
-            waiters = self._waiters[end] = Waiters()
-        return waiters
+        return self._waiters[end]
 
     def wake(self, ends: Iterable[LogEnd] = LogEnd) -> None:
         """Wakes whoever waits for these ends; for any of them after another change of the partition, as of its log start."""

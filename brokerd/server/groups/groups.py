@@ -104,7 +104,7 @@ class Groups:
         that is read does not expire, and most signs cost no write. Raises LogDamagedError, and retriable errors."""
         now_ms, ahead_ms = self._logs.time.stamp_ms()
         async with self.settled(group_id) as table:
-            group = table.find(group_id)
+            group = table.groups.get(group_id)
         if group is not None and now_ms - ahead_ms - group.last_commit_ms >= self._retention_ms // _RENEWED_PARTS:
             with contextlib.suppress(UnknownGroupError):  # it has gone meanwhile
                 await self._recorded(group_id, lambda: self.table.renew(group_id, now_ms, ahead_ms))

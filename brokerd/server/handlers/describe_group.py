@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from brokerd.errors import UnknownGroupError, WireError
+from brokerd.errors import WireError
 from brokerd.groups.group import Group
 from brokerd.groups.model import CommittedOffset
 from brokerd.ids import TopicIdPartition
@@ -54,9 +54,7 @@ async def handle(
     try:
         authorizer.require_group(request.group_id)
         async with broker.groups.settled(request.group_id) as table:
-            group = table.find(request.group_id)
-            if group is None:
-                raise UnknownGroupError(f"there is no group {request.group_id!r}: ListGroups names those that there are")
+            group = table.required(request.group_id)
             response = offsets_pb2.DescribeGroupResponse(group=listing(group))
             page = _page(authorizer, group, after, broker.logs.topics.count_of)
     except WireError as error:

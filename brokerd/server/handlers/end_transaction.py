@@ -110,7 +110,7 @@ def _partitions(broker: Broker, request: transaction_pb2.EndTransactionRequest) 
     is_any_missing = False
     for entry in request.partitions:
         tp = TopicIdPartition(entry.topic_id, entry.partition)
-        is_missing = broker.logs.get(tp) is None and not broker.logs.topics.has_id(tp.topic_id)
+        is_missing = broker.logs.get(tp) is None and not broker.logs.topics.count_of(tp.topic_id)
         if not (is_missing and is_any_missing):
             kept.append(tp)
         is_any_missing |= is_missing

@@ -45,7 +45,7 @@ async def handle(
     try:
         authorizer.require_group(request.group_id)
         async with broker.groups.settled(request.group_id) as table:
-            await _add(broker, authorizer, request, table.find(request.group_id), response)
+            await _add(broker, authorizer, request, table.groups.get(request.group_id), response)
     except WireError as error:
         refused = [offset_result(TopicIdPartition(one.topic_id, one.partition), None) for one in request.partitions]
         return offsets_pb2.FetchGroupOffsetsResponse(error=to_proto(error), results=refused)
