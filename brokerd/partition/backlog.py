@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from brokerd.partition.timestamps import IsWanted, Searched, headers_from
+from brokerd.partition.timestamps import LookUp
 from brokerd.record.header import BatchHeader
-from brokerd.storage.log_reader import LogReader
-from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.segment import Segment
 
 _NONE = -1
@@ -20,34 +18,30 @@ class Backlog(NamedTuple):
     append_timestamp: int
 
 
-def find_backlog(
-    log: Searched, reader: LogReader, open_files: OpenFiles, offset: int, until_offset: int, is_wanted: IsWanted
-) -> Backlog:
+def find_backlog(look_up: LookUp, offset: int, until_offset: int) -> Backlog:
     """See PartitionReader.backlog. Raises OSError, LookUpAbandoned."""
-    offset = max(offset, log.log_start_offset)
+    offset = max(offset, look_up.log.log_start_offset)
     size_bytes, append_timestamp = 0, _NONE
-    for segment in log.segments:
+    for segment in look_up.log.segments:
         if segment.next_offset <= offset or segment.base_offset >= until_offset or offset >= until_offset:
             continue
         begin, end = 0, segment.size_bytes
         if append_timestamp == _NONE:
-            begin, header = batch_of(log, reader, open_files, segment, max(offset, segment.base_offset), is_wanted)
+            begin, header = batch_of(look_up, segment, max(offset, segment.base_offset))
             append_timestamp = header.append_timestamp if header is not None else _NONE
         if until_offset < segment.next_offset:
-            end, _ = batch_of(log, reader, open_files, segment, until_offset, is_wanted)
+            end, _ = batch_of(look_up, segment, until_offset)
         size_bytes += max(0, end - begin)
     return Backlog(size_bytes, append_timestamp)
 
 
-def batch_of(
-    log: Searched, reader: LogReader, open_files: OpenFiles, segment: Segment, offset: int, is_wanted: IsWanted
-) -> tuple[int, BatchHeader | None]:
+def batch_of(look_up: LookUp, segment: Segment, offset: int) -> tuple[int, BatchHeader | None]:
     """Position and header of the batch that holds an offset of the segment, or of the next one that can be read; the segment's end
     if there is none. Raises OSError, LookUpAbandoned.
     """
-    begin = segment.loaded_index(log.config.index_interval_bytes).floor(offset) or (segment.base_offset, 0)
-    with open_files.use(segment.path) as file:
-        for position, header in headers_from(reader, file, segment, *begin, is_wanted):
+    begin = look_up.index_of(segment).floor(offset) or (segment.base_offset, 0)
+    with look_up.open_files.use(segment.path) as file:
+        for position, header in look_up.headers(file, segment, *begin):
             if header.next_offset > offset:
                 return position, header
     return segment.size_bytes, None

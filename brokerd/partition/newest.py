@@ -9,29 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from brokerd.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
-from brokerd.partition.timestamps import IsWanted, Searched, headers_from
-from brokerd.storage.log_reader import LogReader
-from brokerd.storage.open_files import OpenFiles
+from brokerd.partition.timestamps import LookUp
 
 _PIECE_MAX_OFFSETS = 65_536
 
 
-def find_newest(
-    log: Searched,
-    reader: LogReader,
-    open_files: OpenFiles,
-    count: int,
-    until_offset: int,
-    aborted: AbortedTransactions,
-    is_wanted: IsWanted,
-) -> int:
+def find_newest(look_up: LookUp, count: int, until_offset: int, aborted: AbortedTransactions) -> int:
     """See PartitionReader.newest_offset. Raises OSError, LookUpAbandoned."""
-    log_start_offset = log.log_start_offset
+    log_start_offset = look_up.log.log_start_offset
     piece, end, left = min(count, _PIECE_MAX_OFFSETS), until_offset, count
     while 0 < left < end - log_start_offset:  # else none, or all that there is
         begin = max(log_start_offset, end - piece)
-        void = aborted.overlapping(begin, end)
-        for first, until in reversed(list(_records(log, reader, open_files, begin, end, void, is_wanted))):
+        for first, until in reversed(list(_records(look_up, begin, end, aborted.overlapping(begin, end)))):
             if left <= until - first:
                 return until - left
             left -= until - first
@@ -39,22 +28,14 @@ def find_newest(
     return log_start_offset if count else until_offset
 
 
-def _records(
-    log: Searched,
-    reader: LogReader,
-    open_files: OpenFiles,
-    begin: int,
-    end: int,
-    aborted: list[AbortedTransaction],
-    is_wanted: IsWanted,
-) -> Iterator[tuple[int, int]]:
+def _records(look_up: LookUp, begin: int, end: int, aborted: list[AbortedTransaction]) -> Iterator[tuple[int, int]]:
     """The offsets from `begin` to `end` that have records for readers: the first of each batch, and the one behind its last."""
-    for segment in log.segments:
+    for segment in look_up.log.segments:
         if segment.next_offset <= begin or segment.base_offset >= end:
             continue
-        near = segment.loaded_index(log.config.index_interval_bytes).floor(begin) or (segment.base_offset, 0)
-        with open_files.use(segment.path) as file:
-            for _, header in headers_from(reader, file, segment, *near, is_wanted):
+        near = look_up.index_of(segment).floor(begin) or (segment.base_offset, 0)
+        with look_up.open_files.use(segment.path) as file:
+            for _, header in look_up.headers(file, segment, *near):
                 if header.base_offset >= end:
                     return
                 first, until = max(begin, header.base_offset), min(end, header.next_offset)

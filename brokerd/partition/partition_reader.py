@@ -12,7 +12,7 @@ from brokerd.partition.backlog import Backlog, find_backlog
 from brokerd.partition.core import PartitionCore
 from brokerd.partition.newest import find_newest
 from brokerd.partition.reach import Reach, find_reach
-from brokerd.partition.timestamps import IsWanted, OffsetAndTimestamp, find_by_timestamp, find_max_timestamp
+from brokerd.partition.timestamps import IsWanted, LookUp, OffsetAndTimestamp, find_by_timestamp, find_max_timestamp
 from brokerd.storage.log_reader import NO_LIMIT, FetchDataInfo, LogReader
 from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.segment import Segment
@@ -96,21 +96,21 @@ class PartitionReader:
         wanted any more.
         """
         until = self._end(is_committed)
-        return self._look_up(lambda: find_by_timestamp(self, self.log, self._open_files, timestamp_ms, until, is_wanted))
+        return self._looked_up(is_wanted, lambda look_up: find_by_timestamp(look_up, timestamp_ms, until))
 
     def max_timestamp_offset(self, *, is_committed: bool = False, is_wanted: IsWanted = _always) -> OffsetAndTimestamp | None:
         """The first durable record with the largest timestamp of the log; None if it is empty. Otherwise as
         offset_for_timestamp.
         """
         until = self._end(is_committed)
-        return self._look_up(lambda: find_max_timestamp(self, self.log, self._open_files, until, is_wanted))
+        return self._looked_up(is_wanted, lambda look_up: find_max_timestamp(look_up, until))
 
     def backlog(self, offset: int, *, is_committed: bool = False, is_wanted: IsWanted = _always) -> Backlog:
         """The rest that a reader at `offset` has left to read, below the last stable offset if `is_committed`. Raises
         StorageError, LookUpAbandoned; otherwise as offset_for_timestamp.
         """
         until = self._end(is_committed)
-        return self._look_up(lambda: find_backlog(self, self.log, self._open_files, offset, until, is_wanted))
+        return self._looked_up(is_wanted, lambda look_up: find_backlog(look_up, offset, until))
 
     def reach(
         self, from_offset: int, until_offset: int, max_bytes: int, *, is_committed: bool = False, is_wanted: IsWanted = _always
@@ -119,7 +119,7 @@ class PartitionReader:
         of the first one at least, and at most `until_offset`. Raises StorageError, LookUpAbandoned.
         """
         end = min(until_offset, self._end(is_committed))
-        found = self._look_up(lambda: find_reach(self, self.log, self._open_files, from_offset, end, max_bytes, is_wanted))
+        found = self._looked_up(is_wanted, lambda look_up: find_reach(look_up, from_offset, end, max_bytes))
         return found if found.offset < end else found._replace(offset=until_offset)
 
     def newest_offset(self, count: int, *, is_committed: bool = False, is_wanted: IsWanted = _always) -> int:
@@ -129,15 +129,15 @@ class PartitionReader:
         until = self._end(is_committed)
         # A copy: the event loop changes the index meanwhile.
         aborted = AbortedTransactions(self._core.producers.aborted.entries if is_committed else ())
-        return self._look_up(lambda: find_newest(self, self.log, self._open_files, count, until, aborted, is_wanted))
+        return self._looked_up(is_wanted, lambda look_up: find_newest(look_up, count, until, aborted))
 
     def _end(self, is_committed: bool) -> int:
         ends = self._core.ends
         return ends.last_stable_offset if is_committed else ends.high_watermark
 
-    def _look_up(self, find: Callable[[], T]) -> T:
+    def _looked_up(self, is_wanted: IsWanted, find: Callable[[LookUp], T]) -> T:
         try:
-            return find()
+            return find(LookUp(self, self.log, self._open_files, is_wanted))
         except FileNotFoundError:
             if self._core.health.is_deleted:
                 raise UnknownTopicIdError(f"{self.name} is deleted") from None

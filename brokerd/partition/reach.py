@@ -9,9 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from brokerd.partition.backlog import batch_of
-from brokerd.partition.timestamps import IsWanted, Searched, headers_from
-from brokerd.storage.log_reader import LogReader
-from brokerd.storage.open_files import OpenFiles
+from brokerd.partition.timestamps import LookUp
 from brokerd.storage.segment import Segment
 
 
@@ -31,30 +29,22 @@ class _Wanted(NamedTuple):
     until_position: int  # no batch that ends behind it fits
 
 
-def find_reach(
-    log: Searched,
-    reader: LogReader,
-    open_files: OpenFiles,
-    from_offset: int,
-    until_offset: int,
-    max_bytes: int,
-    is_wanted: IsWanted,
-) -> Reach:
+def find_reach(look_up: LookUp, from_offset: int, until_offset: int, max_bytes: int) -> Reach:
     """See PartitionReader.reach. Raises OSError, LookUpAbandoned."""
-    offset = max(from_offset, log.log_start_offset)
+    offset = max(from_offset, look_up.log.log_start_offset)
     size_bytes = 0
-    for segment in log.segments:
+    for segment in look_up.log.segments:
         if segment.next_offset <= offset or segment.base_offset >= until_offset:
             continue
         begin = 0
         if segment.base_offset < offset:
-            begin, _ = batch_of(log, reader, open_files, segment, offset, is_wanted)
+            begin, _ = batch_of(look_up, segment, offset)
         until_position = begin + max_bytes - size_bytes
         if segment.next_offset <= until_offset and segment.size_bytes <= until_position:
             size_bytes += segment.size_bytes - begin
             continue
         wanted = _Wanted(max(offset, segment.base_offset), begin, until_offset, until_position)
-        found = _reach_within(log, reader, open_files, segment, wanted, is_wanted, needs_one=size_bytes == 0)
+        found = _reach_within(look_up, segment, wanted, needs_one=size_bytes == 0)
         if found is None:
             return Reach(wanted.offset, size_bytes)
         size_bytes += found.size_bytes
@@ -63,23 +53,14 @@ def find_reach(
     return Reach(until_offset, size_bytes)
 
 
-def _reach_within(
-    log: Searched,
-    reader: LogReader,
-    open_files: OpenFiles,
-    segment: Segment,
-    wanted: _Wanted,
-    is_wanted: IsWanted,
-    *,
-    needs_one: bool,
-) -> Reach | None:
+def _reach_within(look_up: LookUp, segment: Segment, wanted: _Wanted, *, needs_one: bool) -> Reach | None:
     """The end of the last batch of a segment that fits; None if not even the first one does, unless one is needed."""
-    index = segment.loaded_index(log.config.index_interval_bytes)
+    index = look_up.index_of(segment)
     near = min(index.floor(wanted.until_offset) or (0, 0), index.floor_by_position(wanted.until_position) or (0, 0))
     begin = near if near[1] > wanted.position else index.floor(wanted.offset) or (segment.base_offset, 0)
     found = Reach(begin[0], begin[1] - wanted.position) if begin is near else None
-    with open_files.use(segment.path) as file:
-        for position, header in headers_from(reader, file, segment, *begin, is_wanted):
+    with look_up.open_files.use(segment.path) as file:
+        for position, header in look_up.headers(file, segment, *begin):
             end = position + header.size
             if header.next_offset <= wanted.offset:
                 continue

@@ -22,6 +22,7 @@ from brokerd.record.header import BatchHeader, StampFlags
 from brokerd.record.payload import decode_timestamps, payload_crc
 from brokerd.storage.damage import DamagedRange, damage_error, past_taken_out
 from brokerd.storage.files import File
+from brokerd.storage.index import SparseIndex
 from brokerd.storage.log_reader import LogReader
 from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.segment import Segment, batch_timestamp
@@ -46,11 +47,10 @@ class OffsetAndTimestamp(NamedTuple):
 class _Search:
     """A look-up of a time, in ms since 1970."""
 
-    def __init__(self, timestamp_ms: int, until_offset: int, is_wanted: IsWanted, *, has_decoded: bool = False) -> None:
+    def __init__(self, timestamp_ms: int, until_offset: int) -> None:
         self.timestamp_ms = timestamp_ms
-        self.is_wanted = is_wanted
         self.until_offset = until_offset  # no batch from there on is looked at
-        self.has_decoded = has_decoded  # a batch was decoded, in vain
+        self.has_decoded = False  # a batch was decoded, in vain
 
 
 class Searched(Protocol):
@@ -71,6 +71,42 @@ class Searched(Protocol):
         """Segments, oldest first."""
 
 
+class LookUp(NamedTuple):
+    """What a look-up needs: the log, its files, and whether its caller is there still."""
+
+    log: Searched
+    reader: LogReader
+    open_files: OpenFiles
+    is_wanted: IsWanted
+
+    def index_of(self, segment: Segment) -> SparseIndex:
+        """The index of a segment, read if need be."""
+        return segment.loaded_index(self.log.config.index_interval_bytes)
+
+    def headers(self, file: File, segment: Segment, offset: int, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Positions and headers of the batches from `position` on, past damage. A bad batch may be due to a wrong index entry: then
+        all headers come again from the segment's start. Raises OSError, LookUpAbandoned.
+        """
+        is_start = position == 0
+        while True:
+            scan = segment.scan(file, begin=(offset, position))
+            for header in scan:
+                if not self.is_wanted():
+                    raise LookUpAbandoned
+                yield scan.batch_position, header
+            if scan.error is not None:
+                raise scan.error
+            if scan.problem is None:
+                return
+            if not is_start:
+                is_start, offset, position = True, segment.base_offset, 0
+                continue
+            damaged = self.reader.register(file, segment, scan.position, scan.next_offset, scan.problem)
+            if damaged.resume_segment != segment.base_offset:
+                return
+            offset, position = damaged.until_offset, damaged.resume_position
+
+
 def check_timestamps(name: str, header: BatchHeader, config: TopicConfig, now_wall_ms: int) -> None:
     """Raises InvalidTimestampError if a producer's timestamp is too far in the future, unless the topic uses LogAppendTime."""
     if config.message_timestamp_type == "LogAppendTime":
@@ -87,49 +123,45 @@ def check_timestamps(name: str, header: BatchHeader, config: TopicConfig, now_wa
         )
 
 
-def find_by_timestamp(
-    log: Searched, reader: LogReader, open_files: OpenFiles, timestamp_ms: int, until_offset: int, is_wanted: IsWanted
-) -> OffsetAndTimestamp | None:
+def find_by_timestamp(look_up: LookUp, timestamp_ms: int, until_offset: int) -> OffsetAndTimestamp | None:
     """See PartitionReader.offset_for_timestamp. Raises OSError, LogDamagedError, LookUpAbandoned."""
-    found = _find(log, reader, open_files, _Search(timestamp_ms, until_offset, is_wanted), log.log_start_offset)
+    log = look_up.log
+    found = _find(look_up, _Search(timestamp_ms, until_offset), log.log_start_offset)
     end = found.offset if found is not None else until_offset
-    for damaged in reader.damaged:
+    for damaged in look_up.reader.damaged:
         # The record may have been in the damaged range: neither a later one nor "none" would be true.
         if damaged.stops(log.log_start_offset) and damaged.first_offset < end:
             raise damage_error(log.name, damaged)
     return found
 
 
-def find_max_timestamp(
-    log: Searched, reader: LogReader, open_files: OpenFiles, until: int, is_wanted: IsWanted
-) -> OffsetAndTimestamp | None:
+def find_max_timestamp(look_up: LookUp, until: int) -> OffsetAndTimestamp | None:
     """See PartitionReader.max_timestamp_offset. Raises OSError, LogDamagedError, LookUpAbandoned."""
-    first_offset = log.log_start_offset
-    for damaged in reader.damaged:
+    log, damage, first_offset = look_up.log, look_up.reader.damaged, look_up.log.log_start_offset
+    for damaged in damage:
         if damaged.stops(first_offset) and damaged.first_offset < until:
             raise damage_error(log.name, damaged)  # the record may have been in that range
-    largest = _Largest(first_offset, until, is_wanted)
+    largest = _Largest(first_offset, until)
     for segment in log.segments:
         if segment.next_offset <= first_offset or segment.base_offset >= until:
             continue
-        if any(entry.is_taken_out and segment.base_offset <= entry.first_offset < segment.next_offset for entry in reader.damaged):
-            with open_files.use(segment.path) as file:
-                _find_largest_left(log, reader, file, segment, largest)
+        if any(entry.is_taken_out and segment.base_offset <= entry.first_offset < segment.next_offset for entry in damage):
+            with look_up.open_files.use(segment.path) as file:
+                _find_largest_left(look_up, file, segment, largest)
         elif segment.base_offset >= first_offset and segment.next_offset <= until:
             largest.add(segment.max_timestamp)
         elif segment.max_timestamp > largest.timestamp:
-            with open_files.use(segment.path) as file:
-                _find_largest(log, reader, file, segment, largest)
+            with look_up.open_files.use(segment.path) as file:
+                _find_largest(look_up, file, segment, largest)
     if first_offset >= until:
         return None
-    return _find(log, reader, open_files, _Search(largest.timestamp, until, is_wanted), largest.begin)
+    return _find(look_up, _Search(largest.timestamp, until), largest.begin)
 
 
 class _Largest:
     """The largest timestamp of the records that a log still has, and the offset where a search for its record may begin."""
 
-    def __init__(self, first_offset: int, until: int, is_wanted: IsWanted) -> None:
-        self.is_wanted = is_wanted
+    def __init__(self, first_offset: int, until: int) -> None:
         self.first_offset = first_offset
         self.until = until
         self.timestamp = -1
@@ -152,23 +184,23 @@ class _Largest:
         return self._rest[1] if self._rest[0] < self.timestamp else self.first_offset
 
 
-def _find_largest(log: Searched, reader: LogReader, file: File, segment: Segment, largest: _Largest) -> None:
+def _find_largest(look_up: LookUp, file: File, segment: Segment, largest: _Largest) -> None:
     """Searches a segment whose first batches are deleted, or whose last ones are not durable. Skips most headers if the index has
     the largest timestamp.
     """
-    index = segment.loaded_index(log.config.index_interval_bytes)
+    index = look_up.index_of(segment)
     offset, position, gone = index.floor_with_time(largest.first_offset) or (segment.base_offset, 0, -1)
     last = index.floor_with_time(largest.until)
-    for at, header in headers_from(reader, file, segment, offset, position, largest.is_wanted):
+    for at, header in look_up.headers(file, segment, offset, position):
         if header.base_offset >= largest.until:
             return
         if header.base_offset < largest.first_offset:
             gone = max(gone, batch_timestamp(header))
             if header.last_offset >= largest.first_offset:
-                _add_rest(log.name, file, at, header, largest)
+                _add_rest(look_up.log.name, file, at, header, largest)
         elif last is not None and last[0] > header.base_offset and last[2] > gone:
             largest.add(last[2])  # its batch is this or a later one, below the last index entry
-            for _, behind in headers_from(reader, file, segment, last[0], last[1], largest.is_wanted):
+            for _, behind in look_up.headers(file, segment, last[0], last[1]):
                 if behind.base_offset >= largest.until:
                     break
                 largest.add(batch_timestamp(behind))
@@ -177,15 +209,15 @@ def _find_largest(log: Searched, reader: LogReader, file: File, segment: Segment
             largest.add(batch_timestamp(header))
 
 
-def _find_largest_left(log: Searched, reader: LogReader, file: File, segment: Segment, largest: _Largest) -> None:
+def _find_largest_left(look_up: LookUp, file: File, segment: Segment, largest: _Largest) -> None:
     """Searches a segment of which batches are taken out. Its index counts those too, so all headers are walked."""
-    for at, header in headers_from(reader, file, segment, segment.base_offset, 0, largest.is_wanted):
+    for at, header in look_up.headers(file, segment, segment.base_offset, 0):
         if header.base_offset >= largest.until:
             return
-        if header.last_offset < largest.first_offset or _is_taken_out(reader, header):
+        if header.last_offset < largest.first_offset or _is_taken_out(look_up.reader, header):
             continue
         if header.base_offset < largest.first_offset:
-            _add_rest(log.name, file, at, header, largest)
+            _add_rest(look_up.log.name, file, at, header, largest)
         else:
             largest.add(batch_timestamp(header))
 
@@ -204,56 +236,30 @@ def _add_rest(name: str, file: File, position: int, header: BatchHeader, largest
     largest.add_rest(timestamp, header.next_offset)
 
 
-def _find(log: Searched, reader: LogReader, open_files: OpenFiles, search: _Search, first_offset: int) -> OffsetAndTimestamp | None:
+def _find(look_up: LookUp, search: _Search, first_offset: int) -> OffsetAndTimestamp | None:
     """The first record from `first_offset` on that is not older, among those that can be read."""
-    for segment in log.segments:
+    for segment in look_up.log.segments:
         if segment.max_timestamp >= search.timestamp_ms and segment.next_offset > first_offset:
-            with open_files.use(segment.path) as file:
-                found = _find_in_segment(log, reader, file, segment, search, first_offset)
+            with look_up.open_files.use(segment.path) as file:
+                found = _find_in_segment(look_up, file, segment, search, first_offset)
             if found is not None:
                 return found
     return None
 
 
 def _find_in_segment(
-    log: Searched, reader: LogReader, file: File, segment: Segment, search: _Search, first_offset: int
+    look_up: LookUp, file: File, segment: Segment, search: _Search, first_offset: int
 ) -> OffsetAndTimestamp | None:
-    floor = segment.loaded_index(log.config.index_interval_bytes).floor_by_time(search.timestamp_ms)
-    for position, header in headers_from(reader, file, segment, *(floor or (segment.base_offset, 0)), search.is_wanted):
+    floor = look_up.index_of(segment).floor_by_time(search.timestamp_ms)
+    for position, header in look_up.headers(file, segment, *(floor or (segment.base_offset, 0))):
         if header.base_offset >= search.until_offset:
             return None
         is_wanted = batch_timestamp(header) >= search.timestamp_ms and header.last_offset >= first_offset
-        if is_wanted and not _is_taken_out(reader, header):
-            found = _find_in_batch(log.name, file, position, header, search, first_offset)
+        if is_wanted and not _is_taken_out(look_up.reader, header):
+            found = _find_in_batch(look_up.log.name, file, position, header, search, first_offset)
             if found is not None:
                 return found
     return None
-
-
-def headers_from(
-    reader: LogReader, file: File, segment: Segment, offset: int, position: int, is_wanted: IsWanted
-) -> Iterator[tuple[int, BatchHeader]]:
-    """Positions and headers of the batches from `position` on, past damage; for other look-ups too. A bad batch may be due to a
-    wrong index entry: then all headers come again from the segment's start. Raises OSError, LookUpAbandoned.
-    """
-    is_start = position == 0
-    while True:
-        scan = segment.scan(file, begin=(offset, position))
-        for header in scan:
-            if not is_wanted():
-                raise LookUpAbandoned
-            yield scan.batch_position, header
-        if scan.error is not None:
-            raise scan.error
-        if scan.problem is None:
-            return
-        if not is_start:
-            is_start, offset, position = True, segment.base_offset, 0
-            continue
-        damaged = reader.register(file, segment, scan.position, scan.next_offset, scan.problem)
-        if damaged.resume_segment != segment.base_offset:
-            return
-        offset, position = damaged.until_offset, damaged.resume_position
 
 
 def _find_in_batch(
