@@ -185,9 +185,8 @@ def test_min_offsets_per_trigger() -> None:
     assert stream(minoffsetspertrigger="5", maxoffsetspertrigger="5").min_offsets_per_trigger == 5
     with pytest.raises(ConfigError, match=r"minOffsetsPerTrigger \(6\) must not exceed maxOffsetsPerTrigger \(5\)"):
         stream(minoffsetspertrigger="6", maxoffsetspertrigger="5")
-    assert (
-        batch(minoffsetspertrigger="5", maxtriggerdelay="1s").starting is OffsetSpec.EARLIEST
-    )  # as there, a batch read ignores them
+    # As there, a batch read ignores them.
+    assert batch(minoffsetspertrigger="5", maxtriggerdelay="1s").starting is OffsetSpec.EARLIEST
 
 
 @pytest.mark.parametrize(
