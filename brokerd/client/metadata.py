@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from brokerd.client.io.response_checks import checked_address, checked_topic, senseless
-from brokerd.errors import ConfigError, UnknownTopicIdError, WireError, fresh
+from brokerd.errors import ConfigError, UnknownTopicIdError, UnknownTopicOrPartitionError, WireError, fresh
+from brokerd.ids import TopicIdPartition
 from brokerd.wire.errors import from_proto
 from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import metadata_pb2
@@ -45,6 +46,14 @@ class TopicInfo:
     def partition_count(self) -> int:
         """Number of partitions."""
         return len(self.leaders)
+
+    def id_of(self, number: int) -> TopicIdPartition:
+        """A partition. Raises UnknownTopicOrPartitionError."""
+        if number >= self.partition_count:
+            raise UnknownTopicOrPartitionError(
+                f"topic '{self.name}' has no partition {number}, it has 0 to {self.partition_count - 1}"
+            )
+        return TopicIdPartition(self.topic_id, number)
 
 
 @dataclass(frozen=True, slots=True)

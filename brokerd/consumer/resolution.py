@@ -14,7 +14,7 @@ from brokerd.client.consumer.offsets import OffsetSpec, Wanted
 from brokerd.client.group_offsets import OffsetAndMetadata
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.consumer.core.assignment import NO_OFFSET, AssignedPartition, Begin, Gone
-from brokerd.errors import ClientError, NoOffsetForPartitionError, UnknownGroupError, UnknownTopicOrPartitionError, WireError, fresh
+from brokerd.errors import ClientError, NoOffsetForPartitionError, UnknownGroupError, WireError, fresh
 from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 
 _NONE = OffsetAndMetadata(NO_OFFSET)
@@ -158,12 +158,7 @@ async def ids_of(
             assert metadata is not None
             if tp.topic in metadata.errors:
                 raise metadata.errors[tp.topic]
-            topic = metadata.topics[tp.topic]
-            if tp.partition >= topic.partition_count:
-                raise UnknownTopicOrPartitionError(
-                    f"topic '{tp.topic}' has no partition {tp.partition}, it has 0 to {topic.partition_count - 1}"
-                )
-            id_tp = TopicIdPartition(topic.topic_id, tp.partition)
+            id_tp = metadata.topics[tp.topic].id_of(tp.partition)
         ids[tp] = id_tp
     return ids
 

@@ -19,8 +19,8 @@ from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.settings import by_name, from_mapping
 from brokerd.consumer.core.records import CONSUMED_SCHEMA, to_arrow
-from brokerd.errors import ConfigError, UnknownTopicOrPartitionError
-from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.errors import ConfigError
+from brokerd.ids import TopicPartition
 
 Bound = str | int | datetime.date
 
@@ -62,12 +62,7 @@ def read(
     with BlockingClient(reader, clock) as client:
         info = client.metadata([topic]).topic(topic)
         numbers = range(info.partition_count) if partitions is None else [checked_int(one, "partition") for one in partitions]
-        for number in numbers:
-            if number >= info.partition_count:
-                raise UnknownTopicOrPartitionError(
-                    f"topic '{topic}' has no partition {number}, it has 0 to {info.partition_count - 1}"
-                )
-        named = {TopicIdPartition(info.topic_id, number): topic for number in numbers}
+        named = {info.id_of(number): topic for number in numbers}
         ranges = bounds.ranges_of(client, named, first, last, reader.isolation_level)
     return TopicReader(topic, [one._replace(start_offset=min(one.start_offset, _until(one))) for one in ranges], schema, reader)
 
