@@ -21,9 +21,7 @@ class Page(NamedTuple):
     more: bool
 
 
-async def page_of(
-    known: Mapping[str, T], *, prefix: str, after: str, pauses: Pauses, is_wanted: Callable[[T], bool] = lambda _: True
-) -> Page:
+async def page_of(known: Mapping[str, T], *, prefix: str, after: str, pauses: Pauses, is_wanted: Callable[[T], bool]) -> Page:
     """The next names with a prefix. Never sorts more than a page and a piece. Those that go or come meanwhile may be left out."""
     found: list[str] = []
     names = list(known)

@@ -77,7 +77,7 @@ class Replica:
     """One partition's log, with the server's own state for it, and who waits for its ends. `core` is the log's: what requests ask
     for stands there."""
 
-    __slots__ = ("_waiters", "core", "counted_dirty_bytes", "crc_seed", "log", "progress")
+    __slots__ = ("core", "counted_dirty_bytes", "crc_seed", "log", "progress", "waiters")
 
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
@@ -85,16 +85,12 @@ class Replica:
         self.crc_seed = crc_seed(log.tp)
         self.progress = PartitionProgress()
         self.counted_dirty_bytes = 0  # what of the log's dirty bytes stands in the budget
-        self._waiters: defaultdict[LogEnd, Waiters] = defaultdict(Waiters)
-
-    def waiters(self, end: LogEnd) -> Waiters:
-        """The operations that wait for that end to move."""
-        return self._waiters[end]
+        self.waiters: defaultdict[LogEnd, Waiters] = defaultdict(Waiters)  # the operations that wait for an end to move
 
     def wake(self, ends: Iterable[LogEnd] = LogEnd) -> None:
         """Wakes whoever waits for these ends; for any of them after another change of the partition, as of its log start."""
         for end in ends:
-            waiters = self._waiters.get(end)
+            waiters = self.waiters.get(end)
             if waiters:
                 waiters.wake()
 

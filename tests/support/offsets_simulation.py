@@ -243,7 +243,7 @@ class Simulation:
         gone = len(self.gone)
         self.facts["waited"] += self.groups.decided.is_waiting(group)
         async with self.groups.settled(group) as table:
-            held = table.find(group)
+            held = table.groups.get(group)
             found = {tp: one for tp in held.partitions() if (one := held.offset(tp)) is not None} if held is not None else {}
         if len(self.gone) != gone:
             return self.fold(group)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from brokerd.errors import WireError
 from brokerd.groups.group import Group
-from brokerd.groups.model import CommittedOffset
 from brokerd.ids import TopicIdPartition
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
@@ -22,12 +21,13 @@ from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.security.topic_rights import Right
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.wire.errors import to_proto
-from brokerd.wire.v1 import offsets_pb2
+from brokerd.wire.v1.offsets_pb2 import FetchGroupOffsetsRequest as Request
+from brokerd.wire.v1.offsets_pb2 import FetchGroupOffsetsResponse as Response
 
 LISTED_MAX = 1_000
 
 
-def check(request: offsets_pb2.FetchGroupOffsetsRequest) -> None:
+def check(request: Request) -> None:
     """Checks the request as received. Raises MalformedError."""
     check_id("group_id", request.group_id)
     for entry in request.partitions:
@@ -36,52 +36,39 @@ def check(request: offsets_pb2.FetchGroupOffsetsRequest) -> None:
         raise malformed("after_topic_id", f"has {len(request.after_topic_id)} bytes, but must have {TOPIC_ID_BYTES} or none")
 
 
-async def handle(
-    broker: Broker, authorizer: TopicAuthorizer, request: offsets_pb2.FetchGroupOffsetsRequest
-) -> offsets_pb2.FetchGroupOffsetsResponse:
+async def handle(broker: Broker, authorizer: TopicAuthorizer, request: Request) -> Response:
     """One result per partition asked, in the same order; or a page of all."""
     broker.require_ready()
-    response = offsets_pb2.FetchGroupOffsetsResponse()
+    response = Response()
     try:
         authorizer.require_group(request.group_id)
         async with broker.groups.settled(request.group_id) as table:
-            await _add(broker, authorizer, request, table.groups.get(request.group_id), response)
+            group = table.groups.get(request.group_id)
+            if request.partitions:
+                await _add_asked(broker, request, group, response)
+            elif group is not None:
+                _add_page(authorizer, request, group, response)
     except WireError as error:
         refused = [offset_result(TopicIdPartition(one.topic_id, one.partition), None) for one in request.partitions]
-        return offsets_pb2.FetchGroupOffsetsResponse(error=to_proto(error), results=refused)
+        return Response(error=to_proto(error), results=refused)
     return response
 
 
-async def _add(
-    broker: Broker,
-    authorizer: TopicAuthorizer,
-    request: offsets_pb2.FetchGroupOffsetsRequest,
-    group: Group | None,
-    response: offsets_pb2.FetchGroupOffsetsResponse,
-) -> None:
-    if request.partitions:
-        asked = [TopicIdPartition(one.topic_id, one.partition) for one in request.partitions]
-        pauses = Pauses(broker.turns)
-        for tp, committed in [(tp, group.offset(tp) if group is not None else None) for tp in asked]:  # of one moment
-            await pauses.after()
-            response.results.append(_asked(broker, tp, committed))
-    elif group is not None:
-        after = TopicIdPartition(request.after_topic_id, request.after_partition)
-        _add_page(authorizer, group, after if request.after_topic_id else None, response)
+async def _add_asked(broker: Broker, request: Request, group: Group | None, response: Response) -> None:
+    asked = [TopicIdPartition(one.topic_id, one.partition) for one in request.partitions]
+    pauses = Pauses(broker.turns)
+    for tp, committed in [(tp, group.offset(tp) if group is not None else None) for tp in asked]:  # of one moment
+        await pauses.after()
+        result = offset_result(tp, committed)
+        try:
+            check_history(broker.replicas.replica(tp).core, committed)
+        except WireError as error:
+            result.error.CopyFrom(to_proto(error))
+        response.results.append(result)
 
 
-def _asked(broker: Broker, tp: TopicIdPartition, committed: CommittedOffset | None) -> offsets_pb2.PartitionGroupOffset:
-    result = offset_result(tp, committed)
-    try:
-        check_history(broker.replicas.replica(tp).core, committed)
-    except WireError as error:
-        result.error.CopyFrom(to_proto(error))
-    return result
-
-
-def _add_page(
-    authorizer: TopicAuthorizer, group: Group, after: TopicIdPartition | None, response: offsets_pb2.FetchGroupOffsetsResponse
-) -> None:
+def _add_page(authorizer: TopicAuthorizer, request: Request, group: Group, response: Response) -> None:
+    after = TopicIdPartition(request.after_topic_id, request.after_partition) if request.after_topic_id else None
     for tp in group.partitions(after):
         if authorizer.refuse_id(Right.READ, tp.topic_id) is not None:
             continue

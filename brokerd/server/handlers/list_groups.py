@@ -7,10 +7,7 @@ Behaviour
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from brokerd.errors import WireError
-from brokerd.groups.group import Group
 from brokerd.server.broker import Broker
 from brokerd.server.fields import check_text
 from brokerd.server.groups.views import listing
@@ -34,23 +31,20 @@ async def handle(
     broker.require_ready()
     try:
         async with broker.groups.settled() as table:
-            groups = table.groups if authorizer.may_use_groups else {}
-            return await _page(groups, authorizer, request, Pauses(broker.turns))
+            groups, pauses = table.groups if authorizer.may_use_groups else {}, Pauses(broker.turns)
+            page = await page_of(
+                groups,
+                prefix=request.prefix,
+                after=request.after,
+                pauses=pauses,
+                is_wanted=lambda group: authorizer.may_use_group(group.group_id),
+            )
+            response = offsets_pb2.ListGroupsResponse(more=page.more)
+            for group_id in page.names:
+                await pauses.after()
+                group = groups.get(group_id)
+                if group is not None:  # not gone meanwhile
+                    response.groups.append(listing(group))
     except WireError as error:
         return offsets_pb2.ListGroupsResponse(error=to_proto(error))
-
-
-async def _page(
-    groups: Mapping[str, Group], authorizer: TopicAuthorizer, request: offsets_pb2.ListGroupsRequest, pauses: Pauses
-) -> offsets_pb2.ListGroupsResponse:
-    def is_allowed(group: Group) -> bool:
-        return authorizer.may_use_group(group.group_id)
-
-    page = await page_of(groups, prefix=request.prefix, after=request.after, pauses=pauses, is_wanted=is_allowed)
-    response = offsets_pb2.ListGroupsResponse(more=page.more)
-    for group_id in page.names:
-        await pauses.after()
-        group = groups.get(group_id)
-        if group is not None:  # not gone meanwhile
-            response.groups.append(listing(group))
     return response

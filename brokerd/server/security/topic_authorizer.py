@@ -86,7 +86,7 @@ class TopicAuthorizer:
     @property
     def administers_everything(self) -> bool:
         """True if the principal has ADMIN on every topic: what belongs to other principals is its business too."""
-        return self.is_unlimited or self._rights.administers_everything
+        return self._rights.administers_everything
 
     def refuse_name(self, right: Right | None, name: str) -> WireError | None:
         """The error for using `right` (None: seeing) on a topic by name; None if it is allowed."""
@@ -123,11 +123,11 @@ class TopicAuthorizer:
     @property
     def may_use_groups(self) -> bool:
         """True if there may be a group that the principal may use."""
-        return self.is_unlimited or self._rights.allows_groups
+        return self._rights.allows_groups
 
     def may_use_group(self, group_id: str) -> bool:
         """True if the principal may commit, read, list and delete the offsets of the group, whether there is one or not."""
-        return self.is_unlimited or self._rights.allows_group(group_id)
+        return self._rights.allows_group(group_id)
 
     def require_group(self, group_id: str) -> None:
         """Raises GroupAuthorizationFailedError for a group that the principal may not use, whether there is one or not."""

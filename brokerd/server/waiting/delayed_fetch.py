@@ -47,7 +47,7 @@ class DelayedFetch(DelayedOperation):
     def __init__(
         self, expiry_ms: int, partitions: list[ParkedPartition], *, end: LogEnd, min_bytes: int, on_done: Callable[[], None]
     ) -> None:
-        super().__init__(expiry_ms, [partition.replica.waiters(end) for partition in partitions])
+        super().__init__(expiry_ms, [partition.replica.waiters[end] for partition in partitions])
         self._partitions = partitions
         self._log_end = end
         self._min_bytes = min_bytes

@@ -34,7 +34,7 @@ class DelayedProduce(DelayedOperation):
 
     def __init__(self, expiry_ms: int, awaited: list[Awaited], settled: asyncio.Future[None]) -> None:
         """At least one batch is awaited. `settled` is done once the operation is complete; not if it is cancelled."""
-        super().__init__(expiry_ms, [one.replica.waiters(LogEnd.HIGH_WATERMARK) for one in awaited])
+        super().__init__(expiry_ms, [one.replica.waiters[LogEnd.HIGH_WATERMARK] for one in awaited])
         self._unsettled = dict(enumerate(awaited))
         self.settled = settled
         self.errors: dict[int, WireError] = {}  # by index in the request
