@@ -5,9 +5,9 @@ is corrected. How much time passes while the machine is up, asleep or not, the b
 the next. So the log time does not follow a jump of the wall clock, and a batch is as old as it is, whatever the clock said when it
 came: its header holds the wall clock's time and how far that was ahead of the log time.
 
-How long the machine was off, only the wall clock says. More than an hour is believed gradually, within a day: a clock that is wrong
-after a boot deletes little before it is noticed, and its correction takes back what is not yet believed, also at a later boot. Of
-a clock that was behind and is not at the next boot, only the rest is a pause.
+How long the machine was off, only the wall clock says. More than an hour is believed gradually, within a day, or a month in a day: a
+clock that is wrong after a boot deletes little before it is noticed, and its correction takes back what is not yet believed, also
+at a later boot. Of a clock that was behind and is not at the next boot, only the rest is a pause.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import NamedTuple
 SLACK_MS = 300_000  # ordinary clock adjustments are smaller, and are followed
 START_SLACK_MS = 3_600_000  # a pause that is believed at once
 _MADE_UP_WITHIN_MS = 86_400_000
+_RATE_MAX = 30  # of a longer pause, a month in a day
+_FIRST_MS = 1_577_836_800_000  # 2020: a clock before is wrong
 
 
 class NotedTime(NamedTuple):
@@ -47,7 +49,7 @@ class LogTime:
                 self._boot_ms = noted.boot_ms
             else:
                 self._pause(wall_ms)
-            self._rate = max(self._owed_ms / _MADE_UP_WITHIN_MS, 1.0)
+            self._rate = max(min(self._owed_ms / _MADE_UP_WITHIN_MS, _RATE_MAX), 1.0)
         self.now(boot_ms=boot_ms, wall_ms=wall_ms)
 
     def now(self, *, boot_ms: int, wall_ms: int) -> int:
@@ -77,11 +79,14 @@ class LogTime:
     def _pause(self, wall_ms: int) -> None:
         """The machine was off since the time was noted, for as long as the wall clock says."""
         off_ms = wall_ms - self._wall_ms
+        is_from_the_first = max(self._wall_ms, self._wall_ms - self.ahead_ms) < _FIRST_MS  # behind, and so is the log time
+        behind_ms = off_ms if is_from_the_first else self._owed_ms - self.ahead_ms
         self._wall_ms = wall_ms
-        if off_ms > START_SLACK_MS:  # a clock that was behind has been corrected, as far as it was
-            corrected_ms = min(max(self._owed_ms - self.ahead_ms, 0), off_ms)
+        if off_ms > START_SLACK_MS and behind_ms > 0:  # the clock has been corrected, as far as it was behind
+            corrected_ms = min(behind_ms, off_ms)
             self.ahead_ms += corrected_ms
             off_ms -= corrected_ms
+            self._say(corrected_ms, "do not count that")
         if off_ms < 0:  # the clock is behind: nobody knows how long
             self.ahead_ms += off_ms
             self._owed_ms = max(self._owed_ms + off_ms, 0)
@@ -91,7 +96,8 @@ class LogTime:
         if off_ms < -SLACK_MS:
             self._say(off_ms, "do not count that")
         elif off_ms > START_SLACK_MS:
-            self._say(off_ms, f"count that gradually, within {timedelta(milliseconds=min(off_ms, _MADE_UP_WITHIN_MS))}")
+            within_ms = max(min(off_ms, _MADE_UP_WITHIN_MS), off_ms // _RATE_MAX)
+            self._say(off_ms, f"count that gradually, within {timedelta(milliseconds=within_ms)}")
 
     def _say(self, jump_ms: int, what: str) -> None:
         side = "ahead of" if jump_ms > 0 else "behind"
