@@ -5,8 +5,8 @@ is corrected. How much time passes while the machine is up, asleep or not, the b
 the next. So the log time does not follow a jump of the wall clock, and a batch is as old as it is, whatever the clock said when it
 came: its header holds the wall clock's time and how far that was ahead of the log time.
 
-How long the machine was off, only the wall clock says. More than an hour is believed gradually, within a day, or a month in a day: a
-clock that is wrong after a boot deletes little before it is noticed, and its correction takes back what is not yet believed, also
+How long the machine was off, only the wall clock says. More than an hour is believed gradually, within a day, or a month in a day:
+a clock that is wrong after a boot deletes little before it is noticed, and its correction takes back what is not yet believed, also
 at a later boot. Of a clock that was behind and is not at the next boot, only the rest is a pause.
 """
 
