@@ -10,6 +10,7 @@ from brokerd.clock import Clock
 from brokerd.config.settings import INT32_MAX
 from brokerd.datadir.log_time import LogTime, NotedTime
 from brokerd.datadir.node_state import read_clock, write_clock
+from brokerd.datadir.steps import Job
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.storage.files import Files
 
@@ -51,10 +52,15 @@ class DirectoryTime:
             logger.warning("%s", news)
         return now_ms
 
-    def note(self) -> None:
-        """Remembers the time in the directory; on a full disk an older one must do."""
-        with contextlib.suppress(OSError):
-            write_clock(self._files, self._time.noted())
+    def note(self) -> Job:
+        """Remembers the time of this call in the directory, once the job runs; on a full disk an older one must do."""
+        noted = self._time.noted()
+
+        def write() -> None:
+            with contextlib.suppress(OSError):
+                write_clock(self._files, noted)
+
+        return write
 
     def _begin(self, noted: NotedTime | None) -> LogTime:
         clock = self._clock

@@ -221,7 +221,7 @@ class LogManager:
     def _close_logs(self) -> None:
         clean = end_logs(self._files, self._logs.values())
         self.time.now_ms()
-        self.time.note()
+        self.time.note()()
         try:
             with contextlib.suppress(OSError):  # an older one is still true
                 self.write_checkpoint()
@@ -327,7 +327,7 @@ class LogManager:
         if self._read_only_reason:
             return 0
         now = self.time.now_ms()
-        yield self.time.note
+        yield self.time.note()
         return (yield from self._retire(list(self._logs.values()), now))
 
     def _retire(self, logs: Sequence[PartitionLog], now_ms: int) -> Steps[int]:

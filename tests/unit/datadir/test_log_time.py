@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from brokerd.datadir.log_time import SLACK_MS, START_SLACK_MS, LogTime, NotedTime
+from brokerd.datadir.node_state import read_clock
 from brokerd.ids import ProducerIdAndEpoch
 from tests.support.build import append, first_log, open_manager
 from tests.support.clock import START_WALL_MS, ManualClock
@@ -284,6 +285,19 @@ def test_a_start_days_behind_that_is_corrected_and_restarted_deletes_nothing_you
     manager, _ = open_manager(files, behind, log_retention_ms=DAY_MS)
     assert manager.retention_pass() == 0
     assert len(first_log(manager).core.producers) == 1
+
+
+def test_the_noted_time_is_of_one_moment() -> None:
+    """It is written in a thread, while appends go on: a half of a jump would be believed after a restart."""
+    files, clock = MemoryFiles(), ManualClock()
+    manager, _ = open_manager(files, clock, **SETTINGS)
+    steps = manager.retire()
+    job = next(steps)
+    before = NotedTime(clock.wall_ms(), 0, 0, clock.boot_id(), clock.boot_ms())
+    clock.jump_wall(DAY_MS)
+    manager.time.stamp_ms()
+    job()
+    assert read_clock(files) == before
 
 
 def test_what_was_appended_in_1970_lives_as_long_as_it_should() -> None:
