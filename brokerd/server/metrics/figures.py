@@ -119,7 +119,8 @@ def group_figures(table: GroupTable, logs: LogManager, limit: int) -> tuple[Grou
     groups = table.groups.values()
     counts = Counter[str]()
     for group in groups:
-        counts[group.principal] += sum(1 for _ in group.partitions(count_of=logs.topics.count_of))
+        partitions = group.partitions(count_of=logs.topics.count_of)
+        counts[group.principal] += sum(1 for _ in itertools.islice(partitions, limit - counts[group.principal]))
     left = equal_shares(counts, limit)
     for group in groups:
         for tp in itertools.islice(group.partitions(count_of=logs.topics.count_of), left[group.principal]):

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from brokerd.datadir.log_manager import LogManager
+from brokerd.groups.group_table import GroupTable, Limits
+from brokerd.groups.model import CommittedOffset
+from brokerd.ids import TopicIdPartition
 from brokerd.server.metrics.collector import Gauge, Snapshot, render
 from brokerd.server.metrics.counters import SECONDS, Counters, Histogram, Phase, Traffic
-from brokerd.server.metrics.figures import PartitionFigures, TopicFigures, disk_figures, equal_shares
+from brokerd.server.metrics.figures import PartitionFigures, TopicFigures, disk_figures, equal_shares, group_figures
+from brokerd.sharing.shares import Shares
 
 
 def test_a_histogram_counts_as_by_hand() -> None:
@@ -105,3 +112,20 @@ def test_figures_of_the_disk(tmp_path: Path) -> None:
 )
 def test_nobody_takes_the_figures_of_others(wanted: dict[str, int], limit: int, expected: dict[str, int]) -> None:
     assert equal_shares(wanted, limit) == expected
+
+
+def test_groups_beyond_the_limit_are_not_even_counted() -> None:
+    """Thousands of groups of a topic with thousands of partitions would hold up everything else."""
+    asked: list[bytes] = []
+
+    def count_of(topic_id: bytes) -> int:
+        asked.append(topic_id)
+        return 1_000
+
+    table = GroupTable(Limits(Shares(1_000), Shares(1_000)))
+    for number in range(100):
+        offsets = {TopicIdPartition(bytes(16), 0): CommittedOffset(0, -1, "", 1)}
+        table.apply(table.commit(f"g{number}", "ann", offsets))
+    logs = SimpleNamespace(topics=SimpleNamespace(count_of=count_of), get=lambda _: None)
+    group_figures(table, cast("LogManager", logs), 10)
+    assert len(asked) == 2, "one group has all that there is room for: it is counted, and shown"
