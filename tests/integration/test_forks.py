@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
 from brokerd.config.client import ClientConfig
 from tests.support.daemon import DaemonProcess
@@ -88,10 +89,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
 
 @contextlib.contextmanager
 def broker_with_topic(directory: Path) -> Iterator[DaemonProcess]:
-    """A running one."""
+    """A running one, with a topic that has a record."""
     with DaemonProcess(directory / "data") as broker:
         with BlockingClient(ClientConfig(bootstrap_servers=broker.address)) as client:
             client.create_topic("forks", 1)
+        with Producer(bootstrap_servers=broker.address) as producer:
+            producer.send("forks", b"x").result()  # which consumers wait for
         yield broker
 
 
