@@ -72,7 +72,7 @@ class Searched(Protocol):
 
 
 class LookUp(NamedTuple):
-    """What a look-up needs: the log, its files, and whether its caller is there still."""
+    """The log that is looked through, its files, and whether the caller is there still."""
 
     log: Searched
     reader: LogReader
