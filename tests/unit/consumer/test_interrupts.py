@@ -46,6 +46,7 @@ def handler_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("consumer-handler-")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_ids", [False, True])
 def test_an_interrupt_of_processing_loses_nothing(
     broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_ids: bool
