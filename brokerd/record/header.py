@@ -208,7 +208,14 @@ def produced_header(data: pa.Buffer, seed: int) -> BatchHeader:
 def _check_client_fields(header: BatchHeader) -> None:
     """Checks that fields reserved for the leader are zero, that counts agree and that no unknown bits are set. Raises
     InvalidRequestError."""
-    if header.stamp_flags or header.base_offset or header.append_timestamp or header.leader_epoch or any(header[-2:]):
+    if (
+        header.stamp_flags
+        or header.base_offset
+        or header.append_timestamp
+        or header.leader_epoch
+        or header.leader_epoch_id
+        or header.clock_ahead_s
+    ):
         raise InvalidRequestError(
             "stamp_flags, base_offset, append_timestamp, leader_epoch, leader_epoch_id and clock_ahead_s must be 0 in a client's "
             "batch"
