@@ -54,14 +54,20 @@ def test_one_connection_too_many_is_closed_and_gets_in_when_another_leaves(runni
 
 
 @pytest.mark.parametrize("settings", [{"connections_max_idle_ms": 1_000}], indirect=True)
-def test_an_idle_connection_is_closed_and_opened_again_by_the_next_call(running: RunningDaemon, client: RawClient) -> None:
-    states: list[grpc.ChannelConnectivity] = []
-    channel: Any = client.channel
-    channel.subscribe(states.append)
-    # gRPC looks at a channel's state now and then: one that did not last is not told, so the channel is used until it is.
-    wait_until(lambda: is_served(client) and grpc.ChannelConnectivity.READY in states)
-    wait_until(lambda: states[-1] is grpc.ChannelConnectivity.IDLE)
-    wait_until(lambda: is_served(client), what="another connection")
+def test_an_idle_connection_is_closed_and_opened_again_by_the_next_call(running: RunningDaemon) -> None:
+    path, request = UNARY["GetServerInfo"].path, metadata_pb2.GetServerInfoRequest().SerializeToString()
+
+    async def call_wait_and_call() -> None:
+        async with grpc.aio.insecure_channel(running.address) as channel:
+            get_server_info: Any = channel.unary_unary(path)
+            await get_server_info(request)
+            assert channel.get_state() is grpc.ChannelConnectivity.READY
+            await channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
+            assert channel.get_state() is grpc.ChannelConnectivity.IDLE
+            await get_server_info(request)
+
+    with closing(LoopThread()) as loop_thread:
+        loop_thread.run(asyncio.wait_for(call_wait_and_call(), DEADLINE_S))
 
 
 def test_a_client_has_more_streams_than_a_connection_and_calls_beside_them(running: RunningDaemon, client: RawClient) -> None:
