@@ -8,19 +8,18 @@ them, so a start tells by it what is left to do. Until then nothing else is deci
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from brokerd.groups.group import Group
-from brokerd.groups.group_table import GroupTable, Limits
-from brokerd.groups.model import CommittedOffset, LogEntry, OffsetsCommitted
+from brokerd.groups.group_table import Group, GroupTable, Limits
 from brokerd.ids import TopicIdPartition
+from brokerd.wire.v1.group_log_pb2 import CommittedOffset, GroupLogRecord
 
 
 class _Waiting(NamedTuple):
-    """A decided entry, and what is kept free for it."""
+    """A decided record, and what is kept free for it."""
 
-    entry: LogEntry
+    record: GroupLogRecord
     groups: int
     slots: int
 
@@ -44,45 +43,46 @@ class Decided:
     @property
     def last(self) -> int:
         """The newest number."""
-        return max(self._table.decision, self._waiting[-1].entry.decision if self._waiting else 0)
+        return max(self._table.decision, self._waiting[-1].record.decision if self._waiting else 0)
 
     def decide(
         self,
         group_id: str,
         principal: str,
-        offsets: Mapping[TopicIdPartition, CommittedOffset],
+        offsets: Collection[CommittedOffset],
         expected: Mapping[TopicIdPartition, int],
-    ) -> LogEntry:
+    ) -> GroupLogRecord:
         """The offsets as the record of a commit holds them; nothing of the group is waiting. Raises as GroupTable.commit does."""
         assert not self.is_waiting(group_id), "what is decided goes first"
-        return self._table.commit(group_id, principal, offsets, expected)._replace(decision=self.last + 1)
+        record = self._table.commit(group_id, principal, offsets, expected)
+        record.decision = self.last + 1
+        return record
 
-    def add(self, entry: LogEntry) -> None:
+    def add(self, record: GroupLogRecord) -> None:
         """A record of a commit holds these; passed over if the table has them. In the order of their numbers."""
-        assert isinstance(entry.event, OffsetsCommitted)
-        if entry.decision <= self._table.decision:
+        if record.decision <= self._table.decision:
             return
-        group = self._table.groups.get(entry.group_id)
-        slots = max(0, (group or Group(entry.group_id, entry.principal)).added_slots(entry.event.offsets))
-        waiting = _Waiting(entry, int(group is None), slots)
+        group = self._table.groups.get(record.group_id)
+        added = (group or Group(record.group_id, record.principal)).added_slots(record.offsets_committed.offsets)
+        waiting = _Waiting(record, int(group is None), max(0, added))
         self._keep_free(waiting, 1)
         self._waiting.append(waiting)
-        self._by_group[entry.group_id] += 1
+        self._by_group[record.group_id] += 1
 
-    def due(self, last: int) -> Sequence[LogEntry]:
-        """The entries that are waiting up to this number, in order."""
-        return [one.entry for one in self._waiting if one.entry.decision <= last]
+    def due(self, last: int) -> Sequence[GroupLogRecord]:
+        """The records that are waiting up to this number, in order."""
+        return [one.record for one in self._waiting if one.record.decision <= last]
 
-    def apply(self, entry: LogEntry, recorded: LogEntry) -> None:
-        """The first one that is waiting stands in the log of the groups, as `recorded`: perhaps without topics that are gone."""
+    def apply(self, record: GroupLogRecord, written: GroupLogRecord) -> None:
+        """The first one that is waiting is in the log of the groups, as `written`: perhaps without topics that are gone."""
         waiting = self._waiting.popleft()
-        assert waiting.entry is entry, "in their order"
-        self._by_group[entry.group_id] -= 1
-        if not self._by_group[entry.group_id]:
-            del self._by_group[entry.group_id]
+        assert waiting.record is record, "in their order"
+        self._by_group[record.group_id] -= 1
+        if not self._by_group[record.group_id]:
+            del self._by_group[record.group_id]
         self._keep_free(waiting, -1)
-        self._table.apply(recorded)
+        self._table.apply(written)
 
     def _keep_free(self, waiting: _Waiting, sign: int) -> None:
-        self._limits.groups.add(waiting.entry.principal, sign * waiting.groups)
-        self._limits.offsets.add(waiting.entry.principal, sign * waiting.slots)
+        self._limits.groups.add(waiting.record.principal, sign * waiting.groups)
+        self._limits.offsets.add(waiting.record.principal, sign * waiting.slots)

@@ -1,46 +1,123 @@
 """All groups: whom they count for, how many there may be, when they expire, and the state as a fold of the log.
 
-A decision changes nothing (`commit`, `delete`, `delete_offsets`, `expired`). The caller appends the event's record to the log and
+A decision changes nothing (`commit`, `renew`, `delete`, `delete_offsets`, `expired`). The caller appends the record to the log and
 calls `apply` at once; it answers when the record is durable.
 
-A record says what holds from then on, whatever stood before: so the log is compacted by writing everything that holds once more
-(`pieces`), between later commits or not, and giving up all that stands before. Deleted topics need no record: their ids never
-come back, and `keep_topics` leaves them out at the next start.
+A record says what holds from then on, whatever was before: so the log is compacted by writing everything that holds once more
+(`pieces`), between later commits or not, and giving up all that is before. Deleted topics need no record: their ids never come
+back, and `keep_topics` leaves them out at the next start.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from brokerd.errors import Fate, PolicyViolationError, ProducerFencedError, UnknownGroupError
-from brokerd.groups.group import Group
-from brokerd.groups.model import NO_OFFSET, CommittedOffset, GroupDeleted, LogEntry, OffsetsCommitted, OffsetsDeleted
+from brokerd.groups.records import group_deleted, offsets_committed, offsets_deleted
 from brokerd.ids import TopicIdPartition
+from brokerd.sharing.shares import Shares
+from brokerd.wire.v1.group_log_pb2 import CommittedOffset, GroupLogRecord, OffsetsDeleted
 
+METADATA_MAX_BYTES = 4_096
+NO_OFFSET = -1  # of a partition that the group has none of
 PIECE_SLOTS = 500  # of one piece of the state: 350 KiB at most
+_METADATA_BYTES_PER_SLOT = 256
 _CHUNK = 50  # partitions of one group in a record of it
 NameOf = Callable[[TopicIdPartition], str]
 
 
-class Slots(Protocol):
-    """A limited number of slots, and how many of them each principal has."""
-
-    def has_room(self, principal: str, count: int) -> bool:
-        """True if the principal may take `count` more."""
-        ...
-
-    def add(self, principal: str, count: int) -> None:
-        """Takes `count` slots, or returns them if negative."""
-        ...
-
-
 class Limits(NamedTuple):
-    """Limits of a table. The slots are its own."""
+    """Limits of a table."""
 
-    groups: Slots
-    offsets: Slots
+    groups: Shares
+    offsets: Shares
+
+
+def partition_of(committed: CommittedOffset) -> TopicIdPartition:
+    """The partition that an offset is of."""
+    return TopicIdPartition(committed.topic_id, committed.partition)
+
+
+def slots_of(committed: CommittedOffset | None) -> int:
+    """Slots of max.group.offsets: one, and one more for each 256 bytes of metadata; 0 for no offset."""
+    if committed is None:
+        return 0
+    return 1 + len(committed.metadata.encode()) // _METADATA_BYTES_PER_SLOT if committed.metadata else 1
+
+
+class Group:
+    """One group: its offsets, by topic and partition. Only the table changes it."""
+
+    __slots__ = ("_topics", "commit_timestamp", "count", "group_id", "last_commit_ms", "principal", "slots")
+
+    def __init__(self, group_id: str, principal: str) -> None:
+        self.group_id = group_id
+        self.principal = principal
+        self.count = 0  # partitions that have an offset
+        self.slots = 0
+        self.last_commit_ms = 0  # log time
+        self.commit_timestamp = 0  # of the same commit, wall clock
+        self._topics: dict[bytes, dict[int, CommittedOffset]] = {}
+
+    def offset(self, tp: TopicIdPartition) -> CommittedOffset | None:
+        """The offset of one partition."""
+        partitions = self._topics.get(tp.topic_id)
+        return partitions.get(tp.partition) if partitions is not None else None
+
+    def partitions(
+        self, after: TopicIdPartition | None = None, count_of: Callable[[bytes], int] = lambda _: 0
+    ) -> Iterator[TopicIdPartition]:
+        """Partitions that have an offset, by topic id and number; those after one of them. With `count_of`, how many partitions a
+        topic has, also the others of these topics. Not to be changed meanwhile."""
+        topic_ids = sorted(self._topics)
+        for topic_id in topic_ids[bisect_left(topic_ids, after.topic_id) if after is not None else 0 :]:
+            for partition in sorted(self._topics[topic_id].keys() | range(count_of(topic_id))):
+                tp = TopicIdPartition(topic_id, partition)
+                if after is None or tp > after:
+                    yield tp
+
+    def offsets(self) -> Iterator[CommittedOffset]:
+        """All offsets, by topic id and partition."""
+        return (self._topics[tp.topic_id][tp.partition] for tp in self.partitions())
+
+    def topic_ids(self) -> Collection[bytes]:
+        """Topics that it has an offset of."""
+        return self._topics.keys()
+
+    def added_slots(self, offsets: Iterable[CommittedOffset]) -> int:
+        """How many more slots it would take with these."""
+        return sum(slots_of(one) - slots_of(self.offset(partition_of(one))) for one in offsets)
+
+    def put(self, offsets: Iterable[CommittedOffset]) -> None:
+        """Takes offsets, new or newer. Each is copied: a part of a record would keep all of the record in memory."""
+        for one in offsets:
+            committed = CommittedOffset()
+            committed.CopyFrom(one)
+            partitions = self._topics.setdefault(committed.topic_id, {})
+            before = partitions.get(committed.partition)
+            self.count += before is None
+            self.slots += slots_of(committed) - slots_of(before)
+            partitions[committed.partition] = committed
+            log_time = committed.timestamp - committed.clock_ahead_ms
+            if log_time >= self.last_commit_ms:
+                self.last_commit_ms, self.commit_timestamp = log_time, committed.timestamp
+
+    def drop(self, tps: Iterable[TopicIdPartition]) -> None:
+        """Forgets offsets; partitions without one are passed over."""
+        for topic_id, partition in tps:
+            partitions = self._topics.get(topic_id, {})
+            before = partitions.pop(partition, None)
+            self.count -= before is not None
+            self.slots -= slots_of(before)
+            if before is not None and not partitions:
+                del self._topics[topic_id]
+
+    def drop_topic(self, topic_id: bytes) -> None:
+        """Forgets all offsets of one topic."""
+        self.drop([TopicIdPartition(topic_id, partition) for partition in self._topics.get(topic_id, {})])
 
 
 class GroupTable:
@@ -74,12 +151,12 @@ class GroupTable:
         self,
         group_id: str,
         principal: str,
-        offsets: Mapping[TopicIdPartition, CommittedOffset],
+        offsets: Collection[CommittedOffset],
         expected: Mapping[TopicIdPartition, int] | None = None,
-    ) -> LogEntry:
-        """The entry that records these offsets. `expected`: what the group has now, NO_OFFSET for none, or the caller's input is
-        another's. A new group counts for `principal`. Raises PolicyViolationError, ProducerFencedError; UnknownGroupError where the
-        group has none any more.
+    ) -> GroupLogRecord:
+        """The record of these offsets. `expected`: what the group has now, NO_OFFSET for none, or the caller's input is another's.
+        A new group counts for `principal`. Raises PolicyViolationError, ProducerFencedError; UnknownGroupError where the group has
+        none any more.
         """
         group = self._groups.get(group_id)
         _check_expected(group_id, group, expected or {}, self._name_of)
@@ -95,62 +172,64 @@ class GroupTable:
                 f"group {group_id!r}: max.group.offsets leaves no room for {added} more (a partition's offset, and each 256 bytes "
                 "of its metadata): delete groups that are not used (brokerd groups delete), or raise the limit"
             )
-        return LogEntry(group_id, owner, OffsetsCommitted(offsets))
+        return offsets_committed(group_id, owner, offsets)
 
-    def renew(self, group_id: str, now_ms: int, ahead_ms: int) -> LogEntry:
-        """The entry that makes some of a group's offsets as young as a commit, and so the group. Raises UnknownGroupError."""
+    def renew(self, group_id: str, now_ms: int, ahead_ms: int) -> GroupLogRecord:
+        """The record that makes some of a group's offsets as young as a commit, and so the group. Raises UnknownGroupError."""
         group = self.required(group_id)
-        young = {
-            tp: committed._replace(timestamp=now_ms, clock_ahead=ahead_ms)
-            for tp in itertools.islice(group.partitions(), _CHUNK)
-            if (committed := group.offset(tp)) is not None
-        }
-        return LogEntry(group_id, group.principal, OffsetsCommitted(young))
+        record = offsets_committed(group_id, group.principal, itertools.islice(group.offsets(), _CHUNK))
+        for committed in record.offsets_committed.offsets:
+            committed.timestamp, committed.clock_ahead_ms = now_ms, ahead_ms
+        return record
 
-    def delete(self, group_id: str) -> LogEntry:
-        """The entry that forgets a group. Raises UnknownGroupError."""
+    def delete(self, group_id: str) -> GroupLogRecord:
+        """The record that forgets a group. Raises UnknownGroupError."""
+        return group_deleted(group_id, self.required(group_id).principal)
+
+    def delete_offsets(self, group_id: str, tps: Iterable[TopicIdPartition]) -> GroupLogRecord:
+        """The record that forgets some offsets, of partitions that have one. Raises as `delete` does."""
         group = self.required(group_id)
-        return LogEntry(group_id, group.principal, GroupDeleted())
+        deleted = OffsetsDeleted()
+        for tp in dict.fromkeys(tps):
+            if group.offset(tp) is not None:
+                deleted.partitions.add(topic_id=tp.topic_id, partition=tp.partition)
+        return offsets_deleted(group_id, group.principal, deleted)
 
-    def delete_offsets(self, group_id: str, tps: Iterable[TopicIdPartition]) -> LogEntry:
-        """The entry that forgets some offsets, of partitions that have one. Raises as `delete` does."""
-        group = self.required(group_id)
-        known = tuple(tp for tp in dict.fromkeys(tps) if group.offset(tp) is not None)
-        return LogEntry(group_id, group.principal, OffsetsDeleted(known))
-
-    def expired(self, before_ms: int) -> Iterator[LogEntry]:
-        """The entries that forget the groups whose last commit was before `before_ms`, a log time. Each is as of the moment when it
+    def expired(self, before_ms: int) -> Iterator[GroupLogRecord]:
+        """The records that forget the groups whose last commit was before `before_ms`, a log time. Each is as of the moment when it
         is asked for, and is to be appended at once; others may commit in between.
         """
         for group in list(self._groups.values()):
             if group.last_commit_ms < before_ms and self._groups.get(group.group_id) is group:  # not gone, and made again since
-                yield LogEntry(group.group_id, group.principal, GroupDeleted())
+                yield group_deleted(group.group_id, group.principal)
 
-    # Events of the log
+    # The log
 
-    def apply(self, entry: LogEntry) -> None:
-        """Takes an entry that stands in the log."""
-        group_id, principal, event, decision = entry
-        self.decision = max(self.decision, decision)
+    def apply(self, record: GroupLogRecord) -> None:
+        """Takes a record that is in the log."""
+        group_id, principal = record.group_id, record.principal
+        self.decision = max(self.decision, record.decision)
         group = self._groups.get(group_id)
-        if isinstance(event, OffsetsCommitted) and not event.offsets:
-            return  # their topics are gone, or it says the number alone
-        if isinstance(event, OffsetsCommitted):
+        if record.HasField("offsets_committed"):
+            offsets = record.offsets_committed.offsets
+            if not offsets:
+                return  # their topics are gone, or it says the number alone
             if group is not None and group.principal != principal:  # it was gone with its topics, which leaves no record
                 self._change(group, lambda known: known.drop(list(known.partitions())))
                 group = None
             if group is None:
                 group = self._groups[group_id] = Group(group_id, principal)
                 self._limits.groups.add(principal, 1)
-            self._change(group, lambda known: known.put(event.offsets))
-        elif group is not None and isinstance(event, OffsetsDeleted):
-            self._change(group, lambda known: known.drop(event.partitions))
+            self._change(group, lambda known: known.put(offsets))
+        elif group is not None and record.HasField("offsets_deleted"):
+            tps = [TopicIdPartition(one.topic_id, one.partition) for one in record.offsets_deleted.partitions]
+            self._change(group, lambda known: known.drop(tps))
         elif group is not None:
             self._change(group, lambda known: known.drop(list(known.partitions())))
 
     def forget_topic(self, topic_id: bytes) -> None:
-        """The topic is deleted: nobody has an offset of it."""
-        for group in [group for group in self._groups.values() if group.knows(topic_id)]:
+        """The topic is deleted: no group has an offset of it."""
+        for group in [group for group in self._groups.values() if topic_id in group.topic_ids()]:
             self._change(group, lambda known: known.drop_topic(topic_id))
 
     def keep_topics(self, exists: Callable[[bytes], bool]) -> None:
@@ -169,20 +248,19 @@ class GroupTable:
             del self._groups[group.group_id]
             self._limits.groups.add(group.principal, -1)
 
-    # The log as a whole
-
-    def pieces(self) -> Iterator[Sequence[LogEntry]]:
+    def pieces(self) -> Iterator[Sequence[GroupLogRecord]]:
         """Everything that holds, in pieces: each is as of the moment when it is asked for, and is to be appended at once. Others
         may commit in between. Once all are in the log, it says the same from the first of them on."""
-        piece = [LogEntry("", "", OffsetsCommitted({}), self.decision)] if self.decision else []
+        piece = [offsets_committed("", "", decision=self.decision)] if self.decision else []
         slots = 0
         for group in list(self._groups.values()):  # one that is gone since then has no offsets
-            for tps in _chunks(list(group.partitions())):
-                known = {tp: committed for tp in tps if (committed := group.offset(tp)) is not None}
+            tps = list(group.partitions())
+            for at in range(0, len(tps), _CHUNK):
+                known = [committed for tp in tps[at : at + _CHUNK] if (committed := group.offset(tp)) is not None]
                 if not known:
                     continue
-                piece.append(LogEntry(group.group_id, group.principal, OffsetsCommitted(known)))
-                slots += sum(committed.slots for committed in known.values())
+                piece.append(offsets_committed(group.group_id, group.principal, known))
+                slots += sum(map(slots_of, known))
                 if slots >= PIECE_SLOTS:
                     yield piece
                     piece, slots = [], 0
@@ -211,7 +289,3 @@ def _check_expected(group_id: str, group: Group | None, expected: Mapping[TopicI
 
 def _shown(offset: int) -> str:
     return str(offset) if offset != NO_OFFSET else "not set"
-
-
-def _chunks(tps: Sequence[TopicIdPartition]) -> Iterator[Sequence[TopicIdPartition]]:
-    return (tps[at : at + _CHUNK] for at in range(0, len(tps), _CHUNK))

@@ -48,7 +48,7 @@ from brokerd.storage.names import (
     parse_partition_directory,
 )
 from brokerd.storage.segment_walk import whole_headers
-from brokerd.transaction.endings import Outcome
+from brokerd.transaction.markers import Outcome
 
 _CONSEQUENCES = {
     META: "With `--rebuild-lost` the cluster gets a new id and this node is 0; nothing else depends on it.",

@@ -11,17 +11,19 @@ from brokerd.datadir.decided_members import DecidedMembers, read_decided, write_
 from brokerd.errors import CorruptMessageError, DataDirectoryError
 from brokerd.ids import PRODUCER_NUMBERS, TopicIdPartition
 from brokerd.offline.partition_check import Finding, Severity
-from brokerd.offline.transaction_records import batches_of, is_transaction_log, read_entries
+from brokerd.offline.transaction_records import batches_of, is_transaction_log, read_records
 from brokerd.partition.entries import CheckpointEntry
 from brokerd.partition.log_walk import RecoveryInput
 from brokerd.partition.markers import read_marker
 from brokerd.partition.recovery import PartitionRecovery
 from brokerd.partition.unmarked import UnmarkedData, undecided_text, unmarked_data, with_lost_markers
+from brokerd.sharing.shares import Shares
 from brokerd.storage.files import Files
 from brokerd.storage.open_files import OpenFiles
 from brokerd.transaction.coordinator import Coordinator, Limits
-from brokerd.transaction.endings import Ending, Outcome, endings
-from brokerd.transaction.model import LogEntry
+from brokerd.transaction.loading import load
+from brokerd.transaction.markers import Ending, Outcome, endings
+from brokerd.wire.v1.transaction_log_pb2 import TransactionLogRecord
 
 _READ_ONLY = "brokerd doctor looks at it"
 _INDEX_INTERVAL_BYTES = 1 << 20
@@ -46,16 +48,6 @@ class LostMarker(NamedTuple):
     outcome_elsewhere: Outcome = Outcome.UNKNOWN
 
 
-class _NoLimit:
-    """Slots without end."""
-
-    def has_room(self, *_args: object, **_kwargs: object) -> bool:
-        return True
-
-    def add(self, *_args: object, **_kwargs: object) -> None:
-        return None
-
-
 class _Marker(NamedTuple):
     """A marker in some partition."""
 
@@ -75,12 +67,12 @@ def find_lost_markers(files: Files, partitions: Iterable[Partition], *, epoch: i
     found.update({one: _unmarked(files, one, epoch) for one in known if one not in found})
     lost = suspected & with_lost_markers(data for held in found.values() for data in held)
     own = next((one for one in everything if is_transaction_log(one.tp)), None)
-    entries = read_entries(files, own.tp, own.entry.log_start_offset) if own is not None else []
+    records = read_records(files, own.tp, own.entry.log_start_offset) if own is not None else []
     try:
-        coordinator = _loaded(entries)
+        coordinator = _loaded(records)
     except CorruptMessageError:
         return []  # no start will do anything before that is mended
-    ended = endings(coordinator.presumed_aborted(lost), lost, entries, {})
+    ended = endings(coordinator.presumed_aborted(lost), lost, records, {})
     unknown = {producer_id for producer_id, ending in ended.items() if ending.outcome is Outcome.UNKNOWN}
     markers = _markers_of(files, known, unknown) if unknown else {}
     return [
@@ -95,16 +87,14 @@ def problem_of_log(files: Files, tp: TopicIdPartition, log_start_offset: int) ->
     """Why no start can use the transaction log, each batch of which is whole; empty if one can. Raises OSError,
     DataDirectoryError."""
     try:
-        _loaded(read_entries(files, tp, log_start_offset))
+        _loaded(read_records(files, tp, log_start_offset))
     except CorruptMessageError as error:
         return str(error)
     return ""
 
 
-def _loaded(entries: Iterable[LogEntry]) -> Coordinator:
-    coordinator = Coordinator(Limits(_NoLimit(), _NoLimit(), 1, 1))
-    coordinator.load(entries, 0)
-    return coordinator
+def _loaded(records: Iterable[TransactionLogRecord | None]) -> Coordinator:
+    return load(records, lambda: Coordinator(Limits(Shares(0), Shares(0), 1, 1)), 0)  # loading fills slots, and asks for none
 
 
 def _lost_marker(partition: Partition, data: UnmarkedData, ending: Ending, markers: Mapping[int, _Marker]) -> LostMarker:

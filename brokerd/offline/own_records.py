@@ -4,21 +4,22 @@ them. Read-only."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
+from google.protobuf.message import Message
 
 from brokerd.datadir.own_entries import values_of
 from brokerd.datadir.topic_store import GROUP_OFFSETS, OWN_TOPICS, TRANSACTION_STATE
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
-from brokerd.groups import log_records as group_records
-from brokerd.groups.model import LogEntry as GroupEntry
+from brokerd.groups import records as group_records
 from brokerd.ids import TopicIdPartition
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import decode_header
 from brokerd.storage.names import parse_partition_directory
-from brokerd.transaction import log_records as transaction_records
+from brokerd.transaction import records as transaction_records
+from brokerd.wire.v1.group_log_pb2 import GroupLogRecord
+from brokerd.wire.v1.transaction_log_pb2 import TransactionLogRecord
 
 _IF_UNUSABLE = {
     TRANSACTION_STATE.id: (
@@ -61,11 +62,11 @@ def records_in(path: str, position: int, size: int) -> list[dict[str, Any]] | No
 
 def describe_records(tp: TopicIdPartition, batch: RecordBatch) -> list[dict[str, Any]]:
     """The records of a batch of one of the broker's own logs. Raises CorruptMessageError, UnsupportedVersionError."""
-    describe = _group_entry if tp.topic_id == GROUP_OFFSETS.id else _transaction_entry
+    records = group_records if tp.topic_id == GROUP_OFFSETS.id else transaction_records
     base_offset, timestamp = batch.header.base_offset, batch.header.base_timestamp
     offsets = range(base_offset, batch.header.next_offset)
     return [
-        {"offset": offset, "timestamp": timestamp, **describe(value)}
+        {"offset": offset, "timestamp": timestamp, **_described(records.decode(value))}
         for offset, value in zip(offsets, values_of(batch), strict=True)
     ]
 
@@ -79,36 +80,30 @@ def problem_of(tp: TopicIdPartition, batch: RecordBatch) -> str | None:
     return None
 
 
-def _transaction_entry(data: bytes) -> dict[str, Any]:
-    entry = transaction_records.decode_entry(data)
-    return {
-        "timestamp": entry.timestamp,
-        "transactional_id": entry.transactional_id,
-        "principal": entry.principal,
-        "event": type(entry.event).__name__,
-        **({"in_state": True} if entry.in_state else {}),
-        **_plain(entry.event),
-    }
+def _described(record: TransactionLogRecord | GroupLogRecord) -> dict[str, Any]:
+    """A record with the name of its event, whose fields stand beside the record's own; `version` is left out."""
+    name = record.WhichOneof("event") or ""
+    event: Message = getattr(record, name)
+    own = {key: value for key, value in _fields(record).items() if key not in ("version", name)}
+    ids: dict[str, Any] = {key: own.pop(key) for key in ("timestamp", "transactional_id", "group_id", "principal") if key in own}
+    return {**ids, "event": type(event).__name__, **_fields(event), **{key: value for key, value in own.items() if value}}
 
 
-def _group_entry(data: bytes) -> dict[str, Any]:
-    return _group_fields(group_records.decode_entry(data))
-
-
-def _group_fields(entry: GroupEntry) -> dict[str, Any]:
-    group_id, principal, event, decision = entry
-    fields = {"group_id": group_id, "principal": principal, "event": type(event).__name__, **_plain(event)}
-    return {**fields, **({"decision": decision} if decision else {})}
+def _fields(message: Message) -> dict[str, Any]:
+    """All fields of a message but submessages that it lacks, as JSON has them: bytes in hex."""
+    fields: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if not isinstance(value, Message) or message.HasField(field.name):
+            fields[field.name] = _plain(value)
+    return fields
 
 
 def _plain(value: Any) -> Any:
-    """Values as JSON has them: named tuples by their fields, bytes in hex."""
-    if isinstance(value, GroupEntry):
-        return _group_fields(value)
-    if isinstance(value, Mapping):  # of offsets, by partition
-        return [{**_plain(tp), **_plain(committed)} for tp, committed in value.items()]
-    if hasattr(value, "_asdict"):
-        return {name: _plain(part) for name, part in value._asdict().items()}
+    if isinstance(value, GroupLogRecord):
+        return _described(value)
+    if isinstance(value, Message):
+        return _fields(value)
     if isinstance(value, bytes):
         return value.hex()
-    return [_plain(part) for part in value] if isinstance(value, tuple) else value
+    return value if isinstance(value, int | str) else [_plain(part) for part in value]

@@ -17,8 +17,8 @@ from brokerd.storage.damage import holes_end, is_covered, read_holes
 from brokerd.storage.files import File, Files
 from brokerd.storage.names import LOG_SUFFIX, offset_file, parse_offset_file
 from brokerd.storage.segment_walk import whole_batches
-from brokerd.transaction.log_records import decode_entry
-from brokerd.transaction.model import EntriesLost, LogEntry
+from brokerd.transaction.records import decode
+from brokerd.wire.v1.transaction_log_pb2 import TransactionLogRecord
 
 
 def is_transaction_log(tp: TopicIdPartition | None) -> bool:
@@ -26,26 +26,26 @@ def is_transaction_log(tp: TopicIdPartition | None) -> bool:
     return tp is not None and tp.topic_id == TRANSACTION_STATE.id
 
 
-def read_entries(files: Files, tp: TopicIdPartition, log_start_offset: int) -> list[LogEntry]:
-    """All entries of the transaction log that can be read, oldest first, and where others are lost, as a start reads them. Raises
-    OSError, DataDirectoryError.
+def read_records(files: Files, tp: TopicIdPartition, log_start_offset: int) -> list[TransactionLogRecord | None]:
+    """All records of the transaction log that can be read, oldest first, and None where others are lost, as a start reads them.
+    Raises OSError, DataDirectoryError.
     """
     holes = read_holes(files, tp.directory_name, crc_seed(tp))
     lost = [hole for hole in holes if not hole.is_taken_out]
-    entries: list[LogEntry] = []
+    records: list[TransactionLogRecord | None] = []
     expected = log_start_offset
     for file, position, header in batches_of(files, tp):
         if header.next_offset <= expected or is_covered(holes, header.base_offset, header.next_offset):
             continue
         if any(hole.first_offset < header.base_offset and expected < hole.until_offset for hole in lost):
-            entries.append(LogEntry("", "", 0, EntriesLost()))
+            records.append(None)
         expected = header.next_offset
         batch = RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position))))
         with contextlib.suppress(CorruptMessageError, UnsupportedVersionError):
-            entries += [decode_entry(value) for value in values_of(batch)]
+            records += [decode(value) for value in values_of(batch)]
     if holes_end(lost) > expected:
-        entries.append(LogEntry("", "", 0, EntriesLost()))
-    return entries
+        records.append(None)
+    return records
 
 
 def batches_of(files: Files, tp: TopicIdPartition) -> Iterator[tuple[File, int, BatchHeader]]:

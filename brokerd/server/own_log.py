@@ -83,13 +83,13 @@ class OwnLog:
         self._replica = self._replicas.internal_replica(log)
         self._end_offset = log.log_end_offset
 
-    def read(self) -> Iterator[bytes]:
-        """The values of all entries, oldest first; in any thread, before anything is appended. Entries that an operator has
-        accepted as lost are passed over. Raises DataDirectoryError if the others cannot all be trusted.
+    def read(self) -> Iterator[bytes | None]:
+        """The values of all entries, oldest first, and None where entries are lost, as an operator has accepted; in any thread,
+        before anything is appended, also more than once. Raises DataDirectoryError if the others cannot all be trusted.
         """
         try:
             for batch in self.batches():
-                yield from values_of(batch) if batch is not None else ()
+                yield from values_of(batch) if batch is not None else (None,)
         except READ_ERRORS as error:
             raise DataDirectoryError(f"{self._topic.name}: {error}") from error
 

@@ -2,14 +2,15 @@
 
 A decision changes nothing (`init`, `commit`, `abort`, `abort_all`, `expire`, `forget`; only signs of life are noted). The caller
 appends the event's record to the log and calls `apply` at once; it answers when the record is durable, and not before all is that
-the decision went by. Decisions on one transactional id, up to `apply`, come one at a time. What is known is the fold of the log.
+the decision rests on. Decisions on one transactional id, up to `apply`, come one at a time. What is known is the fold of the log:
+only `apply` and `forget_all` change it. Times are monotonic, ms, unless they are called wall clock.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from brokerd.errors import (
@@ -18,93 +19,120 @@ from brokerd.errors import (
     PolicyViolationError,
     TransactionalIdAuthorizationFailedError,
 )
-from brokerd.transaction.executions import ExecutionKey
-from brokerd.transaction.known import Known, OpenMember, Slots
-from brokerd.transaction.loading import load
-from brokerd.transaction.model import (
-    MEMBER_EPOCH,
-    CommitDecision,
-    EndRequest,
-    Execution,
-    Forgotten,
-    Held,
-    InitMember,
-    LogEntry,
+from brokerd.sharing.shares import Shares
+from brokerd.transaction.records import event_of
+from brokerd.transaction.snapshot import StateWriter
+from brokerd.transaction.transactional_id import CommitDecision, Execution, Held, TransactionalIdState, aborted
+from brokerd.wire.v1.transaction_log_pb2 import (
+    CommitPrepared,
+    MemberOpened,
     MembersAborted,
-    Opened,
-    PreparedCommit,
-    Repeated,
+    StateBegins,
+    StateEnds,
+    TransactionalIdForgotten,
+    TransactionLogRecord,
 )
-from brokerd.transaction.snapshot import Snapshot
-from brokerd.transaction.transactional_id import TransactionalIdState
+from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest, HeartbeatRequest, InitProducerIdRequest
 
 # Ids that serve one write, as the sink says of its batch writes. So long after their commit they are known: it is asked for again
 # for half an hour at most. Counted by the monotonic clock, from the start at the earliest: this one alone is never ahead of the
 # driver's. A wall clock may jump, and one that goes on while the machine sleeps would forget the id of a driver that sleeps with
 # it. So an id may be known for longer, never for less; a driver that has slept alone finds out (client/transaction_calls.py).
 JOB_KEPT_MS = 3_600_000
+# Members that ended before their version was committed, so that none begins a second time; of all ids, the newest. A late
+# repetition of a request whose member is forgotten opens a new member, with a producer id of its own: nothing is written twice, and
+# that member expires.
+ENDED_MEMBERS_MAX = 50_000
+# Producer ids of the last commits' members that are remembered when all markers are durable, of all transactional ids together. Of
+# commits that are longer ago they are forgotten first; those of the newest one are always known.
+COMMITTED_IDS_MAX = 100_000
 
 
 class Limits(NamedTuple):
-    """Limits of a coordinator. The slots are its own."""
+    """Limits of a coordinator."""
 
-    transactional_ids: Slots
-    open_members: Slots
+    transactional_ids: Shares
+    open_members: Shares
     timeout_max_ms: int
     age_max_ms: int
 
 
+class ExecutionKey(NamedTuple):
+    """Names one execution of one version."""
+
+    transactional_id: str
+    version: int
+    execution_id: str
+
+
+class LiveMember(NamedTuple):
+    """An open member, with the time from which its age counts."""
+
+    state: TransactionalIdState
+    member: MemberOpened
+    opened_ms: int
+    execution: ExecutionKey
+
+
+class _Life:
+    """An execution that has open members. A sign of life of one counts for all."""
+
+    __slots__ = ("last_ms", "members", "opened_ms", "timeout_ms")
+
+    def __init__(self, now_ms: int) -> None:
+        self.opened_ms = self.last_ms = now_ms  # of the last sign
+        self.members = 0
+        self.timeout_ms = 0  # the longest that a member asked for
+
+
 class Coordinator:
-    """See the module. Times are monotonic, ms, unless they are called wall clock."""
+    """See the module."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._known = self._nothing()
-        self._snapshot: Snapshot | None = None  # which is being written
-
-    def _nothing(self) -> Known:
-        return Known(self._limits.transactional_ids, self._limits.open_members, self._limits.age_max_ms)
+        self._states: dict[str, TransactionalIdState] = {}  # in the order of their last commits
+        self._owned: dict[str, dict[str, TransactionalIdState]] = {}  # the same, by principal
+        self._prepared: dict[str, TransactionalIdState] = {}  # those of them whose commit must be finished, in the order of commits
+        self._open: dict[int, LiveMember] = {}  # by producer id
+        self._lives: dict[ExecutionKey, _Life] = {}
+        self._jobs: dict[str, int] = {}  # ids of one write: when they were committed, in this order
+        self._ended: dict[tuple[str, bytes], None] = {}  # see ENDED_MEMBERS_MAX; the oldest first
+        self._committed_ids: dict[str, int] = {}  # how many members of its last commit an id remembers, in the order of the commits
+        self._committed_id_count = 0
+        self._writer: StateWriter | None = None  # of the state that is being written
 
     # Reading
 
     @property
     def states(self) -> Mapping[str, TransactionalIdState]:
-        """All transactional ids. Only `apply` changes them."""
-        return self._known.states
+        """All transactional ids."""
+        return self._states
 
     def states_of(self, principal: str) -> Mapping[str, TransactionalIdState]:
         """Those of one principal."""
-        return self._known.owned.get(principal, {})
+        return self._owned.get(principal, {})
 
     @property
-    def open_members(self) -> Mapping[int, OpenMember]:
-        """All open members, by producer id."""
-        return self._known.open
+    def open_members(self) -> Mapping[int, LiveMember]:
+        """All open members, by producer id: their data may be appended now."""
+        return self._open
 
-    def is_open(self, producer_id: int, producer_epoch: int) -> bool:
-        """True if this is an open member: its data may be appended now."""
-        return producer_id in self._known.open and producer_epoch == MEMBER_EPOCH
-
-    def expires_at(self, producer_id: int) -> int:
-        """When the execution of an open member expires without a further sign of life."""
-        return self._known.executions.expires_at(self._known.open[producer_id].execution)
-
-    def prepared(self) -> list[tuple[str, PreparedCommit]]:
+    def prepared(self) -> list[tuple[str, CommitPrepared]]:
         """The commits that must be finished, by transactional id: before serving after a start, and now and then."""
-        return [(name, state.prepared) for name, state in self._known.prepared.items() if state.prepared is not None]
+        return [(name, state.prepared) for name, state in self._prepared.items() if state.prepared is not None]
 
     def presumed_aborted(self, producer_ids: Iterable[int]) -> list[int]:
         """Of the members that hold open data somewhere, those that are neither open nor in a prepared commit.
 
-        Their data is void, once all that is applied now is durable; unless a partition may have lost their marker (endings.py).
+        Their data is void, once all that is applied now is durable; unless a partition may have lost their marker (markers.py).
         """
-        prepared = {pid for _, commit in self.prepared() for pid in (*commit.committed_ids, *commit.aborted_ids)}
-        return [pid for pid in producer_ids if pid not in self._known.open and pid not in prepared]
+        prepared = {pid for _, one in self.prepared() for pid in (*one.committed_producer_ids, *one.aborted_producer_ids)}
+        return [pid for pid in producer_ids if pid not in self._open and pid not in prepared]
 
     # Decisions
 
-    def init(self, asked: InitMember, now_ms: int, next_producer_id: int) -> Repeated | Opened:
-        """A member, new or repeated.
+    def init(self, principal: str, asked: InitProducerIdRequest, now_ms: int, next_producer_id: int) -> MemberOpened:
+        """A member: one that is open, which counts as a sign of life, or the event that opens it, with `next_producer_id`.
 
         Raises ProducerFencedError, AlreadyCommittedError, TxnConflictError, InvalidTxnStateError by the table;
         TransactionalIdAuthorizationFailedError; InvalidRequestError for a time-out that is too long; PolicyViolationError.
@@ -115,110 +143,113 @@ class Coordinator:
                 f"timeout_ms is {asked.timeout_ms}, outside 1 to {timeout_max_ms} (transaction.max.timeout.ms): "
                 "set transaction.timeout.ms accordingly"
             )
-        state = self._state_for(asked)
-        decided = state.decide_init(asked, next_producer_id)
-        if isinstance(decided, Repeated):
-            self.renew(decided.member.producer_id, now_ms)
-            return decided
+        state = self._state_for(principal, asked)
+        member = state.decide_init(asked, next_producer_id)
+        if member.producer_id in self._open:
+            self.renew(member.producer_id, now_ms)
+            return member
         self._check_room(state)
-        if not self._limits.open_members.has_room(asked.principal, 1):
+        if not self._limits.open_members.has_room(principal, 1):
             raise PolicyViolationError(
                 f"transactional id {asked.transactional_id!r}: max.open.members leaves no room for another open member: let open "
                 "transactions end, or raise the limit"
             )
-        return decided
+        return member
 
-    def commit(self, asked: EndRequest, held: Held) -> CommitDecision:
+    def commit(self, principal: str, asked: EndTransactionRequest, held: Held) -> CommitDecision:
         """Decides about a commit. `held` is the open data of the listed members now.
 
         Raises ProducerFencedError, TxnConflictError, ReplayMismatchError, TxnAbortedError by the table;
         TransactionalIdAuthorizationFailedError; PolicyViolationError.
         """
-        state = self._state_for(asked)
+        state = self._state_for(principal, asked)
         decided = state.decide_commit(asked, held)
         self._check_room(state)
         return decided
 
-    def abort(self, asked: EndRequest) -> tuple[MembersAborted, ...]:
+    def abort(self, principal: str, asked: EndTransactionRequest) -> MembersAborted | None:
         """The event that ends the listed members, if any is open. Raises AlreadyCommittedError;
         TransactionalIdAuthorizationFailedError."""
-        return self._state_for(asked).decide_abort(asked)
+        return self._state_for(principal, asked).decide_abort(asked)
 
-    def abort_all(self, transactional_id: str, execution_id: str = "") -> tuple[MembersAborted, ...]:
-        """An operator's abort: the event that ends all open members, or those of one execution; none if nobody is open."""
-        state = self._known.states.get(transactional_id)
-        if state is None:
-            return ()
-        members = state.members.values()
-        ended = tuple(member.producer_id for member in members if execution_id in ("", member.execution.execution_id))
-        return (MembersAborted(ended),) if ended else ()
+    def abort_all(self, transactional_id: str, execution_id: str = "") -> MembersAborted | None:
+        """An operator's abort: the event that ends all open members, or those of one execution; None if there are none."""
+        state = self._states.get(transactional_id)
+        members = state.members.values() if state is not None else ()
+        return aborted([member.producer_id for member in members if execution_id in ("", member.execution_id)])
 
-    def heartbeat(self, transactional_id: str, principal: str, execution: Execution, member_id: bytes, now_ms: int) -> None:
+    def heartbeat(self, principal: str, asked: HeartbeatRequest, now_ms: int) -> None:
         """A sign of life. Raises InvalidTxnStateError if the member is not open; TransactionalIdAuthorizationFailedError."""
-        member = self._state(transactional_id, principal).open_member(execution, member_id)
+        member = self._state(asked.transactional_id, principal).open_member(asked, asked.member_id)
         self.renew(member.producer_id, now_ms)
 
     def renew(self, producer_id: int, now_ms: int) -> None:
         """A sign of life of an open member counts for its execution; of another one for nothing."""
-        known = self._known.open.get(producer_id)
+        known = self._open.get(producer_id)
         if known is not None:
-            self._known.executions.renew(known.execution, now_ms)
+            self._lives[known.execution].last_ms = now_ms
 
-    def expired(self, now_ms: int) -> list[ExecutionKey]:
-        """Executions without a sign of life for too long, and those that are too old. Each is to be asked about with `expire`."""
-        return self._known.executions.expired(now_ms)
+    # An execution ends without a sign of life for its time-out, and when it is too old, whatever signs it gives.
+
+    def expires_at(self, key: ExecutionKey) -> int:
+        """When an execution with open members ends unless it gives another sign of life."""
+        life = self._lives[key]
+        return min(life.last_ms + life.timeout_ms, life.opened_ms + self._limits.age_max_ms)
 
     def is_too_old(self, key: ExecutionKey, now_ms: int) -> bool:
         """True if an expired execution is so by its age."""
-        return self._known.executions.is_too_old(key, now_ms)
+        return now_ms - self._lives[key].opened_ms >= self._limits.age_max_ms
 
-    def expire(self, key: ExecutionKey, now_ms: int) -> tuple[MembersAborted, ...]:
-        """The event that ends an expired execution; none if it has given a sign since, or was decided."""
-        state = self._known.states.get(key.transactional_id)
-        if state is None or not self._known.executions.is_expired(key, now_ms):
-            return ()
-        return state.decide_expiry(key.version, key.execution_id)
+    def expired(self, now_ms: int) -> list[ExecutionKey]:
+        """Executions that have expired. Each is to be asked about with `expire`."""
+        return [key for key in self._lives if now_ms >= self.expires_at(key)]
 
-    def forget_at_once(self, transactional_id: str) -> tuple[Forgotten, ...]:
-        """An operator's wish: the event that forgets the id; none if it is not known. Raises InvalidTxnStateError."""
-        state = self._known.states.get(transactional_id)
+    def expire(self, key: ExecutionKey, now_ms: int) -> MembersAborted | None:
+        """The event that ends an expired execution; None if it has given a sign since, or was decided."""
+        if key not in self._lives or now_ms < self.expires_at(key):
+            return None
+        members = self._states[key.transactional_id].members.values()
+        return aborted([one.producer_id for one in members if (one.txn_version, one.execution_id) == key[1:]])
+
+    def forget_at_once(self, transactional_id: str) -> TransactionalIdForgotten | None:
+        """An operator's wish: the event that forgets the id; None if it is not known. Raises InvalidTxnStateError."""
+        state = self._states.get(transactional_id)
         if state is None:
-            return ()
+            return None
         if state.is_at_work:
             count = len(state.members)
             work = f"members are open ({count}): abort them first" if count else "a commit is not finished: wait for it"
             raise InvalidTxnStateError(f"transactional id {transactional_id!r} cannot be forgotten while {work}")
-        return (Forgotten(),)
+        return TransactionalIdForgotten()
 
     def forgettable(self, now_ms: int) -> Iterator[str]:
-        """Ids of one write whose commit nobody asks for again. Each is to be asked about with `forget`, and events may be applied
+        """Ids of one write whose commit is not asked for again. Each is to be asked about with `forget`, and events may be applied
         in between: an id is looked at only when it is asked for.
         """
-        return itertools.takewhile(lambda name: self._is_old_job(name, now_ms), list(self._known.jobs))
+        return itertools.takewhile(lambda name: self._is_old_job(name, now_ms), list(self._jobs))
 
-    def forget(self, transactional_id: str, now_ms: int) -> tuple[Forgotten, ...]:
+    def forget(self, transactional_id: str, now_ms: int) -> TransactionalIdForgotten | None:
         """The event that forgets the id, if it may be."""
-        if not self._is_old_job(transactional_id, now_ms) or self._known.states[transactional_id].is_at_work:
-            return ()
-        return (Forgotten(),)
+        if not self._is_old_job(transactional_id, now_ms) or self._states[transactional_id].is_at_work:
+            return None
+        return TransactionalIdForgotten()
 
     def _is_old_job(self, transactional_id: str, now_ms: int) -> bool:
-        committed_ms = self._known.jobs.get(transactional_id)
+        committed_ms = self._jobs.get(transactional_id)
         return committed_ms is not None and now_ms - committed_ms >= JOB_KEPT_MS
 
-    def _state_for(self, asked: InitMember | EndRequest) -> TransactionalIdState:
-        version = asked.execution.version
-        if version < 0:
+    def _state_for(self, principal: str, asked: InitProducerIdRequest | EndTransactionRequest) -> TransactionalIdState:
+        if asked.txn_version < 0:
             raise InvalidRequestError(
-                f"transactional id {asked.transactional_id!r}: txn_version is {version}, but versions count from 0"
+                f"transactional id {asked.transactional_id!r}: txn_version is {asked.txn_version}, but versions count from 0"
             )
-        return self._state(asked.transactional_id, asked.principal)
+        return self._state(asked.transactional_id, principal)
 
     def _state(self, transactional_id: str, principal: str) -> TransactionalIdState:
         """The id's state, a new one if it is not known. Raises TransactionalIdAuthorizationFailedError."""
-        state = self._known.states.get(transactional_id)
+        state = self._states.get(transactional_id)
         if state is None:
-            return TransactionalIdState(transactional_id, principal, self._known.ended)
+            return TransactionalIdState(transactional_id, principal, self._ended)
         if state.principal != principal:
             raise TransactionalIdAuthorizationFailedError(
                 f"transactional id {transactional_id!r} belongs to another principal: use an id of your own, or have an operator "
@@ -227,7 +258,7 @@ class Coordinator:
         return state
 
     def _check_room(self, state: TransactionalIdState) -> None:
-        if state.transactional_id in self._known.states or self._limits.transactional_ids.has_room(state.principal, 1):
+        if state.transactional_id in self._states or self._limits.transactional_ids.has_room(state.principal, 1):
             return
         raise PolicyViolationError(
             f"transactional id {state.transactional_id!r} would be one more than max.transactional.ids leaves room for: "
@@ -236,24 +267,107 @@ class Coordinator:
 
     # The log
 
-    def apply(self, entry: LogEntry, now_ms: int) -> None:
-        """Takes an event that stands in the log."""
-        if self._snapshot is not None:
-            self._snapshot.keep(entry.transactional_id)
-        self._known.apply(entry, now_ms)
-
     @contextlib.contextmanager
-    def snapshot(self, now_wall_ms: int) -> Iterator[Snapshot]:
-        """All that is known now, to be written instead of the log up to here; one at a time. Events may be applied meanwhile."""
-        assert self._snapshot is None, "a state is being written"
-        self._snapshot = Snapshot(self._known.states, now_wall_ms)
+    def writing_state(self, now_wall_ms: int) -> Iterator[StateWriter]:
+        """All that is known now, to be written in place of the log up to here; one at a time. Events may be applied meanwhile."""
+        assert self._writer is None, "a state is being written"
+        self._writer = StateWriter(self._states, now_wall_ms)
         try:
-            yield self._snapshot
+            yield self._writer
         finally:
-            self._snapshot = None
+            self._writer = None
 
-    def load(self, entries: Iterable[LogEntry], now_ms: int) -> None:
-        """Reads the log from its start; every execution gets its full time-out from now on. Raises CorruptMessageError if a state
-        in it is not what its end says.
-        """
-        self._known = load(entries, self._nothing, now_ms)
+    def apply(self, record: TransactionLogRecord, now_ms: int) -> None:
+        """Takes an event that is in the log."""
+        name, principal, event = record.transactional_id, record.principal, event_of(record)
+        assert not isinstance(event, StateBegins | StateEnds), "what the log says of itself is for loading.py"
+        if self._writer is not None:
+            self._writer.keep(name)
+        if isinstance(event, TransactionalIdForgotten):
+            self._drop(name)
+            return
+        state = self._states.get(name)
+        if state is None:
+            if not isinstance(event, MemberOpened | CommitPrepared):
+                return  # of an id that is not known any more
+            state = self._states[name] = TransactionalIdState(name, principal, self._ended)
+            self._owned.setdefault(principal, {})[name] = state
+            self._limits.transactional_ids.add(principal, 1)
+        ended = state.apply(event, record.timestamp)
+        self._close(state, ended)
+        if isinstance(event, MemberOpened):
+            self._opened(state, event, now_ms)
+        elif isinstance(event, MembersAborted):
+            self._remember_ended(name, ended)
+        elif isinstance(event, CommitPrepared):
+            self._committed(state, event, now_ms)
+        if not state.is_prepared and self._prepared.pop(name, None) is not None and name not in self._committed_ids:
+            state.forget_ended()
+        if state.is_empty:
+            self._drop(name)
+
+    def forget_all(self) -> None:
+        """Nothing is known any more, and no slot is taken."""
+        for name in list(self._states):
+            self._drop(name)
+
+    def _opened(self, state: TransactionalIdState, member: MemberOpened, now_ms: int) -> None:
+        key = _key_of(state.transactional_id, member)
+        self._open[member.producer_id] = LiveMember(state, member, now_ms, key)
+        life = self._lives.setdefault(key, _Life(now_ms))
+        life.members += 1
+        life.timeout_ms = max(life.timeout_ms, member.timeout_ms)
+        life.last_ms = now_ms
+        self._limits.open_members.add(state.principal, 1)
+
+    def _close(self, state: TransactionalIdState, members: Collection[MemberOpened]) -> None:
+        """These members are not open any more."""
+        for member in members:
+            key = self._open.pop(member.producer_id).execution
+            life = self._lives[key]
+            life.members -= 1
+            if not life.members:
+                del self._lives[key]
+        if members:
+            self._limits.open_members.add(state.principal, -len(members))
+
+    def _remember_ended(self, name: str, members: Iterable[MemberOpened]) -> None:
+        for member in members:
+            self._ended[name, member.member_id] = None
+            if len(self._ended) > ENDED_MEMBERS_MAX:
+                del self._ended[next(iter(self._ended))]
+
+    def _committed(self, state: TransactionalIdState, event: CommitPrepared, now_ms: int) -> None:
+        name = state.transactional_id
+        self._jobs.pop(name, None)
+        if event.one_write:
+            self._jobs[name] = now_ms
+        self._forget_committed(name)
+        self._states[name] = self._prepared[name] = self._states.pop(name)  # in the order of the commits, also after a start
+        self._committed_ids[name] = len(event.committed_producer_ids) + len(event.aborted_producer_ids)
+        self._committed_id_count += self._committed_ids[name]
+        while self._committed_id_count > COMMITTED_IDS_MAX and len(self._committed_ids) > 1:
+            oldest = next(iter(self._committed_ids))
+            self._forget_committed(oldest)
+            if oldest not in self._prepared:  # else its members are known until it is complete
+                self._states[oldest].forget_ended()
+
+    def _forget_committed(self, name: str) -> None:
+        self._committed_id_count -= self._committed_ids.pop(name, 0)
+
+    def _drop(self, transactional_id: str) -> None:
+        state = self._states.pop(transactional_id, None)
+        self._prepared.pop(transactional_id, None)
+        self._jobs.pop(transactional_id, None)
+        self._forget_committed(transactional_id)
+        if state is not None:
+            owned = self._owned[state.principal]
+            del owned[transactional_id]
+            if not owned:
+                del self._owned[state.principal]
+            self._close(state, list(state.members.values()))
+            self._limits.transactional_ids.add(state.principal, -1)
+
+
+def _key_of(transactional_id: str, execution: Execution) -> ExecutionKey:
+    return ExecutionKey(transactional_id, execution.txn_version, execution.execution_id)

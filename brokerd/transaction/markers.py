@@ -1,42 +1,39 @@
-"""The control records that end members: one for each partition that has their data, with winners and losers in it."""
+"""The control records that end members, one for each partition that has their data, and what is known of members whose control
+record a partition has lost.
+
+A partition that has lost nothing has lost no marker: there, data of a member that is neither open nor in a prepared commit is void.
+Where the marker may be lost, its absence proves nothing. The transaction log tells how a member ended as long as it holds that, of
+the last commit of an id in any case; or an operator has decided; else it is unknown, and nothing is ended.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import enum
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
 
-from brokerd.transaction.model import PreparedCommit
-from brokerd.wire.v1 import control_pb2
+from brokerd.transaction.transactional_id import NO_VERSION
+from brokerd.wire.v1.control_pb2 import ControlRecord
+from brokerd.wire.v1.transaction_log_pb2 import TransactionLogRecord
 
 CONTROL_VERSION = 1
 
 # The control record of a partition in which these members (producer ids) have open data; None if it concerns none of them. A
 # partition whose marker is written has no open data left, so none is written twice.
-RecordFor = Callable[[Collection[int]], control_pb2.ControlRecord | None]
+RecordFor = Callable[[Collection[int]], ControlRecord | None]
 
 
-def commit_records(transactional_id: str, prepared: PreparedCommit) -> RecordFor:
-    """The control records of a commit."""
-    return _records(transactional_id, prepared.execution.version, prepared.committed_ids, prepared.aborted_ids)
+def control_records(
+    transactional_id: str, version: int, *, committed: Collection[int] = (), aborted: Collection[int] = ()
+) -> RecordFor:
+    """The control records of a decision on these members. The id is empty if it is not known any more; an abort has version -1."""
+    all_committed, all_aborted = frozenset(committed), frozenset(aborted)
 
-
-def again_records(transactional_id: str, version: int, producer_ids: Collection[int]) -> RecordFor:
-    """The control records of a commit, for partitions that have lost theirs. The id is empty if nobody knows it any more."""
-    return _records(transactional_id, version, producer_ids, ())
-
-
-def abort_records(transactional_id: str, producer_ids: Collection[int]) -> RecordFor:
-    """The control records that void these members' data. The id is empty if nobody knows it any more."""
-    return _records(transactional_id, -1, (), producer_ids)
-
-
-def _records(transactional_id: str, version: int, committed_ids: Collection[int], aborted_ids: Collection[int]) -> RecordFor:
-    committed, aborted = frozenset(committed_ids), frozenset(aborted_ids)
-
-    def record_for(open_ids: Collection[int]) -> control_pb2.ControlRecord | None:
-        winners, losers = sorted(committed.intersection(open_ids)), sorted(aborted.intersection(open_ids))
+    def record_for(open_ids: Collection[int]) -> ControlRecord | None:
+        winners, losers = sorted(all_committed.intersection(open_ids)), sorted(all_aborted.intersection(open_ids))
         if not winners and not losers:
             return None
-        return control_pb2.ControlRecord(
+        return ControlRecord(
             version=CONTROL_VERSION,
             transactional_id=transactional_id,
             txn_version=version,
@@ -45,3 +42,49 @@ def _records(transactional_id: str, version: int, committed_ids: Collection[int]
         )
 
     return record_for
+
+
+class Outcome(enum.Enum):
+    """The end of a member, as far as it is known."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    UNKNOWN = "unknown"
+
+
+class Ending(NamedTuple):
+    """How a member ended. The id and version are those of its commit, where they are known."""
+
+    outcome: Outcome
+    transactional_id: str = ""
+    version: int = NO_VERSION
+
+
+def endings(
+    producer_ids: Collection[int],
+    lost: Collection[int],
+    records: Iterable[TransactionLogRecord | None],
+    decided: Mapping[int, Outcome],
+) -> dict[int, Ending]:
+    """How these members ended. `lost`: those of them whose marker may be lost. `records`: all that the transaction log holds.
+    `decided`: the decisions of an operator.
+    """
+    found = _recorded(frozenset(producer_ids), records)
+    for producer_id in producer_ids:
+        if producer_id not in found:
+            presumed = Outcome.UNKNOWN if producer_id in lost else Outcome.ABORTED
+            found[producer_id] = Ending(decided.get(producer_id, presumed))
+    return found
+
+
+def _recorded(producer_ids: Collection[int], records: Iterable[TransactionLogRecord | None]) -> dict[int, Ending]:
+    found: dict[int, Ending] = {}
+    for record in records if producer_ids else ():
+        if record is None:
+            continue
+        commit, version = record.commit_prepared, record.commit_prepared.txn_version
+        ending = Ending(Outcome.COMMITTED, record.transactional_id, version)
+        aborted = (*commit.aborted_producer_ids, *record.members_aborted.producer_ids)
+        found.update((producer_id, ending) for producer_id in commit.committed_producer_ids if producer_id in producer_ids)
+        found.update((producer_id, Ending(Outcome.ABORTED)) for producer_id in aborted if producer_id in producer_ids)
+    return found

@@ -6,12 +6,10 @@ are kept for a limited time, and a principal's oldest decision gives way to a ne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from brokerd.errors import InvalidRequestError, NotReadyError
-from brokerd.ids import TopicIdPartition
-from brokerd.transaction.model import EndRequest, MemberReport
+from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest
 
 MEMBERS_MAX = 50_000
 PARTITIONS_MAX = 100_000
@@ -19,21 +17,14 @@ PAGES_KEPT_MS = 60_000
 DECISIONS_PER_PRINCIPAL_MAX = 4
 
 
-class Page(NamedTuple):
-    """One request: a decision whose members and partitions are those of the page alone. Pages count from 0."""
-
-    asked: EndRequest
-    is_commit: bool
-    number: int
-    more: bool
-
-
 class _Key(NamedTuple):
+    """Names a decision."""
+
     principal: str
     transactional_id: str
     version: int
     execution_id: str
-    is_commit: bool
+    decision: int
 
 
 class _Collected:
@@ -42,8 +33,8 @@ class _Collected:
     def __init__(self) -> None:
         self.count = 0
         self.last_ms = 0  # when the newest came
-        self.members: list[Sequence[MemberReport]] = []  # by page
-        self.partitions: dict[TopicIdPartition, None] = {}
+        self.whole = EndTransactionRequest()  # members and partitions of all pages, the latter once each
+        self.partitions: set[tuple[bytes, int]] = set()
 
 
 class Pages:
@@ -55,33 +46,36 @@ class Pages:
     def __len__(self) -> int:
         return len(self._collected)
 
-    def add(self, page: Page, now_ms: int) -> EndRequest | None:
-        """The whole decision once its last page is there. A page may be repeated.
+    def add(self, principal: str, page: EndTransactionRequest, now_ms: int) -> EndTransactionRequest | None:
+        """The whole decision, with members and partitions of all pages, once its last page is there. A page may be repeated.
 
         Raises InvalidRequestError if the decision is too large; NotReadyError if pages before it are missing: send it again from
         page 0.
         """
-        asked = page.asked
-        if page.number == 0 and not page.more:
-            self._check_size(asked, len(asked.members), len(asked.partitions))
-            return asked
+        if page.page == 0 and not page.more_pages:
+            _check_size(page)
+            return page
         self.expire(now_ms)
-        key = _Key(asked.principal, asked.transactional_id, asked.execution.version, asked.execution.execution_id, page.is_commit)
-        collected = self._begin(key) if page.number == 0 else self._collected.get(key)
-        if collected is None or page.number > collected.count:
+        key = _Key(principal, page.transactional_id, page.txn_version, page.execution_id, page.decision)
+        collected = self._begin(key) if page.page == 0 else self._collected.get(key)
+        if collected is None or page.page > collected.count:
             known = 0 if collected is None else collected.count
             raise NotReadyError(
-                f"transactional id {asked.transactional_id!r}, version {asked.execution.version}: page {page.number} of the "
+                f"transactional id {page.transactional_id!r}, version {page.txn_version}: page {page.page} of the "
                 f"decision came, but only {known} pages before it are known: send them again from page 0"
             )
         collected.last_ms = now_ms
-        if page.number == collected.count:
-            self._take(key, collected, asked)
-        if page.more:
+        if page.page == collected.count:
+            self._take(key, collected, page)
+        if page.more_pages:
             return None
         del self._collected[key]
-        members = [member for members in collected.members for member in members]
-        return asked._replace(members=members, partitions=list(collected.partitions))
+        whole = EndTransactionRequest()
+        whole.CopyFrom(page)
+        for field in ("members", "partitions"):
+            whole.ClearField(field)
+        whole.MergeFrom(collected.whole)
+        return whole
 
     def expire(self, now_ms: int) -> None:
         """Drops decisions whose next page has not come for too long."""
@@ -97,20 +91,26 @@ class Pages:
         collected = self._collected[key] = _Collected()
         return collected
 
-    def _take(self, key: _Key, collected: _Collected, asked: EndRequest) -> None:
+    def _take(self, key: _Key, collected: _Collected, page: EndTransactionRequest) -> None:
         collected.count += 1
-        collected.members.append(asked.members)
-        collected.partitions.update(dict.fromkeys(asked.partitions))
+        collected.whole.members.extend(page.members)
+        for one in page.partitions:
+            if (one.topic_id, one.partition) not in collected.partitions:
+                collected.partitions.add((one.topic_id, one.partition))
+                collected.whole.partitions.append(one)
         try:
-            self._check_size(asked, sum(map(len, collected.members)), len(collected.partitions))
+            _check_size(collected.whole, of=page)
         except InvalidRequestError:
             del self._collected[key]
             raise
 
-    def _check_size(self, asked: EndRequest, members: int, partitions: int) -> None:
-        for name, count, limit in (("members", members, MEMBERS_MAX), ("partitions", partitions, PARTITIONS_MAX)):
-            if count > limit:
-                raise InvalidRequestError(
-                    f"transactional id {asked.transactional_id!r}, version {asked.execution.version}: the decision lists {count} "
-                    f"{name}, more than {limit}: write the batch with fewer tasks or topics"
-                )
+
+def _check_size(whole: EndTransactionRequest, of: EndTransactionRequest | None = None) -> None:
+    asked = of or whole
+    limits = (("members", len(whole.members), MEMBERS_MAX), ("partitions", len(whole.partitions), PARTITIONS_MAX))
+    for name, count, limit in limits:
+        if count > limit:
+            raise InvalidRequestError(
+                f"transactional id {asked.transactional_id!r}, version {asked.txn_version}: the decision lists {count} "
+                f"{name}, more than {limit}: write the batch with fewer tasks or topics"
+            )

@@ -28,7 +28,9 @@ last one are remembered for that. Of an older one, PRODUCER_FENCED says by its f
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping
+from enum import Enum
+from typing import NamedTuple, Protocol
 
 from brokerd.errors import (
     AlreadyCommittedError,
@@ -39,139 +41,178 @@ from brokerd.errors import (
     TxnAbortedError,
     TxnConflictError,
 )
-from brokerd.transaction.advice import needs_its_own_id, rows_are_others, version_is_old
-from brokerd.transaction.ended_members import EndedMembers
-from brokerd.transaction.model import (
-    MEMBER_EPOCH,
-    AlreadyCommitted,
+from brokerd.ids import TopicIdPartition
+from brokerd.transaction.records import Event
+from brokerd.wire.v1.transaction_log_pb2 import (
     CommitCompleted,
-    CommitDecision,
     CommitPrepared,
     EarlierCommit,
-    EndRequest,
-    Event,
-    Execution,
-    Finish,
-    Held,
-    HeldData,
-    InitMember,
-    LastCommit,
-    Member,
     MemberOpened,
-    MemberReport,
     MembersAborted,
-    Opened,
-    Prepare,
-    PreparedCommit,
-    Repeat,
-    Repeated,
-    Totals,
+    TransactionalIdForgotten,
     VersionRepeated,
 )
+from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest, InitProducerIdRequest, TransactionMember, TransactionTotals
 
+MEMBER_EPOCH = 0  # of every member: its producer id serves one transaction alone
+NO_VERSION = -1
 EARLIER_MAX = 5  # commits before the last one that an id remembers
+REPEATS_MAX = 100  # a driver would have to pause within a batch while this many others repeat it, to be forgotten
 _DIGEST_BYTES = 16
-_NO_DATA = HeldData(0, True)
 _RING = 1 << 31  # a partition counts a member's records modulo this
-REPEATS_MAX = 100  # a driver would have to stand still within a batch while so many others repeat it, to be forgotten
+_TOTALS = ("rows", "key_bytes", "value_bytes", "key_hash_sum")
+_QUERY, _APPLICATION = "spark-", "app-"  # how Spark's sink begins its ids; others are chosen by hand
+
+
+class Execution(Protocol):
+    """A message that names an execution: one attempt at a version, by one write."""
+
+    txn_version: int
+    execution_id: str
+
+
+class ExecutionOfRun(Execution, Protocol):
+    """A message that also names the run that the write belongs to, in which every version is written once: of Spark's foreachBatch,
+    one execution of the micro-batch. An empty run is none.
+    """
+
+    run_id: str
+
+
+class HeldData(NamedTuple):
+    """A member's data that no marker has decided, over all partitions."""
+
+    records: int  # modulo 2^31 in each partition
+    is_durable: bool  # all of it
+
+
+class Held(NamedTuple):
+    """The open data of members, by producer id, as the partitions have it at the moment of a decision."""
+
+    members: Mapping[int, HeldData]
+    missing: Collection[TopicIdPartition] = ()  # partitions that the driver names, but their topics are deleted
+
+
+class Progress(Enum):
+    """How far a commit is that needs no further event."""
+
+    COMPLETE = "the version is committed, with these totals, and all of it is visible"
+    UNFINISHED = "a prepared commit must be finished first: its markers written, CommitCompleted applied"
+
+
+# A decision about a commit: an event to record (a VersionRepeated before asking again), or what needs none.
+CommitDecision = CommitPrepared | VersionRepeated | Progress
 
 
 class TransactionalIdState:
-    """See the module."""
+    """See the module. `ended`: members of any transactional id that have ended, by id and member id."""
 
-    def __init__(self, transactional_id: str, principal: str, ended: EndedMembers) -> None:
+    def __init__(self, transactional_id: str, principal: str, ended: Container[tuple[str, bytes]]) -> None:
         self.transactional_id = transactional_id
         self.principal = principal
-        self.last: LastCommit | None = None
-        self.prepared: PreparedCommit | None = None
-        self.members: dict[int, Member] = {}  # open, by producer id
-        self._by_member_id: dict[bytes, Member] = {}  # the same
+        # The newest committed version. It names its members as long as there is room, even when all markers are durable: a start
+        # can write a marker again that a partition has lost. `earlier` holds the commits before it.
+        self.last: CommitPrepared | None = None
+        self.timestamp = 0  # of that commit, wall clock, ms
+        self.is_prepared = False  # its markers are not all durable
+        self.repeats: tuple[VersionRepeated, ...] = ()  # executions of other runs that were told of it, one of each, the newest
+        self.members: dict[int, MemberOpened] = {}  # open, by producer id
+        self._by_member_id: dict[bytes, MemberOpened] = {}  # the same
         self._ended = ended
         self.owner = ""  # what the newest member said of it, for people; a state of everything has that of open members only
 
     @property
     def last_version(self) -> int:
         """The newest committed version; -1 if there is none."""
-        return self.last.execution.version if self.last is not None else -1
+        return self.last.txn_version if self.last is not None else NO_VERSION
+
+    @property
+    def prepared(self) -> CommitPrepared | None:
+        """The commit that must be finished."""
+        return self.last if self.is_prepared else None
 
     @property
     def is_empty(self) -> bool:
-        """True if nothing was ever committed and nobody is open."""
+        """True if nothing was ever committed and no member is open."""
         return self.last is None and not self.members
 
     @property
     def is_at_work(self) -> bool:
         """True if members are open, or a commit is not finished."""
-        return self.prepared is not None or bool(self.members)
+        return self.is_prepared or bool(self.members)
 
     # Decisions
 
-    def decide_init(self, asked: InitMember, next_producer_id: int) -> Repeated | Opened:
-        """The member. Raises ProducerFencedError, AlreadyCommittedError, TxnConflictError, InvalidTxnStateError."""
-        execution = asked.execution
-        if execution.version < self.last_version:
-            raise self._fenced(execution, Fate.UNSPECIFIED)
-        if execution.version == self.last_version:
-            self._check_not_another_write(execution)
-            raise self._already_committed(execution)
+    def decide_init(self, asked: InitProducerIdRequest, next_producer_id: int) -> MemberOpened:
+        """The member: one that is open already, or the event that opens it, with `next_producer_id`. Raises ProducerFencedError,
+        AlreadyCommittedError, TxnConflictError, InvalidTxnStateError."""
+        if asked.txn_version < self.last_version:
+            raise self._fenced(asked, Fate.UNSPECIFIED)
+        if asked.txn_version == self.last_version:
+            self._check_not_another_write(asked)
+            raise self._already_committed(asked)
         known = self._by_member_id.get(asked.member_id)
-        if known is not None and _is_same(known.execution, execution):
-            return Repeated(known)
+        if known is not None and _is_same(known, asked):
+            return known
         if known is not None or (self.transactional_id, asked.member_id) in self._ended:
             raise InvalidTxnStateError(
-                f"{self._subject(execution)}: member {asked.member_id.hex()} "
-                + (f"is open in {_text(known.execution)}" if known is not None else "was open and has ended")
+                f"{self._subject(asked)}: member {asked.member_id.hex()} "
+                + (f"is open in {execution_text(known)}" if known is not None else "was open and has ended")
                 + f"; {self._committed()}; begin again with another member id"
             )
-        return Opened(MemberOpened(Member(asked.member_id, next_producer_id, execution, asked.owner, asked.timeout_ms)))
+        return MemberOpened(
+            member_id=asked.member_id,
+            producer_id=next_producer_id,
+            txn_version=asked.txn_version,
+            execution_id=asked.execution_id,
+            run_id=asked.run_id,
+            owner=asked.owner,
+            timeout_ms=asked.timeout_ms,
+        )
 
-    def decide_commit(self, asked: EndRequest, held: Held) -> CommitDecision:
+    def decide_commit(self, asked: EndTransactionRequest, held: Held) -> CommitDecision:
         """Decides about a commit; `held` is the listed members' open data.
 
         Raises ProducerFencedError, TxnConflictError, ReplayMismatchError, TxnAbortedError.
         """
-        execution = asked.execution
-        if execution.version < self.last_version:
-            return self._decide_earlier(asked)
-        if self.prepared is not None:
-            return Finish(self.prepared)
-        if self.last is not None and execution.version == self.last_version:
+        if asked.txn_version < self.last_version:
+            self._check_earlier(asked)
+            return Progress.COMPLETE
+        if self.is_prepared:
+            return Progress.UNFINISHED
+        if self.last is not None and asked.txn_version == self.last_version:
             # A second write of a run that has no rows has lost none: the first one's commit stands for it.
-            if asked.totals.rows or not self._is_another_write(execution):
-                self._check_not_another_write(execution)
+            if asked.totals.rows or not self._is_another_write(asked):
+                self._check_not_another_write(asked)
                 self._check_replay(asked, self.last)
-            if execution.run_id and not self._of_its_run(execution):
-                return Repeat(VersionRepeated(execution))
-            return AlreadyCommitted(self.last.execution, self.last.totals)
+            if asked.run_id and not self._of_its_run(asked):
+                return VersionRepeated(txn_version=asked.txn_version, execution_id=asked.execution_id, run_id=asked.run_id)
+            return Progress.COMPLETE
         self._check_members(asked, held)
         winners = dict.fromkeys(member.producer_id for member in asked.members)
-        losers = tuple(producer_id for producer_id in self.ending(execution.version) if producer_id not in winners)
         missing = set(held.missing)
-        partitions = tuple(partition for partition in asked.partitions if partition not in missing)
-        event = CommitPrepared(execution, tuple(winners), losers, partitions, asked.totals, is_one_write=asked.is_one_write)
-        return Prepare(event)
-
-    def decide_abort(self, asked: EndRequest) -> tuple[MembersAborted, ...]:
-        """The event that ends the listed members that are open; none if there is nothing to end. Raises AlreadyCommittedError."""
-        execution = asked.execution
-        if execution.version == self.last_version:
-            raise self._already_committed(execution)
-        listed = (self.members.get(member.producer_id) for member in asked.members)
-        ended = dict.fromkeys(
-            member.producer_id for member in listed if member is not None and _is_same(member.execution, execution)
+        return CommitPrepared(
+            txn_version=asked.txn_version,
+            execution_id=asked.execution_id,
+            run_id=asked.run_id,
+            committed_producer_ids=winners,
+            aborted_producer_ids=[producer_id for producer_id in self.ending(asked.txn_version) if producer_id not in winners],
+            partitions=[one for one in asked.partitions if (one.topic_id, one.partition) not in missing],
+            totals=asked.totals,
+            one_write=asked.one_write,
         )
-        return (MembersAborted(tuple(ended)),) if ended else ()
 
-    def decide_expiry(self, version: int, execution_id: str) -> tuple[MembersAborted, ...]:
-        """The event that ends all members of an execution that are open; none if there are none."""
-        key = (version, execution_id)
-        ended = tuple(producer_id for producer_id, member in self.members.items() if member.execution[:2] == key)
-        return (MembersAborted(ended),) if ended else ()
+    def decide_abort(self, asked: EndTransactionRequest) -> MembersAborted | None:
+        """The event that ends the listed members that are open; None if there are none. Raises AlreadyCommittedError."""
+        if asked.txn_version == self.last_version:
+            raise self._already_committed(asked)
+        listed = (self.members.get(member.producer_id) for member in asked.members)
+        return aborted(dict.fromkeys(one.producer_id for one in listed if one is not None and _is_same(one, asked)))
 
-    def open_member(self, execution: Execution, member_id: bytes) -> Member:
+    def open_member(self, execution: Execution, member_id: bytes) -> MemberOpened:
         """The member, if it is open. Raises InvalidTxnStateError."""
         member = self._by_member_id.get(member_id)
-        if member is None or not _is_same(member.execution, execution):
+        if member is None or not _is_same(member, execution):
             raise InvalidTxnStateError(
                 f"{self._subject(execution)}: member {member_id.hex()} is not open: it expired, was aborted or its version is "
                 f"decided; {self._committed()}; begin again with another member id"
@@ -180,18 +221,20 @@ class TransactionalIdState:
 
     def ending(self, version: int) -> list[int]:
         """Producer ids of the open members that end when this version is committed."""
-        return [producer_id for producer_id, member in self.members.items() if member.execution.version <= version]
+        return [producer_id for producer_id, member in self.members.items() if member.txn_version <= version]
 
     # Checks
 
-    def _decide_earlier(self, asked: EndRequest) -> AlreadyCommitted:
-        """A commit of a version below the last one, asked about again. Raises ProducerFencedError, whose fate says whether it is
-        certain that this execution has not committed it."""
-        version, earlier = asked.execution.version, self.last.earlier if self.last is not None else ()
-        if EarlierCommit(version, _digest(asked.execution, asked.totals)) in earlier:
-            return AlreadyCommitted(asked.execution, asked.totals)
-        is_certain = len(earlier) < EARLIER_MAX or version >= earlier[0].version
-        raise self._fenced(asked.execution, Fate.NOT_APPENDED if is_certain else Fate.UNKNOWN)
+    def _check_earlier(self, asked: EndTransactionRequest) -> None:
+        """A commit of a version below the last one, asked about again. Raises ProducerFencedError, unless this execution has
+        committed it; the fate says whether it is certain that it has not.
+        """
+        earlier = list(self.last.earlier) if self.last is not None else []
+        digest = _digest(asked)
+        if any(one.txn_version == asked.txn_version and one.digest == digest for one in earlier):
+            return
+        is_certain = len(earlier) < EARLIER_MAX or asked.txn_version >= earlier[0].txn_version
+        raise self._fenced(asked, Fate.NOT_APPENDED if is_certain else Fate.UNKNOWN)
 
     def _fenced(self, execution: Execution, fate: Fate) -> ProducerFencedError:
         known = {
@@ -200,25 +243,26 @@ class TransactionalIdState:
         }
         return ProducerFencedError(
             f"{self._subject(execution)}: {self._committed()}, which is newer{known.get(fate, '')}. "
-            + version_is_old(self.transactional_id, self.last_version),
+            + _version_is_old(self.transactional_id, self.last_version),
             fate=fate,
         )
 
-    def _is_another_write(self, execution: Execution) -> bool:
+    def _is_another_write(self, execution: ExecutionOfRun) -> bool:
         """True for another write of a run that committed this version, or repeated it."""
         known = self._of_its_run(execution)
         return bool(execution.run_id and known) and all(one.execution_id != execution.execution_id for one in known)
 
-    def _of_its_run(self, execution: Execution) -> list[Execution]:
+    def _of_its_run(self, execution: ExecutionOfRun) -> list[ExecutionOfRun]:
         """The executions of the same run that committed the last version or repeated it."""
-        known = (self.last.execution, *self.last.repeats) if self.last is not None else ()
+        known: list[ExecutionOfRun] = [self.last, *self.repeats] if self.last is not None else []
         return [one for one in known if one.run_id == execution.run_id]
 
-    def _check_not_another_write(self, execution: Execution) -> None:
+    def _check_not_another_write(self, execution: ExecutionOfRun) -> None:
         if self._is_another_write(execution):
+            label = "txnLabel" if self.transactional_id.startswith((_QUERY, _APPLICATION)) else "transactional id"
             raise TxnConflictError(
                 f"{self._subject(execution)}: {self._committed()}, which is another write of the same micro-batch or run; nothing "
-                "of this one is visible: " + needs_its_own_id(self.transactional_id)
+                f"of this one is visible: give this write a {label} of its own, and leave the first as it is"
             )
 
     def _already_committed(self, execution: Execution) -> AlreadyCommittedError:
@@ -226,40 +270,38 @@ class TransactionalIdState:
             f"{self._subject(execution)}: {self._committed()}; its rows are there and nothing is to be written again"
         )
 
-    def _check_replay(self, asked: EndRequest, last: LastCommit) -> None:
-        if asked.totals == last.totals:
+    def _check_replay(self, asked: EndTransactionRequest, last: CommitPrepared) -> None:
+        ours, theirs = _numbers(asked.totals), _numbers(last.totals)
+        if ours == theirs:
             return
         differences = ", ".join(
-            f"{name} {ours} instead of {theirs}"
-            for name, ours, theirs in zip(asked.totals._fields, asked.totals, last.totals, strict=True)
-            if ours != theirs
+            f"{name} {one} instead of {other}" for name, one, other in zip(_TOTALS, ours, theirs, strict=True) if one != other
         )
         raise ReplayMismatchError(
-            f"{self._subject(asked.execution)}: {self._committed()}, but this replay of the version read other rows "
-            f"({differences}); nothing of it is visible. " + rows_are_others(self.transactional_id, self.last_version)
+            f"{self._subject(asked)}: {self._committed()}, but this replay of the version read other rows "
+            f"({differences}); nothing of it is visible. " + _rows_are_others(self.transactional_id, self.last_version)
         )
 
-    def _check_members(self, asked: EndRequest, held: Held) -> None:
-        execution = asked.execution
+    def _check_members(self, asked: EndTransactionRequest, held: Held) -> None:
         if asked.any_skipped:
-            raise self._aborted(execution, "a member was told that the version is committed and sent nothing")
+            raise self._aborted(asked, "a member was told that the version is committed and sent nothing")
         seen: set[int] = set()
         for report in asked.members:
-            found = held.members.get(report.producer_id, _NO_DATA)
-            problem = self._problem(report, execution, found, may_miss=bool(held.missing))
+            found = held.members.get(report.producer_id, HeldData(0, True))
+            problem = self._problem(report, asked, found, may_miss=bool(held.missing))
             if report.producer_id in seen:
                 problem = "is listed twice"
             if problem:
-                raise self._aborted(execution, f"producer {report.producer_id} {problem}")
+                raise self._aborted(asked, f"producer {report.producer_id} {problem}")
             seen.add(report.producer_id)
 
-    def _problem(self, report: MemberReport, execution: Execution, found: HeldData, *, may_miss: bool) -> str:
+    def _problem(self, report: TransactionMember, execution: Execution, found: HeldData, *, may_miss: bool) -> str:
         """Why this member cannot be committed; empty if it can."""
         member = self.members.get(report.producer_id)
         if member is None or report.producer_epoch != MEMBER_EPOCH:
             return f"in epoch {report.producer_epoch} is not open: it expired, was aborted or never was a member"
-        if not _is_same(member.execution, execution):
-            return f"is a member of {_text(member.execution)}"
+        if not _is_same(member, execution):
+            return f"is a member of {execution_text(member)}"
         if not found.is_durable:
             return "has records that are not durable"
         if may_miss and found.records <= report.records:  # a topic is deleted, and its part with it
@@ -277,57 +319,48 @@ class TransactionalIdState:
     # Texts
 
     def _subject(self, execution: Execution) -> str:
-        return f"transactional id {self.transactional_id!r}, {_text(execution)}"
+        return f"transactional id {self.transactional_id!r}, {execution_text(execution)}"
 
     def _committed(self) -> str:
         last = self.last
         if last is None:
             return "no version is committed"
-        run = f" of run {last.execution.run_id!r}" if last.execution.run_id else ""
-        return f"{_text(last.execution)}{run} is committed with {last.totals.rows} rows"
+        run = f" of run {last.run_id!r}" if last.run_id else ""
+        return f"{execution_text(last)}{run} is committed with {last.totals.rows} rows"
 
     # Events of the log
 
-    def apply(self, event: Event, timestamp: int) -> list[Member]:
-        """Takes an event whose record stands in the log; returns the members that it ended. Forgotten is not for here."""
+    def apply(self, event: Event, timestamp: int) -> list[MemberOpened]:
+        """Takes an event that is in the log, other than TransactionalIdForgotten; returns the members that it ended."""
         if isinstance(event, MemberOpened):
-            member = event.member
-            self.members[member.producer_id] = member
-            self._by_member_id[member.member_id] = member
-            self.owner = member.owner
+            self.members[event.producer_id] = self._by_member_id[event.member_id] = event
+            self.owner = event.owner
         elif isinstance(event, MembersAborted):
-            ended = self._end(event.producer_ids)
-            for member in ended:
-                self._ended.add(self.transactional_id, member.member_id)
-            return ended
+            return self._end(event.producer_ids)
         elif isinstance(event, CommitPrepared):
-            committed_ids, aborted_ids, earlier = event.committed_ids, event.aborted_ids, (*event.earlier, *self._history())
-            self.last = LastCommit(
-                event.execution, event.totals, timestamp, committed_ids, aborted_ids, event.is_one_write, earlier[-EARLIER_MAX:]
-            )
-            self.prepared = PreparedCommit(
-                event.execution, event.committed_ids, event.aborted_ids, event.partitions, event.held_back, event.group_offsets
-            )
-            return self._end((*event.committed_ids, *event.aborted_ids))
-        elif isinstance(event, CommitCompleted) and event.version == self.last_version:
-            self.prepared = None
-        elif isinstance(event, VersionRepeated) and self.last is not None and event.execution.version == self.last_version:
-            self.last = self.last._replace(repeats=(*self.last.repeats, event.execution)[-REPEATS_MAX:])
+            self.last = _changed(event, earlier=[*event.earlier, *self._history()][-EARLIER_MAX:])
+            self.timestamp, self.is_prepared, self.repeats = timestamp, True, ()
+            return self._end((*event.committed_producer_ids, *event.aborted_producer_ids))
+        elif self.last is None or isinstance(event, TransactionalIdForgotten) or event.txn_version != self.last_version:
+            return []
+        elif isinstance(event, CommitCompleted):
+            self.last, self.is_prepared = _changed(self.last, partitions=(), held_back=(), group_offsets=None), False
+        else:
+            self.repeats = (*self.repeats, event)[-REPEATS_MAX:]
         return []
 
-    def _history(self) -> Sequence[EarlierCommit]:
+    def _history(self) -> Iterable[EarlierCommit]:
         """The remembered commits up to now, the last one among them."""
         last = self.last
-        if last is None:
-            return ()
-        return (*last.earlier, EarlierCommit(last.execution.version, _digest(last.execution, last.totals)))
+        return (*last.earlier, EarlierCommit(txn_version=last.txn_version, digest=_digest(last))) if last is not None else ()
 
     def forget_ended(self) -> None:
-        """Forgets who took part in the last commit. While it is prepared, that is known nevertheless."""
-        if self.last is not None:
-            self.last = self.last._replace(committed_ids=(), aborted_ids=())
+        """Forgets who took part in the last commit, which is complete."""
+        assert self.last is not None
+        assert not self.is_prepared, "its markers name them"
+        self.last = _changed(self.last, committed_producer_ids=(), aborted_producer_ids=())
 
-    def _end(self, producer_ids: Iterable[int]) -> list[Member]:
+    def _end(self, producer_ids: Iterable[int]) -> list[MemberOpened]:
         ended = []
         for producer_id in producer_ids:
             member = self.members.pop(producer_id, None)
@@ -339,34 +372,79 @@ class TransactionalIdState:
     def events(self) -> list[tuple[int, Event]]:
         """All that is known, as events that make it again, each with its timestamp."""
         events: list[tuple[int, Event]] = []
-        last, prepared = self.last, self.prepared
-        if last is not None:
-            events.append((last.timestamp, _recorded(last, prepared)))
-            if prepared is None:
-                events.append((last.timestamp, CommitCompleted(last.execution.version)))
-            events += [(last.timestamp, VersionRepeated(execution)) for execution in last.repeats]
-        events += [(0, MemberOpened(member)) for member in self.members.values()]
+        if self.last is not None:
+            events.append((self.timestamp, self.last))
+            if not self.is_prepared:
+                events.append((self.timestamp, CommitCompleted(txn_version=self.last.txn_version)))
+            events += [(self.timestamp, repeated) for repeated in self.repeats]
+        events += [(0, member) for member in self.members.values()]
         return events
 
 
-def _recorded(last: LastCommit, prepared: PreparedCommit | None) -> CommitPrepared:
-    if prepared is None:
-        prepared = PreparedCommit(last.execution, last.committed_ids, last.aborted_ids, ())
-    _, committed_ids, aborted_ids, partitions, held_back, offsets = prepared
-    return CommitPrepared(
-        last.execution, committed_ids, aborted_ids, partitions, last.totals, held_back, last.is_one_write, offsets, last.earlier
-    )
+def aborted(producer_ids: Collection[int]) -> MembersAborted | None:
+    """The event that ends these members; None if there are none."""
+    return MembersAborted(producer_ids=producer_ids) if producer_ids else None
 
 
-def _digest(execution: Execution, totals: Totals) -> bytes:
+def _changed(commit: CommitPrepared, **fields: object) -> CommitPrepared:
+    """A copy with other values in some fields; events of the log stay as they are."""
+    changed = CommitPrepared()
+    changed.CopyFrom(commit)
+    for name in fields:
+        changed.ClearField(name)
+    changed.MergeFrom(CommitPrepared(**fields))  # type: ignore[arg-type]
+    return changed
+
+
+def _digest(commit: EndTransactionRequest | CommitPrepared) -> bytes:
     """Tells a commit from others of its version: execution ids alone may come again in another run."""
-    said = "\0".join((execution.execution_id, execution.run_id, *map(str, totals)))
+    said = "\0".join((commit.execution_id, commit.run_id, *map(str, _numbers(commit.totals))))
     return hashlib.blake2b(said.encode(), digest_size=_DIGEST_BYTES).digest()
 
 
+def _numbers(totals: TransactionTotals) -> tuple[int, int, int, int]:
+    return totals.rows, totals.key_bytes, totals.value_bytes, totals.key_hash_sum
+
+
 def _is_same(one: Execution, other: Execution) -> bool:
-    return one.version == other.version and one.execution_id == other.execution_id
+    return one.txn_version == other.txn_version and one.execution_id == other.execution_id
 
 
-def _text(execution: Execution) -> str:
-    return f"version {execution.version} in execution {execution.execution_id!r}"
+def execution_text(execution: Execution) -> str:
+    """Names it in texts for people."""
+    return f"version {execution.txn_version} in execution {execution.execution_id!r}"
+
+
+# Advice about a version that cannot be written
+
+
+def _version_is_old(transactional_id: str, last_version: int) -> str:
+    """A newer version is committed."""
+    if transactional_id.startswith(_QUERY):
+        return (
+            "The query runs from an old or copied checkpoint, or a stale driver still writes: restore the newest checkpoint, or, "
+            "for its rows to be written again, give it another txnLabel"
+        )
+    if transactional_id.startswith(_APPLICATION):
+        return (
+            f"txnVersion must rise from write to write: go on above {last_version}, or, if another program uses this txnAppId, "
+            "give each its own"
+        )
+    return (
+        f"Versions of a transactional id must rise: go on above {last_version}, or, if another program uses this id, "
+        "give each its own"
+    )
+
+
+def _rows_are_others(transactional_id: str, last_version: int) -> str:
+    """The version is committed with other rows."""
+    if transactional_id.startswith(_QUERY):
+        return (
+            "The checkpoint is not the one that committed it, or the query does not give the same rows twice: restore the right "
+            "checkpoint, or, for its rows to be written again, give it another txnLabel"
+        )
+    version, name = ("txnVersion", "txnAppId") if transactional_id.startswith(_APPLICATION) else ("version", "id")
+    return (
+        f"New rows need a {version} above {last_version}; a repetition must give the same rows; if another program uses this "
+        f"{name}, give each its own"
+    )

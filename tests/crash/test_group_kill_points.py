@@ -13,11 +13,11 @@ import pytest
 from brokerd.datadir import topic_store
 from brokerd.datadir.topic_store import GROUP_OFFSETS
 from brokerd.groups import group_table
-from brokerd.groups.model import CommittedOffset
 from brokerd.server import own_log
 from brokerd.server.groups import groups
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
+from tests.support.group_offsets import committed
 from tests.support.inner_broker import running
 from tests.support.kill_points import ENDINGS, killed_everywhere, operations_of
 
@@ -47,7 +47,7 @@ async def _script(files: MemoryFiles, history: History) -> None:
                 if is_deleted:
                     await broker.groups.delete(name)
                 else:
-                    await broker.groups.commit(name, ANN, {tp: CommittedOffset(number, -1, "", 1) for tp in tps})
+                    await broker.groups.commit(name, ANN, [committed(tp, number) for tp in tps])
                 history.answered[name] = len(history.asked[name])
                 if broker.groups.log.has_grown():
                     await broker.groups.compact()
@@ -85,4 +85,4 @@ async def _check(files: MemoryFiles, history: History, where: str) -> None:
             possible = (asked[answered - 1] if answered else None, *asked[answered:])
             assert found in possible, f"{where}: group {name} has {found}, but answered was {possible[0]}"
         tps = await broker.topic()
-        await broker.groups.commit("after", ANN, {tps[0]: CommittedOffset(0, -1, "", 1)})
+        await broker.groups.commit("after", ANN, [committed(tps[0])])

@@ -15,18 +15,20 @@ import pytest
 
 from brokerd.datadir import topic_store
 from brokerd.datadir.topic_store import GROUP_OFFSETS, TRANSACTION_STATE
-from brokerd.groups.model import NO_OFFSET, CommittedOffset
+from brokerd.groups.group_table import NO_OFFSET
 from brokerd.ids import TopicIdPartition
 from brokerd.server import own_log
 from brokerd.server.groups import groups
 from brokerd.server.groups.groups import AskedOffsets
-from brokerd.server.transactions import transaction_log
-from brokerd.transaction.model import EndRequest, Execution
-from brokerd.transaction.snapshot import Snapshot
+from brokerd.server.transactions import transactions
+from brokerd.transaction.snapshot import StateWriter
+from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
-from tests.support.inner_broker import TIMEOUT_MS, TransactionBroker, Write, end_request, running
+from tests.support.group_offsets import committed
+from tests.support.inner_broker import PRINCIPAL, TIMEOUT_MS, TransactionBroker, Write, end_request, running
 from tests.support.kill_points import ENDINGS, killed_everywhere, operations_of
+from tests.support.transaction_bench import Execution
 
 NAME = "spark-q"
 GROUP = "g"
@@ -38,7 +40,7 @@ SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_byte
 class History:
     """The questions and answers of a script."""
 
-    asked: dict[int, EndRequest] = field(default_factory=dict)  # commits, by version
+    asked: dict[int, EndTransactionRequest] = field(default_factory=dict)  # commits, by version
     rows: dict[int, set[tuple[TopicIdPartition, bytes]]] = field(default_factory=dict)  # of the winners
     answered: set[int] = field(default_factory=set)
 
@@ -51,7 +53,7 @@ def _offset(broker: TransactionBroker, tp: TopicIdPartition) -> int:
 
 
 def _offsets(version: int, tp: TopicIdPartition, expected: int) -> AskedOffsets:
-    return AskedOffsets(GROUP, CALLER, lambda: {tp: CommittedOffset(version, -1, "", 1)}, {tp: expected})
+    return AskedOffsets(GROUP, CALLER, lambda: [committed(tp, version)], {tp: expected})
 
 
 async def _version(broker: TransactionBroker, history: History, version: int, *, execution: str = "one") -> None:
@@ -64,7 +66,7 @@ async def _version(broker: TransactionBroker, history: History, version: int, *,
     await broker.write(twin, [Write(tps[0], b"lost%d" % version), Write(tps[1], b"lost%d" % version)])
     history.rows[version] = {(tps[0], b"a%d" % version), (tps[1], b"b%d" % version), (tps[1], b"c%d" % version)}
     history.asked[version] = end_request(NAME, named, [(first, 2), (second, 1)], tps, rows=3)
-    await broker.transactions.commit(history.asked[version], _offsets(version, tps[1], _offset(broker, tps[1])))
+    await broker.transactions.commit(PRINCIPAL, history.asked[version], _offsets(version, tps[1], _offset(broker, tps[1])))
     history.answered.add(version)
 
 
@@ -73,7 +75,7 @@ async def _aborted(broker: TransactionBroker, version: int) -> None:
     named = Execution(version, "failed", "run")
     member = await broker.init(NAME, named, f"failed {version}".encode().ljust(16))
     await broker.write(member, [Write(tps[0], b"void%d" % version), Write(tps[1], b"void%d" % version)])
-    await broker.transactions.abort(end_request(NAME, named, [(member, 2)], tps))
+    await broker.transactions.abort(PRINCIPAL, end_request(NAME, named, [(member, 2)], tps))
 
 
 async def _script(files: MemoryFiles, history: History) -> None:
@@ -84,7 +86,7 @@ async def _script(files: MemoryFiles, history: History) -> None:
             await _version(broker, history, 3 * life)
             await _aborted(broker, 3 * life + 1)
             await broker.transactions.compact()
-            await broker.groups.log.compact([groups._record(entry) for entry in piece] for piece in broker.groups.table.pieces())
+            await broker.groups.log.compact([groups._entry(entry) for entry in piece] for piece in broker.groups.table.pieces())
             await _version(broker, history, 3 * life + 1, execution="two")
             await broker.transactions.sweep()
             left = await broker.init(NAME, Execution(3 * life + 2, "left", "run"), b"left %11d" % life)
@@ -96,9 +98,9 @@ async def _script(files: MemoryFiles, history: History) -> None:
 @pytest.fixture(autouse=True)
 def early_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_log, "COMPACTION_MIN_BYTES", 6_000)
-    monkeypatch.setattr(Snapshot, "pieces", functools.partialmethod(Snapshot.pieces, 1))
+    monkeypatch.setattr(StateWriter, "pieces", functools.partialmethod(StateWriter.pieces, 1))
     small = TRANSACTION_STATE._replace(configs={**TRANSACTION_STATE.configs, "segment.bytes": "4096"})
-    for module in (topic_store, transaction_log):
+    for module in (topic_store, transactions):
         monkeypatch.setattr(module, "TRANSACTION_STATE", small)
 
 
@@ -127,7 +129,7 @@ async def _check(files: MemoryFiles, history: History, where: str) -> None:
         for version, asked in history.asked.items():
             if version == max(history.asked):  # older ones are fenced by it
                 offset = _offset(broker, tps[1])
-                await broker.transactions.commit(asked, _offsets(version, tps[1], offset))
+                await broker.transactions.commit(PRINCIPAL, asked, _offsets(version, tps[1], offset))
                 history.answered.add(version)
         _whole_or_nothing(broker, tps, history, where)
         clock.advance(TIMEOUT_MS)

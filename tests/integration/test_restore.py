@@ -19,9 +19,9 @@ from brokerd.datasource.options import parse_source_options
 from brokerd.datasource.partition_reader import RangePartition
 from brokerd.datasource.stream_reader import BrokerdStreamReader
 from brokerd.errors import DataLossError, LogTruncationError
-from brokerd.groups.model import CommittedOffset
 from brokerd.ids import TopicIdPartition
 from tests.support.daemon import running_daemon
+from tests.support.group_offsets import committed
 from tests.support.restored import Restored
 from tests.support.wait import DEADLINE_S
 
@@ -135,8 +135,8 @@ def test_a_group_of_another_history_says_so_until_it_is_reset(tmp_path: Path) ->
             tp = TopicIdPartition(client.create_topic("t", 1), 0)
             with Producer({"bootstrap.servers": address}) as producer:
                 producer.send("t", value=b"x").result(DEADLINE_S)
-            ahead = CommittedOffset(1, 1, "", 1, 7)
-            running.run(running.daemon.broker.groups.commit("g", "anonymous", {tp: ahead}))
+            ahead = committed(tp, 1, 1, leader_epoch_id=7)
+            running.run(running.daemon.broker.groups.commit("g", "anonymous", [ahead]))
             assert isinstance(client.group_offsets("g", [tp])[tp], LogTruncationError)
             (described,) = client.describe_group("g").partitions
             assert isinstance(described.error, LogTruncationError)

@@ -16,10 +16,11 @@ import pytest
 from brokerd.errors import PolicyViolationError, UnknownGroupError
 from brokerd.groups import group_table
 from brokerd.groups.group_table import GroupTable, Limits
-from brokerd.groups.log_records import decode_entry, encode_entry
-from brokerd.groups.model import CommittedOffset, GroupDeleted, LogEntry, OffsetsCommitted
+from brokerd.groups.records import decode, group_deleted, offsets_committed
 from brokerd.ids import TopicIdPartition
 from brokerd.sharing.shares import Shares
+from brokerd.wire.v1.group_log_pb2 import CommittedOffset, GroupLogRecord
+from tests.support.group_offsets import committed
 from tests.support.scale import TEST_SCALE
 from tests.support.seeds import run_seeds
 
@@ -37,7 +38,7 @@ class TopicGone(NamedTuple):
     topic_id: bytes
 
 
-def holds(done: Sequence[LogEntry | TopicGone], gone: set[bytes]) -> Held:
+def holds(done: Sequence[GroupLogRecord | TopicGone], gone: set[bytes]) -> Held:
     """The groups after all that was done, by the book; `gone` are the topics that are deleted by then."""
     groups: dict[str, tuple[str, dict[TopicIdPartition, CommittedOffset]]] = {}
     for one in done:
@@ -45,13 +46,14 @@ def holds(done: Sequence[LogEntry | TopicGone], gone: set[bytes]) -> Held:
             for _, offsets in groups.values():
                 for tp in [tp for tp in offsets if tp.topic_id == one.topic_id]:
                     del offsets[tp]
-        elif isinstance(one.event, OffsetsCommitted):
-            groups.setdefault(one.group_id, (one.principal, {}))[1].update(one.event.offsets)
-        elif isinstance(one.event, GroupDeleted):
+        elif one.HasField("offsets_committed"):
+            offsets = {group_table.partition_of(offset): offset for offset in one.offsets_committed.offsets}
+            groups.setdefault(one.group_id, (one.principal, {}))[1].update(offsets)
+        elif one.HasField("group_deleted"):
             groups.pop(one.group_id, None)
         else:
-            for tp in one.event.partitions:
-                groups[one.group_id][1].pop(tp, None)
+            for gone_tp in one.offsets_deleted.partitions:
+                groups[one.group_id][1].pop(TopicIdPartition(gone_tp.topic_id, gone_tp.partition), None)
         groups = {name: (owner, offsets) for name, (owner, offsets) in groups.items() if offsets}
     left = {
         name: (owner, {tp: one for tp, one in offsets.items() if tp.topic_id not in gone})
@@ -80,17 +82,17 @@ class Run:
         self.log: list[bytes] = []
         self.log_start = 0
         self.durable = 0  # no crash takes from the log what stands before it
-        self.done: list[tuple[int, LogEntry | TopicGone]] = []  # with the length of the log before it
+        self.done: list[tuple[int, GroupLogRecord | TopicGone]] = []  # with the length of the log before it
         self.topics = [bytes([number]) * 16 for number in range(4)]
         self.gone: set[bytes] = set()
         self.now_ms = 1_000
-        self.pieces: Iterator[Sequence[LogEntry]] | None = None
+        self.pieces: Iterator[Sequence[GroupLogRecord]] | None = None
         self.begin = 0
         self.facts: Counter[str] = Counter()
 
-    def record(self, entry: LogEntry) -> None:
+    def record(self, entry: GroupLogRecord) -> None:
         self.done.append((len(self.log), entry))
-        self.log.append(encode_entry(entry))
+        self.log.append(entry.SerializeToString())
         self.table.apply(entry)
 
     def group_id(self) -> str:
@@ -102,7 +104,7 @@ class Run:
 
     def commit(self) -> None:
         metadata = self.rng.choice(("", "", "m", "x" * 700))
-        offsets = {tp: CommittedOffset(self.rng.randrange(1_000), -1, metadata, self.now_ms) for tp in self.tps()}
+        offsets = [committed(tp, self.rng.randrange(1_000), -1, metadata, self.now_ms) for tp in self.tps()]
         group_id, principal = self.group_id(), self.rng.choice(PRINCIPALS)
         owner = held_by(self.table).get(group_id, (principal, {}))[0]
         try:
@@ -145,8 +147,7 @@ class Run:
     def _never(self, name: str) -> bool:
         """No offset of it was deleted: its last commit is one that holds."""
         return not any(
-            isinstance(one, TopicGone) or (one.group_id == name and not isinstance(one.event, OffsetsCommitted))
-            for _, one in self.done
+            isinstance(one, TopicGone) or (one.group_id == name and not one.HasField("offsets_committed")) for _, one in self.done
         )
 
     def compact(self) -> None:
@@ -159,14 +160,14 @@ class Run:
             self.facts["compacted"] += 1
             return
         self.facts["piece"] += 1
-        self.log.extend(encode_entry(entry) for entry in piece)
+        self.log.extend(entry.SerializeToString() for entry in piece)
 
     def crash(self) -> None:
         """The log ends anywhere; the broker comes up with what is left, or goes on as it was."""
         end = self.rng.randint(max(self.durable, len(self.log) - 5), len(self.log))
         again = new_table()
         for data in self.log[self.log_start : end]:
-            again.apply(decode_entry(data))
+            again.apply(decode(data))
         again.keep_topics(lambda topic_id: topic_id not in self.gone)
         done = [one for at, one in self.done if at < end or (isinstance(one, TopicGone) and at <= end)]
         assert held_by(again) == holds(done, self.gone)
@@ -228,19 +229,19 @@ def test_any_history_reads_from_its_log_as_it_was(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("ahead_ms", [365 * 86_400_000, -9 * 86_400_000])
 def test_a_group_that_was_committed_by_a_wrong_clock_expires_as_others_do(ahead_ms: int) -> None:
     table, tp = new_table(), TopicIdPartition(b"t" * 16, 0)
-    committed = CommittedOffset(0, -1, "", 1_000 + ahead_ms, clock_ahead=ahead_ms)
-    table.apply(decode_entry(encode_entry(LogEntry("a", "ann", OffsetsCommitted({tp: committed})))))
+    offset = committed(tp, timestamp=1_000 + ahead_ms, ahead_ms=ahead_ms)
+    table.apply(decode(offsets_committed("a", "ann", [offset]).SerializeToString()))
     assert not list(table.expired(1_000))
     assert [entry.group_id for entry in table.expired(1_001)] == ["a"]
 
 
 def test_a_large_group_is_written_in_pieces_of_bounded_size() -> None:
     table = GroupTable(Limits(Shares(10), Shares(1_000_000)))
-    offsets = {TopicIdPartition(b"t" * 16, number): CommittedOffset(number, -1, "x" * 4_096, 1) for number in range(500)}
-    table.apply(LogEntry("large", "ann", OffsetsCommitted(offsets)))
+    offsets = [committed(TopicIdPartition(b"t" * 16, number), number, -1, "x" * 4_096) for number in range(500)]
+    table.apply(offsets_committed("large", "ann", offsets))
     pieces = list(table.pieces())
     assert len(pieces) > 5
-    assert max(sum(len(encode_entry(entry)) for entry in piece) for piece in pieces) < 524_288
+    assert max(sum(len(entry.SerializeToString()) for entry in piece) for piece in pieces) < 524_288
     again = GroupTable(Limits(Shares(10), Shares(1_000_000)))
     for piece in pieces:
         for entry in piece:
@@ -252,7 +253,7 @@ def test_a_group_that_goes_or_is_committed_while_others_expire_is_left_out() -> 
     table, tp = new_table(), TopicIdPartition(b"t" * 16, 0)
 
     def commit(name: str, timestamp: int) -> None:
-        table.apply(LogEntry(name, "ann", OffsetsCommitted({tp: CommittedOffset(0, -1, "", timestamp)})))
+        table.apply(offsets_committed(name, "ann", [committed(tp, timestamp=timestamp)]))
 
     for name in ("first", "committed", "deleted", "made again", "last"):
         commit(name, 5)
@@ -260,6 +261,6 @@ def test_a_group_that_goes_or_is_committed_while_others_expire_is_left_out() -> 
     assert next(expired).group_id == "first"
     commit("committed", 10)
     for name in ("deleted", "made again"):
-        table.apply(LogEntry(name, "ann", GroupDeleted()))
+        table.apply(group_deleted(name, "ann"))
     commit("made again", 10)
     assert [entry.group_id for entry in expired] == ["last"]

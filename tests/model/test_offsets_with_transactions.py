@@ -8,9 +8,9 @@ import pytest
 from brokerd.errors import PolicyViolationError
 from brokerd.groups.decided import Decided
 from brokerd.groups.group_table import GroupTable, Limits
-from brokerd.groups.model import CommittedOffset
 from brokerd.ids import TopicIdPartition
 from brokerd.sharing.shares import Shares
+from tests.support.group_offsets import committed
 from tests.support.offsets_bugs import MUTANTS
 from tests.support.offsets_simulation import run_seed
 from tests.support.scale import TEST_SCALE
@@ -37,13 +37,13 @@ def test_room_is_kept_free_for_what_is_decided() -> None:
     limits = Limits(Shares(10), Shares(5))  # of which one principal has four
     table = GroupTable(limits)
     decided, tp, other = Decided(table, limits), TopicIdPartition(b"t" * 16, 0), TopicIdPartition(b"t" * 16, 1)
-    caller, offset = "ann", CommittedOffset(1, -1, "", 1)
-    entry = decided.decide("g", caller, dict.fromkeys((tp, other), offset), {})
+    caller, offsets = "ann", [committed(tp, 1), committed(other, 1)]
+    entry = decided.decide("g", caller, offsets, {})
     decided.add(entry)
     with pytest.raises(PolicyViolationError, match=r"max\.group\.offsets"):
-        table.commit("h", caller, {tp: offset._replace(metadata="x" * 600)})
+        table.commit("h", caller, [committed(tp, 1, metadata="x" * 600)])
     decided.apply(entry, entry)
-    table.apply(table.commit("h", caller, dict.fromkeys((tp, other), offset)))
+    table.apply(table.commit("h", caller, offsets))
     assert (table.offset_count, len(decided)) == (4, 0)
 
 

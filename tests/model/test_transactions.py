@@ -16,12 +16,20 @@ PARTS = 4
 OFTEN = (
     *("prepared", "prepared, with losers", "aborted", "repeated", "twin", "driver gave up", "driver killed", "driver gone"),
     *("crash", "crash in a recovery", "state", "deleted"),
-    *("InitMember: Member", "InitMember: AlreadyCommittedError", "InitMember: InvalidTxnStateError"),
-    *("InitMember: TxnConflictError", "InitMember: ProducerFencedError"),
+    *(
+        "InitProducerIdRequest: MemberOpened",
+        "InitProducerIdRequest: AlreadyCommittedError",
+        "InitProducerIdRequest: InvalidTxnStateError",
+    ),
+    *("InitProducerIdRequest: TxnConflictError", "InitProducerIdRequest: ProducerFencedError"),
     *("Batch: Done", "Batch: InvalidTxnStateError", "Batch: UnknownTopicIdError"),
-    *("EndRequest: AlreadyCommitted", "EndRequest: ReplayMismatchError", "EndRequest: TxnConflictError"),
-    *("EndRequest: ProducerFencedError", "EndRequest: TxnAbortedError", "EndRequest: StorageError"),
-    *("Abort: Done", "Abort: AlreadyCommittedError", "Heartbeat: Done", "Heartbeat: InvalidTxnStateError"),
+    *("EndTransactionRequest: Done", "EndTransactionRequest: ReplayMismatchError", "EndTransactionRequest: TxnConflictError"),
+    *(
+        "EndTransactionRequest: ProducerFencedError",
+        "EndTransactionRequest: TxnAbortedError",
+        "EndTransactionRequest: StorageError",
+    ),
+    *("Abort: Done", "Abort: AlreadyCommittedError", "HeartbeatRequest: Done", "HeartbeatRequest: InvalidTxnStateError"),
 )
 
 

@@ -17,8 +17,17 @@ from brokerd.server.broker import Broker
 from brokerd.server.durability import wait_durable
 from brokerd.server.limits.callers import BROKER
 from brokerd.storage.files import Files
-from brokerd.transaction.model import EndRequest, Execution, InitMember, Member, MemberReport, Totals
+from brokerd.wire.v1.transaction_log_pb2 import MemberOpened
+from brokerd.wire.v1.transaction_pb2 import (
+    EndTransactionRequest,
+    HeartbeatRequest,
+    InitProducerIdRequest,
+    TransactionMember,
+    TransactionPartition,
+    TransactionTotals,
+)
 from tests.support.build import raw_batch, readable
+from tests.support.transaction_bench import Execution
 from tests.support.transactions import read_committed
 
 PRINCIPAL = "anybody"
@@ -49,13 +58,20 @@ class TransactionBroker:
         topic_id = self.logs.topics.by_name(name).id
         return [TopicIdPartition(topic_id, partition) for partition in range(partitions)]
 
-    async def init(self, name: str, execution: Execution, member_id: bytes) -> Member:
+    async def init(self, name: str, execution: Execution, member_id: bytes) -> MemberOpened:
         """A member. Raises WireError."""
-        return await self.transactions.init_member(
-            InitMember(name, PRINCIPAL, execution, member_id, "test", TIMEOUT_MS), lambda number: number
+        asked = InitProducerIdRequest(
+            transactional_id=name, member_id=member_id, owner="test", timeout_ms=TIMEOUT_MS, **execution._asdict()
         )
+        return await self.transactions.init_member(PRINCIPAL, asked, lambda number: number)
 
-    async def write(self, member: Member, writes: Iterable[Write]) -> None:
+    async def heartbeat(self, name: str, execution: Execution, member_id: bytes) -> None:
+        """A sign of life. Raises WireError."""
+        version, execution_id, _ = execution
+        asked = HeartbeatRequest(transactional_id=name, txn_version=version, execution_id=execution_id, member_id=member_id)
+        await self.transactions.heartbeat(PRINCIPAL, asked)
+
+    async def write(self, member: MemberOpened, writes: Iterable[Write]) -> None:
         """Appends batches of a member, and waits until they are durable. Raises WireError."""
         waiting = []
         sequences: dict[TopicIdPartition, int] = {}
@@ -70,7 +86,7 @@ class TransactionBroker:
                 timestamp_ms=self.broker.clock.wall_ms(),
                 attributes=int(Attributes.TRANSACTIONAL),
             )
-            is_open = self.transactions.coordinator.is_open(member.producer_id, 0)
+            is_open = member.producer_id in self.transactions.coordinator.open_members
             info = self.broker.replicas.append(replica, batch, BROKER, is_open_member=is_open)
             self.transactions.appended(member.producer_id, tp, 1)
             waiting.append((replica, info.last_offset))
@@ -90,11 +106,21 @@ class TransactionBroker:
 
 
 def end_request(
-    name: str, execution: Execution, reports: Iterable[tuple[Member, int]], tps: Iterable[TopicIdPartition] = (), *, rows: int = 0
-) -> EndRequest:
+    name: str,
+    execution: Execution,
+    reports: Iterable[tuple[MemberOpened, int]],
+    tps: Iterable[TopicIdPartition] = (),
+    *,
+    rows: int = 0,
+) -> EndTransactionRequest:
     """A decision on members, each with the records that were acknowledged to it."""
-    members = [MemberReport(member.producer_id, 0, records) for member, records in reports]
-    return EndRequest(name, PRINCIPAL, execution, members, list(tps), Totals(rows, 0, 0, 0), any_skipped=False)
+    return EndTransactionRequest(
+        transactional_id=name,
+        members=[TransactionMember(producer_id=member.producer_id, records=records) for member, records in reports],
+        partitions=[TransactionPartition(**tp._asdict()) for tp in tps],
+        totals=TransactionTotals(rows=rows),
+        **execution._asdict(),
+    )
 
 
 @contextlib.asynccontextmanager

@@ -30,10 +30,10 @@ LAYERS: dict[str, set[str]] = {
     "storage": _BASE,
     "partition": _BASE | {"storage"},
     "datadir": _BASE | {"sharing", "storage", "partition"},
-    "offline": _BASE | {"storage", "partition", "datadir", "groups", "transaction"},
+    "offline": _BASE | {"sharing", "storage", "partition", "datadir", "groups", "transaction", "wire.v1"},
     "purgatory": _BASE,
-    "transaction": _BASE | {"groups", "wire.v1"},
-    "groups": _BASE | {"wire.v1"},
+    "transaction": _BASE | {"groups", "sharing", "wire.v1"},
+    "groups": _BASE | {"sharing", "wire.v1"},
     "server": _BASE
     | {"allocator", "sharing", "storage", "partition", "datadir", "groups", "purgatory", "transaction", "wire", "wire.v1"},
     "producer": _BASE | {"arguments", "backoff", "event_loop", "process", "steps", "waiter"},

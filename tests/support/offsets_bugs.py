@@ -12,14 +12,15 @@ import pytest
 
 from brokerd.groups import group_table
 from brokerd.groups.decided import Decided
-from brokerd.groups.group import Group
-from brokerd.groups.group_table import GroupTable, NameOf
-from brokerd.groups.model import LogEntry, OffsetsCommitted
+from brokerd.groups.group_table import Group, GroupTable, NameOf
+from brokerd.groups.records import offsets_committed
 from brokerd.ids import TopicIdPartition
 from brokerd.server.groups.groups import AskedOffsets, Groups
 from brokerd.server.transactions.transactions import Transactions
-from brokerd.transaction import transactional_id
-from brokerd.transaction.model import CommitPrepared, LastCommit, PreparedCommit
+from brokerd.transaction.records import Event
+from brokerd.transaction.transactional_id import TransactionalIdState
+from brokerd.wire.v1.group_log_pb2 import GroupLogRecord
+from brokerd.wire.v1.transaction_log_pb2 import CommitPrepared
 from tests.support.mutants import Mutants
 from tests.support.offsets_simulation import Log
 from tests.support.planting import plant
@@ -126,7 +127,7 @@ def a_plain_commit_does_not_wait_for_what_is_decided(patch: pytest.MonkeyPatch) 
     original, is_waiting = Groups._recorded, Decided.is_waiting
     is_plain: ContextVar[bool] = ContextVar("is_plain", default=False)
 
-    async def recorded(self: Groups, group_id: str, decide: Any) -> LogEntry:
+    async def recorded(self: Groups, group_id: str, decide: Any) -> GroupLogRecord:
         token = is_plain.set(True)
         try:
             return await original(self, group_id, decide)
@@ -178,9 +179,9 @@ def a_start_forgets_what_is_decided(patch: pytest.MonkeyPatch) -> None:
 def a_start_brings_in_what_is_there_already(patch: pytest.MonkeyPatch) -> None:
     original = Decided.add
 
-    def add(self: Decided, entry: LogEntry) -> None:
+    def add(self: Decided, record: GroupLogRecord) -> None:
         known, self._table.decision = self._table.decision, 0
-        original(self, entry)
+        original(self, record)
         self._table.decision = known
 
     plant(patch.setattr, Decided, "add", add)
@@ -220,12 +221,18 @@ def a_compacted_log_of_groups_does_not_say_how_far_it_is(patch: pytest.MonkeyPat
 
 @mutant(17)
 def a_state_of_the_transactions_leaves_out_the_offsets(patch: pytest.MonkeyPatch) -> None:
-    original = transactional_id._recorded
+    original = TransactionalIdState.events
 
-    def recorded(last: LastCommit, prepared: PreparedCommit | None) -> CommitPrepared:
-        return original(last, prepared)._replace(group_offsets=None)
+    def events(self: TransactionalIdState) -> list[tuple[int, Event]]:
+        return [(at, without_offsets(event) if isinstance(event, CommitPrepared) else event) for at, event in original(self)]
 
-    patch.setattr(transactional_id, "_recorded", recorded)
+    def without_offsets(event: CommitPrepared) -> CommitPrepared:
+        changed = CommitPrepared()
+        changed.CopyFrom(event)
+        changed.ClearField("group_offsets")
+        return changed
+
+    plant(patch.setattr, TransactionalIdState, "events", events)
 
 
 @mutant(0)
@@ -247,7 +254,8 @@ def offsets_that_the_disk_refuses_are_forgotten(patch: pytest.MonkeyPatch) -> No
             original(self, records)
         except Exception:
             if self.name == "groups" and waiting:
-                sim.groups.decided.apply(waiting[0].entry, waiting[0].entry._replace(event=OffsetsCommitted({})))
+                record = waiting[0].record
+                sim.groups.decided.apply(record, offsets_committed(record.group_id, record.principal, (), record.decision))
             raise
 
     plant(patch.setattr, Log, "append", append)

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
@@ -23,17 +24,19 @@ from unittest import mock
 from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.topic_store import Topic
 from brokerd.errors import StorageError, TxnAbortedError, UnknownGroupError, UnknownTopicIdError, WireError
-from brokerd.groups import log_records as group_records
-from brokerd.groups.model import NO_OFFSET, CommittedOffset, OffsetsCommitted, OffsetsDeleted
-from brokerd.groups.model import LogEntry as GroupEntry
+from brokerd.groups import records as group_records
+from brokerd.groups.group_table import NO_OFFSET, partition_of
 from brokerd.ids import TopicIdPartition
 from brokerd.server.groups.groups import AskedOffsets, Groups
 from brokerd.server.own_log import Record
 from brokerd.server.transactions.transactions import Transactions
-from brokerd.transaction.log_records import decode_entry, record_of
-from brokerd.transaction.model import CommitPrepared, EndRequest, Execution, Held, LogEntry, Totals
-from brokerd.transaction.snapshot import Snapshot
+from brokerd.transaction.records import decode
+from brokerd.transaction.snapshot import StateWriter
+from brokerd.transaction.transactional_id import Held
+from brokerd.wire.v1.group_log_pb2 import CommittedOffset, GroupLogRecord
+from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest, TransactionTotals
 from tests.support.clock import ManualClock
+from tests.support.group_offsets import committed
 from tests.support.loop import one_turn
 
 ANN = "ann"
@@ -54,7 +57,7 @@ class Decided(NamedTuple):
 
     log: str
     place: int
-    entry: GroupEntry
+    entry: GroupLogRecord
 
 
 class Log:
@@ -115,17 +118,6 @@ class Log:
         await self.durable()
         self.start = begin
 
-    # As TransactionLog
-
-    def append_entry(self, entry: LogEntry) -> None:
-        self.append([Record(*record_of(entry))])
-
-    def entries(self) -> Iterator[LogEntry]:
-        return map(decode_entry, self.read())
-
-    async def compact_to(self, state: Snapshot) -> None:
-        await self.compact([Record(*record) for record in piece] for piece in state.pieces(1))
-
 
 class Leaders:
     """Partitions, of which only that they may refuse a marker matters here."""
@@ -170,7 +162,7 @@ class Simulation:
         self.told: dict[str, int] = dict.fromkeys(GROUPS, 0)  # so much of it has somebody been told of
         self.failing: frozenset[str] = frozenset()
         self.tasks: set[asyncio.Task[None]] = set()
-        self.asked: dict[str, tuple[EndRequest, AskedOffsets]] = {}  # commits without an answer, by execution
+        self.asked: dict[str, tuple[EndTransactionRequest, AskedOffsets]] = {}  # commits without an answer, by execution
         self.compacting: set[Groups | Transactions] = set()
         self.tag = 0
         self.stamps = itertools.count(_YEAR_MS, _YEAR_MS)  # so far apart that each renewal is recorded
@@ -201,15 +193,15 @@ class Simulation:
         """An entry was appended: a decision, or the offsets of one that are brought in."""
         place = len(self.logs[log].batches) - 1
         if log == "groups":
-            entry = group_records.decode_entry(value)
+            entry = group_records.decode(value)
             if not entry.decision:
                 self.history[entry.group_id].append(Decided(log, place, entry))
             return
-        event = decode_entry(value).event
-        if isinstance(event, CommitPrepared) and event.group_offsets is not None:
+        event = decode(value).commit_prepared
+        if event.HasField("group_offsets"):
             self.facts["decided"] += 1
             entry = event.group_offsets
-            _, asked = self.asked[event.execution.execution_id]
+            _, asked = self.asked[event.execution_id]
             before = self.fold(entry.group_id)
             for tp, expected in asked.expected.items():
                 found = before[tp].offset if tp in before else NO_OFFSET
@@ -221,12 +213,11 @@ class Simulation:
         """The group after so much of its history."""
         offsets: Offsets = {}
         for one in self.history[group][:count]:
-            event = one.entry.event
-            if isinstance(event, OffsetsCommitted):
-                offsets.update(event.offsets)
-            elif isinstance(event, OffsetsDeleted):
-                for tp in event.partitions:
-                    offsets.pop(tp, None)
+            if one.entry.HasField("offsets_committed"):
+                offsets.update({partition_of(offset): offset for offset in one.entry.offsets_committed.offsets})
+            elif one.entry.HasField("offsets_deleted"):
+                for tp in one.entry.offsets_deleted.partitions:
+                    offsets.pop(TopicIdPartition(tp.topic_id, tp.partition), None)
             else:
                 offsets.clear()
         return {tp: one for tp, one in offsets.items() if tp.topic_id not in self.gone}
@@ -257,7 +248,7 @@ class Simulation:
     def tagged(self, offsets: Mapping[TopicIdPartition, int]) -> Offsets:
         """No two decisions are alike."""
         self.tag += 1
-        return {tp: CommittedOffset(offset, -1, str(self.tag), 1) for tp, offset in offsets.items()}
+        return {tp: committed(tp, offset, metadata=str(self.tag)) for tp, offset in offsets.items()}
 
     def partitions(self) -> list[TopicIdPartition]:
         tps = [TopicIdPartition(topic_id, number) for topic_id in self.topics for number in range(2)]
@@ -280,23 +271,29 @@ class Simulation:
         tag = self.tag
         await self.think()
         state = self.transactions.coordinator.states.get(name)
-        execution = Execution(state.last_version + 1 if state is not None else 0, f"e{tag}", f"e{tag}")
+        version = state.last_version + 1 if state is not None else 0
         await self.think()
 
-        def checked() -> Offsets:
+        def checked() -> Collection[CommittedOffset]:
             if any(tp.topic_id in self.gone for tp in offsets):
                 raise TxnAbortedError("its topic is deleted")
-            return offsets
+            return offsets.values()
 
-        request = EndRequest(name, "ann", execution, [], [], Totals(tag, 0, 0, 0), any_skipped=False)
-        self.asked[execution.execution_id] = (request, AskedOffsets(group, ANN, checked, expected))
-        await self.ask(execution.execution_id)
+        request = EndTransactionRequest(
+            transactional_id=name,
+            txn_version=version,
+            execution_id=f"e{tag}",
+            run_id=f"e{tag}",
+            totals=TransactionTotals(rows=tag),
+        )
+        self.asked[request.execution_id] = (request, AskedOffsets(group, ANN, checked, expected))
+        await self.ask(request.execution_id)
 
     async def ask(self, execution_id: str) -> None:
         """Asks for a commit, perhaps not for the first time."""
         request, asked = self.asked[execution_id]
         try:
-            await self.transactions.commit(request, asked)
+            await self.transactions.commit(ANN, request, asked)
         except WireError as error:
             self.facts["trouble" if error.retriable else "refused"] += 1
             if isinstance(error, UnknownGroupError):
@@ -306,9 +303,7 @@ class Simulation:
         tag = str(request.totals.rows)
         self.answered(
             asked.group_id,
-            lambda entry: (
-                isinstance(entry.event, OffsetsCommitted) and tag in {one.metadata for one in entry.event.offsets.values()}
-            ),
+            lambda entry: tag in {one.metadata for one in entry.offsets_committed.offsets},
         )
 
     async def plain(self) -> None:
@@ -325,13 +320,11 @@ class Simulation:
         elif choice == 1:
             await self.groups.delete_offsets(group, offsets)
         elif offsets:
-            await self.groups.commit(group, ANN, offsets)
+            await self.groups.commit(group, ANN, offsets.values())
             if not any(tp.topic_id in self.gone for tp in offsets):
                 self.answered(
                     group,
-                    lambda entry: (
-                        isinstance(entry.event, OffsetsCommitted) and tag in {one.metadata for one in entry.event.offsets.values()}
-                    ),
+                    lambda entry: tag in {one.metadata for one in entry.offsets_committed.offsets},
                 )
 
     # --- what happens
@@ -482,5 +475,8 @@ def run_seed(seed: int) -> Counter[str]:
     async def at_once(work: Any, *arguments: Any) -> Any:
         return work(*arguments)
 
-    with mock.patch.object(asyncio, "to_thread", at_once):
+    with (
+        mock.patch.object(asyncio, "to_thread", at_once),
+        mock.patch.object(StateWriter, "pieces", functools.partialmethod(StateWriter.pieces, 1)),
+    ):
         return asyncio.run(Simulation(seed).run())

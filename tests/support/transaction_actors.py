@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import uuid
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from brokerd.errors import (
     AlreadyCommittedError,
@@ -21,8 +21,20 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import TopicIdPartition
-from brokerd.transaction.model import AlreadyCommitted, EndRequest, Execution, InitMember, Member, MemberReport, Totals
-from tests.support.transaction_broker import Abort, Batch, Done, Heartbeat, Request
+from brokerd.wire.v1.transaction_log_pb2 import MemberOpened
+from brokerd.wire.v1.transaction_pb2 import (
+    TRANSACTION_DECISION_ABORT,
+    TRANSACTION_DECISION_COMMIT,
+    EndTransactionRequest,
+    HeartbeatRequest,
+    InitProducerIdRequest,
+    TransactionDecision,
+    TransactionMember,
+    TransactionPartition,
+    TransactionTotals,
+)
+from tests.support.transaction_bench import Execution
+from tests.support.transaction_broker import Batch, Done, Request
 
 if TYPE_CHECKING:
     from tests.support.transaction_simulation import Simulation
@@ -31,9 +43,10 @@ TIMEOUT_MS = 1_000
 _BATCH_ROWS = 3
 
 
-def totals_of(rows: tuple[int, ...]) -> Totals:
+def totals_of(rows: tuple[int, ...]) -> TransactionTotals:
     """As the sink counts them."""
-    return Totals(len(rows), 4 * len(rows), 9 * len(rows), sum(row * row for row in rows))
+    count = len(rows)
+    return TransactionTotals(rows=count, key_bytes=4 * count, value_bytes=9 * count, key_hash_sum=sum(row * row for row in rows))
 
 
 class Call:
@@ -88,13 +101,21 @@ class Attempt(Actor):
         self.partitions: set[TopicIdPartition] = set()
         self._batches: list[Batch] = []
         if rows:
-            asked = InitMember(driver.name, "User:alice", execution, self.member_id, f"split {split}", TIMEOUT_MS)
-            self.ask(asked)
+            owner = f"split {split}"
+            self.ask(
+                InitProducerIdRequest(
+                    transactional_id=driver.name,
+                    member_id=self.member_id,
+                    owner=owner,
+                    timeout_ms=TIMEOUT_MS,
+                    **execution._asdict(),
+                )
+            )
         else:
             self._finish()
 
     def on_answer(self, request: Request, answer: object) -> None:
-        if isinstance(answer, Member):
+        if isinstance(answer, MemberOpened):
             self.producer_id = answer.producer_id
             self._batches = list(self._split_rows())
             self.partitions = {batch.tp for batch in self._batches}
@@ -132,12 +153,16 @@ class Attempt(Actor):
 
     def beat(self) -> None:
         """A heartbeat beside the rest; its answer is not waited for."""
-        beat = Heartbeat(self.driver.name, "User:alice", self.execution, self.member_id)
+        version, execution_id, _ = self.execution
+        beat = HeartbeatRequest(
+            transactional_id=self.driver.name, txn_version=version, execution_id=execution_id, member_id=self.member_id
+        )
         self.world.send(Call(self, beat))
 
-    def report(self) -> MemberReport | None:
+    def report(self) -> TransactionMember | None:
         """The report to the driver; none of a task without rows, or that skipped them."""
-        return MemberReport(self.producer_id, 0, len(self.rows)) if self.rows and not self.is_skipped else None
+        has_rows = self.rows and not self.is_skipped
+        return TransactionMember(producer_id=self.producer_id, records=len(self.rows)) if has_rows else None
 
 
 class Driver(Actor):
@@ -194,7 +219,7 @@ class Driver(Actor):
         """The batch is aborted, as far as its members are known, and the query started again."""
         members = [report for attempt in self.reports.values() if (report := attempt.report())]
         known = members if self.world.rng.random() < 0.7 else members[:1]
-        self.world.send(Call(self, Abort(self._decision(known, any_skipped=False))))
+        self.world.send(Call(self, self._decision(known, TRANSACTION_DECISION_ABORT)))
         self.restart()
 
     def attempt_finished(self, attempt: Attempt) -> None:
@@ -214,16 +239,24 @@ class Driver(Actor):
         elif attempt.split not in self.reports:
             self.launch(attempt.split)
 
-    def _decision(self, members: list[MemberReport], *, any_skipped: bool) -> EndRequest:
+    def _decision(self, members: list[TransactionMember], decision: TransactionDecision) -> EndTransactionRequest:
         partitions = {tp for attempt in self.reports.values() for tp in attempt.partitions}
-        return EndRequest(self.name, "User:alice", self.execution, members, sorted(partitions), totals_of(self.rows), any_skipped)
+        return EndTransactionRequest(
+            transactional_id=self.name,
+            decision=decision,
+            members=members,
+            partitions=[TransactionPartition(**tp._asdict()) for tp in sorted(partitions)],
+            totals=totals_of(self.rows),
+            any_skipped=any(attempt.is_skipped for attempt in self.reports.values()),
+            **self.execution._asdict(),
+        )
 
     def _commit(self) -> None:
         members = [report for attempt in self.reports.values() if (report := attempt.report())]
-        self.ask(self._decision(members, any_skipped=any(attempt.is_skipped for attempt in self.reports.values())))
+        self.ask(self._decision(members, TRANSACTION_DECISION_COMMIT))
 
     def on_answer(self, request: Request, answer: object) -> None:
-        if isinstance(answer, AlreadyCommitted):
+        if isinstance(answer, Done):
             self.has_committed = True
             self.world.promises.told_committed(self)
             self.written += 1
@@ -255,7 +288,17 @@ def is_sign(request: Request, answer: object) -> bool:
     """True if the answer says that the broker took the request for a sign of life."""
     if isinstance(answer, InvalidTxnStateError):
         return False
-    return isinstance(answer, Member) or (isinstance(request, Batch | Heartbeat) and isinstance(answer, Done))
+    return isinstance(answer, MemberOpened) or (isinstance(request, Batch | HeartbeatRequest) and isinstance(answer, Done))
+
+
+def is_commit(request: Request) -> TypeGuard[EndTransactionRequest]:
+    """True for a driver's COMMIT."""
+    return isinstance(request, EndTransactionRequest) and request.decision == TRANSACTION_DECISION_COMMIT
+
+
+def is_abort(request: Request) -> TypeGuard[EndTransactionRequest]:
+    """True for a driver's ABORT."""
+    return isinstance(request, EndTransactionRequest) and request.decision == TRANSACTION_DECISION_ABORT
 
 
 def random_variant(rng: random.Random) -> int:

@@ -6,32 +6,26 @@ One call is one request, decided and applied; `finish` stands for the markers. M
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from brokerd.ids import TopicIdPartition
+from brokerd.sharing.shares import Shares
 from brokerd.transaction.coordinator import Coordinator, Limits
-from brokerd.transaction.log_records import decode_entry, encode_entry
-from brokerd.transaction.markers import RecordFor, abort_records, commit_records
-from brokerd.transaction.model import (
-    CommitCompleted,
-    CommitDecision,
-    EndRequest,
-    Event,
-    Execution,
-    Finish,
-    Held,
-    HeldData,
-    InitMember,
-    LogEntry,
-    Member,
-    MemberReport,
-    MembersAborted,
-    Opened,
-    Prepare,
-    Repeat,
-    Totals,
-)
+from brokerd.transaction.loading import load
+from brokerd.transaction.markers import RecordFor, control_records
+from brokerd.transaction.records import Event, decode, record_of
 from brokerd.transaction.snapshot import PIECE_ENTRIES_MAX
+from brokerd.transaction.transactional_id import NO_VERSION, CommitDecision, Held, HeldData, Progress
 from brokerd.wire.v1 import control_pb2
+from brokerd.wire.v1.transaction_log_pb2 import CommitCompleted, CommitPrepared, MemberOpened, MembersAborted, VersionRepeated
+from brokerd.wire.v1.transaction_pb2 import (
+    EndTransactionRequest,
+    HeartbeatRequest,
+    InitProducerIdRequest,
+    TransactionMember,
+    TransactionPartition,
+    TransactionTotals,
+)
 from tests.support.clock import START_WALL_MS
 
 ID = "spark-q"
@@ -39,13 +33,14 @@ PRINCIPAL = "User:alice"
 TIMEOUT_MS = 900_000
 AGE_MAX_MS = 4 * TIMEOUT_MS
 FIRST_PRODUCER_ID = 100
-NOTHING = Totals(0, 0, 0, 0)
+NOTHING = TransactionTotals()
 
 
-class CountedSlots:
+class CountedSlots(Shares):
     """Slots that anybody may fill."""
 
     def __init__(self, limit: int) -> None:
+        super().__init__(limit)
         self.limit = limit
         self.taken = 0
 
@@ -59,14 +54,35 @@ class CountedSlots:
         assert self.taken >= 0, "more slots are returned than were taken"
 
 
+class Execution(NamedTuple):
+    """The fields by which messages name an execution and its run."""
+
+    txn_version: int
+    execution_id: str
+    run_id: str
+
+
+class EndRequest(NamedTuple):
+    """A driver's decision, and whose it is."""
+
+    principal: str
+    asked: EndTransactionRequest
+
+
 def execution(version: int, execution_id: str = "e1", run_id: str = "r1") -> Execution:
     """An execution with short names."""
     return Execution(version, execution_id, run_id)
 
 
-def totals(rows: int, hash_sum: int | None = None) -> Totals:
+def totals(rows: int, hash_sum: int | None = None) -> TransactionTotals:
     """The totals of so many rows; `hash_sum` for other rows."""
-    return Totals(rows, rows * 4, rows * 10, rows * 1_000 if hash_sum is None else hash_sum)
+    key_hash_sum = rows * 1_000 if hash_sum is None else hash_sum
+    return TransactionTotals(rows=rows, key_bytes=rows * 4, value_bytes=rows * 10, key_hash_sum=key_hash_sum)
+
+
+def commit_of(of: Execution, **fields: object) -> CommitPrepared:
+    """A commit as it is recorded."""
+    return CommitPrepared(**of._asdict(), **fields)  # type: ignore[arg-type]
 
 
 def partition(number: int, topic: str = "t") -> TopicIdPartition:
@@ -90,7 +106,8 @@ def known_of(coordinator: Coordinator) -> list[object]:
         owned = {name: state for name, state in coordinator.states.items() if state.principal == principal}
         assert coordinator.states_of(principal) == owned, "the index by principal"
     states = [
-        (name, state.principal, state.last, state.prepared, dict(state.members)) for name, state in coordinator.states.items()
+        (name, state.principal, state.last, state.timestamp, state.is_prepared, state.repeats, dict(state.members))
+        for name, state in coordinator.states.items()
     ]
     return [sorted(states, key=lambda state: state[0]), set(coordinator.open_members)]
 
@@ -103,7 +120,7 @@ class TransactionBench:
         self.log: list[bytes] = []
         self.now_ms = 0
         self.next_producer_id = FIRST_PRODUCER_ID
-        self.known: dict[str, Member] = {}  # by name, whoever was given an id
+        self.known: dict[str, MemberOpened] = {}  # by name, whoever was given an id
         self.data: dict[TopicIdPartition, dict[int, HeldData]] = {}
         self.deleted: set[TopicIdPartition] = set()
         self.coordinator = self._new()
@@ -113,19 +130,32 @@ class TransactionBench:
 
     def record(self, event: Event, name: str = ID, principal: str = PRINCIPAL) -> None:
         """Appends an event and applies it."""
-        entry = LogEntry(name, principal, START_WALL_MS + self.now_ms, event)
-        self.log.append(encode_entry(entry))
-        self.coordinator.apply(entry, self.now_ms)
+        record = record_of(name, principal, START_WALL_MS + self.now_ms, event)
+        self.log.append(record.SerializeToString())
+        self.coordinator.apply(record, self.now_ms)
 
-    def init(self, who: str, of: Execution, *, name: str = ID, principal: str = PRINCIPAL, timeout_ms: int = TIMEOUT_MS) -> Member:
+    def init(
+        self, who: str, of: Execution, *, name: str = ID, principal: str = PRINCIPAL, timeout_ms: int = TIMEOUT_MS
+    ) -> MemberOpened:
         """A member's request; what it is given."""
-        asked = InitMember(name, principal, of, who.encode().ljust(16, b"\0"), f"task {who}", timeout_ms)
-        decided = self.coordinator.init(asked, self.now_ms, self.next_producer_id)
-        self.known[who] = decided.member
-        if isinstance(decided, Opened):
+        member_id = who.encode().ljust(16, b"\0")
+        asked = InitProducerIdRequest(
+            transactional_id=name, member_id=member_id, owner=f"task {who}", timeout_ms=timeout_ms, **of._asdict()
+        )
+        member = self.known[who] = self.coordinator.init(principal, asked, self.now_ms, self.next_producer_id)
+        if member.producer_id == self.next_producer_id:
             self.next_producer_id += 1
-            self.record(decided.event, name, principal)
-        return decided.member
+            self.record(member, name, principal)
+        return member
+
+    def heartbeat(self, of: Execution, member_id: bytes, *, principal: str = PRINCIPAL) -> None:
+        """A sign of life."""
+        asked = HeartbeatRequest(transactional_id=ID, txn_version=of.txn_version, execution_id=of.execution_id, member_id=member_id)
+        self.coordinator.heartbeat(principal, asked, self.now_ms)
+
+    def expires_at(self, who: str) -> int:
+        """When the execution of an open member expires."""
+        return self.coordinator.expires_at(self.coordinator.open_members[self.known[who].producer_id].execution)
 
     def wrote(self, who: str, records: int, to: TopicIdPartition | None = None, *, is_durable: bool = True) -> None:
         """The member has so many open records in a partition."""
@@ -135,7 +165,7 @@ class TransactionBench:
         self,
         of: Execution,
         members: dict[str, int] | None = None,
-        of_totals: Totals | None = None,
+        of_totals: TransactionTotals | None = None,
         *,
         name: str = ID,
         principal: str = PRINCIPAL,
@@ -143,49 +173,61 @@ class TransactionBench:
         is_one_write: bool = False,
     ) -> EndRequest:
         """A driver's decision; `members` with the records that they report."""
-        reports = [MemberReport(self.known[who].producer_id, 0, records) for who, records in (members or {}).items()]
+        reports = [
+            TransactionMember(producer_id=self.known[who].producer_id, records=records) for who, records in (members or {}).items()
+        ]
         whole = totals(sum(report.records for report in reports)) if of_totals is None else of_totals
-        return EndRequest(name, principal, of, reports, [*self.data, *sorted(self.deleted)], whole, skipped, is_one_write)
+        asked = EndTransactionRequest(
+            transactional_id=name,
+            members=reports,
+            partitions=[TransactionPartition(**tp._asdict()) for tp in (*self.data, *sorted(self.deleted))],
+            totals=whole,
+            any_skipped=skipped,
+            one_write=is_one_write,
+            **of._asdict(),
+        )
+        return EndRequest(principal, asked)
 
-    def commit(self, asked: EndRequest) -> CommitDecision:
+    def commit(self, request: EndRequest) -> CommitDecision:
         """A driver's commit, applied if it is new."""
+        principal, asked = request
         held = summed(data for tp, data in self.data.items() if tp not in self.deleted)
-        decided = self.coordinator.commit(asked, Held(held, self.deleted))
-        if isinstance(decided, Repeat):
-            self.record(decided.event, asked.transactional_id, asked.principal)
-            return self.commit(asked)
-        if isinstance(decided, Prepare):
-            self.record(decided.event, asked.transactional_id, asked.principal)
+        decided = self.coordinator.commit(principal, asked, Held(held, self.deleted))
+        if isinstance(decided, VersionRepeated):
+            self.record(decided, asked.transactional_id, principal)
+            return self.commit(request)
+        if isinstance(decided, CommitPrepared):
+            self.record(decided, asked.transactional_id, principal)
         return decided
 
     def finish(self, name: str = ID) -> dict[TopicIdPartition, control_pb2.ControlRecord]:
         """The markers of what is prepared, and its completion."""
         prepared = self.coordinator.states[name].prepared
         assert prepared is not None, "nothing is prepared"
-        records = self._ended(commit_records(name, prepared))
-        self.record(CommitCompleted(prepared.execution.version), name)
+        winners, losers = prepared.committed_producer_ids, prepared.aborted_producer_ids
+        records = self._ended(control_records(name, prepared.txn_version, committed=winners, aborted=losers))
+        self.record(CommitCompleted(txn_version=prepared.txn_version), name)
         return records
 
-    def commit_all(self, asked: EndRequest) -> CommitDecision:
+    def commit_all(self, request: EndRequest) -> CommitDecision:
         """A driver's commit with its markers; the response. Raises as the coordinator does."""
-        decided = self.commit(asked)
-        while isinstance(decided, Prepare | Finish):
-            self.finish(asked.transactional_id)
-            decided = self.commit(asked)
+        decided = self.commit(request)
+        while decided is not Progress.COMPLETE:
+            self.finish(request.asked.transactional_id)
+            decided = self.commit(request)
         return decided
 
-    def abort(self, asked: EndRequest) -> list[int]:
+    def abort(self, request: EndRequest) -> list[int]:
         """A driver's abort; the producer ids that it ended."""
-        return self.end(self.coordinator.abort(asked), asked.transactional_id)
+        return self.end(self.coordinator.abort(*request), request.asked.transactional_id)
 
-    def end(self, events: tuple[MembersAborted, ...], name: str = ID) -> list[int]:
+    def end(self, event: MembersAborted | None, name: str = ID) -> list[int]:
         """Applies what an abort or expiry led to; the producer ids that ended."""
-        ended: list[int] = []
-        for event in events:
-            self.record(event, name)
-            ended += event.producer_ids
-        self._ended(abort_records(name, ended))
-        return ended
+        if event is None:
+            return []
+        self.record(event, name)
+        self._ended(control_records(name, NO_VERSION, aborted=event.producer_ids))
+        return list(event.producer_ids)
 
     def expire(self) -> list[int]:
         """Ends what has been silent for too long; the producer ids that ended."""
@@ -195,8 +237,7 @@ class TransactionBench:
     def restart(self) -> None:
         """A new coordinator that reads the log. Raises CorruptMessageError."""
         self.ids.taken = self.members.taken = 0
-        self.coordinator = self._new()
-        self.coordinator.load(map(decode_entry, self.log), self.now_ms)
+        self.coordinator = load(map(decode, self.log), self._new, self.now_ms)
 
     def compact(self) -> None:
         """Appends a state, and drops what stood before it."""
@@ -204,9 +245,9 @@ class TransactionBench:
 
     def state_pieces(self, entries_max: int = PIECE_ENTRIES_MAX) -> Iterator[list[bytes]]:
         """The batches of a state, to be appended one after another."""
-        with self.coordinator.snapshot(START_WALL_MS + self.now_ms) as state:
+        with self.coordinator.writing_state(START_WALL_MS + self.now_ms) as state:
             for piece in state.pieces(entries_max):
-                yield [record.value for record in piece]
+                yield [record.SerializeToString() for record in piece]
 
     def _ended(self, record_for: RecordFor) -> dict[TopicIdPartition, control_pb2.ControlRecord]:
         made = {tp: record for tp, data in self.data.items() if (record := record_for(data)) is not None}

@@ -13,26 +13,25 @@ from typing import NamedTuple
 from brokerd.errors import StorageError, UnknownTopicIdError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.transaction.coordinator import Coordinator, Limits
-from brokerd.transaction.log_records import Record, decode_entry, encode_entry
-from brokerd.transaction.markers import RecordFor, abort_records, commit_records
-from brokerd.transaction.model import (
-    AlreadyCommitted,
+from brokerd.transaction.loading import load
+from brokerd.transaction.markers import RecordFor, control_records
+from brokerd.transaction.records import Event, decode, record_of
+from brokerd.transaction.transactional_id import NO_VERSION, Held, HeldData, Progress
+from brokerd.wire.v1 import control_pb2
+from brokerd.wire.v1.transaction_log_pb2 import (
     CommitCompleted,
     CommitPrepared,
-    EndRequest,
-    Event,
-    Execution,
-    Held,
     HeldBack,
-    HeldData,
-    InitMember,
-    LogEntry,
     MembersAborted,
-    Opened,
-    Prepare,
-    Repeat,
+    TransactionLogRecord,
+    VersionRepeated,
 )
-from brokerd.wire.v1 import control_pb2
+from brokerd.wire.v1.transaction_pb2 import (
+    TRANSACTION_DECISION_COMMIT,
+    EndTransactionRequest,
+    HeartbeatRequest,
+    InitProducerIdRequest,
+)
 from tests.support.clock import START_WALL_MS
 from tests.support.transaction_bench import CountedSlots, summed
 from tests.support.transaction_partition import SimulatedPartition
@@ -41,6 +40,7 @@ Condition = Callable[[], bool]
 Steps = Generator[Condition, None, object]  # what a request waits for, and its answer
 AGE_MAX_MS = 6_000
 _MANY = 10_000
+ALICE = "User:alice"
 
 
 class Batch(NamedTuple):
@@ -52,26 +52,11 @@ class Batch(NamedTuple):
     rows: tuple[int, ...]
 
 
-class Heartbeat(NamedTuple):
-    """A member's sign of life."""
-
-    transactional_id: str
-    principal: str
-    execution: Execution
-    member_id: bytes
-
-
-class Abort(NamedTuple):
-    """A driver's ABORT."""
-
-    asked: EndRequest
-
-
 class Done(NamedTuple):
     """Answer of what has nothing else to say."""
 
 
-Request = InitMember | Batch | EndRequest | Abort | Heartbeat
+Request = InitProducerIdRequest | Batch | EndTransactionRequest | HeartbeatRequest
 
 
 class Disk:
@@ -113,13 +98,17 @@ class SimulatedBroker:
         self._markers: dict[str, dict[TopicIdPartition, int]] = {}  # of commits that are not finished
         self._is_writing_state = False
         self._states: list[tuple[int, int]] = []  # where whole states begin and end in the log, of which none is durable yet
-        self.coordinator = Coordinator(Limits(CountedSlots(_MANY), CountedSlots(_MANY), 3_600_000, AGE_MAX_MS))
+        self.coordinator = self.new_coordinator()
+
+    def new_coordinator(self) -> Coordinator:
+        """One that knows nothing."""
+        return Coordinator(Limits(CountedSlots(_MANY), CountedSlots(_MANY), 3_600_000, AGE_MAX_MS))
 
     # --- life
 
     def start(self) -> Steps:
         """Recovers; serves once that is done."""
-        self.coordinator.load((decode_entry(data) for batch in self.disk.log for data in batch), self.now_ms)
+        self.coordinator = load((decode(data) for batch in self.disk.log for data in batch), self.new_coordinator, self.now_ms)
         self.hold_back_prepared()
         yield from self.finish_prepared()
         yield from self.void_unknown()
@@ -133,24 +122,22 @@ class SimulatedBroker:
 
     def handle(self, request: Request) -> Steps:
         """The steps of a request."""
-        if isinstance(request, InitMember):
+        if isinstance(request, InitProducerIdRequest):
             return self.init(request)
         if isinstance(request, Batch):
             return self.produce(request)
-        if isinstance(request, EndRequest):
-            return self.commit(request)
-        if isinstance(request, Abort):
-            return self.abort(request.asked)
-        return self.heartbeat(request)
+        if isinstance(request, HeartbeatRequest):
+            return self.heartbeat(request)
+        return self.commit(request) if request.decision == TRANSACTION_DECISION_COMMIT else self.abort(request)
 
     # --- the log
 
     def record(self, name: str, event: Event) -> None:
         """Appends an event and applies it."""
-        entry = LogEntry(name, "User:alice", START_WALL_MS, event)
-        self.disk.log.append((encode_entry(entry),))
+        record = record_of(name, ALICE, START_WALL_MS, event)
+        self.disk.log.append((record.SerializeToString(),))
         self._witness(name, event)
-        self.coordinator.apply(entry, self.now_ms)
+        self.coordinator.apply(record, self.now_ms)
 
     def log_durable(self) -> Condition:
         """All that is in the log now."""
@@ -177,7 +164,7 @@ class SimulatedBroker:
         self._is_writing_state = True
         refused_at = self.rng.choice((-1, -1, -1, -1, 0, 1, 2))
         begin = len(self.disk.log)
-        with self.coordinator.snapshot(START_WALL_MS) as state:
+        with self.coordinator.writing_state(START_WALL_MS) as state:
             for number, piece in enumerate(state.pieces(self.rng.choice((1, 2, 100, 100)))):
                 if number == refused_at:
                     self._is_writing_state = False
@@ -188,9 +175,9 @@ class SimulatedBroker:
         self._states.append((begin, len(self.disk.log)))
         return Done()
 
-    def append_piece(self, piece: list[Record]) -> None:
+    def append_piece(self, piece: list[TransactionLogRecord]) -> None:
         """A piece of a state is one batch."""
-        self.disk.log.append(tuple(record.value for record in piece))
+        self.disk.log.append(tuple(record.SerializeToString() for record in piece))
 
     # --- partitions
 
@@ -208,10 +195,11 @@ class SimulatedBroker:
                 data[tp] = found
         return data
 
-    def held(self, asked: EndRequest) -> Held:
+    def held(self, asked: EndTransactionRequest) -> Held:
         """The open data of the listed members, and which of the partitions that their driver names are deleted."""
         listed = [member.producer_id for member in asked.members]
-        missing = [tp for tp in asked.partitions if tp not in self.disk.partitions]
+        named = [TopicIdPartition(one.topic_id, one.partition) for one in asked.partitions]
+        missing = [tp for tp in named if tp not in self.disk.partitions]
         return Held(summed(self.open_data(listed).values()), missing)
 
     def records(self, record_for: RecordFor, producer_ids: Iterable[int]) -> dict[TopicIdPartition, control_pb2.ControlRecord]:
@@ -222,13 +210,16 @@ class SimulatedBroker:
     def held_back(self, producer_ids: Collection[int]) -> list[HeldBack]:
         """Where the data of these members begins, by partition."""
         found = {tp: partition.core.first_open_offset(producer_ids) for tp, partition in self.disk.partitions.items()}
-        return [HeldBack(tp, first_offset) for tp, first_offset in found.items() if first_offset is not None]
+        return [
+            HeldBack(**tp._asdict(), first_offset=first_offset) for tp, first_offset in found.items() if first_offset is not None
+        ]
 
     def hold_back(self, name: str, held_back: Iterable[HeldBack]) -> None:
         """Readers do not pass these offsets until the commit is released."""
-        for tp, first_offset in held_back:
-            if tp in self.disk.partitions:
-                self.disk.partitions[tp].core.ends.hold_back(name, first_offset)
+        for one in held_back:
+            partition = self.disk.partitions.get(TopicIdPartition(one.topic_id, one.partition))
+            if partition is not None:
+                partition.core.ends.hold_back(name, one.first_offset)
 
     def write_markers(
         self, records: dict[TopicIdPartition, control_pb2.ControlRecord], markers: dict[TopicIdPartition, int]
@@ -249,31 +240,32 @@ class SimulatedBroker:
 
     def release(self, name: str, held_back: Iterable[HeldBack]) -> None:
         """Its markers count, in one step."""
-        for tp, _ in held_back:
-            if tp in self.disk.partitions:
-                self.disk.partitions[tp].core.ends.release(name)
+        for one in held_back:
+            partition = self.disk.partitions.get(TopicIdPartition(one.topic_id, one.partition))
+            if partition is not None:
+                partition.core.ends.release(name)
 
     # --- requests
 
-    def init(self, asked: InitMember) -> Steps:
+    def init(self, asked: InitProducerIdRequest) -> Steps:
         """InitProducerId of a member."""
         try:
-            decided = self.coordinator.init(asked, self.now_ms, self.disk.next_producer_id)
+            member = self.coordinator.init(ALICE, asked, self.now_ms, self.disk.next_producer_id)
         except WireError as error:
             yield self.log_durable()
             return error
-        if isinstance(decided, Opened):
-            self.record(asked.transactional_id, decided.event)
+        if member.producer_id not in self.coordinator.open_members:
+            self.record(asked.transactional_id, member)
             self.disk.next_producer_id += 1
         yield self.log_durable()
-        return decided.member
+        return member
 
     def produce(self, batch: Batch) -> Steps:
         """A member's batch: membership, sequence and append are one step."""
         partition = self.disk.partitions.get(batch.tp)
         if partition is None:
             return UnknownTopicIdError("deleted")
-        is_open = self.coordinator.is_open(batch.producer_id, 0)
+        is_open = self.is_open(batch.producer_id)
         try:
             end = partition.append(batch.producer_id, batch.sequence, batch.rows, is_open_member=is_open)
         except WireError as error:
@@ -282,30 +274,34 @@ class SimulatedBroker:
         yield lambda: partition.is_durable(end)
         return UnknownTopicIdError("deleted") if partition.is_deleted else Done()
 
-    def heartbeat(self, beat: Heartbeat) -> Steps:
+    def is_open(self, producer_id: int) -> bool:
+        """True if this is an open member."""
+        return producer_id in self.coordinator.open_members
+
+    def heartbeat(self, beat: HeartbeatRequest) -> Steps:
         """A sign of life."""
         try:
-            self.coordinator.heartbeat(*beat, self.now_ms)
+            self.coordinator.heartbeat(ALICE, beat, self.now_ms)
         except WireError as error:
             yield self.log_durable()
             return error
         return Done()
 
-    def commit(self, asked: EndRequest) -> Steps:
+    def commit(self, asked: EndTransactionRequest) -> Steps:
         """A driver's COMMIT."""
         name = asked.transactional_id
         yield from self.lock(name)
         try:
             while True:
-                decided = self.coordinator.commit(asked, self.held(asked))
-                if isinstance(decided, Repeat):
-                    self.record(name, decided.event)
+                decided = self.coordinator.commit(ALICE, asked, self.held(asked))
+                if isinstance(decided, VersionRepeated):
+                    self.record(name, decided)
                     continue
-                if isinstance(decided, AlreadyCommitted):
+                if decided is Progress.COMPLETE:
                     yield self.log_durable()
-                    return decided
-                if isinstance(decided, Prepare):
-                    self.prepare(name, decided.event)
+                    return Done()
+                if isinstance(decided, CommitPrepared):
+                    self.prepare(name, decided)
                 yield from self.finish(name)
         except WireError as error:
             yield self.log_durable()
@@ -315,9 +311,9 @@ class SimulatedBroker:
 
     def prepare(self, name: str, event: CommitPrepared) -> None:
         """Records a commit with what it holds back."""
-        held_back = self.held_back((*event.committed_ids, *event.aborted_ids))
-        self.record(name, event._replace(held_back=held_back))
-        self.hold_back(name, held_back)
+        event.held_back.extend(self.held_back((*event.committed_producer_ids, *event.aborted_producer_ids)))
+        self.record(name, event)
+        self.hold_back(name, event.held_back)
 
     def lock(self, name: str) -> Generator[Condition, None, None]:
         """Waits for the id's lock, and takes it."""
@@ -332,36 +328,37 @@ class SimulatedBroker:
             return
         prepared = state.prepared
         yield self.log_durable()
-        records = self.records(commit_records(name, prepared), (*prepared.committed_ids, *prepared.aborted_ids))
+        winners, losers = prepared.committed_producer_ids, prepared.aborted_producer_ids
+        records = self.records(control_records(name, prepared.txn_version, committed=winners, aborted=losers), (*winners, *losers))
         markers = self._markers.setdefault(name, {})
         self.write_markers(records, markers)
         yield self.markers_durable(markers)
         self.release(name, prepared.held_back)
         del self._markers[name]
-        self.record(name, CommitCompleted(prepared.execution.version))
+        self.record(name, CommitCompleted(txn_version=prepared.txn_version))
 
-    def abort(self, asked: EndRequest) -> Steps:
+    def abort(self, asked: EndTransactionRequest) -> Steps:
         """A driver's ABORT."""
         try:
-            events = self.coordinator.abort(asked)
+            event = self.coordinator.abort(ALICE, asked)
         except WireError as error:
             yield self.log_durable()
             return error
-        yield from self.end(asked.transactional_id, events)
+        yield from self.end(asked.transactional_id, event)
         return Done()
 
-    def end(self, name: str, events: tuple[MembersAborted, ...]) -> Generator[Condition, None, None]:
+    def end(self, name: str, event: MembersAborted | None) -> Generator[Condition, None, None]:
         """Members end without a commit."""
-        for event in events:
+        if event is not None:
             self.record(name, event)
         yield self.log_durable()
-        for event in events:
+        if event is not None:
             self.void(name, event.producer_ids)
 
     def void(self, name: str, producer_ids: Collection[int]) -> None:
         """Markers for members that ended for good. What cannot be written now, the sweep writes."""
         try:
-            self.write_markers(self.records(abort_records(name, producer_ids), producer_ids), {})
+            self.write_markers(self.records(control_records(name, NO_VERSION, aborted=producer_ids), producer_ids), {})
         except StorageError:
             return
 
@@ -400,4 +397,4 @@ class SimulatedBroker:
             self.void("", unknown)
 
 
-__all__ = ["Abort", "Batch", "CommitPrepared", "Disk", "Done", "Heartbeat", "Request", "SimulatedBroker", "Steps"]
+__all__ = ["Batch", "CommitPrepared", "Disk", "Done", "Request", "SimulatedBroker", "Steps"]

@@ -16,21 +16,12 @@ from brokerd.ids import TopicIdPartition
 from brokerd.partition.core import PartitionCore
 from brokerd.transaction.coordinator import Coordinator
 from brokerd.transaction.loading import Loading
-from brokerd.transaction.log_records import Record, decode_entry, encode_entry
-from brokerd.transaction.model import (
-    CommitPrepared,
-    EndRequest,
-    Event,
-    Held,
-    HeldData,
-    Member,
-    MemberOpened,
-    StateBegins,
-    StateEnds,
-)
-from brokerd.transaction.snapshot import Snapshot
-from brokerd.transaction.transactional_id import TransactionalIdState
+from brokerd.transaction.records import Event, decode
+from brokerd.transaction.snapshot import StateWriter
+from brokerd.transaction.transactional_id import Held, HeldData, TransactionalIdState
 from brokerd.wire.v1 import control_pb2
+from brokerd.wire.v1.transaction_log_pb2 import CommitPrepared, MemberOpened, StateEnds, TransactionLogRecord
+from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest
 from tests.support.mutants import Mutants
 from tests.support.planting import plant
 from tests.support.transaction_broker import Batch, Done, SimulatedBroker, Steps
@@ -46,11 +37,19 @@ def at_once() -> bool:
 @contextlib.contextmanager
 def unprepared(state: TransactionalIdState) -> Iterator[None]:
     """Nothing is prepared, as it seems."""
-    prepared, state.prepared = state.prepared, None
+    is_prepared, state.is_prepared = state.is_prepared, False
     try:
         yield
     finally:
-        state.prepared = prepared
+        state.is_prepared = is_prepared
+
+
+def without(commit: CommitPrepared, field: str) -> CommitPrepared:
+    """A commit as if it had nothing in this field."""
+    changed = CommitPrepared()
+    changed.CopyFrom(commit)
+    changed.ClearField(field)
+    return changed
 
 
 def skip_the_wait(patch: pytest.MonkeyPatch, method: str) -> None:
@@ -158,7 +157,7 @@ def markers_of_a_commit_count_one_by_one(patch: pytest.MonkeyPatch) -> None:
         for condition in finish(self, name):
             state = self.coordinator.states.get(name)
             if state is not None and state.prepared is not None and name in self._markers:
-                self.release(name, state.prepared.held_back[:1])
+                self.release(name, list(state.prepared.held_back)[:1])
             yield condition
 
     plant(patch.setattr, SimulatedBroker, "finish", eager)
@@ -196,10 +195,10 @@ def a_marker_that_cannot_be_written_is_let_go(patch: pytest.MonkeyPatch) -> None
 def losers_get_no_marker(patch: pytest.MonkeyPatch) -> None:
     apply = TransactionalIdState.apply
 
-    def forgetful(self: TransactionalIdState, event: Event, timestamp: int) -> list[Member]:
+    def forgetful(self: TransactionalIdState, event: Event, timestamp: int) -> list[MemberOpened]:
         ended = apply(self, event, timestamp)
-        if isinstance(event, CommitPrepared) and self.prepared is not None:
-            self.prepared = self.prepared._replace(aborted_ids=())
+        if self.last is not None and isinstance(event, CommitPrepared):
+            self.last = without(self.last, "aborted_producer_ids")
         return ended
 
     plant(patch.setattr, TransactionalIdState, "apply", forgetful)
@@ -211,7 +210,7 @@ def markers_go_where_the_driver_says_alone(patch: pytest.MonkeyPatch) -> None:
 
     def credulous(self: SimulatedBroker, producer_ids: Iterable[int]) -> dict[TopicIdPartition, dict[int, HeldData]]:
         found = open_data(self, producer_ids)
-        named = {tp for _, commit in self.coordinator.prepared() for tp in commit.partitions}
+        named = {(one.topic_id, one.partition) for _, commit in self.coordinator.prepared() for one in commit.partitions}
         return {tp: data for tp, data in found.items() if tp in named} if named else found
 
     plant(patch.setattr, SimulatedBroker, "open_data", credulous)
@@ -221,7 +220,7 @@ def markers_go_where_the_driver_says_alone(patch: pytest.MonkeyPatch) -> None:
 def a_deleted_topic_is_waited_for(patch: pytest.MonkeyPatch) -> None:
     held = SimulatedBroker.held
 
-    def strict(self: SimulatedBroker, asked: EndRequest) -> Held:
+    def strict(self: SimulatedBroker, asked: EndTransactionRequest) -> Held:
         return held(self, asked)._replace(missing=())
 
     plant(patch.setattr, SimulatedBroker, "held", strict)
@@ -240,7 +239,7 @@ def it_is_not_recorded_what_a_commit_holds_back(patch: pytest.MonkeyPatch) -> No
     record = SimulatedBroker.record
 
     def forgetful(self: SimulatedBroker, name: str, event: Event) -> None:
-        record(self, name, event._replace(held_back=()) if isinstance(event, CommitPrepared) else event)
+        record(self, name, without(event, "held_back") if isinstance(event, CommitPrepared) else event)
 
     plant(patch.setattr, SimulatedBroker, "record", forgetful)
 
@@ -251,7 +250,7 @@ def a_state_forgets_what_a_commit_holds_back(patch: pytest.MonkeyPatch) -> None:
 
     def forgetful(self: TransactionalIdState) -> list[tuple[int, Event]]:
         return [
-            (timestamp, event._replace(held_back=()) if isinstance(event, CommitPrepared) else event)
+            (timestamp, without(event, "held_back") if isinstance(event, CommitPrepared) else event)
             for timestamp, event in events(self)
         ]
 
@@ -266,7 +265,7 @@ def nobody_presumes_an_abort(patch: pytest.MonkeyPatch) -> None:
 @mutant(3)
 def open_members_are_presumed_aborted(patch: pytest.MonkeyPatch) -> None:
     def rash(self: Coordinator, producer_ids: Iterable[int]) -> list[int]:
-        prepared = {pid for _, commit in self.prepared() for pid in (*commit.committed_ids, *commit.aborted_ids)}
+        prepared = {pid for _, commit in self.prepared() for pid in (*commit.committed_producer_ids, *commit.aborted_producer_ids)}
         return [pid for pid in producer_ids if pid not in prepared]
 
     plant(patch.setattr, Coordinator, "presumed_aborted", rash)
@@ -303,7 +302,7 @@ def events_among_the_pieces_of_a_state_are_lost(patch: pytest.MonkeyPatch) -> No
 
 @mutant(255)
 def a_state_is_of_the_moment_when_an_id_has_its_turn(patch: pytest.MonkeyPatch) -> None:
-    plant(patch.setattr, Snapshot, "keep", lambda _self, _transactional_id: None)
+    plant(patch.setattr, StateWriter, "keep", lambda _self, _transactional_id: None)
 
 
 @mutant(11)
@@ -311,26 +310,22 @@ def parts_of_a_state_bear_no_mark(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, SimulatedBroker, "append_piece", unmarked)
 
 
-def unmarked(self: SimulatedBroker, piece: list[Record]) -> None:
-    """A piece of a state that an earlier build would have written."""
-    entries = [decode_entry(record.value) for record in piece]
-    self.disk.log.append(
-        tuple(
-            encode_entry(entry._replace(event=StateBegins()) if isinstance(entry.event, StateBegins) else entry)
-            for entry in entries
-        )
-    )
+def unmarked(self: SimulatedBroker, piece: list[TransactionLogRecord]) -> None:
+    """A piece of a state whose records look like events."""
+    for record in piece:
+        record.in_state = False
+    self.disk.log.append(tuple(record.SerializeToString() for record in piece))
 
 
 @mutant(19)
 def the_log_goes_before_its_state_is_durable(patch: pytest.MonkeyPatch) -> None:
     append_piece = SimulatedBroker.append_piece
 
-    def hasty(self: SimulatedBroker, piece: list[Record]) -> None:
+    def hasty(self: SimulatedBroker, piece: list[TransactionLogRecord]) -> None:
         begins = len(self.disk.log)
         append_piece(self, piece)
-        if isinstance(decode_entry(piece[-1].value).event, StateEnds):
-            while not isinstance(decode_entry(self.disk.log[begins][0]).event, StateBegins):
+        if piece[-1].HasField("state_ends"):
+            while not decode(self.disk.log[begins][0]).HasField("state_begins"):
                 begins -= 1
             self.disk.log[:begins] = [()] * begins
 
@@ -378,9 +373,9 @@ def a_state_takes_what_is_prepared_for_complete(patch: pytest.MonkeyPatch) -> No
 
 @mutant(21)
 def a_restart_grants_no_time(patch: pytest.MonkeyPatch) -> None:
-    load = Coordinator.load
+    init = Loading.__init__
 
-    def strict(self: Coordinator, entries: Any, _now_ms: int) -> None:
-        load(self, entries, 0)
+    def strict(self: Loading, new: Any, _now_ms: int) -> None:
+        init(self, new, 0)
 
-    plant(patch.setattr, Coordinator, "load", strict)
+    plant(patch.setattr, Loading, "__init__", strict)

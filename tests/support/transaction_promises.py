@@ -21,21 +21,15 @@ from brokerd.errors import (
     TxnConflictError,
     WireError,
 )
-from brokerd.transaction.model import (
-    AlreadyCommitted,
-    CommitPrepared,
-    EndRequest,
-    Event,
-    Execution,
-    InitMember,
-    Member,
-    MemberOpened,
-    MembersAborted,
-    VersionRepeated,
-)
+from brokerd.transaction.records import Event
+from brokerd.transaction.transactional_id import Execution as NamesExecution
+from brokerd.transaction.transactional_id import ExecutionOfRun
 from brokerd.wire.v1 import control_pb2
-from tests.support.transaction_actors import TIMEOUT_MS, Driver, is_sign, totals_of
-from tests.support.transaction_broker import AGE_MAX_MS, Abort, Batch, Done, Heartbeat, Request
+from brokerd.wire.v1.transaction_log_pb2 import CommitPrepared, MemberOpened, MembersAborted, VersionRepeated
+from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest, HeartbeatRequest, InitProducerIdRequest
+from tests.support.transaction_actors import TIMEOUT_MS, Driver, is_abort, is_commit, is_sign, totals_of
+from tests.support.transaction_bench import Execution
+from tests.support.transaction_broker import AGE_MAX_MS, Batch, Done, Request
 from tests.support.transaction_partition import SimulatedPartition, check_is_readable
 
 if TYPE_CHECKING:
@@ -57,7 +51,7 @@ class Promises:
         self.commits: dict[tuple[str, int], Recorded] = {}  # by id and version
         self.repeats: list[tuple[int, str, Execution]] = []  # where in the log, whose
         self.told_runs: dict[tuple[str, int, str], str] = {}  # which execution of a run was told that its rows are committed
-        self.opened: dict[int, tuple[int, str, Member]] = {}  # by producer id: where in the log, whose
+        self.opened: dict[int, tuple[int, str, MemberOpened]] = {}  # by producer id: where in the log, whose
         self.ended: dict[int, int] = {}  # by producer id: where in the log
         self.asked_to_abort: set[int] = set()
         self.signs: dict[tuple[str, int, str], int] = {}  # of life, by execution
@@ -74,11 +68,10 @@ class Promises:
         """An event stands in the log."""
         index = len(self._world.disk.log) - 1
         if isinstance(event, MemberOpened):
-            member = event.member
-            assert member.producer_id not in self.opened, f"producer id {member.producer_id} is given twice"
-            self.opened[member.producer_id] = (index, name, member)
-            self.signs[_key(name, member.execution)] = self._world.now_ms
-            self.begun.setdefault(_key(name, member.execution), self._world.now_ms)
+            assert event.producer_id not in self.opened, f"producer id {event.producer_id} is given twice"
+            self.opened[event.producer_id] = (index, name, event)
+            self.signs[_key(name, event)] = self._world.now_ms
+            self.begun.setdefault(_key(name, event), self._world.now_ms)
         elif isinstance(event, MembersAborted):
             for producer_id in event.producer_ids:
                 self._check_may_end(name, producer_id)
@@ -86,31 +79,31 @@ class Promises:
         elif isinstance(event, CommitPrepared):
             self._prepared(name, event, index)
         elif isinstance(event, VersionRepeated):
-            self.repeats.append((index, name, event.execution))
+            self.repeats.append((index, name, _execution(event)))
 
     def _check_may_end(self, name: str, producer_id: int) -> None:
         _, owner, member = self.opened[producer_id]
         assert owner == name
-        silent_ms = self._world.now_ms - max(self.signs[_key(name, member.execution)], self.started_ms)
-        age_ms = self._world.now_ms - max(self.begun[_key(name, member.execution)], self.started_ms)
+        silent_ms = self._world.now_ms - max(self.signs[_key(name, member)], self.started_ms)
+        age_ms = self._world.now_ms - max(self.begun[_key(name, member)], self.started_ms)
         is_expired = silent_ms >= TIMEOUT_MS or age_ms >= AGE_MAX_MS
         assert producer_id in self.asked_to_abort or is_expired, f"member {producer_id} ends without a reason"
         assert producer_id not in self.ended, f"member {producer_id} ends twice"
 
     def _prepared(self, name: str, event: CommitPrepared, index: int) -> None:
-        version = event.execution.version
+        version = event.txn_version
         newest = max((known for owner, known in self.commits if owner == name), default=-1)
         assert version > newest, f"version {version} of id {name} is committed after version {newest}"
-        for producer_id in (*event.committed_ids, *event.aborted_ids):
+        for producer_id in (*event.committed_producer_ids, *event.aborted_producer_ids):
             assert producer_id not in self.ended, f"member {producer_id} ends twice"
             _, owner, member = self.opened[producer_id]
             assert owner == name
-            assert member.execution.version <= version, "a commit ends a member of a newer version"
+            assert member.txn_version <= version, "a commit ends a member of a newer version"
             self.ended[producer_id] = index
         for producer_id, (_, owner, member) in self.opened.items():
-            is_over = owner == name and member.execution.version <= version
+            is_over = owner == name and member.txn_version <= version
             assert not is_over or producer_id in self.ended, f"member {producer_id} outlives the commit of its version"
-        for producer_id in event.committed_ids:
+        for producer_id in event.committed_producer_ids:
             self._winners[producer_id] = (name, version)
         self.commits[name, version] = Recorded(index, event)
 
@@ -135,30 +128,30 @@ class Promises:
 
     def told(self, request: Request, answer: object, asked_ms: int) -> None:
         """The broker answers: nothing that a crash could undo."""
-        if isinstance(request, InitMember):
+        if isinstance(request, InitProducerIdRequest):
             self._told_member(request, answer)
-        elif isinstance(request, Heartbeat) and isinstance(answer, InvalidTxnStateError):
+        elif isinstance(request, HeartbeatRequest) and isinstance(answer, InvalidTxnStateError):
             # A member may begin again after a crash, under another producer id, while an older heartbeat is being answered.
             begun = [pid for pid, (_, _, member) in self.opened.items() if member.member_id == request.member_id]
             assert any(self._has_ended(pid) for pid in begun), "told of an end that is not durable"
         elif isinstance(request, Batch) and isinstance(answer, InvalidTxnStateError):
             assert request.producer_id in self.ended, f"data of member {request.producer_id} is refused, but it is open"
-        elif isinstance(request, Abort) and isinstance(answer, Done):
-            for member in request.asked.members:
+        elif is_abort(request) and isinstance(answer, Done):
+            for member in request.members:
                 assert self._has_ended(member.producer_id), "an abort is answered that is not durable"
-        if isinstance(request, InitMember | EndRequest):
-            self._told_version(request.transactional_id, request.execution, answer, request)
+        if isinstance(request, InitProducerIdRequest) or is_commit(request):
+            self._told_version(request, answer)
         if isinstance(answer, TxnAbortedError):
-            assert isinstance(request, EndRequest)
+            assert isinstance(request, EndTransactionRequest)
             gone = [member for member in request.members if member.producer_id in self.ended]
-            assert gone, f"{request.execution} cannot commit, but its members are open"
+            assert gone, f"{_execution(request)} cannot commit, but its members are open"
         if is_sign(request, answer):
             self._sign(request, asked_ms)
 
-    def _told_member(self, request: InitMember, answer: object) -> None:
+    def _told_member(self, request: InitProducerIdRequest, answer: object) -> None:
         key = (request.transactional_id, request.member_id)
         known = self.told_ids.get(key)
-        if isinstance(answer, Member):
+        if isinstance(answer, MemberOpened):
             index, _, _ = self.opened[answer.producer_id]
             assert self._is_durable(index), "a member is told its id before that is durable"
             if known is not None and known != answer.producer_id:
@@ -169,30 +162,31 @@ class Promises:
             ended = {pid for pid, (_, _, member) in self.opened.items() if member.member_id == request.member_id}
             assert all(self._has_ended(pid) for pid in ended), "told of an end that is not durable"
 
-    def _told_version(self, name: str, execution: Execution, answer: object, request: object) -> None:
-        version = execution.version
+    def _told_version(self, request: InitProducerIdRequest | EndTransactionRequest, answer: object) -> None:
+        name, execution = request.transactional_id, _execution(request)
+        version = execution.txn_version
         recorded = self.commits.get((name, version))
         if isinstance(answer, ProducerFencedError):
             newer = [known for (owner, at), known in self.commits.items() if owner == name and at > version]
             assert any(self._is_durable(known.at) for known in newer), "fenced by nothing that is durable"
-            if isinstance(request, EndRequest):
+            if isinstance(request, EndTransactionRequest):
                 self._check_fenced(request, recorded, answer)
-        elif isinstance(answer, AlreadyCommitted | AlreadyCommittedError | ReplayMismatchError | TxnConflictError):
+        elif isinstance(answer, Done | AlreadyCommittedError | ReplayMismatchError | TxnConflictError):
             assert recorded is not None, f"version {version} is said to be committed"
             assert self._is_durable(recorded.at), "told of a commit that is not durable"
             assert isinstance(recorded.event, CommitPrepared)
             if not (isinstance(answer, TxnConflictError) and self._is_second_of_a_replay(name, execution)):
                 self._check_verdict(recorded.event, execution, answer, request)
-            if isinstance(answer, AlreadyCommitted) and isinstance(request, EndRequest) and request.totals.rows:
+            if isinstance(answer, Done) and isinstance(request, EndTransactionRequest) and request.totals.rows:
                 first = self.told_runs.setdefault((name, version, execution.run_id), execution.execution_id)
                 assert first == execution.execution_id, f"two writes of one run are told that their rows are committed: {execution}"
 
-    def _check_fenced(self, asked: EndRequest, recorded: Recorded | None, error: ProducerFencedError) -> None:
+    def _check_fenced(self, asked: EndTransactionRequest, recorded: Recorded | None, error: ProducerFencedError) -> None:
         """So few versions are all remembered: an older commit of this execution is none that is fenced."""
-        assert error.fate is Fate.NOT_APPENDED, f"{asked.execution}: whether it was committed is not known"
+        assert error.fate is Fate.NOT_APPENDED, f"{_execution(asked)}: whether it was committed is not known"
         if recorded is not None:
             assert isinstance(recorded.event, CommitPrepared)
-            assert recorded.event.execution != asked.execution, f"{asked.execution} is fenced, but it is committed"
+            assert _execution(recorded.event) != _execution(asked), f"{_execution(asked)} is fenced, but it is committed"
 
     def _is_second_of_a_replay(self, name: str, execution: Execution) -> bool:
         """True for another write of a run that has repeated this version, durably."""
@@ -202,14 +196,14 @@ class Promises:
         )
 
     def _check_verdict(self, committed: CommitPrepared, execution: Execution, answer: object, request: object) -> None:
-        winner = committed.execution
+        winner = _execution(committed)
         is_second = execution.run_id == winner.run_id and execution.execution_id != winner.execution_id
-        if isinstance(request, EndRequest):
+        if isinstance(request, EndTransactionRequest):
             is_equal = request.totals == committed.totals
             if is_second and request.totals.rows:
                 expected: type = TxnConflictError
             else:
-                expected = AlreadyCommitted if is_second or is_equal else ReplayMismatchError
+                expected = Done if is_second or is_equal else ReplayMismatchError
         else:
             expected = TxnConflictError if is_second else AlreadyCommittedError
         assert isinstance(answer, expected), f"{execution} is answered with {answer!r} after {committed}"
@@ -227,10 +221,10 @@ class Promises:
     def _sign(self, request: Request, asked_ms: int) -> None:
         if isinstance(request, Batch):
             known = self.opened.get(request.producer_id)
-            key = _key(known[1], known[2].execution) if known is not None else None
+            key = _key(known[1], known[2]) if known is not None else None
         else:
-            assert isinstance(request, InitMember | Heartbeat)
-            key = _key(request.transactional_id, request.execution)
+            assert isinstance(request, InitProducerIdRequest | HeartbeatRequest)
+            key = _key(request.transactional_id, request)
         if key is not None:
             self.signs[key] = max(self.signs.get(key, 0), asked_ms)
 
@@ -267,10 +261,8 @@ class Promises:
         """One of its rows is visible: so are all others, or another transaction holds them back."""
         event = self.commits[commit].event
         assert isinstance(event, CommitPrepared)
-        ended = {*event.committed_ids, *event.aborted_ids}
-        others = [
-            name for name, prepared in self._world.broker.coordinator.prepared() if (name, prepared.execution.version) != commit
-        ]
+        ended = {*event.committed_producer_ids, *event.aborted_producer_ids}
+        others = [name for name, prepared in self._world.broker.coordinator.prepared() if (name, prepared.txn_version) != commit]
         for partition in self._world.disk.partitions.values():
             assert not ended & partition.open.keys(), f"{partition.tp} has no marker for some members of {commit}"
             core = partition.core
@@ -279,18 +271,18 @@ class Promises:
             assert core.last_stable_offset == core.log_end_offset, f"{partition.tp} is behind when {commit} is visible"
         wanted = event.totals
         found = [row for row, pid in self._decided_rows() if self._winners.get(pid) == commit]
-        lost = self._lost_rows(set(event.committed_ids))
+        lost = self._lost_rows(set(event.committed_producer_ids))
         assert wanted == totals_of(tuple(found)) or lost, f"{commit} is visible with {sorted(found)}, not {wanted}"
 
     def _check_rows(self, commit: tuple[str, int], rows: tuple[int, ...]) -> None:
         event = self.commits[commit].event
         assert isinstance(event, CommitPrepared)
         found = Counter(row for row, pid in self._decided_rows() if self._winners.get(pid) == commit)
-        lost = self._lost_rows(set(event.committed_ids))
+        lost = self._lost_rows(set(event.committed_producer_ids))
         missing = Counter(rows) - found
         assert not found - Counter(rows), f"{commit} has rows {found - Counter(rows)} too much"
         assert not missing - lost, f"{commit} is said to be committed, but {missing - lost} are missing"
-        ended = {*event.committed_ids, *event.aborted_ids}
+        ended = {*event.committed_producer_ids, *event.aborted_producer_ids}
         for partition in self._world.disk.partitions.values():
             held = ended & partition.core.producers.open_transactions.keys()
             assert not held, f"{partition.tp} holds data of {held} after the commit of {commit}"
@@ -327,7 +319,7 @@ class Promises:
         for commit, recorded in self.commits.items():
             assert isinstance(recorded.event, CommitPrepared)
             rows = [row for row, pid in self._decided_rows() if self._winners.get(pid) == commit]
-            lost = self._lost_rows(set(recorded.event.committed_ids))
+            lost = self._lost_rows(set(recorded.event.committed_producer_ids))
             assert recorded.event.totals == totals_of(tuple(rows)) or lost, f"{commit} has {sorted(rows)}"
             wanted.update(rows)
         assert seen == wanted, f"seen {seen - wanted} too much, {wanted - seen} not at all"
@@ -343,5 +335,9 @@ def _check_order(partition: SimulatedPartition) -> None:
     assert all(numbers == sorted(numbers) for numbers in by_member.values()), f"{partition.tp}: out of order: {by_member}"
 
 
-def _key(name: str, execution: Execution) -> tuple[str, int, str]:
-    return name, execution.version, execution.execution_id
+def _key(name: str, execution: NamesExecution) -> tuple[str, int, str]:
+    return name, execution.txn_version, execution.execution_id
+
+
+def _execution(of: ExecutionOfRun) -> Execution:
+    return Execution(of.txn_version, of.execution_id, of.run_id)

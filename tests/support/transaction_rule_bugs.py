@@ -8,29 +8,19 @@ from typing import Any
 import pytest
 
 from brokerd.errors import AlreadyCommittedError
-from brokerd.transaction.coordinator import Coordinator
-from brokerd.transaction.ended_members import EndedMembers
-from brokerd.transaction.executions import ExecutionKey, Executions
-from brokerd.transaction.model import (
-    AlreadyCommitted,
+from brokerd.transaction.coordinator import Coordinator, ExecutionKey
+from brokerd.transaction.records import Event
+from brokerd.transaction.transactional_id import (
     CommitDecision,
-    EndRequest,
-    Event,
     Execution,
+    ExecutionOfRun,
     Held,
     HeldData,
-    InitMember,
-    Member,
-    MemberOpened,
-    MemberReport,
-    MembersAborted,
-    Opened,
-    Prepare,
-    Repeat,
-    Repeated,
-    VersionRepeated,
+    Progress,
+    TransactionalIdState,
 )
-from brokerd.transaction.transactional_id import TransactionalIdState
+from brokerd.wire.v1.transaction_log_pb2 import CommitPrepared, MemberOpened, MembersAborted, VersionRepeated
+from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest, InitProducerIdRequest, TransactionMember
 from tests.support.planting import plant
 from tests.support.transaction_broker import Batch, Disk, Done, SimulatedBroker, Steps
 from tests.support.transaction_bugs import acknowledge_at_once, at_once, mutant, skip_the_wait, unprepared
@@ -38,11 +28,24 @@ from tests.support.transaction_bugs import acknowledge_at_once, at_once, mutant,
 # --- commit
 
 
-def without_check(patch: pytest.MonkeyPatch, allowed: Callable[[TransactionalIdState, MemberReport, Execution, int], bool]) -> None:
+def changed(commit: CommitPrepared, **fields: Any) -> CommitPrepared:
+    """A commit with other values."""
+    other = CommitPrepared()
+    other.CopyFrom(commit)
+    for name, value in fields.items():
+        setattr(other, name, value)
+    return other
+
+
+def without_check(
+    patch: pytest.MonkeyPatch, allowed: Callable[[TransactionalIdState, TransactionMember, Execution, int], bool]
+) -> None:
     """A commit's check of a member is passed where `allowed` says so."""
     check = TransactionalIdState._problem
 
-    def lenient(self: TransactionalIdState, report: MemberReport, execution: Execution, found: HeldData, *, may_miss: bool) -> str:
+    def lenient(
+        self: TransactionalIdState, report: TransactionMember, execution: Execution, found: HeldData, *, may_miss: bool
+    ) -> str:
         problem = check(self, report, execution, found, may_miss=may_miss)
         return "" if problem and allowed(self, report, execution, found.records) else problem
 
@@ -68,7 +71,7 @@ def a_commit_leaves_losers_open(patch: pytest.MonkeyPatch) -> None:
 @mutant(16)
 def a_commit_ends_losers_of_its_own_version_alone(patch: pytest.MonkeyPatch) -> None:
     def narrow(self: TransactionalIdState, version: int) -> list[int]:
-        return [pid for pid, member in self.members.items() if member.execution.version == version]
+        return [pid for pid, member in self.members.items() if member.txn_version == version]
 
     plant(patch.setattr, TransactionalIdState, "ending", narrow)
 
@@ -82,11 +85,11 @@ def a_commit_ends_newer_versions_too(patch: pytest.MonkeyPatch) -> None:
 def a_second_commit_wins(patch: pytest.MonkeyPatch) -> None:
     decide = TransactionalIdState.decide_commit
 
-    def lenient(self: TransactionalIdState, asked: EndRequest, held: Held) -> CommitDecision:
+    def lenient(self: TransactionalIdState, asked: EndTransactionRequest, held: Held) -> CommitDecision:
         last = self.last
-        is_other = last is not None and last.execution.execution_id != asked.execution.execution_id
-        if last is not None and is_other and asked.execution.version == self.last_version and self.prepared is None:
-            self.last = last._replace(execution=last.execution._replace(version=last.execution.version - 1))
+        is_other = last is not None and last.execution_id != asked.execution_id
+        if last is not None and is_other and asked.txn_version == self.last_version and not self.is_prepared:
+            self.last = changed(last, txn_version=last.txn_version - 1)
         try:
             return decide(self, asked, held)
         finally:
@@ -99,7 +102,7 @@ def a_second_commit_wins(patch: pytest.MonkeyPatch) -> None:
 def a_commit_does_not_wait_for_the_one_before(patch: pytest.MonkeyPatch) -> None:
     decide = TransactionalIdState.decide_commit
 
-    def hasty(self: TransactionalIdState, asked: EndRequest, held: Held) -> CommitDecision:
+    def hasty(self: TransactionalIdState, asked: EndTransactionRequest, held: Held) -> CommitDecision:
         with unprepared(self):
             return decide(self, asked, held)
 
@@ -120,12 +123,9 @@ def a_second_write_of_a_run_is_no_conflict(patch: pytest.MonkeyPatch) -> None:
 def a_repetition_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
     decide = TransactionalIdState.decide_commit
 
-    def forgetful(self: TransactionalIdState, asked: EndRequest, held: Held) -> CommitDecision:
+    def forgetful(self: TransactionalIdState, asked: EndTransactionRequest, held: Held) -> CommitDecision:
         decided = decide(self, asked, held)
-        if isinstance(decided, Repeat):
-            assert self.last is not None
-            return AlreadyCommitted(self.last.execution, self.last.totals)
-        return decided
+        return Progress.COMPLETE if isinstance(decided, VersionRepeated) else decided
 
     plant(patch.setattr, TransactionalIdState, "decide_commit", forgetful)
 
@@ -149,8 +149,8 @@ def a_repetition_is_told_before_it_is_durable(patch: pytest.MonkeyPatch) -> None
 def a_repetition_hides_the_run_that_committed(patch: pytest.MonkeyPatch) -> None:
     known = TransactionalIdState._of_its_run
 
-    def newest(self: TransactionalIdState, execution: Execution) -> list[Execution]:
-        return [one for one in known(self, execution) if self.last is None or one in self.last.repeats or not self.last.repeats]
+    def newest(self: TransactionalIdState, execution: ExecutionOfRun) -> list[ExecutionOfRun]:
+        return [one for one in known(self, execution) if one in self.repeats or not self.repeats]
 
     plant(patch.setattr, TransactionalIdState, "_of_its_run", newest)
 
@@ -159,9 +159,9 @@ def a_repetition_hides_the_run_that_committed(patch: pytest.MonkeyPatch) -> None
 def an_older_version_is_not_fenced(patch: pytest.MonkeyPatch) -> None:
     commit = TransactionalIdState.decide_commit
 
-    def lenient(self: TransactionalIdState, asked: EndRequest, held: Held) -> CommitDecision:
+    def lenient(self: TransactionalIdState, asked: EndTransactionRequest, held: Held) -> CommitDecision:
         last = self.last
-        self.last = None if asked.execution.version < self.last_version else last
+        self.last = None if asked.txn_version < self.last_version else last
         try:
             return commit(self, asked, held)
         finally:
@@ -177,19 +177,17 @@ def a_commit_before_the_last_one_is_forgotten(patch: pytest.MonkeyPatch) -> None
 
 @mutant(6)
 def any_older_version_counts_as_committed(patch: pytest.MonkeyPatch) -> None:
-    plant(
-        patch.setattr, TransactionalIdState, "_decide_earlier", lambda _self, asked: AlreadyCommitted(asked.execution, asked.totals)
-    )
+    plant(patch.setattr, TransactionalIdState, "_check_earlier", lambda _self, _asked: None)
 
 
 @mutant(0)
 def a_commit_without_rows_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
     decide = TransactionalIdState.decide_commit
 
-    def lazy(self: TransactionalIdState, asked: EndRequest, held: Held) -> CommitDecision:
+    def lazy(self: TransactionalIdState, asked: EndTransactionRequest, held: Held) -> CommitDecision:
         decided = decide(self, asked, held)
-        if isinstance(decided, Prepare) and not decided.event.totals.rows:
-            return AlreadyCommitted(asked.execution, asked.totals)
+        if isinstance(decided, CommitPrepared) and not decided.totals.rows:
+            return Progress.COMPLETE
         return decided
 
     plant(patch.setattr, TransactionalIdState, "decide_commit", lazy)
@@ -202,15 +200,15 @@ def a_commit_without_rows_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
 def the_members_of_others_are_aborted_at_init(patch: pytest.MonkeyPatch) -> None:
     init = SimulatedBroker.init
 
-    def jealous(self: SimulatedBroker, asked: InitMember) -> Steps:
+    def jealous(self: SimulatedBroker, asked: InitProducerIdRequest) -> Steps:
         state = self.coordinator.states.get(asked.transactional_id)
         others = [
             pid
             for pid, member in (state.members.items() if state is not None else ())
-            if member.execution.version == asked.execution.version and member.execution.execution_id != asked.execution.execution_id
+            if member.txn_version == asked.txn_version and member.execution_id != asked.execution_id
         ]
         if others:
-            self.record(asked.transactional_id, MembersAborted(tuple(others)))
+            self.record(asked.transactional_id, MembersAborted(producer_ids=others))
         return (yield from init(self, asked))
 
     plant(patch.setattr, SimulatedBroker, "init", jealous)
@@ -220,11 +218,18 @@ def the_members_of_others_are_aborted_at_init(patch: pytest.MonkeyPatch) -> None
 def a_committed_version_takes_members(patch: pytest.MonkeyPatch) -> None:
     decide = TransactionalIdState.decide_init
 
-    def lenient(self: TransactionalIdState, asked: InitMember, next_producer_id: int) -> Repeated | Opened:
+    def lenient(self: TransactionalIdState, asked: InitProducerIdRequest, next_producer_id: int) -> MemberOpened:
         try:
             return decide(self, asked, next_producer_id)
         except AlreadyCommittedError:
-            return Opened(MemberOpened(Member(asked.member_id, next_producer_id, asked.execution, "", asked.timeout_ms)))
+            return MemberOpened(
+                member_id=asked.member_id,
+                producer_id=next_producer_id,
+                txn_version=asked.txn_version,
+                execution_id=asked.execution_id,
+                run_id=asked.run_id,
+                timeout_ms=asked.timeout_ms,
+            )
 
     plant(patch.setattr, TransactionalIdState, "decide_init", lenient)
 
@@ -233,18 +238,18 @@ def a_committed_version_takes_members(patch: pytest.MonkeyPatch) -> None:
 def a_repeated_member_gets_another_id(patch: pytest.MonkeyPatch) -> None:
     decide = TransactionalIdState.decide_init
 
-    def forgetful(self: TransactionalIdState, asked: InitMember, next_producer_id: int) -> Repeated | Opened:
-        decided = decide(self, asked, next_producer_id)
-        if isinstance(decided, Opened):
-            return decided
-        return Opened(MemberOpened(decided.member._replace(producer_id=next_producer_id)))
+    def forgetful(self: TransactionalIdState, asked: InitProducerIdRequest, next_producer_id: int) -> MemberOpened:
+        another = MemberOpened()
+        another.CopyFrom(decide(self, asked, next_producer_id))
+        another.producer_id = next_producer_id
+        return another
 
     plant(patch.setattr, TransactionalIdState, "decide_init", forgetful)
 
 
 @mutant(29)
 def an_ended_member_begins_again(patch: pytest.MonkeyPatch) -> None:
-    plant(patch.setattr, EndedMembers, "add", lambda _self, _transactional_id, _member_id: None)
+    plant(patch.setattr, Coordinator, "_remember_ended", lambda _self, _name, _members: None)
 
 
 @mutant(12)
@@ -260,7 +265,7 @@ def producer_ids_are_used_again(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(3)
 def anybody_may_write(patch: pytest.MonkeyPatch) -> None:
-    plant(patch.setattr, Coordinator, "is_open", lambda _self, _producer_id, _producer_epoch: True)
+    plant(patch.setattr, SimulatedBroker, "is_open", lambda _self, _producer_id: True)
 
 
 @mutant(7)
@@ -268,17 +273,17 @@ def membership_is_looked_up_before_the_append(patch: pytest.MonkeyPatch) -> None
     produce = SimulatedBroker.produce
 
     def early(self: SimulatedBroker, batch: Batch) -> Steps:
-        is_open = self.coordinator.is_open(batch.producer_id, 0)
+        is_open = self.is_open(batch.producer_id)
         yield at_once
-        known = Coordinator.is_open
-        Coordinator.is_open = lambda *_: is_open  # type: ignore[method-assign]
+        known = SimulatedBroker.is_open
+        SimulatedBroker.is_open = lambda *_: is_open  # type: ignore[method-assign]
         steps = produce(self, batch)
         try:
             condition = next(steps)
         except StopIteration as end:
             return end.value
         finally:
-            Coordinator.is_open = known  # type: ignore[method-assign]
+            SimulatedBroker.is_open = known  # type: ignore[method-assign]
         yield condition
         return Done()
 
@@ -290,11 +295,11 @@ def membership_is_looked_up_before_the_append(patch: pytest.MonkeyPatch) -> None
 
 @mutant(28)
 def an_abort_ends_all_members_of_the_version(patch: pytest.MonkeyPatch) -> None:
-    def broad(self: TransactionalIdState, asked: EndRequest) -> tuple[MembersAborted, ...]:
-        if asked.execution.version <= self.last_version:
-            return ()
-        ended = tuple(pid for pid, member in self.members.items() if member.execution.version == asked.execution.version)
-        return (MembersAborted(ended),) if ended else ()
+    def broad(self: TransactionalIdState, asked: EndTransactionRequest) -> MembersAborted | None:
+        if asked.txn_version <= self.last_version:
+            return None
+        ended = [pid for pid, member in self.members.items() if member.txn_version == asked.txn_version]
+        return MembersAborted(producer_ids=ended) if ended else None
 
     plant(patch.setattr, TransactionalIdState, "decide_abort", broad)
 
@@ -303,7 +308,7 @@ def an_abort_ends_all_members_of_the_version(patch: pytest.MonkeyPatch) -> None:
 def an_abort_undoes_a_commit(patch: pytest.MonkeyPatch) -> None:
     abort = SimulatedBroker.abort
 
-    def rash(self: SimulatedBroker, asked: EndRequest) -> Steps:
+    def rash(self: SimulatedBroker, asked: EndTransactionRequest) -> Steps:
         self.void(asked.transactional_id, [member.producer_id for member in asked.members])
         return (yield from abort(self, asked))
 
@@ -312,16 +317,16 @@ def an_abort_undoes_a_commit(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(51)
 def an_execution_expires_by_its_first_member(patch: pytest.MonkeyPatch) -> None:
-    plant(patch.setattr, Executions, "renew", lambda _self, _key, _now_ms: None)
+    plant(patch.setattr, Coordinator, "renew", lambda _self, _producer_id, _now_ms: None)
 
 
 @mutant(15)
 def an_expiry_is_not_decided_again(patch: pytest.MonkeyPatch) -> None:
     def stale(self: SimulatedBroker) -> Steps:
         due = [(key, self.coordinator.expire(key, self.now_ms)) for key in self.coordinator.expired(self.now_ms)]
-        for key, events in due:
+        for key, event in due:
             yield at_once
-            yield from self.end(key.transactional_id, events)
+            yield from self.end(key.transactional_id, event)
         return Done()
 
     plant(patch.setattr, SimulatedBroker, "expire", stale)
@@ -331,12 +336,12 @@ def an_expiry_is_not_decided_again(patch: pytest.MonkeyPatch) -> None:
 def all_executions_of_an_id_expire_together(patch: pytest.MonkeyPatch) -> None:
     expire = Coordinator.expire
 
-    def broad(self: Coordinator, key: ExecutionKey, now_ms: int) -> tuple[MembersAborted, ...]:
-        return self.abort_all(key.transactional_id) if expire(self, key, now_ms) else ()
+    def broad(self: Coordinator, key: ExecutionKey, now_ms: int) -> MembersAborted | None:
+        return self.abort_all(key.transactional_id) if expire(self, key, now_ms) is not None else None
 
     plant(patch.setattr, Coordinator, "expire", broad)
 
 
 @mutant(89)
 def nobody_expires(patch: pytest.MonkeyPatch) -> None:
-    plant(patch.setattr, Executions, "expired", lambda _self, _now_ms: [])
+    plant(patch.setattr, Coordinator, "expired", lambda _self, _now_ms: [])

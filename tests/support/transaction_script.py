@@ -20,8 +20,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from brokerd.errors import WireError
-from brokerd.transaction.model import AlreadyCommitted, EndRequest, Execution, Finish, Prepare
-from tests.support.transaction_bench import ID, PRINCIPAL, TransactionBench, partition, totals
+from brokerd.transaction.transactional_id import Progress
+from brokerd.wire.v1.transaction_log_pb2 import CommitPrepared
+from tests.support.transaction_bench import ID, EndRequest, Execution, TransactionBench, partition, totals
 
 _OTHER_HASH = 9
 
@@ -78,14 +79,18 @@ class TransactionScript:
         return self._bench.end_request(_execution(words), members, found, skipped="skipped" in words)
 
     def _do_commit(self, *words: str) -> None:
-        decided = self._bench.commit(self._end_request(words))
-        if isinstance(decided, Prepare):
-            event = decided.event
-            self._lines.append(f"prepared; {self._names(event.committed_ids)} won, {self._names(event.aborted_ids)} lost")
-        elif isinstance(decided, Finish):
-            self._lines.append(f"after the markers of version {decided.prepared.execution.version}")
-        elif isinstance(decided, AlreadyCommitted):
-            self._lines.append(f"done: {decided.totals.rows} rows by execution {decided.execution.execution_id}")
+        request = self._end_request(words)
+        decided = self._bench.commit(request)
+        last = self._bench.coordinator.states[ID].last
+        assert last is not None, "a version is committed"
+        if isinstance(decided, CommitPrepared):
+            won, lost = decided.committed_producer_ids, decided.aborted_producer_ids
+            self._lines.append(f"prepared; {self._names(won)} won, {self._names(lost)} lost")
+        elif decided is Progress.UNFINISHED:
+            self._lines.append(f"after the markers of version {last.txn_version}")
+        else:
+            known = last if last.txn_version == request.asked.txn_version else request.asked
+            self._lines.append(f"done: {known.totals.rows} rows by execution {known.execution_id}")
 
     def _do_markers(self) -> None:
         for tp, record in self._bench.finish().items():
@@ -98,7 +103,7 @@ class TransactionScript:
 
     def _do_heartbeat(self, who: str, *words: str) -> None:
         member_id = self._bench.known[who].member_id
-        self._bench.coordinator.heartbeat(ID, PRINCIPAL, _execution(words), member_id, self._bench.now_ms)
+        self._bench.heartbeat(_execution(words), member_id)
 
     # --- the world
 
@@ -123,8 +128,8 @@ class TransactionScript:
 
     def _do_state(self) -> None:
         for name, state in self._bench.coordinator.states.items():
-            last = "nothing" if state.last is None else f"version {state.last.execution.version} with {state.last.totals.rows} rows"
-            prepared = ", prepared" if state.prepared is not None else ""
+            last = "nothing" if state.last is None else f"version {state.last.txn_version} with {state.last.totals.rows} rows"
+            prepared = ", prepared" if state.is_prepared else ""
             self._lines.append(f"{name}: committed {last}{prepared}; open {self._names(state.members)}")
 
 

@@ -13,11 +13,12 @@ import random
 from collections.abc import Callable
 
 from brokerd.ids import TopicIdPartition
-from brokerd.transaction.model import CommitPrepared, Event, MembersAborted, VersionRepeated
+from brokerd.transaction.records import Event
 from brokerd.wire.v1 import control_pb2
-from tests.support.transaction_actors import TIMEOUT_MS, Actor, Call, Driver, random_variant
+from brokerd.wire.v1.transaction_log_pb2 import CommitPrepared, MembersAborted, VersionRepeated
+from tests.support.transaction_actors import TIMEOUT_MS, Actor, Call, Driver, is_abort, random_variant
 from tests.support.transaction_bench import partition as partition_name
-from tests.support.transaction_broker import Abort, Condition, Disk, SimulatedBroker, Steps
+from tests.support.transaction_broker import Condition, Disk, SimulatedBroker, Steps
 from tests.support.transaction_partition import SimulatedPartition, check_is_readable
 from tests.support.transaction_promises import Promises
 
@@ -162,8 +163,8 @@ class Simulation:
         call = self.network[at] if not self.is_calm and self.rng.random() < 0.12 else self.network.pop(at)
         if not self.broker.is_serving or (not self.is_calm and self.rng.random() < 0.03):
             return
-        if isinstance(call.request, Abort):
-            self.promises.asked_to_abort.update(member.producer_id for member in call.request.asked.members)
+        if is_abort(call.request):
+            self.promises.asked_to_abort.update(member.producer_id for member in call.request.members)
         self._begin(self.broker.handle(call.request), call)
 
     def _begin(self, steps: Steps, call: Call | None = None) -> None:
@@ -185,8 +186,8 @@ class Simulation:
                 self._told(process.call, end.value, process.started_ms)
 
     def _told(self, call: Call, answer: object, started_ms: int) -> None:
-        kind = type(answer).__name__
-        self._count(f"{type(call.request).__name__}: {kind}")
+        name = "Abort" if is_abort(call.request) else type(call.request).__name__
+        self._count(f"{name}: {type(answer).__name__}")
         self.promises.told(call.request, answer, started_ms)
         if self.is_calm or self.rng.random() < 0.93:
             self.answers.append((call, answer))
@@ -265,7 +266,7 @@ class Simulation:
         if isinstance(event, CommitPrepared):
             if self.rng.random() < 0.2:
                 self._begin(self._state_soon())
-            self._count("prepared, with losers" if event.aborted_ids else "prepared")
+            self._count("prepared, with losers" if event.aborted_producer_ids else "prepared")
         elif isinstance(event, MembersAborted):
             self._count("aborted")
         elif isinstance(event, VersionRepeated):

@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from brokerd.clock import Clock
@@ -35,13 +35,13 @@ from brokerd.errors import (
 )
 from brokerd.groups.decided import Decided
 from brokerd.groups.group_table import GroupTable, Limits
-from brokerd.groups.log_records import decode_entry, encode_entry
-from brokerd.groups.model import CommittedOffset, LogEntry, OffsetsCommitted, OffsetsDeleted
+from brokerd.groups.records import decode, offsets_committed
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.server.admin import Admin
 from brokerd.server.own_log import OwnLog, Record
 from brokerd.server.replica_manager import ReplicaManager
 from brokerd.sharing.shares import Shares
+from brokerd.wire.v1.group_log_pb2 import CommittedOffset, GroupLogRecord
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class AskedOffsets(NamedTuple):
 
     group_id: str
     principal: str
-    offsets: Callable[[], Mapping[TopicIdPartition, CommittedOffset]]  # checked, at the moment of the decision; raises WireError
+    offsets: Callable[[], Collection[CommittedOffset]]  # checked, at the moment of the decision; raises WireError
     expected: Mapping[TopicIdPartition, int]  # the group's offsets when the transaction's input was read
 
 
@@ -83,8 +83,8 @@ class Groups:
     async def start(self) -> None:
         """Loads the log, before anything is served."""
         try:
-            for entry in await asyncio.to_thread(lambda: [decode_entry(value) for value in self.log.read()]):
-                self.table.apply(entry)
+            for record in await asyncio.to_thread(lambda: [decode(value) for value in self.log.read() if value is not None]):
+                self.table.apply(record)
         except (DataDirectoryError, CorruptMessageError, UnsupportedVersionError) as error:
             self._unusable = error.message
             logger.error("the offsets of groups cannot be used: %s; run `brokerd doctor` for advice", error)
@@ -92,7 +92,7 @@ class Groups:
 
     # Requests
 
-    async def commit(self, group_id: str, principal: str, offsets: Mapping[TopicIdPartition, CommittedOffset]) -> None:
+    async def commit(self, group_id: str, principal: str, offsets: Collection[CommittedOffset]) -> None:
         """Returns once these offsets are durable, all in one step. Raises the errors of GroupTable.commit, LogDamagedError, and
         retriable ones."""
         self._check_usable()
@@ -115,11 +115,10 @@ class Groups:
         self._check_usable()
         count = 0
 
-        def decide() -> LogEntry:
+        def decide() -> GroupLogRecord:
             nonlocal count
-            entry = self.table.delete(group_id)
-            count = self.table.groups[group_id].count
-            return entry
+            count = self.table.required(group_id).count
+            return self.table.delete(group_id)
 
         await self._recorded(group_id, decide)
         return count
@@ -127,9 +126,8 @@ class Groups:
     async def delete_offsets(self, group_id: str, tps: Iterable[TopicIdPartition]) -> int:
         """Forgets some offsets of a group, durably on return; returns how many. Raises as `delete` does."""
         self._check_usable()
-        event = (await self._recorded(group_id, lambda: self.table.delete_offsets(group_id, tps))).event
-        assert isinstance(event, OffsetsDeleted)
-        return len(event.partitions)
+        record = await self._recorded(group_id, lambda: self.table.delete_offsets(group_id, tps))
+        return len(record.offsets_deleted.partitions)
 
     @contextlib.asynccontextmanager
     async def settled(self, group_id: str = "") -> AsyncIterator[GroupTable]:
@@ -172,9 +170,9 @@ class Groups:
             if self._deciding.get(group_id) is ended:
                 del self._deciding[group_id]
 
-    def decide(self, asked: AskedOffsets) -> LogEntry:
-        """The entry for the record of the commit. Raises the errors of GroupTable.commit and of `asked`: then `log.durable` is to
-        be awaited before anybody is told."""
+    def decide(self, asked: AskedOffsets) -> GroupLogRecord:
+        """The record that goes into the one of the commit. Raises the errors of GroupTable.commit and of `asked`: then
+        `log.durable` is to be awaited before anybody is told."""
         return self.decided.decide(asked.group_id, asked.principal, self._of_known_topics(asked.offsets()), asked.expected)
 
     async def bring_in(self) -> None:
@@ -185,11 +183,11 @@ class Groups:
         await self.decisions_durable()
         self._check_usable()
         await self.log.make()
-        for entry in self.decided.due(last):
-            assert isinstance(entry.event, OffsetsCommitted)
-            recorded = entry._replace(event=OffsetsCommitted(self._of_known_topics(entry.event.offsets)))
-            self.log.append([_record(recorded)])
-            self.decided.apply(entry, recorded)
+        for record in self.decided.due(last):
+            known = self._of_known_topics(record.offsets_committed.offsets)
+            written = offsets_committed(record.group_id, record.principal, known, record.decision)
+            self.log.append([_entry(written)])
+            self.decided.apply(record, written)
 
     def forget_topic(self, topic_id: bytes) -> None:
         """The topic is deleted."""
@@ -204,10 +202,10 @@ class Groups:
         self._undurable = {name: end for name, end in self._undurable.items() if not self.log.is_durable(end)}
         try:
             expired = self._expired()
-            while entries := list(itertools.islice(expired, _EXPIRED_AT_ONCE)):
-                self._record(*entries)
-                names = ", ".join(repr(entry.group_id) for entry in entries[:_NAMED_MAX])
-                logger.info("%d groups have expired by offsets.retention.minutes, among them %s", len(entries), names)
+            while records := list(itertools.islice(expired, _EXPIRED_AT_ONCE)):
+                self._record(*records)
+                names = ", ".join(repr(record.group_id) for record in records[:_NAMED_MAX])
+                logger.info("%d groups have expired by offsets.retention.minutes, among them %s", len(records), names)
                 await asyncio.sleep(0)
         except WireError as error:
             logger.warning("groups cannot expire: %s", error)
@@ -218,17 +216,17 @@ class Groups:
         if self._unusable or not self.log.has_grown():
             return
         try:
-            await self.log.compact([_record(entry) for entry in piece] for piece in self.table.pieces())
+            await self.log.compact([_entry(record) for record in piece] for piece in self.table.pieces())
         except (WireError, OSError) as error:
             logger.warning("the log of group offsets cannot be compacted: %s", error)
 
-    def _expired(self) -> Iterator[LogEntry]:
+    def _expired(self) -> Iterator[GroupLogRecord]:
         expired = self.table.expired(self._logs.time.now_ms() - self._retention_ms)
-        return (entry for entry in expired if not self.decided.is_waiting(entry.group_id))
+        return (record for record in expired if not self.decided.is_waiting(record.group_id))
 
     # Recording
 
-    async def _recorded(self, group_id: str, decide: Callable[[], LogEntry]) -> LogEntry:
+    async def _recorded(self, group_id: str, decide: Callable[[], GroupLogRecord]) -> GroupLogRecord:
         """The decision, once it is durable. A refusal is raised when all is durable that it rests on."""
         while True:
             if self.decided.is_waiting(group_id):
@@ -238,22 +236,22 @@ class Groups:
             else:
                 break
         try:
-            entry = decide()
+            record = decide()
         except WireError:
             await self.log.durable()
             raise
-        self._record(entry)
+        self._record(record)
         await self.log.durable()
         if self.log.is_durable(self._undurable.get(group_id, 0)):
             self._undurable.pop(group_id, None)
-        return entry
+        return record
 
-    def _record(self, *entries: LogEntry) -> None:
-        """Appends events, and applies them; nothing has happened if it raises."""
-        self.log.append([_record(entry) for entry in entries])
-        for entry in entries:
-            self.table.apply(entry)
-            self._undurable[entry.group_id] = self.log.end_offset
+    def _record(self, *records: GroupLogRecord) -> None:
+        """Appends records, and applies them; nothing has happened if it raises."""
+        self.log.append([_entry(record) for record in records])
+        for record in records:
+            self.table.apply(record)
+            self._undurable[record.group_id] = self.log.end_offset
 
     def _check_usable(self) -> None:
         if self._unusable:
@@ -261,11 +259,10 @@ class Groups:
                 f"the offsets of groups cannot be used: {self._unusable.rstrip('.')}. An operator runs `brokerd doctor` for advice"
             )
 
-    def _of_known_topics(self, offsets: Mapping[TopicIdPartition, CommittedOffset]) -> Mapping[TopicIdPartition, CommittedOffset]:
+    def _of_known_topics(self, offsets: Collection[CommittedOffset]) -> Collection[CommittedOffset]:
         """Without topics that were deleted since the request was checked."""
-        if all(map(self._exists, {tp.topic_id for tp in offsets})):
-            return offsets
-        return {tp: committed for tp, committed in offsets.items() if self._exists(tp.topic_id)}
+        known = {topic_id for topic_id in {one.topic_id for one in offsets} if self._exists(topic_id)}
+        return [one for one in offsets if one.topic_id in known]
 
     def _name_of(self, tp: TopicIdPartition) -> str:
         if not self._exists(tp.topic_id):
@@ -280,5 +277,5 @@ class Groups:
         return True
 
 
-def _record(entry: LogEntry) -> Record:
-    return Record(entry.group_id.encode(), encode_entry(entry))
+def _entry(record: GroupLogRecord) -> Record:
+    return Record(record.group_id.encode(), record.SerializeToString())

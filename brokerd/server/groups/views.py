@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from brokerd.errors import LogTruncationError
-from brokerd.groups.group import Group
-from brokerd.groups.model import CommittedOffset
+from brokerd.groups.group_table import Group
 from brokerd.ids import LogPosition, TopicIdPartition
 from brokerd.partition.core import PartitionCore
 from brokerd.wire.v1 import offsets_pb2
+from brokerd.wire.v1.group_log_pb2 import CommittedOffset
 
 _NONE = -1
 
@@ -35,13 +35,12 @@ def offset_result(tp: TopicIdPartition, committed: CommittedOffset | None) -> of
         return offsets_pb2.PartitionGroupOffset(
             topic_id=tp.topic_id, partition=tp.partition, offset=_NONE, leader_epoch=_NONE, commit_timestamp=_NONE
         )
-    offset, leader_epoch, metadata, timestamp, leader_epoch_id, _ = committed
     return offsets_pb2.PartitionGroupOffset(
         topic_id=tp.topic_id,
         partition=tp.partition,
-        offset=offset,
-        leader_epoch=leader_epoch,
-        metadata=metadata,
-        commit_timestamp=timestamp,
-        leader_epoch_id=leader_epoch_id,
+        offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        commit_timestamp=committed.timestamp,
+        leader_epoch_id=committed.leader_epoch_id,
     )

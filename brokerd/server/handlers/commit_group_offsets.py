@@ -16,7 +16,7 @@ Behaviour
 from __future__ import annotations
 
 from brokerd.errors import OffsetMetadataTooLargeError, OffsetOutOfRangeError, UnsupportedVersionError, WireError
-from brokerd.groups.model import METADATA_MAX_BYTES, CommittedOffset
+from brokerd.groups.group_table import METADATA_MAX_BYTES
 from brokerd.ids import LogPosition, TopicIdPartition
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
@@ -26,6 +26,7 @@ from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import offsets_pb2, transaction_pb2
+from brokerd.wire.v1.group_log_pb2 import CommittedOffset
 
 _NONE = -1
 
@@ -79,29 +80,28 @@ def _check_no_member(request: offsets_pb2.CommitGroupOffsetsRequest) -> None:
 
 async def _checked(
     broker: Broker, request: offsets_pb2.CommitGroupOffsetsRequest, response: offsets_pb2.CommitGroupOffsetsResponse
-) -> dict[TopicIdPartition, CommittedOffset]:
+) -> list[CommittedOffset]:
     """The offsets to record; all results are in the response."""
     now_ms, ahead_ms = broker.logs.time.stamp_ms()
-    offsets: dict[TopicIdPartition, CommittedOffset] = {}
+    offsets: list[CommittedOffset] = []
     pauses = Pauses(broker.turns)
     for entry in request.offsets:
         await pauses.after()
-        tp = TopicIdPartition(entry.topic_id, entry.partition)
         try:
-            offsets[tp] = checked_offset(broker, tp, entry, now_ms, ahead_ms)
+            offsets.append(checked_offset(broker, entry, now_ms, ahead_ms))
         except WireError as error:
-            response.results.append(_refused(tp, error))
+            response.results.append(_refused(TopicIdPartition(entry.topic_id, entry.partition), error))
             continue
         result = response.results.add()
-        result.topic_id, result.partition = tp
+        result.topic_id, result.partition = entry.topic_id, entry.partition
         result.offset, result.leader_epoch, result.commit_timestamp = entry.offset, entry.leader_epoch, now_ms
     return offsets
 
 
-def checked_offset(broker: Broker, tp: TopicIdPartition, entry: Entry, now_ms: int, ahead_ms: int) -> CommittedOffset:
+def checked_offset(broker: Broker, entry: Entry, now_ms: int, ahead_ms: int) -> CommittedOffset:
     """The offset to record. Raises UnknownTopicIdError and others for the partition, LogTruncationError, OffsetOutOfRangeError,
     OffsetMetadataTooLargeError."""
-    core = broker.replicas.replica(tp).core
+    core = broker.replicas.replica(TopicIdPartition(entry.topic_id, entry.partition)).core
     core.check_history(LogPosition(entry.offset, entry.leader_epoch_id))
     end_offset = core.ends.high_watermark
     if entry.offset > end_offset:
@@ -118,7 +118,11 @@ def checked_offset(broker: Broker, tp: TopicIdPartition, entry: Entry, now_ms: i
     before = core.epoch_before(entry.offset)
     if before is not None and not epoch_id and leader_epoch in (_NONE, before.epoch):
         leader_epoch, epoch_id = before.epoch, before.id
-    return CommittedOffset(entry.offset, leader_epoch, entry.metadata, now_ms, epoch_id, ahead_ms)
+    committed = CommittedOffset()  # and field by field: half the time of keywords, where there are thousands
+    committed.topic_id, committed.partition, committed.offset = entry.topic_id, entry.partition, entry.offset
+    committed.leader_epoch, committed.leader_epoch_id, committed.metadata = leader_epoch, epoch_id, entry.metadata
+    committed.timestamp, committed.clock_ahead_ms = now_ms, ahead_ms
+    return committed
 
 
 def _refused(tp: TopicIdPartition, error: WireError) -> offsets_pb2.PartitionGroupOffset:

@@ -16,8 +16,7 @@ from collections.abc import Callable
 from functools import partial
 
 from brokerd.errors import WireError
-from brokerd.groups.group import Group
-from brokerd.groups.model import CommittedOffset
+from brokerd.groups.group_table import Group
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.backlog import Backlog
 from brokerd.partition.partition_log import PartitionLog
@@ -31,6 +30,7 @@ from brokerd.server.security.topic_rights import Right
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import fetch_pb2, offsets_pb2
+from brokerd.wire.v1.group_log_pb2 import CommittedOffset
 
 DESCRIBED_MAX = 1_000
 _NONE = -1

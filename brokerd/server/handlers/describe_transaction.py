@@ -14,9 +14,10 @@ from brokerd.server.fields import check_id
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.transactions.views import find, listing, open_partition
 from brokerd.server.waiting.pauses import Pauses
-from brokerd.transaction.model import MEMBER_EPOCH, Member
+from brokerd.transaction.transactional_id import MEMBER_EPOCH
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import transaction_pb2
+from brokerd.wire.v1.transaction_log_pb2 import MemberOpened
 
 MEMBERS_MAX = 1_000
 PARTITIONS_MAX = 10_000
@@ -40,9 +41,8 @@ async def handle(
         return response
     response.listing.CopyFrom(listing(broker, state))
     if state.last is not None:
-        _, response.last_execution_id, response.last_run_id = state.last.execution
-        totals = state.last.totals
-        response.last_totals.CopyFrom(transaction_pb2.TransactionTotals(**totals._asdict()))
+        response.last_execution_id, response.last_run_id = state.last.execution_id, state.last.run_id
+        response.last_totals.CopyFrom(state.last.totals)
     pauses = Pauses(broker.turns)
     listed_partitions = 0
     for member in list(islice(state.members.values(), MEMBERS_MAX)):
@@ -57,23 +57,22 @@ async def handle(
     return response
 
 
-def _member(broker: Broker, authorizer: TopicAuthorizer, member: Member) -> transaction_pb2.OpenMember | None:
+def _member(broker: Broker, authorizer: TopicAuthorizer, member: MemberOpened) -> transaction_pb2.OpenMember | None:
     coordinator = broker.transactions.coordinator
     known = coordinator.open_members.get(member.producer_id)
     if known is None:
         return None
     now_ms = broker.clock.monotonic_ms()
-    version, execution_id, run_id = member.execution
     held = broker.transactions.leaders.open_data(member.producer_id)
     return transaction_pb2.OpenMember(
         member_id=member.member_id,
         producer_id=member.producer_id,
         producer_epoch=MEMBER_EPOCH,
-        txn_version=version,
-        execution_id=execution_id,
-        run_id=run_id,
+        txn_version=member.txn_version,
+        execution_id=member.execution_id,
+        run_id=member.run_id,
         owner=member.owner,
         age_ms=now_ms - known.opened_ms,
-        expires_in_ms=max(coordinator.expires_at(member.producer_id) - now_ms, 0),
+        expires_in_ms=max(coordinator.expires_at(known.execution) - now_ms, 0),
         partitions=[open_partition(authorizer, replica, data.first_offset) for replica, data in held.items()],
     )

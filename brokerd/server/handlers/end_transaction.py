@@ -19,7 +19,7 @@ Behaviour
 from __future__ import annotations
 
 from brokerd.errors import TxnAbortedError, UnknownTopicIdError, UnknownTopicOrPartitionError, WireError
-from brokerd.groups.model import NO_OFFSET, CommittedOffset
+from brokerd.groups.group_table import NO_OFFSET
 from brokerd.ids import TopicIdPartition
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
@@ -30,10 +30,9 @@ from brokerd.server.handlers.init_producer_id import EPOCH_MAX
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.security.topic_rights import Right
 from brokerd.server.transactions.fields import check_execution
-from brokerd.transaction.model import EndRequest, Execution, MemberReport, Totals
-from brokerd.transaction.pages import Page
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import transaction_pb2
+from brokerd.wire.v1.group_log_pb2 import CommittedOffset
 
 _DECISIONS = (transaction_pb2.TRANSACTION_DECISION_COMMIT, transaction_pb2.TRANSACTION_DECISION_ABORT)
 
@@ -74,60 +73,50 @@ async def handle(
     """The decision, or why it could not be made."""
     broker.require_ready()
     response = transaction_pb2.EndTransactionResponse(last_version=-1)
-    is_commit = request.decision == transaction_pb2.TRANSACTION_DECISION_COMMIT
-    page = Page(_asked(broker, request, authorizer.principal), is_commit, request.page, request.more_pages)
+    principal, transactions = authorizer.principal, broker.transactions
+    _keep_one_deleted(broker, request)
     try:
-        asked = broker.transactions.pages.add(page, broker.clock.monotonic_ms())
-        if asked is not None:
+        asked = transactions.pages.add(principal, request, broker.clock.monotonic_ms())
+        if asked is not None and asked.decision == transaction_pb2.TRANSACTION_DECISION_COMMIT:
             offsets = _offsets(broker, authorizer, request) if request.group_offsets else None
-            await (broker.transactions.commit(asked, offsets) if is_commit else broker.transactions.abort(asked))
+            await transactions.commit(principal, asked, offsets)
+        elif asked is not None:
+            await transactions.abort(principal, asked)
     except WireError as error:
         response.error.CopyFrom(to_proto(error))
-    state = broker.transactions.coordinator.states.get(request.transactional_id)
-    if state is not None and state.principal == authorizer.principal:
+    state = transactions.coordinator.states.get(request.transactional_id)
+    if state is not None and state.principal == principal:
         response.last_version = state.last_version
     return response
 
 
-def _asked(broker: Broker, request: transaction_pb2.EndTransactionRequest, principal: str) -> EndRequest:
-    totals = request.totals
-    return EndRequest(
-        request.transactional_id,
-        principal,
-        Execution(request.txn_version, request.execution_id, request.run_id),
-        [MemberReport(member.producer_id, member.producer_epoch, member.records) for member in request.members],
-        _partitions(broker, request),
-        Totals(totals.rows, totals.key_bytes, totals.value_bytes, totals.key_hash_sum),
-        request.any_skipped,
-        request.one_write,
-    )
-
-
-def _partitions(broker: Broker, request: transaction_pb2.EndTransactionRequest) -> list[TopicIdPartition]:
-    """As named. Of those whose topics are deleted the first stands for all: no page brings the decision more work than there are
+def _keep_one_deleted(broker: Broker, request: transaction_pb2.EndTransactionRequest) -> None:
+    """Of the partitions whose topics are deleted, the first stands for all: no page brings the decision more work than there are
     partitions."""
-    kept: list[TopicIdPartition] = []
+    kept: list[transaction_pb2.TransactionPartition] = []
     is_any_missing = False
     for entry in request.partitions:
         tp = TopicIdPartition(entry.topic_id, entry.partition)
         is_missing = broker.logs.get(tp) is None and not broker.logs.topics.count_of(tp.topic_id)
         if not (is_missing and is_any_missing):
-            kept.append(tp)
+            kept.append(entry)
         is_any_missing |= is_missing
-    return kept
+    if len(kept) < len(request.partitions):
+        del request.partitions[:]
+        request.partitions.extend(kept)
 
 
 def _offsets(broker: Broker, authorizer: TopicAuthorizer, asked: transaction_pb2.EndTransactionRequest) -> AskedOffsets:
     authorizer.require_group(asked.group_id)
     entries = {TopicIdPartition(one.topic_id, one.partition): one for one in asked.group_offsets}
 
-    def checked() -> dict[TopicIdPartition, CommittedOffset]:
+    def checked() -> list[CommittedOffset]:
         now_ms, ahead_ms = broker.logs.time.stamp_ms()
-        offsets: dict[TopicIdPartition, CommittedOffset] = {}
+        offsets: list[CommittedOffset] = []
         for tp, entry in entries.items():
             try:
                 authorizer.require_id(Right.READ, tp.topic_id)
-                offsets[tp] = checked_offset(broker, tp, entry, now_ms, ahead_ms)
+                offsets.append(checked_offset(broker, entry, now_ms, ahead_ms))
             except (UnknownTopicIdError, UnknownTopicOrPartitionError) as error:
                 raise TxnAbortedError(
                     f"group {asked.group_id!r}: its offsets cannot be committed: {error.message}; nothing of the transaction counts"

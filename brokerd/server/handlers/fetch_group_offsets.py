@@ -11,7 +11,7 @@ Behaviour
 from __future__ import annotations
 
 from brokerd.errors import WireError
-from brokerd.groups.group import Group
+from brokerd.groups.group_table import Group
 from brokerd.ids import TopicIdPartition
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed

@@ -81,7 +81,7 @@ def _unfinished(
         partition=open_partition(authorizer, replica, first_offset),
         producer_id=_NO_PRODUCER_ID,
         transactional_id=name,
-        idle_ms=max(broker.clock.wall_ms() - state.last.timestamp, 0),
+        idle_ms=max(broker.clock.wall_ms() - state.timestamp, 0),
     )
 
 

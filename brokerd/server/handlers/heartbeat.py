@@ -10,7 +10,6 @@ from brokerd.errors import WireError
 from brokerd.server.broker import Broker
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.transactions.fields import check_execution, check_member_id
-from brokerd.transaction.model import Execution
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import transaction_pb2
 
@@ -26,9 +25,8 @@ async def handle(
 ) -> transaction_pb2.HeartbeatResponse:
     """Whether the member is open still."""
     broker.require_ready()
-    execution = Execution(request.txn_version, request.execution_id, "")
     try:
-        await broker.transactions.heartbeat(request.transactional_id, authorizer.principal, execution, request.member_id)
+        await broker.transactions.heartbeat(authorizer.principal, request)
     except WireError as error:
         return transaction_pb2.HeartbeatResponse(error=to_proto(error))
     return transaction_pb2.HeartbeatResponse()

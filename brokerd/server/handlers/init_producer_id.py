@@ -19,7 +19,7 @@ from brokerd.server.failures import malformed
 from brokerd.server.fields import check_text
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.transactions.fields import check_execution, check_member_id
-from brokerd.transaction.model import MEMBER_EPOCH, Execution, InitMember
+from brokerd.transaction.transactional_id import MEMBER_EPOCH
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import transaction_pb2
 
@@ -72,22 +72,15 @@ async def _grant(broker: Broker, current: ProducerIdAndEpoch) -> ProducerIdAndEp
 async def _member(
     broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.InitProducerIdRequest
 ) -> transaction_pb2.InitProducerIdResponse:
-    asked = InitMember(
-        request.transactional_id,
-        authorizer.principal,
-        Execution(request.txn_version, request.execution_id, request.run_id),
-        request.member_id,
-        request.owner,
-        request.timeout_ms,
-    )
     response = transaction_pb2.InitProducerIdResponse(last_version=-1)
     try:
-        member = await broker.transactions.init_member(asked, authorizer.own_producer_id)
+        member = await broker.transactions.init_member(authorizer.principal, request, authorizer.own_producer_id)
     except WireError as error:
         response.error.CopyFrom(to_proto(error))
     else:
         response.producer_id, response.producer_epoch = member.producer_id, MEMBER_EPOCH
-    state = broker.transactions.coordinator.states.get(asked.transactional_id)
-    if state is not None and state.principal == asked.principal and state.last is not None:
-        response.last_version, response.last_execution_id, response.last_run_id = state.last.execution
+    state = broker.transactions.coordinator.states.get(request.transactional_id)
+    if state is not None and state.principal == authorizer.principal and state.last is not None:
+        last = state.last
+        response.last_version, response.last_execution_id, response.last_run_id = last.txn_version, last.execution_id, last.run_id
     return response

@@ -34,7 +34,7 @@ from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.security.topic_rights import Right
 from brokerd.server.waiting.delayed_produce import Awaited, DelayedProduce
 from brokerd.sharing.room import Caller
-from brokerd.transaction.model import MEMBER_EPOCH
+from brokerd.transaction.transactional_id import MEMBER_EPOCH
 from brokerd.wire.errors import to_proto
 from brokerd.wire.records import split_records
 from brokerd.wire.v1 import produce_pb2

@@ -13,8 +13,7 @@ from brokerd.groups.group_table import GroupTable
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.server.metrics.counters import Traffic
 from brokerd.server.waiting.pauses import Pauses
-from brokerd.transaction.coordinator import Coordinator
-from brokerd.transaction.executions import ExecutionKey
+from brokerd.transaction.coordinator import Coordinator, ExecutionKey
 
 _NO_TRAFFIC = Traffic()
 _MEMBERS_AT_ONCE = 1_000

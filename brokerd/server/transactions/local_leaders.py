@@ -20,7 +20,8 @@ from brokerd.server.limits.callers import current_caller
 from brokerd.server.replica_manager import Replica, ReplicaManager
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.transaction.markers import RecordFor
-from brokerd.transaction.model import Held, HeldBack, HeldData
+from brokerd.transaction.transactional_id import Held, HeldData
+from brokerd.wire.v1.transaction_log_pb2 import HeldBack
 
 _MARKER_PIECES = 10  # a marker takes about so many times as long as what Pauses counts, and one more for each ten members
 
@@ -110,15 +111,15 @@ class LocalLeaders:
             replica = self._replica(tp)
             first_offset = replica.core.first_open_offset(ended) if replica is not None else None
             if first_offset is not None:
-                found.append(HeldBack(tp, first_offset))
+                found.append(HeldBack(topic_id=tp.topic_id, partition=tp.partition, first_offset=first_offset))
         return found
 
     def hold_back(self, commit: str, held_back: Iterable[HeldBack]) -> None:
         """Keeps last stable offsets from passing the commit's data until `release`, whichever of its markers are written."""
-        for tp, first_offset in held_back:
-            replica = self._replica(tp)
+        for one in held_back:
+            replica = self._replica(TopicIdPartition(one.topic_id, one.partition))
             if replica is not None:
-                replica.core.ends.hold_back(commit, first_offset)
+                replica.core.ends.hold_back(commit, one.first_offset)
 
     async def write_markers(self, partitions: Iterable[TopicIdPartition], record_for: RecordFor, markers: Markers) -> None:
         """Writes a control batch to each partition that holds data of its members still, and notes it in `markers`. Returns once
@@ -147,7 +148,7 @@ class LocalLeaders:
 
     def release(self, commit: str, held_back: Iterable[HeldBack]) -> None:
         """Lets the markers of a commit count, in all its partitions in one step."""
-        replicas = [self._replica(tp) for tp, _ in held_back]
+        replicas = [self._replica(TopicIdPartition(one.topic_id, one.partition)) for one in held_back]
         self._replicas.release(commit, [replica for replica in replicas if replica is not None])
 
     def _write(self, tp: TopicIdPartition, record_for: RecordFor, markers: Markers) -> None:

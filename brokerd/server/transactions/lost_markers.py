@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable
 from brokerd.datadir.decided_members import DecidedMembers
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.partition.unmarked import UnmarkedData, undecided_text, unmarked_data, with_lost_markers
-from brokerd.transaction.endings import Ending, Outcome, endings
-from brokerd.transaction.model import LogEntry
+from brokerd.transaction.markers import Ending, Outcome, endings
+from brokerd.wire.v1.transaction_log_pb2 import TransactionLogRecord
 
 logger = logging.getLogger(__name__)
 
@@ -26,16 +26,20 @@ class LostMarkers:
         self._endings: dict[int, Ending] = {}
 
     def find(
-        self, ended_ids: Collection[int], logs: Iterable[PartitionLog], entries: Iterable[LogEntry], decided: DecidedMembers
+        self,
+        ended_ids: Collection[int],
+        logs: Iterable[PartitionLog],
+        records: Iterable[TransactionLogRecord | None],
+        decided: DecidedMembers,
     ) -> None:
-        """`ended_ids`: members that hold open data, though they are neither open nor in a prepared commit. `entries`: all of the
+        """`ended_ids`: members that hold open data, though they are neither open nor in a prepared commit. `records`: all of the
         transaction log, which are looked at only if there are any.
         """
         if not ended_ids:
             return
         wanted = frozenset(ended_ids)
         found = [(log, one) for log in logs for one in _unmarked(log) if one.producer_id in wanted]
-        self._endings = endings(wanted, with_lost_markers(one for _, one in found), entries, _outcomes(decided))
+        self._endings = endings(wanted, with_lost_markers(one for _, one in found), records, _outcomes(decided))
         unknown = [(log, one) for log, one in found if self._endings[one.producer_id].outcome is Outcome.UNKNOWN]
         for log, one in unknown[:_LOGGED_MAX]:
             logger.error("%s", undecided_text(log.name, one))

@@ -19,58 +19,92 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from typing import Any, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.log_manager import LogManager
-from brokerd.errors import CorruptMessageError, DataDirectoryError, Fate, NotReadyError, StorageError, WireError
-from brokerd.groups.model import LogEntry as GroupEntry
+from brokerd.datadir.topic_store import TRANSACTION_STATE
+from brokerd.errors import (
+    CorruptMessageError,
+    DataDirectoryError,
+    Fate,
+    NotReadyError,
+    StorageError,
+    UnsupportedVersionError,
+    WireError,
+)
 from brokerd.ids import TopicIdPartition, member_producer_id
 from brokerd.server.admin import STOPPING, Admin
 from brokerd.server.groups.groups import AskedOffsets, Groups
+from brokerd.server.own_log import OwnLog, Record
 from brokerd.server.replica_manager import ReplicaManager
 from brokerd.server.tasks import forget_end
-from brokerd.server.transactions.id_locks import IdLocks
 from brokerd.server.transactions.local_leaders import LocalLeaders, Markers
 from brokerd.server.transactions.lost_markers import LostMarkers
-from brokerd.server.transactions.retries import Retries
-from brokerd.server.transactions.transaction_log import TransactionLog
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.sharing.shares import Shares
 from brokerd.transaction.coordinator import Coordinator, Limits
-from brokerd.transaction.markers import RecordFor, abort_records, again_records, commit_records
-from brokerd.transaction.model import (
-    AlreadyCommitted,
+from brokerd.transaction.loading import load
+from brokerd.transaction.markers import RecordFor, control_records
+from brokerd.transaction.pages import Pages
+from brokerd.transaction.records import Event, decode, record_of
+from brokerd.transaction.transactional_id import NO_VERSION, Held, Progress, execution_text
+from brokerd.wire.v1.group_log_pb2 import GroupLogRecord
+from brokerd.wire.v1.transaction_log_pb2 import (
     CommitCompleted,
     CommitPrepared,
-    EndRequest,
-    Event,
-    Execution,
-    Held,
-    InitMember,
-    LogEntry,
-    Member,
+    MemberOpened,
     MembersAborted,
-    Opened,
-    Prepare,
-    PreparedCommit,
-    Repeat,
+    TransactionLogRecord,
 )
-from brokerd.transaction.pages import Pages
+from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest, HeartbeatRequest, InitProducerIdRequest
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _RETRY_AFTER_MS = 500
-_NO_VERSION = -1
 _RECORD_PIECES = 14  # an event's record takes about so many times as long as what Pauses counts
 _UNMARKED = ""  # among retries, which are by transactional id: no id is empty
 _HELD_BACK = (
     "; until then readers of committed records wait for it in all its partitions. If one of them will never take a marker again, "
     "let `brokerd doctor` accept its damage, or delete its topic"
 )
+_DOUBLINGS_MAX = 10
+FIRST_MS = 10_000
+MAX_MS = 60_000
+
+
+class _Failed(NamedTuple):
+    """Failures in a row, and when the next attempt is due (monotonic, ms)."""
+
+    times: int
+    due_ms: int
+
+
+class Retries:
+    """When the sweep tries again to finish a commit, by transactional id: less and less often, so that a disk that refuses is
+    neither asked nor logged about all the time. Requests do not wait for it: each tries at once."""
+
+    def __init__(self) -> None:
+        self._failed: dict[str, _Failed] = {}
+
+    def is_due(self, name: str, now_ms: int) -> bool:
+        """True if an attempt may be made now."""
+        known = self._failed.get(name)
+        return known is None or now_ms >= known.due_ms
+
+    def failed(self, name: str, now_ms: int) -> None:
+        """An attempt has failed."""
+        known = self._failed.get(name)
+        times = known.times + 1 if known is not None else 1
+        self._failed[name] = _Failed(times, now_ms + min(FIRST_MS << min(times - 1, _DOUBLINGS_MAX), MAX_MS))
+
+    def done(self, name: str) -> None:
+        """It is finished."""
+        self._failed.pop(name, None)
 
 
 class Outcomes:
@@ -98,21 +132,20 @@ class Transactions:
         self._logs = logs
         self._clock = clock
         self._producer_ids = producer_ids
-        self.coordinator = Coordinator(
-            Limits(
-                Shares(config.max_transactional_ids),
-                Shares(config.max_open_members),
-                config.transaction_max_timeout_ms,
-                config.transaction_max_age_ms,
-            )
+        self._limits = Limits(
+            Shares(config.max_transactional_ids),
+            Shares(config.max_open_members),
+            config.transaction_max_timeout_ms,
+            config.transaction_max_age_ms,
         )
-        self.log = TransactionLog(logs, replicas, admin, clock)
+        self.coordinator = self._new_coordinator()
+        self.log = OwnLog(TRANSACTION_STATE, logs, replicas, admin, clock)
         self._groups = groups
         groups.decisions_durable = self.log.durable
         self.leaders = LocalLeaders(logs, replicas, clock)
         self.pages = Pages()
         self.outcomes = Outcomes()
-        self._locks = IdLocks()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # of ids that are being decided on
         self._markers: dict[str, Markers] = {}  # of commits that are not finished, by transactional id
         self._retries = Retries()
         self._lost_markers = LostMarkers()
@@ -120,25 +153,39 @@ class Transactions:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_stopping = False
 
+    def _new_coordinator(self) -> Coordinator:
+        return Coordinator(self._limits)
+
     # Start and stop
 
     async def start(self) -> None:
-        """Loads the log, finishes what was prepared and voids what nobody answers for: before anything is served, and after the
+        """Loads the log, finishes what was prepared and voids data of members that ended: before anything is served, and after the
         groups have started. What cannot be finished is held back and goes on being tried. Raises DataDirectoryError if the log
-        cannot be trusted as a whole.
+        cannot be trusted as a whole: to go on without some of it would undo commits, or do them twice.
         """
         try:
-            await asyncio.to_thread(self.coordinator.load, self.log.entries(), self._clock.monotonic_ms())
-        except CorruptMessageError as error:
-            raise DataDirectoryError(f"the transaction log cannot be used: {error}; run `brokerd doctor` for advice") from error
-        for name, prepared in self.coordinator.prepared():
-            self.leaders.hold_back(name, prepared.held_back)  # markers of the life before count there already
-        decided = [prepared.group_offsets for _, prepared in self.coordinator.prepared() if prepared.group_offsets is not None]
-        for entry in sorted(decided, key=lambda entry: entry.decision):
-            self._groups.decided.add(entry)
-        ended = self.coordinator.presumed_aborted(self.leaders.producer_ids)
-        self._lost_markers.find(ended, self._logs.partitions(), self.log.entries(), self._logs.decided_members)
+            await self._load()
+        except (DataDirectoryError, CorruptMessageError, UnsupportedVersionError) as error:
+            raise DataDirectoryError(
+                f"the transaction log cannot be used: {error.message.rstrip('.')}. Without it commits could be lost or done twice, "
+                "so the broker does not start; run `brokerd doctor` for advice"
+            ) from error
         await self.sweep()
+
+    async def _load(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        self.coordinator = await asyncio.to_thread(lambda: load(self._records(), self._new_coordinator, now_ms))
+        prepared = self.coordinator.prepared()
+        for name, commit in prepared:
+            self.leaders.hold_back(name, commit.held_back)  # markers of the life before count there already
+        offsets = [commit.group_offsets for _, commit in prepared if commit.HasField("group_offsets")]
+        for record in sorted(offsets, key=lambda record: record.decision):
+            self._groups.decided.add(record)
+        ended = self.coordinator.presumed_aborted(self.leaders.producer_ids)
+        self._lost_markers.find(ended, self._logs.partitions(), self._records(), self._logs.decided_members)
+
+    def _records(self) -> Iterator[TransactionLogRecord | None]:
+        return (decode(value) if value is not None else None for value in self.log.read())
 
     def begin_stop(self) -> None:
         """Refuses new decisions; those under way go on."""
@@ -156,28 +203,24 @@ class Transactions:
 
     # Members
 
-    async def init_member(self, asked: InitMember, own_id: Callable[[int], int]) -> Member:
+    async def init_member(self, principal: str, asked: InitProducerIdRequest, own_id: Callable[[int], int]) -> MemberOpened:
         """The member, open and durable; `own_id` makes a fresh number the caller's producer id. Raises the errors of
         Coordinator.init, StorageError and other retriable ones.
         """
         await self.log.make()
         while not self._logs.has_producer_id:
             await self._producer_ids.run(self._logs.reserve_producer_ids())
-        decided = await self._decided(
-            lambda: self.coordinator.init(
-                asked, self._clock.monotonic_ms(), own_id(member_producer_id(self._logs.free_producer_id))
-            )
-        )
-        if isinstance(decided, Opened):
-            self._record(asked.transactional_id, asked.principal, decided.event)
+        next_id = own_id(member_producer_id(self._logs.free_producer_id))
+        member = await self._decided(lambda: self.coordinator.init(principal, asked, self._clock.monotonic_ms(), next_id))
+        if member.producer_id not in self.coordinator.open_members:
+            self._record(asked.transactional_id, principal, member)
             self._logs.next_producer_id()
         await self.log.durable()
-        return decided.member
+        return member
 
-    async def heartbeat(self, transactional_id: str, principal: str, execution: Execution, member_id: bytes) -> None:
+    async def heartbeat(self, principal: str, asked: HeartbeatRequest) -> None:
         """A sign of life. Raises the errors of Coordinator.heartbeat."""
-        now_ms = self._clock.monotonic_ms()
-        await self._decided(lambda: self.coordinator.heartbeat(transactional_id, principal, execution, member_id, now_ms))
+        await self._decided(lambda: self.coordinator.heartbeat(principal, asked, self._clock.monotonic_ms()))
 
     def appended(self, producer_id: int, tp: TopicIdPartition, records: int) -> None:
         """A member has written so many records, or the same again (0), which is a sign of life too."""
@@ -186,16 +229,16 @@ class Transactions:
 
     # Decisions
 
-    async def commit(self, asked: EndRequest, offsets: AskedOffsets | None = None) -> None:
+    async def commit(self, principal: str, asked: EndTransactionRequest, offsets: AskedOffsets | None = None) -> None:
         """Returns once the version is committed and all of it is visible, and the offsets with it. Raises the errors of
         Coordinator.commit and Groups.decide; a retriable one if that could not be finished or is not known: the same request may be
         sent again.
         """
-        await self._run(self._commit(asked, offsets))
+        await self._run(self._commit(principal, asked, offsets))
 
-    async def abort(self, asked: EndRequest) -> None:
+    async def abort(self, principal: str, asked: EndTransactionRequest) -> None:
         """Returns once the listed members have ended. Raises the errors of Coordinator.abort, and retriable ones."""
-        await self._run(self._abort(asked.transactional_id, lambda: self.coordinator.abort(asked)))
+        await self._run(self._abort(asked.transactional_id, lambda: self.coordinator.abort(principal, asked)))
 
     async def abort_all(self, transactional_id: str, execution_id: str) -> int:
         """Ends all open members, or those of one execution; returns how many. Raises retriable errors."""
@@ -206,38 +249,47 @@ class Transactions:
         while it is at work, and retriable errors."""
         return await self._run(self._forget_at_once(transactional_id))
 
-    async def _commit(self, asked: EndRequest, offsets: AskedOffsets | None) -> None:
+    def _lock(self, name: str) -> asyncio.Lock:
+        """Decisions on one transactional id come one after another. The lock is kept as long as somebody holds or awaits it."""
+        lock = self._locks.get(name)
+        if lock is None:
+            lock = self._locks[name] = asyncio.Lock()
+        return lock
+
+    async def _commit(self, principal: str, asked: EndTransactionRequest, offsets: AskedOffsets | None) -> None:
         name = asked.transactional_id
         await self.log.make()
-        async with self._locks.of(name):
+        async with self._lock(name):
             while True:
-                decided = await self._decided(lambda: self.coordinator.commit(asked, self._held(asked)))
-                if isinstance(decided, Prepare) and offsets is not None:
+                decided = await self._decided(lambda: self.coordinator.commit(principal, asked, self._held(asked)))
+                if isinstance(decided, CommitPrepared) and offsets is not None:
                     await self._groups.ready(offsets)
                     # That may have taken a while: both decisions are made in one step.
-                    decided = await self._decided(lambda: self.coordinator.commit(asked, self._held(asked)))
-                if isinstance(decided, Prepare):
-                    group_offsets = await self._decided_offsets(offsets) if offsets is not None else None
-                    self._prepare(name, asked.principal, decided.event._replace(group_offsets=group_offsets))
-                if isinstance(decided, Repeat):
-                    self._record(name, asked.principal, decided.event)
-                    continue
-                if isinstance(decided, AlreadyCommitted):
+                    decided = await self._decided(lambda: self.coordinator.commit(principal, asked, self._held(asked)))
+                if decided is Progress.COMPLETE:
                     await self.log.durable()
                     return
+                if isinstance(decided, CommitPrepared):
+                    group_offsets = await self._decided_offsets(offsets) if offsets is not None else None
+                    self._prepare(name, principal, decided, group_offsets)
+                elif decided is not Progress.UNFINISHED:
+                    self._record(name, principal, decided)
+                    continue
                 await self._finish(name)
-                if isinstance(decided, Prepare):  # that it is finished need not be durable: else a start finishes it again
+                if isinstance(decided, CommitPrepared):  # that it is finished need not be durable: else a start finishes it again
                     return
 
-    def _prepare(self, name: str, principal: str, event: CommitPrepared) -> None:
-        held_back = self.leaders.held_back((*event.committed_ids, *event.aborted_ids))
-        self._record(name, principal, event._replace(held_back=held_back))
-        self.leaders.hold_back(name, held_back)
-        if event.group_offsets is not None:
-            self._groups.decided.add(event.group_offsets)
+    def _prepare(self, name: str, principal: str, event: CommitPrepared, group_offsets: GroupLogRecord | None) -> None:
+        event.held_back.extend(self.leaders.held_back((*event.committed_producer_ids, *event.aborted_producer_ids)))
+        if group_offsets is not None:
+            event.group_offsets.CopyFrom(group_offsets)
+        self._record(name, principal, event)
+        self.leaders.hold_back(name, event.held_back)
+        if group_offsets is not None:
+            self._groups.decided.add(group_offsets)
         self.outcomes.committed += 1
 
-    async def _decided_offsets(self, offsets: AskedOffsets) -> GroupEntry:
+    async def _decided_offsets(self, offsets: AskedOffsets) -> GroupLogRecord:
         """The decision about them, at once. A refusal is raised when all is durable that it rests on."""
         try:
             return self._groups.decide(offsets)
@@ -246,8 +298,9 @@ class Transactions:
             await self._groups.log.durable()
             raise
 
-    def _held(self, asked: EndRequest) -> Held:
-        return self.leaders.held([member.producer_id for member in asked.members], asked.partitions)
+    def _held(self, asked: EndTransactionRequest) -> Held:
+        named = [TopicIdPartition(one.topic_id, one.partition) for one in asked.partitions]
+        return self.leaders.held([member.producer_id for member in asked.members], named)
 
     async def _finish(self, name: str) -> None:
         """Writes the markers of what is prepared, and lets them count. The id's lock is held."""
@@ -255,17 +308,15 @@ class Transactions:
         if state is None or state.prepared is None:
             return
         prepared = state.prepared
+        winners, losers = prepared.committed_producer_ids, prepared.aborted_producer_ids
+        record_for = control_records(name, prepared.txn_version, committed=winners, aborted=losers)
         await self.log.durable()
         markers = self._markers.setdefault(name, {})
         try:
-            if prepared.group_offsets is not None:
+            if prepared.HasField("group_offsets"):
                 await self._groups.bring_in()
-            await self.leaders.write_markers(
-                self.leaders.partitions_of((*prepared.committed_ids, *prepared.aborted_ids)),
-                commit_records(name, prepared),
-                markers,
-            )
-            if prepared.group_offsets is not None:
+            await self.leaders.write_markers(self.leaders.partitions_of((*winners, *losers)), record_for, markers)
+            if prepared.HasField("group_offsets"):
                 await self._groups.log.durable()
         except NotReadyError:
             raise
@@ -279,36 +330,32 @@ class Transactions:
         del self._markers[name]
         self._retries.done(name)
         self._record_completed(name, state.principal, prepared)
-        logger.debug(
-            "%s: committed, %d members in %d partitions", _subject(name, prepared), len(prepared.committed_ids), len(markers)
-        )
+        logger.debug("%s: committed, %d members in %d partitions", _subject(name, prepared), len(winners), len(markers))
 
-    def _record_completed(self, name: str, principal: str, prepared: PreparedCommit) -> None:
-        event = CommitCompleted(prepared.execution.version)
+    def _record_completed(self, name: str, principal: str, prepared: CommitPrepared) -> None:
+        event = CommitCompleted(txn_version=prepared.txn_version)
         try:
             self._record(name, principal, event)
         except WireError as error:  # all is done; without the record, the next start only looks for markers that are missing
             logger.warning("%s: that it is finished could not be written: %s", _subject(name, prepared), error.message)
-            self.coordinator.apply(self._entry(name, principal, event), self._clock.monotonic_ms())
+            self.coordinator.apply(record_of(name, principal, self._clock.wall_ms(), event), self._clock.monotonic_ms())
 
-    async def _abort(self, name: str, decide: Callable[[], tuple[MembersAborted, ...]]) -> int:
-        events = await self._decided(decide)
-        if not events:
+    async def _abort(self, name: str, decide: Callable[[], MembersAborted | None]) -> int:
+        event = await self._decided(decide)
+        if event is None:
             return 0
-        principal = self.coordinator.states[name].principal
-        ended = [producer_id for event in events for producer_id in event.producer_ids]
-        for event in events:
-            logger.info("transactional id %r: aborted %s", name, self._texts(event.producer_ids))
-            self._record(name, principal, event)
+        logger.info("transactional id %r: aborted %s", name, self._texts(event.producer_ids))
+        self._record(name, self.coordinator.states[name].principal, event)
         self.outcomes.aborted += 1
         await self.log.durable()
-        await self._void(name, ended)
-        return len(ended)
+        await self._void(name, event.producer_ids)
+        return len(event.producer_ids)
 
     async def _forget_at_once(self, name: str) -> int:
-        last_version = _NO_VERSION
-        async with self._locks.of(name):
-            for event in await self._decided(lambda: self.coordinator.forget_at_once(name)):
+        last_version = NO_VERSION
+        async with self._lock(name):
+            event = await self._decided(lambda: self.coordinator.forget_at_once(name))
+            if event is not None:
                 state = self.coordinator.states[name]
                 last_version = state.last_version
                 self._record(name, state.principal, event)
@@ -321,7 +368,7 @@ class Transactions:
     async def _void(self, name: str, producer_ids: Iterable[int]) -> bool:
         """Writes the markers of members whose end is durable; True if all are written. The sweep writes the others."""
         ended = list(producer_ids)
-        return await self._write_late(name, ended, abort_records(name, ended), "aborted")
+        return await self._write_late(name, ended, control_records(name, NO_VERSION, aborted=ended), "aborted")
 
     async def _write_late(self, name: str, producer_ids: list[int], record_for: RecordFor, outcome: str) -> bool:
         try:
@@ -346,8 +393,8 @@ class Transactions:
         """Writes all that is known in place of the log, if that has grown; also while requests are answered. One at a time. Trouble
         is logged."""
         if self.log.has_grown():
-            with self.coordinator.snapshot(self._clock.wall_ms()) as state:
-                await self._try(self.log.compact_to(state))
+            with self.coordinator.writing_state(self._clock.wall_ms()) as state:
+                await self._try(self.log.compact([_entry(record) for record in piece] for piece in state.pieces()))
 
     async def _try(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -358,17 +405,15 @@ class Transactions:
     async def _expire(self) -> None:
         now_ms = self._clock.monotonic_ms()
         for key in self.coordinator.expired(now_ms):
-            ended: list[int] = []
-            for event in self.coordinator.expire(key, now_ms):
+            event, name = self.coordinator.expire(key, now_ms), key.transactional_id
+            if event is not None:
                 is_too_old = self.coordinator.is_too_old(key, now_ms)
                 why = "after transaction.max.age.ms, though it lives" if is_too_old else "without a sign of life"
-                logger.warning("transactional id %r: expired %s: %s", key.transactional_id, why, self._texts(event.producer_ids))
-                self._record(key.transactional_id, self.coordinator.states[key.transactional_id].principal, event)
-                ended.extend(event.producer_ids)
-            if ended:
+                logger.warning("transactional id %r: expired %s: %s", name, why, self._texts(event.producer_ids))
+                self._record(name, self.coordinator.states[name].principal, event)
                 self.outcomes.expired += 1
                 await self.log.durable()
-                await self._void(key.transactional_id, ended)
+                await self._void(name, event.producer_ids)
 
     async def _finish_prepared(self) -> None:
         now_ms = self._clock.monotonic_ms()
@@ -376,7 +421,7 @@ class Transactions:
             if not self._retries.is_due(name, now_ms):
                 continue
             try:
-                async with self._locks.of(name):
+                async with self._lock(name):
                     await self._finish(name)
             except WireError as error:  # the others are finished all the same
                 self._retries.failed(name, self._clock.monotonic_ms())
@@ -394,8 +439,8 @@ class Transactions:
         for (_, name, version), producer_ids in self._lost_markers.committed(ended).items():
             said = (name, version, producer_ids[:20])
             logger.warning("transactional id %r: writing lost markers of version %d again, of producers %s", *said)
-            records = again_records(name, version, producer_ids)
-            are_written &= await self._write_late(name, producer_ids, records, "committed")
+            again = control_records(name, version, committed=producer_ids)
+            are_written &= await self._write_late(name, producer_ids, again, "committed")
         void = self._lost_markers.void(ended)
         if void:
             logger.info("aborting the data of producers that are no members any more: %s", void[:20])
@@ -411,7 +456,8 @@ class Transactions:
         self.pages.expire(now_ms)
         pauses = Pauses()  # an hour after a start all ids are old at once that it found
         for name in self.coordinator.forgettable(now_ms):
-            for event in self.coordinator.forget(name, now_ms):
+            event = self.coordinator.forget(name, now_ms)
+            if event is not None:
                 self._record(name, self.coordinator.states[name].principal, event)
             await pauses.after(_RECORD_PIECES)
 
@@ -429,12 +475,9 @@ class Transactions:
 
     def _record(self, name: str, principal: str, event: Event) -> None:
         """Appends an event, and applies it; nothing has happened if it raises."""
-        entry = self._entry(name, principal, event)
-        self.log.append_entry(entry)
-        self.coordinator.apply(entry, self._clock.monotonic_ms())
-
-    def _entry(self, name: str, principal: str, event: Event) -> LogEntry:
-        return LogEntry(name, principal, self._clock.wall_ms(), event)
+        record = record_of(name, principal, self._clock.wall_ms(), event)
+        self.log.append([_entry(record)])
+        self.coordinator.apply(record, self._clock.monotonic_ms())
 
     async def _run(self, decision: Coroutine[Any, Any, T]) -> T:
         """Carries it out to its end, also if the caller stops waiting."""
@@ -447,11 +490,12 @@ class Transactions:
     def _texts(self, producer_ids: Iterable[int]) -> str:
         """Executions of open members, for the log."""
         members = [known.member for pid in producer_ids if (known := self.coordinator.open_members.get(pid)) is not None]
-        executions = dict.fromkeys(member.execution for member in members)
-        return f"{len(members)} members of " + ", ".join(
-            f"version {one.version} in execution {one.execution_id!r}" for one in executions
-        )
+        return f"{len(members)} members of " + ", ".join(dict.fromkeys(map(execution_text, members)))
 
 
-def _subject(name: str, prepared: PreparedCommit) -> str:
-    return f"transactional id {name!r}, version {prepared.execution.version} in execution {prepared.execution.execution_id!r}"
+def _entry(record: TransactionLogRecord) -> Record:
+    return Record(record.transactional_id.encode(), record.SerializeToString())
+
+
+def _subject(name: str, prepared: CommitPrepared) -> str:
+    return f"transactional id {name!r}, {execution_text(prepared)}"

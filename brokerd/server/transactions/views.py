@@ -37,7 +37,7 @@ def find(broker: Broker, authorizer: TopicAuthorizer, transactional_id: str) -> 
 
 def state_of(state: TransactionalIdState) -> transaction_pb2.TransactionState:
     """A prepared commit comes before open members: it is what others wait for."""
-    if state.prepared is not None:
+    if state.is_prepared:
         return transaction_pb2.TRANSACTION_STATE_PREPARED
     return transaction_pb2.TRANSACTION_STATE_OPEN if state.members else transaction_pb2.TRANSACTION_STATE_EMPTY
 
@@ -45,9 +45,9 @@ def state_of(state: TransactionalIdState) -> transaction_pb2.TransactionState:
 def listing(broker: Broker, state: TransactionalIdState) -> transaction_pb2.TransactionListing:
     """One transactional id, in short."""
     members = state.members.values()
-    versions = [member.execution.version for member in members]
-    if state.prepared is not None:
-        versions.append(state.prepared.execution.version)
+    versions = [member.txn_version for member in members]
+    if state.is_prepared:
+        versions.append(state.last_version)
     opened_ms = [broker.transactions.coordinator.open_members[producer_id].opened_ms for producer_id in state.members]
     return transaction_pb2.TransactionListing(
         transactional_id=state.transactional_id,

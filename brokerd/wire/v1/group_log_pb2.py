@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x62rokerd/wire/v1/group_log.proto\x12\x0f\x62rokerd.wire.v1\"\xb2\x01\n\x0f\x43ommittedOffset\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x10\n\x08metadata\x18\x05 \x01(\t\x12\x11\n\ttimestamp\x18\x06 \x01(\x03\x12\x17\n\x0fleader_epoch_id\x18\x07 \x01(\x07\x12\x16\n\x0e\x63lock_ahead_ms\x18\x08 \x01(\x12\"E\n\x10OffsetsCommitted\x12\x31\n\x07offsets\x18\x01 \x03(\x0b\x32 .brokerd.wire.v1.CommittedOffset\">\n\x17OffsetsDeletedPartition\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\"N\n\x0eOffsetsDeleted\x12<\n\npartitions\x18\x01 \x03(\x0b\x32(.brokerd.wire.v1.OffsetsDeletedPartition\"\x0e\n\x0cGroupDeleted\"\x86\x02\n\x0eGroupLogRecord\x12\x0f\n\x07version\x18\x01 \x01(\x05\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\x11\n\tprincipal\x18\x03 \x01(\t\x12<\n\x11offsets_committed\x18\x04 \x01(\x0b\x32!.brokerd.wire.v1.OffsetsCommitted\x12\x38\n\x0foffsets_deleted\x18\x05 \x01(\x0b\x32\x1f.brokerd.wire.v1.OffsetsDeleted\x12\x34\n\rgroup_deleted\x18\x06 \x01(\x0b\x32\x1d.brokerd.wire.v1.GroupDeleted\x12\x10\n\x08\x64\x65\x63ision\x18\x07 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x62rokerd/wire/v1/group_log.proto\x12\x0f\x62rokerd.wire.v1\"\xb2\x01\n\x0f\x43ommittedOffset\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x10\n\x08metadata\x18\x05 \x01(\t\x12\x11\n\ttimestamp\x18\x06 \x01(\x03\x12\x17\n\x0fleader_epoch_id\x18\x07 \x01(\x07\x12\x16\n\x0e\x63lock_ahead_ms\x18\x08 \x01(\x12\"E\n\x10OffsetsCommitted\x12\x31\n\x07offsets\x18\x01 \x03(\x0b\x32 .brokerd.wire.v1.CommittedOffset\">\n\x17OffsetsDeletedPartition\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\"N\n\x0eOffsetsDeleted\x12<\n\npartitions\x18\x01 \x03(\x0b\x32(.brokerd.wire.v1.OffsetsDeletedPartition\"\x0e\n\x0cGroupDeleted\"\x95\x02\n\x0eGroupLogRecord\x12\x0f\n\x07version\x18\x01 \x01(\x05\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\x11\n\tprincipal\x18\x03 \x01(\t\x12>\n\x11offsets_committed\x18\x04 \x01(\x0b\x32!.brokerd.wire.v1.OffsetsCommittedH\x00\x12:\n\x0foffsets_deleted\x18\x05 \x01(\x0b\x32\x1f.brokerd.wire.v1.OffsetsDeletedH\x00\x12\x36\n\rgroup_deleted\x18\x06 \x01(\x0b\x32\x1d.brokerd.wire.v1.GroupDeletedH\x00\x12\x10\n\x08\x64\x65\x63ision\x18\x07 \x01(\x03\x42\x07\n\x05\x65ventb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,5 +42,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GROUPDELETED']._serialized_start=448
   _globals['_GROUPDELETED']._serialized_end=462
   _globals['_GROUPLOGRECORD']._serialized_start=465
-  _globals['_GROUPLOGRECORD']._serialized_end=727
+  _globals['_GROUPLOGRECORD']._serialized_end=742
 # @@protoc_insertion_point(module_scope)

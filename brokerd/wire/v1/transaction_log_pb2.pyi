@@ -97,10 +97,8 @@ class TransactionalIdForgotten(_message.Message):
     def __init__(self) -> None: ...
 
 class StateBegins(_message.Message):
-    __slots__ = ("in_pieces",)
-    IN_PIECES_FIELD_NUMBER: _ClassVar[int]
-    in_pieces: bool
-    def __init__(self, in_pieces: bool = ...) -> None: ...
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class StateEnds(_message.Message):
     __slots__ = ("transactional_ids",)
@@ -109,7 +107,7 @@ class StateEnds(_message.Message):
     def __init__(self, transactional_ids: _Optional[int] = ...) -> None: ...
 
 class TransactionLogRecord(_message.Message):
-    __slots__ = ("version", "transactional_id", "principal", "timestamp", "member_opened", "members_aborted", "commit_prepared", "commit_completed", "forgotten", "state_begins", "state_ends", "in_state", "version_repeated")
+    __slots__ = ("version", "transactional_id", "principal", "timestamp", "member_opened", "members_aborted", "commit_prepared", "commit_completed", "forgotten", "state_begins", "state_ends", "version_repeated", "in_state")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
@@ -121,8 +119,8 @@ class TransactionLogRecord(_message.Message):
     FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
     STATE_BEGINS_FIELD_NUMBER: _ClassVar[int]
     STATE_ENDS_FIELD_NUMBER: _ClassVar[int]
-    IN_STATE_FIELD_NUMBER: _ClassVar[int]
     VERSION_REPEATED_FIELD_NUMBER: _ClassVar[int]
+    IN_STATE_FIELD_NUMBER: _ClassVar[int]
     version: int
     transactional_id: str
     principal: str
@@ -134,6 +132,6 @@ class TransactionLogRecord(_message.Message):
     forgotten: TransactionalIdForgotten
     state_begins: StateBegins
     state_ends: StateEnds
-    in_state: bool
     version_repeated: VersionRepeated
-    def __init__(self, version: _Optional[int] = ..., transactional_id: _Optional[str] = ..., principal: _Optional[str] = ..., timestamp: _Optional[int] = ..., member_opened: _Optional[_Union[MemberOpened, _Mapping]] = ..., members_aborted: _Optional[_Union[MembersAborted, _Mapping]] = ..., commit_prepared: _Optional[_Union[CommitPrepared, _Mapping]] = ..., commit_completed: _Optional[_Union[CommitCompleted, _Mapping]] = ..., forgotten: _Optional[_Union[TransactionalIdForgotten, _Mapping]] = ..., state_begins: _Optional[_Union[StateBegins, _Mapping]] = ..., state_ends: _Optional[_Union[StateEnds, _Mapping]] = ..., in_state: bool = ..., version_repeated: _Optional[_Union[VersionRepeated, _Mapping]] = ...) -> None: ...
+    in_state: bool
+    def __init__(self, version: _Optional[int] = ..., transactional_id: _Optional[str] = ..., principal: _Optional[str] = ..., timestamp: _Optional[int] = ..., member_opened: _Optional[_Union[MemberOpened, _Mapping]] = ..., members_aborted: _Optional[_Union[MembersAborted, _Mapping]] = ..., commit_prepared: _Optional[_Union[CommitPrepared, _Mapping]] = ..., commit_completed: _Optional[_Union[CommitCompleted, _Mapping]] = ..., forgotten: _Optional[_Union[TransactionalIdForgotten, _Mapping]] = ..., state_begins: _Optional[_Union[StateBegins, _Mapping]] = ..., state_ends: _Optional[_Union[StateEnds, _Mapping]] = ..., version_repeated: _Optional[_Union[VersionRepeated, _Mapping]] = ..., in_state: bool = ...) -> None: ...

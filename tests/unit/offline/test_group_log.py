@@ -10,13 +10,13 @@ import pytest
 
 from brokerd.cli import main
 from brokerd.datadir.topic_store import GROUP_OFFSETS
-from brokerd.groups import log_records
-from brokerd.groups.model import CommittedOffset
+from brokerd.groups import records as group_records
 from brokerd.offline.doctor import accept_damaged, check_data_dir
 from brokerd.offline.rebuild import rebuild_lost
 from brokerd.storage.files import RealFiles
 from tests.support.clock import ManualClock
 from tests.support.findings import errors_in, flip, own_segment
+from tests.support.group_offsets import committed
 from tests.support.inner_broker import running
 
 ANN = "ann"
@@ -29,11 +29,11 @@ def data_dir(tmp_path: Path) -> Path:
     async def scenario() -> None:
         async with running(RealFiles(str(tmp_path)), ManualClock()) as broker:
             first, second = await broker.topic()
-            offsets = {first: CommittedOffset(0, 1, "so far", 5), second: CommittedOffset(0, -1, "", 5)}
+            offsets = [committed(first, 0, 1, "so far", 5), committed(second)]
             await broker.groups.commit("g", ANN, offsets)
             await broker.groups.delete_offsets("g", [second])
             await broker.groups.delete("g")
-            await broker.groups.commit("h", ANN, {first: offsets[first]})
+            await broker.groups.commit("h", ANN, offsets[:1])
 
     asyncio.run(scenario())
     return tmp_path
@@ -67,7 +67,7 @@ def test_damage_says_what_the_broker_does_and_what_accepting_means(data_dir: Pat
 def test_records_of_a_later_version_are_found_and_shown_as_such(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(log_records, "VERSION", 2)
+    monkeypatch.setattr(group_records, "VERSION", 2)
     assert any("has version 1; this broker reads 2" in error.message for error in errors_in(data_dir))
     assert main(["dump-log", str(own_segment(data_dir, GROUP_OFFSETS)), "--print-data"]) == 0
     assert "PROBLEM: a record of the log of group offsets has version 1" in capsys.readouterr().out
@@ -95,6 +95,6 @@ def test_entries_that_an_operator_gives_up_are_passed_over(data_dir: Path) -> No
             async with broker.groups.settled() as table:
                 assert table.groups == {}
             (tp, _) = await broker.topic()
-            await broker.groups.commit("g", ANN, {tp: CommittedOffset(0, -1, "", 5)})
+            await broker.groups.commit("g", ANN, [committed(tp)])
 
     asyncio.run(scenario())

@@ -11,17 +11,21 @@ import pytest
 
 from brokerd.cli import main
 from brokerd.datadir.topic_store import TRANSACTION_STATE
-from brokerd.groups.model import NO_OFFSET, CommittedOffset
+from brokerd.groups.group_table import NO_OFFSET
 from brokerd.offline.doctor import check_data_dir, rebuild_checkpoint
 from brokerd.server import own_log
 from brokerd.server.groups.groups import AskedOffsets
+from brokerd.server.own_log import Record
 from brokerd.storage.files import RealFiles
-from brokerd.transaction import log_records
-from brokerd.transaction.model import CommitCompleted, CommitPrepared, Execution, LogEntry, StateBegins, Totals
-from brokerd.transaction.snapshot import Snapshot
+from brokerd.transaction import records as transaction_records
+from brokerd.transaction.records import record_of
+from brokerd.transaction.snapshot import StateWriter
+from brokerd.wire.v1.transaction_log_pb2 import CommitCompleted, StateBegins
 from tests.support.clock import ManualClock
 from tests.support.findings import errors_in, flip, own_segment
+from tests.support.group_offsets import committed
 from tests.support.inner_broker import PRINCIPAL, Write, end_request, running
+from tests.support.transaction_bench import Execution, commit_of
 
 NAME = "spark-q"
 SEGMENT_BYTES = 6_000
@@ -37,9 +41,9 @@ def data_dir(tmp_path: Path) -> Path:
             tps = await broker.topic()
             member = await broker.init(NAME, first, b"m" * 16)
             await broker.write(member, [Write(tp, b"row") for tp in tps])
-            offsets = {tps[0]: CommittedOffset(1, -1, "so far", 5)}
+            offsets = [committed(tps[0], 1, -1, "so far")]
             asked = AskedOffsets("g", PRINCIPAL, lambda: offsets, {tps[0]: NO_OFFSET})
-            await broker.transactions.commit(end_request(NAME, first, [(member, 2)], tps, rows=2), asked)
+            await broker.transactions.commit(PRINCIPAL, end_request(NAME, first, [(member, 2)], tps, rows=2), asked)
             await broker.init(NAME, second, b"n" * 16)
 
     asyncio.run(scenario())
@@ -54,12 +58,12 @@ def test_records_are_shown_decoded(data_dir: Path, capsys: pytest.CaptureFixture
     assert {record["transactional_id"] for record in records} == {NAME}
     offsets = records[1]["group_offsets"]
     assert (offsets["group_id"], offsets["decision"], offsets["offsets"][0]["offset"]) == ("g", 1, 1)
-    assert records[1]["execution"] == {"version": 0, "execution_id": "one", "run_id": "run"}
-    assert records[1]["committed_ids"] == [records[0]["member"]["producer_id"]]
+    assert (records[1]["txn_version"], records[1]["execution_id"], records[1]["run_id"]) == (0, "one", "run")
+    assert records[1]["committed_producer_ids"] == [records[0]["producer_id"]]
     assert records[1]["totals"]["rows"] == 2
     assert main(["dump-log", str(own_segment(data_dir, TRANSACTION_STATE)), "--print-data"]) == 0
     shown = capsys.readouterr().out
-    assert f'transactional id "{NAME}" of "anybody", CommitCompleted: version 0\n' in shown
+    assert f'transactional id "{NAME}" of "anybody", CommitCompleted: txn_version 0\n' in shown
 
 
 def test_a_healthy_log_has_no_findings(data_dir: Path) -> None:
@@ -79,9 +83,9 @@ def test_damage_says_that_the_broker_does_not_start_and_what_accepting_means(dat
 def test_records_of_a_later_version_are_found_and_shown_as_such(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(log_records, "VERSION", 2)
+    monkeypatch.setattr(transaction_records, "VERSION", 2)
     first, *_, consequence = errors_in(data_dir)
-    assert "has version 1; this broker reads 2 to 3" in first.message
+    assert "has version 1; this broker reads 2" in first.message
     assert "the broker does not start" in consequence.message
     assert main(["dump-log", str(own_segment(data_dir, TRANSACTION_STATE)), "--print-data"]) == 0
     assert "PROBLEM: a record of the transaction log has version 1" in capsys.readouterr().out
@@ -97,7 +101,7 @@ def test_a_broker_starts_with_a_rebuilt_checkpoint_wherever_its_first_segment_be
 ) -> None:
     """Also among the parts of a state that was given up with the segment before: the log start is not known any more."""
     monkeypatch.setattr(own_log, "COMPACTION_MIN_BYTES", 1)
-    monkeypatch.setattr(Snapshot, "pieces", functools.partialmethod(Snapshot.pieces, 2))
+    monkeypatch.setattr(StateWriter, "pieces", functools.partialmethod(StateWriter.pieces, 2))
     monkeypatch.setitem(TRANSACTION_STATE.configs, "segment.bytes", str(SEGMENT_BYTES))
     clock, begins_in_state = ManualClock(), []
 
@@ -107,15 +111,16 @@ def test_a_broker_starts_with_a_rebuilt_checkpoint_wherever_its_first_segment_be
             transactions = broker.transactions
             await transactions.log.make()
             for number in range(1 if version else 10):
-                one = CommitPrepared(Execution(version, "e", "r"), (), (), (), Totals(0, 0, 0, 0))
+                one = commit_of(Execution(version, "e", "r"))
                 transactions._record(f"id-{number}", PRINCIPAL, one)
-                transactions._record(f"id-{number}", PRINCIPAL, CommitCompleted(version))
+                transactions._record(f"id-{number}", PRINCIPAL, CommitCompleted(txn_version=version))
             transactions.log._state_bytes = 0  # it has grown
             await transactions.compact()
 
     async def versions() -> list[int]:
         async with running(RealFiles(str(tmp_path)), clock) as broker:
-            begins_in_state.append(next(broker.transactions.log.entries()).in_state)
+            first = next(broker.transactions._records())
+            begins_in_state.append(first is not None and first.in_state)
             return [state.last_version for state in broker.transactions.coordinator.states.values()]
 
     for version in range(4):
@@ -133,8 +138,7 @@ def test_a_log_that_no_start_can_use_is_an_error_though_all_its_batches_are_whol
         async with running(RealFiles(str(tmp_path)), ManualClock()) as broker:
             log = broker.transactions.log
             await log.make()
-            begins = LogEntry("", "", 1, StateBegins(in_pieces=True))
-            log.append_entry(begins)
+            log.append([Record(b"", record_of("", "", 1, StateBegins()).SerializeToString())])
             await log.durable()
 
     asyncio.run(scenario())

@@ -7,8 +7,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 from brokerd.ids import TopicIdPartition
-from brokerd.transaction.model import Execution
-from tests.support.inner_broker import TransactionBroker, Write, end_request
+from tests.support.inner_broker import PRINCIPAL, TransactionBroker, Write, end_request
+from tests.support.transaction_bench import Execution
 from tests.support.wait import DEADLINE_S
 
 NAME = "spark-q"
@@ -44,7 +44,7 @@ class OneExecution:
         return self
 
     async def commit(self) -> None:
-        await self.broker.transactions.commit(end_request(NAME, self.execution, [(self.member, 2)], self.tps, rows=2))
+        await self.broker.transactions.commit(PRINCIPAL, end_request(NAME, self.execution, [(self.member, 2)], self.tps, rows=2))
 
     def visible(self) -> list[list[bytes]]:
         return [self.broker.visible(tp) for tp in self.tps]

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.groups.model import CommittedOffset, OffsetsCommitted
-from brokerd.groups.model import LogEntry as GroupEntry
+from brokerd.groups.records import offsets_committed
 from brokerd.ids import TopicIdPartition
 from brokerd.server.broker import Broker
 from brokerd.server.handlers import end_transaction, list_groups, list_transactions, metadata
@@ -27,12 +26,16 @@ from brokerd.server.security.topic_rights import Right, TopicRights
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.server.waiting.turns import Turns
 from brokerd.sharing.room import Caller
-from brokerd.transaction.model import CommitCompleted, CommitPrepared, EndRequest, Execution, Held, LogEntry, Totals
+from brokerd.transaction.records import record_of
+from brokerd.transaction.transactional_id import Held
 from brokerd.wire.v1 import metadata_pb2, offsets_pb2, transaction_pb2
+from brokerd.wire.v1.transaction_log_pb2 import CommitCompleted
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
+from tests.support.group_offsets import committed
 from tests.support.inner_broker import TransactionBroker, running
 from tests.support.loop import one_turn
+from tests.support.transaction_bench import Execution, commit_of
 
 OWNED = 5_000
 PIECE_MAX = 2_000  # names that a list looks at between two turns
@@ -104,9 +107,9 @@ def own_many(broker: TransactionBroker, tp: TopicIdPartition) -> None:
     """Ids of transactions and groups that belong to OWNER."""
     for number in range(OWNED):
         name = f"id-{number * 7919 % OWNED:05d}"
-        for event in (CommitPrepared(Execution(0, "e", ""), (), (), (), Totals(0, 0, 0, 0)), CommitCompleted(0)):
-            broker.transactions.coordinator.apply(LogEntry(name, OWNER.name, 1, event), 0)
-        broker.groups.table.apply(GroupEntry(name, OWNER.name, OffsetsCommitted({tp: CommittedOffset(0, -1, "", 1)})))
+        for event in (commit_of(Execution(0, "e", "")), CommitCompleted()):
+            broker.transactions.coordinator.apply(record_of(name, OWNER.name, 1, event), 0)
+        broker.groups.table.apply(offsets_committed(name, OWNER.name, [committed(tp)]))
 
 
 def test_a_list_costs_a_principal_what_it_may_see() -> None:
@@ -222,12 +225,12 @@ def pages_of(topic_ids: Iterator[bytes], tps: list[TopicIdPartition]) -> list[tr
 def test_a_commit_that_names_what_there_is_not_costs_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(broker: TransactionBroker) -> None:
         tps = await broker.topic(partitions=3)
-        decided: list[tuple[EndRequest, Held]] = []
+        decided: list[tuple[transaction_pb2.EndTransactionRequest, Held]] = []
         commit = broker.transactions.coordinator.commit
 
-        def noted(asked: EndRequest, held: Held) -> Any:
+        def noted(principal: str, asked: transaction_pb2.EndTransactionRequest, held: Held) -> Any:
             decided.append((asked, held))
-            return commit(asked, held)
+            return commit(principal, asked, held)
 
         monkeypatch.setattr(broker.transactions.coordinator, "commit", noted)
         authorizer = authorizer_of(broker.broker, ANYBODY)
@@ -236,7 +239,7 @@ def test_a_commit_that_names_what_there_is_not_costs_what_there_is(monkeypatch: 
             response = await end_transaction.handle(broker.broker, authorizer, page)
             assert not response.HasField("error"), response.error
         ((asked, held),) = decided
-        assert [tp for tp in asked.partitions if tp in tps] == tps
+        assert [tp for one in asked.partitions if (tp := TopicIdPartition(one.topic_id, one.partition)) in tps] == tps
         assert len(asked.partitions) <= len(tps) + 5, "one that is missing stands for all of its page"
         assert held.missing
         state = broker.transactions.coordinator.states["x"]

@@ -10,7 +10,6 @@ import pytest
 from brokerd.datadir.topic_store import GROUP_OFFSETS
 from brokerd.errors import LogDamagedError, StorageError, UnknownGroupError
 from brokerd.groups.group_table import GroupTable
-from brokerd.groups.model import CommittedOffset
 from brokerd.ids import TopicIdPartition
 from brokerd.server import own_log
 from brokerd.server.groups.views import listing
@@ -22,6 +21,7 @@ from brokerd.wire.v1 import offsets_pb2
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
+from tests.support.group_offsets import committed
 from tests.support.inner_broker import TransactionBroker, running
 from tests.support.loop import all_wait, one_turn
 from tests.unit.server.one_execution import run
@@ -34,8 +34,7 @@ PATH = f"{GROUP_OFFSETS.id.hex()}-0"
 async def commit(broker: TransactionBroker, group_id: str, tp: TopicIdPartition, offset: int) -> None:
     """Commits one offset, at the broker's time."""
     now_ms, ahead_ms = broker.logs.time.stamp_ms()
-    committed = CommittedOffset(offset, -1, "", now_ms, clock_ahead=ahead_ms)
-    await broker.groups.commit(group_id, ANN, {tp: committed})
+    await broker.groups.commit(group_id, ANN, [committed(tp, offset, timestamp=now_ms, ahead_ms=ahead_ms)])
 
 
 async def settled(broker: TransactionBroker) -> GroupTable:
@@ -164,8 +163,7 @@ def test_a_topic_that_goes_while_the_log_is_made_leaves_no_offset(monkeypatch: p
                 await make()
 
             monkeypatch.setattr(broker.groups.log, "make", make_late)
-            committed = CommittedOffset(0, -1, "", 5)
-            await broker.groups.commit("a", ANN, {tp: committed, other: committed})
+            await broker.groups.commit("a", ANN, [committed(tp), committed(other)])
             assert held(broker) == {"a": {other: 0}}
 
     run(scenario())
@@ -187,7 +185,7 @@ def test_the_first_commit_of_all_comes_while_its_topic_goes(is_behind: bool) -> 
             await deleting
             assert held(broker) == {}
             other, _ = await broker.topic("u")
-            await broker.groups.commit("a", BEN, {other: CommittedOffset(0, -1, "", 5)})
+            await broker.groups.commit("a", BEN, [committed(other)])
         files.kill()
         async with running(files, clock) as broker:
             assert held(broker) == {"a": {other: 0}}
@@ -261,7 +259,7 @@ def test_a_description_says_what_was_durable_when_it_began() -> None:
         files = MemoryFiles()
         async with running(files, ManualClock()) as broker:
             tps = await broker.topic(partitions=500)
-            await broker.groups.commit("a", ANN, dict.fromkeys(tps, CommittedOffset(0, -1, "", 1)))
+            await broker.groups.commit("a", ANN, [committed(tp) for tp in tps])
             authorizer = TopicAuthorizer(Principal(ANN, UNLIMITED), broker.logs.topics)
             request = offsets_pb2.DescribeGroupRequest(group_id="a")
             describing = asyncio.create_task(describe_group.handle(broker.broker, authorizer, request))
@@ -330,7 +328,7 @@ def test_the_log_is_compacted_while_others_commit(monkeypatch: pytest.MonkeyPatc
         files, clock = MemoryFiles(), ManualClock()
         async with running(files, clock, is_killed=True) as broker:
             tps = await broker.topic(partitions=40)
-            offsets = {tp: CommittedOffset(0, -1, "", clock.wall_ms()) for tp in tps}
+            offsets = [committed(tp, timestamp=clock.wall_ms()) for tp in tps]
             await broker.groups.commit("large", ANN, offsets)
             while not broker.groups.log.has_grown():
                 await commit(broker, "a", tps[0], 0)

@@ -18,14 +18,14 @@ from brokerd.offline.dump import describe_path
 from brokerd.offline.partition_check import Finding, Severity
 from brokerd.record.header import HEADER_SIZE, decode_header
 from brokerd.server.limits.callers import BROKER
-from brokerd.server.transactions.retries import FIRST_MS
+from brokerd.server.transactions.transactions import FIRST_MS
 from brokerd.storage.files import RealFiles
-from brokerd.transaction.model import Execution
 from tests.support.build import raw_batch
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
-from tests.support.inner_broker import TransactionBroker, Write, end_request, running
+from tests.support.inner_broker import PRINCIPAL, TransactionBroker, Write, end_request, running
+from tests.support.transaction_bench import Execution
 from tests.unit.server.one_execution import NAME, run
 
 
@@ -82,7 +82,7 @@ class Scene:
         if between:
             self.append(broker, between)
         if ends == "commit":
-            await broker.transactions.commit(end_request(NAME, execution, [(member, len(tps))], tps, rows=len(tps)))
+            await broker.transactions.commit(PRINCIPAL, end_request(NAME, execution, [(member, len(tps))], tps, rows=len(tps)))
         elif ends == "abort":
             await broker.transactions.abort_all(NAME, "")
 

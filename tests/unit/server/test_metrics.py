@@ -12,12 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from brokerd.datadir.log_manager import LogManager
 from brokerd.groups.group_table import GroupTable, Limits
-from brokerd.groups.model import CommittedOffset
 from brokerd.ids import TopicIdPartition
 from brokerd.server.metrics.collector import Gauge, Snapshot, render
 from brokerd.server.metrics.counters import SECONDS, Counters, Histogram, Phase, Traffic
 from brokerd.server.metrics.figures import PartitionFigures, TopicFigures, disk_figures, equal_shares, group_figures
 from brokerd.sharing.shares import Shares
+from tests.support.group_offsets import committed
 
 
 def test_a_histogram_counts_as_by_hand() -> None:
@@ -124,7 +124,7 @@ def test_groups_beyond_the_limit_are_not_even_counted() -> None:
 
     table = GroupTable(Limits(Shares(1_000), Shares(1_000)))
     for number in range(100):
-        offsets = {TopicIdPartition(bytes(16), 0): CommittedOffset(0, -1, "", 1)}
+        offsets = [committed(TopicIdPartition(bytes(16), 0))]
         table.apply(table.commit(f"g{number}", "ann", offsets))
     logs = SimpleNamespace(topics=SimpleNamespace(count_of=count_of), get=lambda _: None)
     group_figures(table, cast("LogManager", logs), 10)

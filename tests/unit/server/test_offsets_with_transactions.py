@@ -12,7 +12,7 @@ import pytest
 
 from brokerd.datadir.topic_store import GROUP_OFFSETS, TRANSACTION_STATE
 from brokerd.errors import ErrorCode
-from brokerd.groups.model import METADATA_MAX_BYTES
+from brokerd.groups.group_table import METADATA_MAX_BYTES
 from brokerd.ids import TopicIdPartition
 from brokerd.server.failures import MalformedError
 from brokerd.server.handlers import commit_group_offsets, end_transaction, fetch_group_offsets
@@ -20,13 +20,14 @@ from brokerd.server.security.auth_file import Principal
 from brokerd.server.security.authenticator import ANYBODY
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.security.topic_rights import Right, TopicRights
-from brokerd.transaction.model import Execution, Member
 from brokerd.wire.v1 import offsets_pb2, transaction_pb2
+from brokerd.wire.v1.transaction_log_pb2 import MemberOpened
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
 from tests.support.inner_broker import TransactionBroker, Write, running
 from tests.support.loop import all_wait
+from tests.support.transaction_bench import Execution
 from tests.unit.server.one_execution import run
 
 NONE = -1
@@ -44,10 +45,10 @@ class Program:
         self.name = name
         self.authorizer = TopicAuthorizer(principal, broker.logs.topics)
         self.execution = Execution(0, uuid.uuid4().hex, "")
-        self.member: Member | None = None
+        self.member: MemberOpened | None = None
 
     async def begin(self, value: bytes = b"row", version: int = 0) -> Program:
-        self.execution = self.execution._replace(version=version)
+        self.execution = self.execution._replace(txn_version=version)
         self.tps = await self.broker.topic()
         self.member = await self.broker.init(self.name, self.execution, uuid.uuid4().bytes)
         await self.broker.write(self.member, [Write(self.tps[0], value)])
@@ -66,7 +67,7 @@ class Program:
         decision = transaction_pb2.TRANSACTION_DECISION_COMMIT if is_commit else transaction_pb2.TRANSACTION_DECISION_ABORT
         request = transaction_pb2.EndTransactionRequest(
             transactional_id=self.name,
-            txn_version=self.execution.version,
+            txn_version=self.execution.txn_version,
             execution_id=self.execution.execution_id,
             decision=decision,
             members=[transaction_pb2.TransactionMember(producer_id=pid, records=count) for pid, count in members],

@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from brokerd.datadir.own_entries import values_of
 from brokerd.datadir.steps import Steps
 from brokerd.datadir.topic_store import TRANSACTION_STATE
 from brokerd.errors import StorageError, WireError
@@ -20,39 +21,29 @@ from brokerd.offline.doctor import accept_damaged
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.record.batch import walk_batches
 from brokerd.server import own_log
-from brokerd.server.own_log import Record
-from brokerd.server.transactions.transaction_log import TransactionLog, entries_of
+from brokerd.server.own_log import OwnLog, Record
 from brokerd.storage.files import RealFiles
-from brokerd.transaction.log_records import decode_entry
-from brokerd.transaction.model import (
-    CommitCompleted,
-    CommitPrepared,
-    Execution,
-    Forgotten,
-    Member,
-    MemberOpened,
-    StateBegins,
-    Totals,
-)
-from brokerd.transaction.snapshot import Snapshot
+from brokerd.transaction.records import decode
+from brokerd.transaction.snapshot import StateWriter
+from brokerd.wire.v1.transaction_log_pb2 import CommitCompleted, MemberOpened, TransactionalIdForgotten
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
 from tests.support.inner_broker import PRINCIPAL, TransactionBroker, running
-from tests.support.transaction_bench import known_of
+from tests.support.transaction_bench import Execution, commit_of, known_of, totals
 from tests.unit.server.one_execution import run
 
 IDS = 6
 DIRECTORY = f"{TRANSACTION_STATE.id.hex()}-0"
 SEGMENT = f"{DIRECTORY}/{0:020d}.log"
-MEMBER = Member(b"m" * 16, 7, Execution(1, "e1", "run"), "task", 60_000)
+MEMBER = MemberOpened(member_id=b"m" * 16, producer_id=7, txn_version=1, execution_id="e1", owner="task", timeout_ms=60_000)
 
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two entries each: an id is one or two. Every log has grown."""
     monkeypatch.setattr(own_log, "COMPACTION_MIN_BYTES", 1)
-    monkeypatch.setattr(Snapshot, "pieces", functools.partialmethod(Snapshot.pieces, 2))
+    monkeypatch.setattr(StateWriter, "pieces", functools.partialmethod(StateWriter.pieces, 2))
 
 
 def log_of(broker: TransactionBroker) -> PartitionLog:
@@ -67,15 +58,15 @@ async def filled(broker: TransactionBroker, ids: int = IDS) -> None:
     await transactions.log.make()
     for number in range(ids):
         commit(broker, f"id-{number}", 0, is_complete=number < ids - 1)
-    transactions._record("id-0", PRINCIPAL, MemberOpened(MEMBER))
+    transactions._record("id-0", PRINCIPAL, MEMBER)
     await transactions.log.durable()
 
 
 def commit(broker: TransactionBroker, name: str, version: int, *, is_complete: bool = True) -> None:
     """A version without members."""
-    broker.transactions._record(name, PRINCIPAL, CommitPrepared(Execution(version, "e", "r"), (), (), (), Totals(1, 2, 3, 4)))
+    broker.transactions._record(name, PRINCIPAL, commit_of(Execution(version, "e", "r"), totals=totals(1)))
     if is_complete:
-        broker.transactions._record(name, PRINCIPAL, CommitCompleted(version))
+        broker.transactions._record(name, PRINCIPAL, CommitCompleted(txn_version=version))
 
 
 def known(broker: TransactionBroker) -> list[object]:
@@ -87,18 +78,18 @@ class AfterPieces:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> None:
         self.pieces = 0
-        append = TransactionLog.append
+        append = OwnLog.append
 
-        def noted(log: TransactionLog, records: Sequence[Record]) -> None:
+        def noted(log: OwnLog, records: Sequence[Record]) -> None:
             append(log, records)
-            entries = [decode_entry(record.value) for record in records]
-            if isinstance(entries[0].event, StateBegins):
+            entries = [decode(record.value) for record in records]
+            if entries[0].HasField("state_begins"):
                 self.pieces = 0
             if entries[-1].in_state or not entries[-1].transactional_id:
                 self.pieces += 1
                 act(self.pieces)
 
-        monkeypatch.setattr(TransactionLog, "append", noted)
+        monkeypatch.setattr(OwnLog, "append", noted)
 
 
 def test_a_state_of_many_pieces_takes_the_place_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,8 +121,8 @@ def test_events_between_the_pieces_are_read_again_as_they_were(monkeypatch: pyte
                 if number == at:
                     for name in ("id-0", "id-3", "new"):
                         commit(broker, name, 2)
-                    broker.transactions._record("id-1", PRINCIPAL, Forgotten())
-                    broker.transactions._record("id-4", PRINCIPAL, Forgotten())
+                    broker.transactions._record("id-1", PRINCIPAL, TransactionalIdForgotten())
+                    broker.transactions._record("id-4", PRINCIPAL, TransactionalIdForgotten())
                 elif number == at + 1:
                     commit(broker, "id-4", 5)
 
@@ -346,7 +337,7 @@ def test_a_state_of_no_ids() -> None:
             await broker.transactions.compact()  # it is empty
             await filled(broker)
             for name in list(broker.transactions.coordinator.states):
-                broker.transactions._record(name, PRINCIPAL, Forgotten())
+                broker.transactions._record(name, PRINCIPAL, TransactionalIdForgotten())
             await broker.transactions.compact()
             assert log_of(broker).log_end_offset - log_of(broker).log_start_offset == 2
         async with running(files, clock) as broker:
@@ -374,8 +365,8 @@ def test_a_piece_that_damage_took_is_given_up_alone(tmp_path: Path, lost: int) -
         data[begin + sum(batch.data.size for batch in batches[: lost + 1]) - 1] ^= 1
         (tmp_path / SEGMENT).write_bytes(data)
         accept_damaged(str(tmp_path))
-        left = [entry for number, batch in enumerate(batches) for entry in entries_of(batch) if number != lost]
-        committed = {entry.transactional_id for entry in left if isinstance(entry.event, CommitPrepared)}
+        left = [decode(value) for number, batch in enumerate(batches) for value in values_of(batch) if number != lost]
+        committed = {record.transactional_id for record in left if record.HasField("commit_prepared")}
         async with running(RealFiles(str(tmp_path)), clock) as broker:
             states = broker.transactions.coordinator.states
             assert set(states) == committed | {"id-0", "behind"}

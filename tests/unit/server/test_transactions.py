@@ -20,15 +20,16 @@ from brokerd.errors import (
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 from brokerd.server.durability import wait_durable
 from brokerd.server.limits.callers import BROKER
-from brokerd.server.transactions.retries import FIRST_MS
+from brokerd.server.transactions.transactions import FIRST_MS
 from brokerd.transaction.coordinator import JOB_KEPT_MS
-from brokerd.transaction.model import CommitCompleted, CommitPrepared, Execution, Member, MemberOpened, Totals
+from brokerd.wire.v1.transaction_log_pb2 import CommitCompleted, MemberOpened
 from tests.support.build import raw_batch
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
 from tests.support.inner_broker import PRINCIPAL, TIMEOUT_MS, TransactionBroker, Write, end_request, running
 from tests.support.loop import one_turn
+from tests.support.transaction_bench import Execution, commit_of
 from tests.unit.server.one_execution import NAME, ONE, OneExecution, run, stable
 
 
@@ -42,7 +43,7 @@ def test_an_execution_that_gives_no_sign_of_life_ends_and_its_data_is_void() -> 
                 if renew % 2:
                     await broker.write(one.member, [Write(one.tps[0], b"more")])
                 else:
-                    await broker.transactions.heartbeat(NAME, "anybody", ONE, b"m" * 16)
+                    await broker.heartbeat(NAME, ONE, b"m" * 16)
                 await broker.transactions.sweep()
             assert stable(broker, one.tps) == [0, 0]
             clock.advance(TIMEOUT_MS)
@@ -51,7 +52,7 @@ def test_an_execution_that_gives_no_sign_of_life_ends_and_its_data_is_void() -> 
             assert one.visible() == [[], []]
             assert broker.transactions.outcomes.expired == 1
             with pytest.raises(InvalidTxnStateError):
-                await broker.transactions.heartbeat(NAME, "anybody", ONE, b"m" * 16)
+                await broker.heartbeat(NAME, ONE, b"m" * 16)
             with pytest.raises(InvalidTxnStateError):
                 await broker.write(one.member, [Write(one.tps[0], b"late")])
             with pytest.raises(TxnAbortedError):
@@ -67,14 +68,14 @@ def test_heartbeats_keep_nothing_open_beyond_its_greatest_age(caplog: pytest.Log
             one = await OneExecution(broker).begin()
             for _ in range(6):
                 assert stable(broker, one.tps) == [0, 0]
-                await broker.transactions.heartbeat(NAME, "anybody", ONE, b"m" * 16)
+                await broker.heartbeat(NAME, ONE, b"m" * 16)
                 clock.advance(TIMEOUT_MS // 2)
                 await broker.transactions.sweep()
             assert stable(broker, one.tps) == [2, 2]
             assert one.visible() == [[], []]
             assert "expired after transaction.max.age.ms, though it lives" in caplog.text
             with pytest.raises(InvalidTxnStateError):
-                await broker.transactions.heartbeat(NAME, "anybody", ONE, b"m" * 16)
+                await broker.heartbeat(NAME, ONE, b"m" * 16)
 
     run(scenario())
 
@@ -103,7 +104,7 @@ def test_data_of_producers_that_nobody_knows_is_aborted_at_the_start_and_by_the_
             one = await OneExecution(broker).begin()
             state = broker.transactions.coordinator
             for producer_id in list(state.open_members):  # as if its record had been lost
-                state._known.open.pop(producer_id)
+                state._open.pop(producer_id)
             await broker.transactions.sweep()
             assert stable(broker, one.tps) == [2, 2]
             assert one.visible() == [[], []]
@@ -246,7 +247,7 @@ def refuse_plain_batch(broker: TransactionBroker, one: OneExecution) -> None:
     end = broker.log(one.tps[0]).log_end_offset
     for sequence, epoch in ((0, 0), (1, 0), (0, 1)):
         batch = raw_batch(b"plain", producer=ProducerIdAndEpoch(one.member.producer_id, epoch), sequence=sequence)
-        is_open = broker.transactions.coordinator.is_open(one.member.producer_id, 0)
+        is_open = one.member.producer_id in broker.transactions.coordinator.open_members
         with pytest.raises(InvalidTxnStateError, match="is of a transaction, but its batch is not"):
             broker.broker.replicas.append(broker.broker.replicas.replica(one.tps[0]), batch, BROKER, is_open_member=is_open)
     assert broker.log(one.tps[0]).log_end_offset == end
@@ -268,12 +269,12 @@ def test_a_topic_that_is_deleted_and_created_again_meanwhile() -> None:
             again = await broker.topic()
             assert not {tp.topic_id for tp in again} & {tp.topic_id for tp in one.tps}
             asked = end_request(NAME, ONE, [(one.member, 3)], [*one.tps, kept], rows=3)
-            await broker.transactions.commit(asked)
+            await broker.transactions.commit(PRINCIPAL, asked)
             assert broker.visible(kept) == [b"kept"]
             assert stable(broker, again) == [0, 0]
             assert not broker.transactions.leaders.producer_ids
         async with running(files, clock) as broker:
-            await broker.transactions.commit(asked)
+            await broker.transactions.commit(PRINCIPAL, asked)
             assert broker.visible(kept) == [b"kept"]
 
     run(scenario())
@@ -307,12 +308,12 @@ def test_others_have_their_turns_while_many_ids_may_be_forgotten_at_once(are_at_
             await transactions.log.make()
             for number in range(count):
                 name = f"job-{number}"
-                event = CommitPrepared(Execution(0, "e", ""), (), (), (), Totals(0, 0, 0, 0), is_one_write=True)
+                event = commit_of(Execution(0, "e", ""), one_write=True)
                 transactions._record(name, PRINCIPAL, event)
-                transactions._record(name, PRINCIPAL, CommitCompleted(0))
+                transactions._record(name, PRINCIPAL, CommitCompleted())
                 if are_at_work:
-                    member = Member(b"m" * 16, number, Execution(1, "e", ""), "", 2 * JOB_KEPT_MS)
-                    transactions._record(name, PRINCIPAL, MemberOpened(member))
+                    member = MemberOpened(member_id=b"m" * 16, producer_id=number, txn_version=1, timeout_ms=2 * JOB_KEPT_MS)
+                    transactions._record(name, PRINCIPAL, member)
             clock.advance(JOB_KEPT_MS)
             swept = asyncio.create_task(transactions.sweep())
             turns = 0

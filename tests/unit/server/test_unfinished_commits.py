@@ -20,15 +20,15 @@ from brokerd.server.security.auth_file import Principal
 from brokerd.server.security.authenticator import ANYBODY
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.security.topic_rights import TopicRights
-from brokerd.server.transactions.retries import FIRST_MS, MAX_MS, Retries
+from brokerd.server.transactions.transactions import FIRST_MS, MAX_MS, Retries
 from brokerd.storage.files import RealFiles
-from brokerd.transaction.model import Execution
 from brokerd.wire.v1 import transaction_pb2
 from tests.support.build import raw_batch
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
-from tests.support.inner_broker import TransactionBroker, Write, end_request, running
+from tests.support.inner_broker import PRINCIPAL, TransactionBroker, Write, end_request, running
+from tests.support.transaction_bench import Execution
 from tests.unit.server.one_execution import NAME, ONE, OneExecution, run, stable
 
 
@@ -53,7 +53,7 @@ async def committed_elsewhere(broker: TransactionBroker, version: int) -> list[b
     execution = Execution(version, f"another {version}", "run")
     member = await broker.init("another", execution, bytes([version]) * 16)
     await broker.write(member, [Write(other, b"row")])
-    await broker.transactions.commit(end_request("another", execution, [(member, 1)], [other], rows=1))
+    await broker.transactions.commit(PRINCIPAL, end_request("another", execution, [(member, 1)], [other], rows=1))
     return broker.visible(other)
 
 
@@ -102,7 +102,7 @@ def test_a_partition_that_never_takes_its_marker_is_given_up_by_deleting_its_top
             (kept,) = await broker.topic("kept", 1)
             await broker.write(one.member, [Write(kept, b"kept")])
             with no_space(files, one.tps[1]), pytest.raises(StorageError):
-                await broker.transactions.commit(end_request(NAME, ONE, [(one.member, 3)], [*one.tps, kept], rows=3))
+                await broker.transactions.commit(PRINCIPAL, end_request(NAME, ONE, [(one.member, 3)], [*one.tps, kept], rows=3))
         async with refusing(files, clock, one) as broker:
             assert stable(broker, [kept]) == [0]
             await broker.broker.admin.run(broker.logs.changes.delete("t"))

@@ -15,10 +15,11 @@ from brokerd.errors import (
 )
 from brokerd.producer.core.membership import ONE_WRITE_KEPT_MS
 from brokerd.sink.commit import JOB_COMMIT_TIMEOUT_MAX_MS
+from brokerd.transaction import coordinator
 from brokerd.transaction.coordinator import JOB_KEPT_MS
-from brokerd.transaction.ended_members import EndedMembers
-from brokerd.transaction.model import AlreadyCommitted, Forgotten
-from tests.support.transaction_bench import AGE_MAX_MS, ID, PRINCIPAL, TIMEOUT_MS, TransactionBench, execution
+from brokerd.transaction.transactional_id import Progress
+from brokerd.wire.v1.transaction_log_pb2 import TransactionalIdForgotten
+from tests.support.transaction_bench import AGE_MAX_MS, ID, TIMEOUT_MS, TransactionBench, execution
 
 ONE = execution(5)
 MALLORY = "User:mallory"
@@ -40,11 +41,11 @@ def test_an_id_belongs_to_whoever_used_it_first(bench: TransactionBench) -> None
         lambda: bench.init("b", ONE, principal=MALLORY),
         lambda: bench.commit(asked),
         lambda: bench.abort(asked),
-        lambda: bench.coordinator.heartbeat(ID, MALLORY, ONE, member.member_id, 0),
+        lambda: bench.heartbeat(ONE, member.member_id, principal=MALLORY),
     ):
         with pytest.raises(TransactionalIdAuthorizationFailedError, match="'spark-q' belongs to another principal"):
             request()
-    assert bench.coordinator.is_open(member.producer_id, 0)
+    assert member.producer_id in bench.coordinator.open_members
 
 
 def test_it_stays_so_after_a_commit_and_a_restart(bench: TransactionBench) -> None:
@@ -95,12 +96,17 @@ def test_timeouts_have_a_limit(bench: TransactionBench, timeout_ms: int) -> None
         bench.init("a", ONE, timeout_ms=timeout_ms)
 
 
-def test_the_memory_of_ended_members_has_a_limit() -> None:
-    ended = EndedMembers(limit=2)
-    for member_id in (b"a", b"b", b"b", b"c"):
-        ended.add("x", member_id)
-    assert [("x", member_id) in ended for member_id in (b"a", b"b", b"c")] == [False, True, True]
-    assert ("y", b"c") not in ended
+def test_the_memory_of_ended_members_has_a_limit(bench: TransactionBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "ENDED_MEMBERS_MAX", 2)
+    for who in "abc":
+        bench.init(who, ONE)
+        bench.abort(bench.end_request(ONE, {who: 0}))
+    again = bench.init("a", ONE)
+    assert again.producer_id not in (known.producer_id for who, known in bench.known.items() if who != "a")
+    for who in "bc":
+        with pytest.raises(InvalidTxnStateError, match="was open and has ended"):
+            bench.init(who, ONE)
+    bench.init("b", ONE, name="another")
 
 
 # --- signs of life
@@ -111,10 +117,10 @@ def test_a_sign_of_one_member_counts_for_its_execution_alone(bench: TransactionB
     bench.init("b", ONE)
     other = bench.init("c", execution(5, "e2", "r2"))
     bench.now_ms = TIMEOUT_MS - 1
-    bench.coordinator.heartbeat(ID, PRINCIPAL, ONE, first.member_id, bench.now_ms)
+    bench.heartbeat(ONE, first.member_id)
     bench.now_ms = TIMEOUT_MS
     assert bench.expire() == [other.producer_id]
-    assert bench.coordinator.expires_at(first.producer_id) == 2 * TIMEOUT_MS - 1
+    assert bench.expires_at("a") == 2 * TIMEOUT_MS - 1
     bench.now_ms = 2 * TIMEOUT_MS - 1
     assert len(bench.expire()) == 2
     assert bench.expire() == []
@@ -124,12 +130,12 @@ def test_init_repetition_and_data_are_signs_of_life(bench: TransactionBench) -> 
     member = bench.init("a", ONE)
     bench.now_ms = 10
     bench.init("a", ONE)
-    assert bench.coordinator.expires_at(member.producer_id) == TIMEOUT_MS + 10
+    assert bench.expires_at("a") == TIMEOUT_MS + 10
     bench.coordinator.renew(member.producer_id, 20)
-    assert bench.coordinator.expires_at(member.producer_id) == TIMEOUT_MS + 20
+    assert bench.expires_at("a") == TIMEOUT_MS + 20
     bench.now_ms = 30
     bench.init("b", ONE)
-    assert bench.coordinator.expires_at(member.producer_id) == TIMEOUT_MS + 30
+    assert bench.expires_at("a") == TIMEOUT_MS + 30
     bench.coordinator.renew(999, 40)  # of a member that is not open: no effect
 
 
@@ -137,38 +143,38 @@ def test_an_execution_that_is_too_old_ends_whatever_signs_it_gives(bench: Transa
     members = [bench.init("a", ONE)]
     for now_ms in range(TIMEOUT_MS // 2, AGE_MAX_MS, TIMEOUT_MS // 2):
         bench.now_ms = now_ms
-        bench.coordinator.heartbeat(ID, PRINCIPAL, ONE, members[0].member_id, now_ms)
+        bench.heartbeat(ONE, members[0].member_id)
         assert bench.expire() == []
     members.append(bench.init("b", ONE))
-    assert bench.coordinator.expires_at(members[-1].producer_id) == AGE_MAX_MS
+    assert bench.expires_at("b") == AGE_MAX_MS
     bench.now_ms = AGE_MAX_MS
     (key,) = bench.coordinator.expired(bench.now_ms)
     assert bench.coordinator.is_too_old(key, bench.now_ms)
     assert bench.expire() == [member.producer_id for member in members]
     with pytest.raises(InvalidTxnStateError):
-        bench.coordinator.heartbeat(ID, PRINCIPAL, ONE, members[0].member_id, bench.now_ms)
-    again = bench.init("again", ONE)  # of the same execution: it is as young as its members
-    assert bench.coordinator.expires_at(again.producer_id) == AGE_MAX_MS + TIMEOUT_MS
+        bench.heartbeat(ONE, members[0].member_id)
+    bench.init("again", ONE)  # of the same execution: it is as young as its members
+    assert bench.expires_at("again") == AGE_MAX_MS + TIMEOUT_MS
 
 
 def test_an_execution_has_the_longest_timeout_of_its_members(bench: TransactionBench) -> None:
-    member = bench.init("a", ONE, timeout_ms=1_000)
+    bench.init("a", ONE, timeout_ms=1_000)
     bench.init("b", ONE, timeout_ms=500)
-    assert bench.coordinator.expires_at(member.producer_id) == 1_000
+    assert bench.expires_at("a") == 1_000
 
 
 def test_a_restart_grants_a_full_timeout(bench: TransactionBench) -> None:
-    member = bench.init("a", ONE)
+    bench.init("a", ONE)
     bench.now_ms = TIMEOUT_MS - 1
     bench.restart()
-    assert bench.coordinator.expires_at(member.producer_id) == 2 * TIMEOUT_MS - 1
+    assert bench.expires_at("a") == 2 * TIMEOUT_MS - 1
 
 
 def test_a_heartbeat_of_a_member_that_is_not_open_is_refused(bench: TransactionBench) -> None:
     member = bench.init("a", ONE)
     for of, member_id in ((execution(5, "e2"), member.member_id), (execution(6), member.member_id), (ONE, bytes(16))):
         with pytest.raises(InvalidTxnStateError, match="no version is committed; begin again with another member id"):
-            bench.coordinator.heartbeat(ID, PRINCIPAL, of, member_id, 0)
+            bench.heartbeat(of, member_id)
 
 
 # --- operators
@@ -179,7 +185,7 @@ def test_an_operator_aborts_one_execution_or_all(bench: TransactionBench) -> Non
     assert bench.end(bench.coordinator.abort_all(ID, "e2")) == [ids[1]]
     assert bench.end(bench.coordinator.abort_all(ID, "e9")) == []
     assert bench.end(bench.coordinator.abort_all(ID)) == [ids[0], ids[2]]
-    assert bench.coordinator.abort_all(ID) == ()
+    assert bench.coordinator.abort_all(ID) is None
 
 
 def test_what_is_neither_open_nor_prepared_is_void(bench: TransactionBench) -> None:
@@ -200,7 +206,7 @@ def test_what_is_neither_open_nor_prepared_is_void(bench: TransactionBench) -> N
 def ended(bench: TransactionBench) -> dict[str, tuple[int, ...]]:
     """Members of the last commits that are remembered, winners first."""
     found = {name: state.last for name, state in bench.coordinator.states.items()}
-    return {name: (*last.committed_ids, *last.aborted_ids) for name, last in found.items() if last is not None}
+    return {name: (*last.committed_producer_ids, *last.aborted_producer_ids) for name, last in found.items() if last is not None}
 
 
 def test_a_state_remembers_the_members_of_the_last_commit(bench: TransactionBench) -> None:
@@ -217,11 +223,11 @@ def test_a_state_remembers_the_members_of_the_last_commit(bench: TransactionBenc
 
 def test_members_of_the_oldest_commits_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = TransactionBench()
-    monkeypatch.setattr("brokerd.transaction.known.ENDED_IDS_MAX", 3)
+    monkeypatch.setattr(coordinator, "COMMITTED_IDS_MAX", 3)
     ids = {}
     for name in ("x", "y", "x", "z"):
         of = execution(len(bench.log))
-        members = [f"{name}{number}{of.version}" for number in range(2)]
+        members = [f"{name}{number}{of.txn_version}" for number in range(2)]
         ids[name] = tuple(bench.init(member, of, name=name).producer_id for member in members)
         bench.commit_all(bench.end_request(of, dict.fromkeys(members, 0), name=name))
     assert ended(bench) == {"x": (), "y": (), "z": ids["z"]}
@@ -230,20 +236,22 @@ def test_members_of_the_oldest_commits_are_forgotten_first(monkeypatch: pytest.M
     ids["x"] = tuple(bench.init(member, of, name="x").producer_id for member in many)
     bench.commit(bench.end_request(of, dict.fromkeys(many, 0), name="x"))
     bench.commit_all(bench.end_request(execution(0), name="w"))
-    assert ended(bench) == {"x": (), "y": (), "z": (), "w": ()}
+    assert ended(bench) == {"x": ids["x"], "y": (), "z": (), "w": ()}
     bench.compact()
     bench.restart()
     prepared = bench.coordinator.states["x"].prepared
     assert prepared is not None
-    assert prepared.committed_ids == ids["x"], "a commit that is not finished knows its members"
+    assert tuple(prepared.committed_producer_ids) == ids["x"], "a commit that is not finished knows its members"
+    bench.finish("x")
+    assert ended(bench) == {"x": (), "y": (), "z": (), "w": ()}
 
 
 def test_a_start_knows_whose_commits_are_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = TransactionBench()
-    monkeypatch.setattr("brokerd.transaction.known.ENDED_IDS_MAX", 4)
+    monkeypatch.setattr(coordinator, "COMMITTED_IDS_MAX", 4)
     for name in ("x", "y", "x", "z"):
         of = execution(len(bench.log))
-        members = [f"{name}{number}{of.version}" for number in range(2)]
+        members = [f"{name}{number}{of.txn_version}" for number in range(2)]
         for member in members:
             bench.init(member, of, name=name)
         if name == "z":
@@ -269,13 +277,14 @@ def test_ids_of_one_write_are_forgotten_after_an_hour(bench: TransactionBench) -
     bench.restart()
     assert list(bench.coordinator.forgettable(bench.now_ms)) == [], "how long the broker was gone is not known"
     old = bench.now_ms + JOB_KEPT_MS
-    (event,) = bench.coordinator.forget(JOB, old)
+    event = bench.coordinator.forget(JOB, old)
+    assert event is not None
     bench.record(event, JOB)
     assert sorted(bench.coordinator.states) == ["app-1", "spark-1"]
     assert bench.ids.taken == 2
     bench.restart()
     assert sorted(bench.coordinator.states) == ["app-1", "spark-1"]
-    assert bench.coordinator.forget(JOB, old) == ()
+    assert bench.coordinator.forget(JOB, old) is None
 
 
 def test_a_commit_that_is_asked_for_again_is_known_until_nobody_asks(bench: TransactionBench) -> None:
@@ -284,8 +293,8 @@ def test_a_commit_that_is_asked_for_again_is_known_until_nobody_asks(bench: Tran
     bench.commit_all(asked)
     bench.now_ms = JOB_KEPT_MS - 1
     for name in bench.coordinator.forgettable(bench.now_ms):
-        bench.record(Forgotten(), name)
-    assert isinstance(bench.commit(asked), AlreadyCommitted)
+        bench.record(TransactionalIdForgotten(), name)
+    assert bench.commit(asked) is Progress.COMPLETE
     assert JOB_COMMIT_TIMEOUT_MAX_MS <= JOB_KEPT_MS // 2
     assert JOB_KEPT_MS == ONE_WRITE_KEPT_MS, "clients go by it"
 
@@ -294,7 +303,7 @@ def test_as_many_ids_of_one_write_as_there_is_room_for_in_an_hour(bench: Transac
     bench.ids.limit = 3
     for number in range(10):
         for name in bench.coordinator.forgettable(bench.now_ms):
-            bench.record(Forgotten(), name)
+            bench.record(TransactionalIdForgotten(), name)
         name = f"job-{uuid.UUID(int=number)}"
         bench.init("a", execution(0), name=name)
         bench.commit_all(bench.end_request(execution(0), {"a": 0}, name=name, is_one_write=True))
@@ -305,12 +314,12 @@ def test_as_many_ids_of_one_write_as_there_is_room_for_in_an_hour(bench: Transac
 def test_an_id_that_is_at_work_is_not_forgotten(bench: TransactionBench) -> None:
     old = JOB_KEPT_MS
     bench.commit(bench.end_request(execution(0), name=JOB, is_one_write=True))
-    assert bench.coordinator.forget(JOB, old) == ()  # prepared
+    assert bench.coordinator.forget(JOB, old) is None  # prepared
     bench.finish(JOB)
     bench.init("a", execution(1), name=JOB)
-    assert bench.coordinator.forget(JOB, old) == ()  # open
+    assert bench.coordinator.forget(JOB, old) is None  # open
     bench.init("a", execution(1), name=OTHER_JOB)
-    assert bench.coordinator.forget(OTHER_JOB, old) == ()  # never committed
+    assert bench.coordinator.forget(OTHER_JOB, old) is None  # never committed
 
 
 def test_a_users_id_that_looks_like_one_of_a_job_is_kept(bench: TransactionBench) -> None:
@@ -327,7 +336,7 @@ def test_an_id_of_one_write_that_goes_on_to_serve_others_is_kept(bench: Transact
 
 
 def test_an_operator_has_an_id_forgotten_that_is_not_at_work(bench: TransactionBench) -> None:
-    assert bench.coordinator.forget_at_once(ID) == ()
+    assert bench.coordinator.forget_at_once(ID) is None
     bench.init("a", ONE)
     with pytest.raises(InvalidTxnStateError, match=r"while members are open \(1\): abort them first"):
         bench.coordinator.forget_at_once(ID)
@@ -336,7 +345,8 @@ def test_an_operator_has_an_id_forgotten_that_is_not_at_work(bench: TransactionB
     with pytest.raises(InvalidTxnStateError, match="while a commit is not finished: wait for it"):
         bench.coordinator.forget_at_once(ID)
     bench.finish()
-    (event,) = bench.coordinator.forget_at_once(ID)
+    event = bench.coordinator.forget_at_once(ID)
+    assert event is not None
     bench.record(event)
     assert (bench.ids.taken, dict(bench.coordinator.states)) == (0, {})
     with pytest.raises(TxnAbortedError):  # a commit that is asked for again is not taken for a new one
@@ -348,6 +358,6 @@ def test_an_operator_has_an_id_forgotten_that_is_not_at_work(bench: TransactionB
 
 def test_a_forgotten_id_takes_its_open_members_along(bench: TransactionBench) -> None:
     bench.init("a", ONE)
-    bench.record(Forgotten())
+    bench.record(TransactionalIdForgotten())
     assert (bench.ids.taken, bench.members.taken, len(bench.coordinator.open_members)) == (0, 0, 0)
     assert bench.coordinator.expired(TIMEOUT_MS) == []

@@ -1,22 +1,19 @@
-"""The log of transactions as a whole: events and states, whole, torn or with a part lost; golden: an earlier build's."""
+"""The log of transactions as a whole: events and states, whole, torn or with a part lost; and its records."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pyarrow as pa
 import pytest
 
-from brokerd.errors import CorruptMessageError
-from brokerd.record.batch import walk_batches
-from brokerd.server.transactions.transaction_log import entries_of
-from brokerd.transaction.log_records import decode_entry, encode_entry
-from brokerd.transaction.model import EntriesLost, LogEntry, Member, MemberOpened, StateBegins, StateEnds
+from brokerd.errors import CorruptMessageError, UnsupportedVersionError
+from brokerd.transaction import loading
+from brokerd.transaction.records import decode, record_of
 from brokerd.transaction.snapshot import PIECE_BYTES_MAX, PIECE_ENTRIES_MAX
+from brokerd.wire.v1.transaction_log_pb2 import MemberOpened, StateEnds, TransactionalIdForgotten, TransactionLogRecord
 from tests.support.transaction_bench import ID, PRINCIPAL, TransactionBench, execution, known_of
 
 ONE = execution(5)
-LOST = LogEntry("", "", 0, EntriesLost())
+LOST = None
+Record = TransactionLogRecord | None
 
 
 @pytest.fixture
@@ -43,22 +40,21 @@ def known(bench: TransactionBench) -> list[object]:
     return [*known_of(bench.coordinator), bench.ids.taken, bench.members.taken]
 
 
-def load(bench: TransactionBench, entries: list[LogEntry]) -> None:
+def load(bench: TransactionBench, entries: list[Record]) -> None:
     """A new coordinator that has read these."""
     bench.ids.taken = bench.members.taken = 0
-    bench.coordinator = bench._new()
-    bench.coordinator.load(entries, bench.now_ms)
+    bench.coordinator = loading.load(entries, bench._new, bench.now_ms)
 
 
 def load_fails(bench: TransactionBench, log: list[bytes]) -> None:
     """Fails for want of a whole state."""
     with pytest.raises(CorruptMessageError, match="nothing in its place"):
-        load(bench, [decode_entry(data) for data in log])
+        load(bench, [decode(data) for data in log])
 
 
-def decoded(batches: list[list[bytes]]) -> list[LogEntry]:
-    """The entries of batches."""
-    return [decode_entry(data) for batch in batches for data in batch]
+def decoded(batches: list[list[bytes]]) -> list[Record]:
+    """The records of batches."""
+    return [decode(data) for batch in batches for data in batch]
 
 
 # --- whole states
@@ -86,7 +82,7 @@ def test_a_state_is_the_same_as_the_log(lived: TransactionBench, entries_max: in
 def test_a_state_of_nothing(lived: TransactionBench) -> None:
     log, nothing = list(lived.log), TransactionBench()
     state = [data for piece in nothing.state_pieces() for data in piece]
-    assert [type(decode_entry(data).event) for data in state] == [StateBegins, StateEnds]
+    assert [decode(data).WhichOneof("event") for data in state] == ["state_begins", "state_ends"]
     for start in (log, []):
         lived.log = start + state + state
         lived.restart()
@@ -121,17 +117,11 @@ def test_pieces_have_a_limit_of_entries_and_of_bytes(bench: TransactionBench) ->
     assert counts == [PIECE_ENTRIES_MAX + 1, PIECE_ENTRIES_MAX + 1], "with a beginning, and with an end"
     owner = "x" * (PIECE_BYTES_MAX // 3)
     for number in range(8):
-        member = Member(bytes([number]) * 16, number, execution(6), owner, 1_000)
-        bench.record(MemberOpened(member))
+        member_id = bytes([number]) * 16
+        bench.record(MemberOpened(member_id=member_id, producer_id=number, owner=owner, timeout_ms=1_000, txn_version=6))
     sizes = [sum(map(len, piece)) for piece in bench.state_pieces()]
     assert max(sizes) < PIECE_BYTES_MAX + 2 * len(owner)
     assert sum(sizes) > 8 * len(owner)
-
-
-def test_a_state_of_one_piece_is_read_by_earlier_builds_and_one_of_more_is_refused(lived: TransactionBench) -> None:
-    for entries_max, version in ((PIECE_ENTRIES_MAX, 1), (2, 2)):
-        begins = next(iter(lived.state_pieces(entries_max)))[0]
-        assert begins[:2] == bytes([8, version]), "the version's field"
 
 
 @pytest.mark.parametrize("entries_max", [1, 2, 3])
@@ -151,7 +141,7 @@ def test_events_among_the_pieces_count_after_the_state(lived: TransactionBench, 
             lived.finish()
             lived.abort(lived.end_request(ONE, {"f": 0}, name="another"))
     before = known(lived)
-    begins = next(place for place, data in enumerate(lived.log) if isinstance(decode_entry(data).event, StateBegins))
+    begins = next(place for place, data in enumerate(lived.log) if decode(data).HasField("state_begins"))
     for start in (0, begins):  # what stands before it may be gone
         lived.log = lived.log[start:]
         lived.restart()
@@ -166,7 +156,7 @@ def test_what_ended_while_a_state_was_written_does_not_begin_again(bench: Transa
         if number == 1:
             bench.abort(bench.end_request(ONE, {"a": 0}))
     bench.restart()
-    assert (ID, bench.known["a"].member_id) in bench.coordinator._known.ended
+    assert (ID, bench.known["a"].member_id) in bench.coordinator._ended
 
 
 # --- torn states
@@ -202,7 +192,7 @@ def test_a_state_without_its_end_before_which_nothing_stands_is_refused(lived: T
 def test_a_state_that_is_not_whole_is_refused(lived: TransactionBench) -> None:
     pieces = list(lived.state_pieces(1))
     for missing in range(1, len(pieces) - 1):
-        names = {decode_entry(data).transactional_id for piece in pieces[:missing] + pieces[missing + 1 :] for data in piece}
+        names = {decode(data).transactional_id for piece in pieces[:missing] + pieces[missing + 1 :] for data in piece}
         if len(names) == 4:  # another entry of the id is there
             continue
         lived.log = [data for number, piece in enumerate(pieces) for data in piece if number != missing]
@@ -215,7 +205,7 @@ def test_a_piece_or_an_end_without_a_beginning_is_refused(lived: TransactionBenc
     lived.log = log + pieces[1]
     with pytest.raises(CorruptMessageError, match="whose beginning is not there"):
         lived.restart()
-    lived.log = [*log, encode_entry(decode_entry(log[0])._replace(event=StateEnds(0)))]
+    lived.log = [*log, record_of("", "", 1, StateEnds()).SerializeToString()]
     with pytest.raises(CorruptMessageError, match="whose beginning is not there"):
         lived.restart()
 
@@ -249,7 +239,7 @@ def test_a_log_that_begins_with_a_torn_state_is_read_if_a_whole_one_follows(live
 
 
 def test_lost_entries_after_parts_of_no_use_leave_what_follows(lived: TransactionBench) -> None:
-    pieces = [decoded([piece]) for piece in lived.state_pieces(1)]
+    pieces: list[list[Record]] = [decoded([piece]) for piece in lived.state_pieces(1)]
     useless = [entry for piece in pieces[1:] for entry in piece]
     for lost in range(len(pieces)):
         left = [entry for number, piece in enumerate(pieces) for entry in ([LOST] if number == lost else piece)]
@@ -264,13 +254,15 @@ def test_lost_entries_after_parts_of_no_use_leave_what_follows(lived: Transactio
 
 def test_a_state_that_lost_a_part_counts_if_nothing_else_is_left(lived: TransactionBench) -> None:
     """The rest of it, and all that came after."""
-    pieces = [decoded([piece]) for piece in lived.state_pieces(1)]
+    pieces: list[list[Record]] = [decoded([piece]) for piece in lived.state_pieces(1)]
     lived.finish("prepared")
-    after = decode_entry(lived.log[-1])
+    after = decode(lived.log[-1])
     for lost in range(len(pieces)):
-        parts = [*pieces[:lost], [LOST], *pieces[lost + 1 :], [after]]
+        parts: list[list[Record]] = [*pieces[:lost], [LOST], *pieces[lost + 1 :], [after]]
         load(lived, [entry for part in parts for entry in part])
-        left = {entry.transactional_id for number, piece in enumerate(pieces) if number != lost for entry in piece} - {""}
+        left = {
+            entry.transactional_id for number, piece in enumerate(pieces) if number != lost for entry in piece if entry is not None
+        } - {""}
         found = set(lived.coordinator.states)
         assert left - found <= {"prepared", ID}, "a completion, without its commit, is nothing"
         assert found <= left
@@ -278,9 +270,9 @@ def test_a_state_that_lost_a_part_counts_if_nothing_else_is_left(lived: Transact
 
 def test_a_state_that_lost_a_part_counts_for_nothing_if_the_log_before_it_is_there(lived: TransactionBench) -> None:
     before, log = known(lived), decoded([lived.log])
-    pieces = [decoded([piece]) for piece in lived.state_pieces(1)]
+    pieces: list[list[Record]] = [decoded([piece]) for piece in lived.state_pieces(1)]
     for lost in range(len(pieces)):
-        parts = [log, *pieces[:lost], [LOST], *pieces[lost + 1 :]]
+        parts: list[list[Record]] = [log, *pieces[:lost], [LOST], *pieces[lost + 1 :]]
         load(lived, [entry for part in parts for entry in part])
         assert known(lived) == before, lost
         load(lived, [*(entry for part in parts for entry in part), *(entry for piece in pieces for entry in piece)])
@@ -296,31 +288,26 @@ def test_lost_events_are_passed(lived: TransactionBench) -> None:
         assert known(lived) == found
 
 
-# --- golden
-
-
-def test_an_earlier_builds_log_with_a_state_of_one_batch_is_read() -> None:
-    """Events, a state, and events after it; the file was made once and is never made again."""
-    data = bytes.fromhex((Path(__file__).parent / "golden" / "one_batch_state.hex").read_text())
-    entries = [entry for batch in walk_batches(pa.py_buffer(data)) for entry in entries_of(batch)]
-    assert not any(entry.in_state for entry in entries)
-    places = [place for place, entry in enumerate(entries) if isinstance(entry.event, StateBegins | StateEnds)]
-    assert places == [5, 10]
-    for start in (0, 5):
-        bench = TransactionBench()
-        load(bench, entries[start:])
-        query, app = (bench.coordinator.states[name] for name in (ID, "app-x-t"))
-        assert query.last is not None
-        assert query.last.execution == (0, "one", "run")
-        assert query.last.totals.rows == 2
-        assert [member.member_id for member in query.members.values()] == [b"n" * 16]
-        assert [member.member_id for member in app.members.values()] == [b"o" * 16]
-        assert query.prepared is None
+# --- records
 
 
 def test_the_owner_of_an_id_stays_in_a_state(bench: TransactionBench) -> None:
     member = bench.init("a", ONE)
     bench.compact()
-    assert [entry for entry in decoded([bench.log]) if entry.transactional_id] == [
-        LogEntry(ID, PRINCIPAL, decode_entry(bench.log[0]).timestamp, MemberOpened(member), in_state=True)
-    ]
+    (kept,) = [record for record in map(decode, bench.log) if record.transactional_id]
+    assert kept == record_of(ID, PRINCIPAL, kept.timestamp, member, in_state=True)
+
+
+def test_an_unknown_version_is_refused() -> None:
+    record = record_of("x", "p", 1, TransactionalIdForgotten())
+    record.version = 2
+    with pytest.raises(UnsupportedVersionError, match="has version 2; this broker reads 1"):
+        decode(record.SerializeToString())
+    with pytest.raises(UnsupportedVersionError, match="has version 0"):
+        decode(b"")
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff", TransactionLogRecord(version=1).SerializeToString()])
+def test_what_is_no_record_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptMessageError, match="transaction log"):
+        decode(data)
