@@ -23,7 +23,7 @@ setup: $(VENV)/.ready $(GEN)/.ready links  ## make .venv with everything in it, 
 $(VENV)/.ready: pyproject.toml | links
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=... to one" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python $(PIP) --config-settings editable_mode=compat --editable '.[dev]'
+	$(BIN)/python $(PIP) --editable '.[dev]'
 	@touch $@
 
 $(GEN)/.ready: pyproject.toml
@@ -45,11 +45,10 @@ $(LOWEST)/.ready: pyproject.toml
 environments: setup $(DOCS)/.ready $(LOWEST)/.ready  ## make all virtual environments; `make -j2` makes two at a time
 
 # sink/ and datasource/ are the packages brokerd.sink and brokerd.datasource. Git keeps links that say so; a source distribution
-# can hold none, so they are made there.
+# holds the folders alone, so the links are made there.
 links:
 	@test -e brokerd/sink || ln -s ../sink brokerd/sink
 	@test -e brokerd/datasource || ln -s ../datasource brokerd/datasource
-	@test -e pyspark_brokerd || ln -s datasource/pyspark_brokerd pyspark_brokerd
 
 java:
 	@command -v java >/dev/null 2>&1 || test -x "$$JAVA_HOME/bin/java" || { echo "Java 17 or newer is needed to run Spark, and pip cannot bring it: install a JDK (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME" >&2; exit 1; }
@@ -142,4 +141,4 @@ attacks: setup  ## an honest client beside an attacker, one kind of attack after
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.attacks $(if $(ONLY),--only "$(ONLY)") $(if $(SECONDS),--seconds $(SECONDS))
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) $(GEN) $(LOWEST) $(DOCS) site .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info
+	rm -rf $(VENV) $(GEN) $(LOWEST) $(DOCS) site .mypy_cache .ruff_cache .pytest_cache build dist

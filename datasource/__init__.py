@@ -16,7 +16,5 @@
     sail.py              the source for Sail, PySpark without Java
     partition_reader.py  on executors: fetches one range, yields Arrow batches
 
-    pyspark_brokerd/     the package by whose name Spark finds the format
-
-Only source.py imports brokerd.sink.
+Only source.py imports brokerd.sink. The package pyspark_brokerd/ beside this one has the name by which Spark finds the format.
 """

@@ -9,10 +9,12 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TypeGuard
 
@@ -25,7 +27,7 @@ pytestmark = pytest.mark.xdist_group("test_repo.py")  # each file is parsed once
 ROOT = Path(__file__).resolve().parents[1]
 FILE_LINES_MAX = 1000
 FUNCTION_LINES_MAX = 60
-PRODUCT = ("brokerd/", "sink/", "datasource/")
+PRODUCT = ("brokerd/", "sink/", "datasource/", "pyspark_brokerd/")
 GENERATED = "brokerd/wire/v1/"
 CLOCKS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time", "process_time_ns"}
 DATES = {"now", "utcnow", "today"}
@@ -56,8 +58,9 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def tracked() -> tuple[str, ...]:
     """Files of the project, relative to its root."""
     if not (ROOT / ".git").exists():  # a source distribution, unpacked
-        names = (ROOT / "brokerd.egg-info" / "SOURCES.txt").read_text().splitlines()
-        return tuple(sorted(name for name in names if "egg-info/" not in name and name != "setup.cfg" and (ROOT / name).is_file()))
+        ignored = [line.rstrip("/") for line in (ROOT / ".gitignore").read_text().splitlines()] + ["PKG-INFO"]
+        walked = (os.path.relpath(os.path.join(folder, name), ROOT) for folder, _, names in os.walk(ROOT) for name in names)
+        return tuple(sorted(n for n in walked if not any(fnmatch(part, one) for part in n.split("/") for one in ignored)))
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -1,8 +1,6 @@
-"""A user's installation holds what the tree holds: a source distribution is built from a copy of the tree, and a wheel from that,
-without a network, and compared. What a clone holds works as it is.
-
-Packages are listed by hand in pyproject.toml, since sink/ and datasource/ are mapped; a forgotten one would be missing in
-the wheel alone, where no other test looks.
+"""An installation holds what the tree holds. A source distribution is built from a copy of the tree, and a wheel from that, without
+a network, and both are compared with the tree. A fresh clone works before anything is installed, and pip installs it, editable and
+not.
 """
 
 from __future__ import annotations
@@ -11,9 +9,10 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tempfile
-import tomllib
+import venv
 import zipfile
 from email.parser import Parser
 from pathlib import Path
@@ -24,7 +23,9 @@ from brokerd import __version__
 from tests.test_repo import ROOT, tracked
 
 _SHIPPED = (".py", ".pyi", "py.typed", ".service")
-_LINKS = {"brokerd/sink": "../sink", "brokerd/datasource": "../datasource", "pyspark_brokerd": "datasource/pyspark_brokerd"}
+_PACKAGES = ("brokerd/", "pyspark_brokerd/", "sink/", "datasource/")
+_LINKS = {"brokerd/sink": "../sink", "brokerd/datasource": "../datasource"}
+_MODULES = ("brokerd.sink.writer", "brokerd.datasource.source", "brokerd.server.daemon", "pyspark_brokerd")
 _DIST_INFO = f"brokerd-{__version__}.dist-info"
 
 
@@ -73,37 +74,63 @@ def built(kind: str, tree: Path, out: Path) -> list[str]:
 
 def place_in_wheel(name: str) -> str:
     """Where a file of the tree is once installed."""
-    if name.startswith("datasource/pyspark_brokerd/"):
-        return name.removeprefix("datasource/")
     return f"brokerd/{name}" if name.startswith(("sink/", "datasource/")) else name
 
 
-def test_a_clone_has_links_where_a_build_maps_packages() -> None:
-    mapped = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"]
-    assert {
-        package.replace(".", "/"): os.path.relpath(to, Path(package.replace(".", "/")).parent) for package, to in mapped.items()
-    } == _LINKS
+def places_of_modules(python: str, *options: str) -> list[str]:
+    """The files from which an interpreter imports modules of each package."""
+    program = f"import importlib, sys\nprint(*[importlib.import_module(name).__file__ for name in {_MODULES!r}], sep='\\n')"
+    done = subprocess.run([python, *options, "-B", "-c", program], cwd="/", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.split()
+
+
+def in_folder(folder: Path) -> list[str]:
+    """The same files as they are in a folder of packages."""
+    names = (f"{name.replace('.', '/')}.py" for name in _MODULES)
+    return [str(folder / (name if (folder / name).exists() else name.replace(".py", "/__init__.py"))) for name in names]
+
+
+def test_a_clone_has_links_where_a_build_moves_folders() -> None:
     assert {name: str((ROOT / name).readlink()) for name in _LINKS} == _LINKS
-    if (ROOT / ".git").exists():  # links that git ignores are links that a clone does not have
+    if (ROOT / ".git").exists():  # a link that git ignores is missing in a clone
         listed = subprocess.run(["git", "ls-files", "--stage", *_LINKS], cwd=ROOT, capture_output=True, text=True, check=True)
         assert {line.split("\t")[1]: line.split()[0] for line in listed.stdout.splitlines()} == dict.fromkeys(_LINKS, "120000")
 
 
-def test_what_a_clone_holds_can_be_imported_before_anything_is_installed(tree: Path) -> None:
-    modules = ("brokerd.sink.writer", "brokerd.datasource.source", "pyspark_brokerd")
-    program = f"import importlib, sys\nsys.path.insert(0, {str(tree)!r})\n"
-    program += f"print(*[importlib.import_module(name).__file__ for name in {modules!r}], sep='\\n')"
-    done = subprocess.run([sys.executable, "-I", "-B", "-c", program], cwd=tree, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    places = ("brokerd/sink/writer.py", "brokerd/datasource/source.py", "pyspark_brokerd/__init__.py")
-    assert done.stdout.split() == [str(tree / place) for place in places]
+def test_a_clone_can_be_imported_before_anything_is_installed(tree: Path, tmp_path: Path) -> None:
+    assert places_of_modules(fresh_python(tmp_path, tree)) == in_folder(tree)
+
+
+@pytest.mark.parametrize("options", [[], ["--editable"]], ids=["installed", "editable"])
+def test_pip_alone_installs_a_clone(tree: Path, tmp_path: Path, options: list[str]) -> None:
+    clone = tmp_path / "clone"
+    shutil.copytree(tree, clone, symlinks=True)
+    python = fresh_python(tmp_path)
+    pip = [python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation", *options, str(clone)]
+    done = subprocess.run(pip, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    installed = next(tmp_path.glob("fresh/lib/python3.*")) / "site-packages"
+    assert places_of_modules(python) == in_folder(clone if options else installed)
+    printed = subprocess.run([tmp_path / "fresh" / "bin" / "brokerd", "--version"], capture_output=True, text=True, check=True)
+    assert printed.stdout == f"brokerd {__version__}\n"
+
+
+def fresh_python(tmp_path: Path, *places: Path) -> str:
+    """An interpreter of a new environment. It finds pip, the build backend and brokerd's dependencies where the tests find them,
+    and the given folders before those."""
+    venv.create(tmp_path / "fresh", with_pip=False)
+    libraries = Path(sysconfig.get_path("purelib"))
+    (site,) = (tmp_path / "fresh" / "lib").glob("python3.*/site-packages")
+    # A path in a .pth file is searched; the .pth files in it, an editable brokerd among them, are not read.
+    (site / "tests.pth").write_text("".join(f"{place}\n" for place in (*places, libraries)))
+    return str(tmp_path / "fresh" / "bin" / "python")
 
 
 def test_the_source_distribution_holds_what_the_tree_holds(sdist: Path) -> None:
     held = {str(path.relative_to(sdist)) for path in sdist.rglob("*") if path.is_file()}
-    made = {name for name in held if name in ("PKG-INFO", "setup.cfg") or ".egg-info/" in name}
-    assert sorted(set(tracked()) - held) == [], "in the tree, not in the source distribution: see MANIFEST.in"
-    assert sorted(held - set(tracked()) - made) == [], "in the source distribution, not in the tree"
+    assert sorted(set(tracked()) - held) == [], "in the tree, not in the source distribution"
+    assert sorted(held - set(tracked()) - {"PKG-INFO"}) == [], "in the source distribution, not in the tree"
 
 
 def test_an_installation_prints_its_sample_configuration_and_its_unit(wheel: Path, tmp_path: Path) -> None:
@@ -124,15 +151,11 @@ def test_an_installation_prints_its_sample_configuration_and_its_unit(wheel: Pat
 
 
 def test_the_wheel_holds_what_the_tree_holds(wheel: Path) -> None:
-    expected = {
-        place_in_wheel(name)
-        for name in tracked()
-        if name.startswith(("brokerd/", "sink/", "datasource/")) and name.endswith(_SHIPPED)
-    }
+    expected = {place_in_wheel(name) for name in tracked() if name.startswith(_PACKAGES) and name.endswith(_SHIPPED)}
     held = {str(path.relative_to(wheel)) for path in wheel.rglob("*") if path.is_file() and _DIST_INFO not in path.parts}
-    assert sorted(expected - held) == [], "in the tree, not in the wheel: list its package in pyproject.toml"
+    assert sorted(expected - held) == [], "in the tree, not in the wheel"
     assert sorted(held - expected) == [], "in the wheel, not in the tree"
-    for needed in ("brokerd/py.typed", "brokerd/sink/__init__.py", "brokerd/datasource/__init__.py", "pyspark_brokerd/__init__.py"):
+    for needed in ("brokerd/py.typed", "brokerd/sink/__init__.py", "brokerd/datasource/__init__.py", "brokerd/aio/__init__.py"):
         assert needed in held
     assert any(name.endswith("_pb2.pyi") for name in held)
 

@@ -79,7 +79,7 @@ def package(tmp_path: Path) -> Path:
         for folder, place in (("brokerd", "brokerd"), ("sink", "brokerd/sink"), ("datasource", "brokerd/datasource")):
             for source in (ROOT / folder).rglob("*.py"):
                 inside = source.relative_to(ROOT / folder)
-                if inside.parts[0] not in ("sink", "datasource", "pyspark_brokerd"):
+                if inside.parts[0] not in ("sink", "datasource"):
                     archive.write(source, f"{place}/{inside}")
     return path
 

@@ -2,7 +2,7 @@
 
 The parts `sink` and `datasource` are found through relative symbolic links in brokerd/, so editors and type checkers follow every
 import before anything is installed. Packages that re-export would give each module two names, and type checkers do not follow a
-computed `__path__`. Wheels are built from the real folders, since source distributions hold no links.
+computed `__path__`. Wheels are built from the real folders.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ _VERSION = ("brokerd", "brokerd.__version__")  # everybody may know it
 def importer_of(file: str) -> str:
     """The part that a file belongs to."""
     parts = file.removesuffix(".py").split("/")
-    if parts[0] in ("sink", "datasource"):
-        return "pyspark_brokerd" if parts[1] == "pyspark_brokerd" else parts[0]
+    if parts[0] in ("sink", "datasource", "pyspark_brokerd"):
+        return parts[0]
     return "" if parts[1] in ("__init__", "__main__") else parts[1]
 
 

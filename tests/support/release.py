@@ -14,7 +14,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def version(root: Path = _ROOT) -> str:
-    """The version in brokerd/__init__.py, read as setuptools reads it: without an import. Raises ValueError if there is none."""
+    """The version in brokerd/__init__.py, read as the build reads it, without an import. Raises ValueError if there is none."""
     for node in ast.parse((root / "brokerd" / "__init__.py").read_text()).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__version__":
             return str(ast.literal_eval(node.value))
