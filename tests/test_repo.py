@@ -227,7 +227,7 @@ def test_imports_go_one_way() -> None:
 @pytest.mark.parametrize(
     ("root", "folders"),
     [
-        ("grpc", ("brokerd/server/", "brokerd/wire/", "brokerd/client/", "brokerd/testing/watched_calls.py")),
+        ("grpc", ("brokerd/server/", "brokerd/wire/", "brokerd/client/", "brokerd/testing/broker_process.py")),
         ("pyspark", ("sink/", "datasource/")),
         ("tests", ()),
         ("benchmarks", ()),

@@ -11,10 +11,9 @@
 For those who write tests:
 
     broker.py          Broker: its life, its topics, its faults
-    topic.py           Topic: append and rows
+    topic.py           Topic: append and rows (records.py: rows, Arrow and DataFrames as columns of records, and back)
     queries.py         run_available: a streaming query, to the end of what is there
     plugin.py          the fixtures of pytest
-    errors.py          the errors of this package alone
 
 How it works: the test's process holds a few sockets, and neither threads nor gRPC. A warm process, which has imported everything,
 forks a keeper for each broker, which forks the broker and the test's clients:
@@ -41,20 +40,13 @@ forks a keeper for each broker, which forks the broker and the test's clients:
   With `data.dir` everything is synced.
 - Messages between these processes are JSON and Arrow, and an error is its class's name and text. Nothing is unpickled.
 
-    warm_process.py    starts the warm process, and ends it
-    forking.py         the warm process itself
-    arguments.py       checks of all that a test gives
-    clients.py         the test's own clients, one for each thread that calls
-    keeper.py          the keeper: does what the test asks, and leaves nothing behind
-    kept_broker.py     the broker that it keeps: started, killed, started again, on one port and directory
+    warm_process.py    the warm process
+    keeper.py          the keeper, and the broker that it keeps
     broker_process.py  the broker, with faults in its files and calls
     client_process.py  a client that creates topics, appends and reads
+    faults.py          faults: which request, and then what; a disk that fails
     channel.py         messages between these processes
-    kernel.py          processes that end with the one that needs them
-    faults.py          faults: what to do at which request
-    watched_calls.py   where a fault meets a call
-    failing_files.py   a disk that fails
-    records.py         rows, Arrow and DataFrames as columns of records, and back
+    processes.py       processes that end with the one that needs them
 
 Exports are imported on first use: a project that has brokerd installed and uses none of this pays nothing for the plugin.
 """
@@ -65,7 +57,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from brokerd.testing.broker import Broker
-    from brokerd.testing.errors import BrokerFailedError, UnmetFaultError
+    from brokerd.testing.channel import BrokerFailedError, UnmetFaultError
     from brokerd.testing.faults import Fault
     from brokerd.testing.queries import run_available
     from brokerd.testing.records import Record
@@ -75,11 +67,11 @@ __all__ = ["Broker", "BrokerFailedError", "Fault", "Record", "Topic", "UnmetFaul
 
 _MODULES = {
     "Broker": "broker",
-    "BrokerFailedError": "errors",
+    "BrokerFailedError": "channel",
     "Fault": "faults",
     "Record": "records",
     "Topic": "topic",
-    "UnmetFaultError": "errors",
+    "UnmetFaultError": "channel",
     "run_available": "queries",
 }
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,17 +16,77 @@ from typing import Any, Self
 from brokerd import process
 from brokerd.config.broker import BrokerConfig, check_broker
 from brokerd.config.client import ClientConfig
-from brokerd.config.settings import from_mapping
+from brokerd.config.settings import INT32_MAX, from_mapping
 from brokerd.errors import BrokerdError, ClientError, ConfigError
-from brokerd.testing import arguments
-from brokerd.testing.channel import Channel, Message, exchange
-from brokerd.testing.clients import Clients
-from brokerd.testing.errors import UnmetFaultError
+from brokerd.testing.channel import Channel, Message, UnmetFaultError, exchange, pair
 from brokerd.testing.faults import AFTER, BEFORE, KILL, LOSE, Fault
 from brokerd.testing.topic import Topic
 from brokerd.testing.warm_process import new_keeper
 
 _END_TIMEOUT_S = 120.0
+CLIENTS_MAX = 16
+_CLIENT_GONE = "the process of the test's own client is gone: was it killed?"
+
+
+class _Clients:
+    """The clients of one broker. All methods may be called from any thread."""
+
+    def __init__(self, introduce: Callable[[socket.socket], object]) -> None:
+        """`introduce` has a client serve this end of a socket pair."""
+        self._introduce = introduce
+        self._changed = threading.Condition()
+        self._free: list[Channel] = []  # the one used last is the next one
+        self._count = 0
+        self._is_closed = False
+
+    def ask(self, head: dict[str, Any], body: Any = b"") -> Message:
+        """Has a client that does nothing else do this; waits for one while all CLIENTS_MAX are busy. Raises what it raises."""
+        with self._one() as client:
+            return exchange(client, head, body, None, _CLIENT_GONE)
+
+    @contextlib.contextmanager
+    def _one(self) -> Iterator[Channel]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._free or self._count < CLIENTS_MAX)
+            client = self._free.pop() if self._free else None
+            self._count += client is None
+        try:
+            if client is None:
+                client = self._new()
+            yield client
+        finally:
+            with self._changed:
+                if client is not None and not client.is_broken and not self._is_closed:
+                    self._free.append(client)
+                else:
+                    self._count -= 1
+                    if client is not None:
+                        client.close()
+                self._changed.notify()
+
+    def _new(self) -> Channel:
+        client, theirs = pair()
+        try:
+            with theirs:
+                self._introduce(theirs)
+        except BaseException:
+            client.close()
+            raise
+        return client
+
+    def close(self) -> None:
+        """Ends those that are free now, and the others after their calls."""
+        with self._changed:
+            self._is_closed = True
+            for client in self._free:
+                client.close()
+            self._count -= len(self._free)
+            self._free.clear()
+
+    def leave_to_parent(self) -> None:
+        """In a fork: closes this process's copies, which nobody uses here."""
+        for client in self._free:
+            client.close()
 
 
 class Broker:
@@ -49,17 +110,17 @@ class Broker:
         reads for the test, which a broker with TLS or authentication needs (`{"auth.token": ...}`). Raises ConfigError for an
         unknown setting or a wrong value."""
         keywords = {name.replace("_", "."): value for name, value in settings.items()}
-        given = {**arguments.settings("config", config or {}), **keywords}
+        given = {**_by_name("config", config or {}), **keywords}
         check_broker(from_mapping(BrokerConfig, given, where="(setting of a testing Broker)"))
         self._settings = _plain(given)
-        self._client_settings = _plain(arguments.settings("client", client or {}))
+        self._client_settings = _plain(_by_name("client", client or {}))
         if "bootstrap.servers" in self._client_settings:
             raise ConfigError("bootstrap.servers is no setting of a testing Broker's client: it is the Broker's own address")
         from_mapping(ClientConfig, self._client_settings, where="(setting of a testing Broker's client)")
         self._owner_pid = os.getpid()
         self._lock = threading.Lock()
         self._keeper: Channel | None = None
-        self._clients = Clients(self._new_client)
+        self._clients = _Clients(self._new_client)
         self._faults: list[Fault] = []
         self._directory = ""
         self._address = ""
@@ -83,7 +144,7 @@ class Broker:
         self._refuse_fork()
         if self._address:
             raise self._not_open()
-        self._keeper, self._clients = new_keeper(), Clients(self._new_client)
+        self._keeper, self._clients = new_keeper(), _Clients(self._new_client)
         try:
             places = {"temporary": tempfile.gettempdir(), "current": os.path.abspath(".")}
             opened = self._ask({"do": "open", "settings": self._settings, **places})
@@ -147,15 +208,15 @@ class Broker:
     def create_topic(self, name: str, partitions: int = 0, configs: Mapping[str, str] | None = None) -> Topic:
         """A new topic. `partitions` 0 = the broker's num.partitions (1); `configs` by Kafka's names (`retention.ms`). Raises
         TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError, InvalidConfigError."""
-        arguments.text("name", name)
-        arguments.whole_number("partitions", partitions)
-        texts = {setting: str(value) for setting, value in arguments.settings("configs", configs or {}).items()}
+        _text("name", name)
+        _whole_number("partitions", partitions)
+        texts = {setting: str(value) for setting, value in _by_name("configs", configs or {}).items()}
         self._ask_client({"do": "create_topic", "topic": name, "partitions": partitions, "configs": texts})
         return Topic(name, self._ask_client)
 
     def topic(self, name: str) -> Topic:
         """A topic that is there. Raises UnknownTopicOrPartitionError."""
-        arguments.text("name", name)
+        _text("name", name)
         self._ask_client({"do": "check_topic", "topic": name})
         return Topic(name, self._ask_client)
 
@@ -228,8 +289,8 @@ class Broker:
         self._ask({"do": "client", "settings": self._client_settings}, end)
 
     def _arm(self, kind: str, request: str, moment: str, nth: int) -> Fault:
-        arguments.text("request", request)
-        arguments.whole_number("nth", nth)
+        _text("request", request)
+        _whole_number("nth", nth)
         armed = self._ask({"do": "arm", "kind": kind, "request": request, "moment": moment, "nth": nth})
         fault = Fault(armed["number"], armed["text"], self._left_by_number)
         self._faults.append(fault)
@@ -256,7 +317,7 @@ class Broker:
 
 
 def _some(how: str) -> str:
-    if not arguments.text("how", how):
+    if not _text("how", how):
         raise ConfigError("how must say how the disk fails: full, write, sync or read; heal_disk() has it work again")
     return how
 
@@ -264,6 +325,29 @@ def _some(how: str) -> str:
 def _plain(given: Mapping[str, object]) -> dict[str, object]:
     """Values as a message can carry them."""
     return {name: value if isinstance(value, (int, float, bool)) else str(value) for name, value in given.items()}
+
+
+def _text(name: str, given: object) -> str:
+    """A text. Raises ConfigError."""
+    if not isinstance(given, str):
+        raise ConfigError(f"{name} is {given!r}: give it as a str")
+    return given
+
+
+def _whole_number(name: str, given: object) -> int:
+    """An int that the wire can carry; the broker checks its range. Raises ConfigError."""
+    if not isinstance(given, int) or isinstance(given, bool):
+        raise ConfigError(f"{name} is {given!r}: give it as an int")
+    if abs(given) > INT32_MAX:
+        raise ConfigError(f"{name} is {given}: give at most {INT32_MAX}")
+    return given
+
+
+def _by_name(name: str, given: object) -> dict[str, object]:
+    """Settings by name. Raises ConfigError."""
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{name} is {given!r}: give a mapping of settings' names and values")
+    return {_text(f"the name of a setting in {name}", one): value for one, value in given.items()}
 
 
 _made: weakref.WeakSet[Broker] = weakref.WeakSet()

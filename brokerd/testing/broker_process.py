@@ -1,5 +1,8 @@
-"""The broker's own process: the daemon as `brokerd start` runs it, but for faults in its files and calls, and for who tells it to
-stop: its keeper does, over a socket.
+"""The broker's own process: the daemon of `brokerd start`, with faults in its files and calls, stopped by its keeper over a socket.
+
+A fault meets a call around the methods of the service, inside authentication. A request has come when its call (unary) or its
+message (Produce, Fetch) is there; it is done when its response is about to be sent. A lost response ends its call as a lost
+connection does: the client cannot know whether the request was done.
 """
 
 from __future__ import annotations
@@ -7,19 +10,28 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
+
+from brokerd import wire as wire  # before gRPC: see there
+
+# isort: split
+import grpc
 
 from brokerd.allocator import keep_freed_memory
 from brokerd.config.broker import BrokerConfig
 from brokerd.errors import BrokerdError
 from brokerd.server.daemon import Daemon
+from brokerd.server.handlers.produce import decode
 from brokerd.server.logs import set_up_logging
 from brokerd.storage.files import RealFiles
 from brokerd.testing.channel import Channel
-from brokerd.testing.failing_files import FailingDisk, FailingFiles
-from brokerd.testing.faults import KILL, Armed, FaultPlan
-from brokerd.testing.watched_calls import WatchedCalls
+from brokerd.testing.faults import AFTER, BEFORE, KILL, LOSE, Armed, FailingDisk, FailingFiles, FaultPlan
+from brokerd.wire.methods import SERVICE
+
+_PARTITIONS_MAX = 1_000_000
+Details = grpc.HandlerCallDetails
+Continuation = Callable[[Details], Awaitable[Any]]
 
 
 def serve(keeper: Channel, config: BrokerConfig, armed: Sequence[dict[str, Any]], disk: FailingDisk) -> None:
@@ -69,3 +81,84 @@ class _Process:
         self._keeper.send({"number": fault.number, "left": fault.left})
         if fault.kind == KILL and not fault.left:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class WatchedCalls(grpc.aio.ServerInterceptor):
+    """Has faults happen. `happen(fault)` is told of each count, and kills the process where the fault says so."""
+
+    def __init__(self, plan: FaultPlan, happen: Callable[[Armed], None]) -> None:
+        self._plan = plan
+        self._happen = happen
+
+    async def intercept_service(self, continuation: Continuation, handler_call_details: Details) -> Any:
+        """See gRPC."""
+        handler = await continuation(handler_call_details)
+        service, _, name = str(handler_call_details.method).lstrip("/").partition("/")
+        if handler is None or service != SERVICE:
+            return handler
+        if handler.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(self._stream(name, handler.stream_stream))
+        return grpc.stream_unary_rpc_method_handler(self._unary(name, handler.stream_unary))
+
+    def meet(self, name: str, moment: str) -> bool:
+        """Counts a request; True if its response is to be lost."""
+        is_lost = False
+        for fault in self._plan.meet(name, moment):
+            self._happen(fault)
+            is_lost |= fault.kind == LOSE and not fault.left
+        return is_lost
+
+    def watches(self, name: str, moment: str) -> bool:
+        """True if a fault counts these requests."""
+        return self._plan.watches(name, moment)
+
+    def _unary(self, name: str, serve: Callable[[Any, Any], Awaitable[bytes]]) -> Callable[[Any, Any], Awaitable[bytes]]:
+        async def call(requests: Any, context: Any) -> bytes:
+            self.meet(name, BEFORE)
+            response = await serve(requests, context)
+            if self.meet(name, AFTER):
+                await lose(context)
+            return response
+
+        return call
+
+    def _stream(self, name: str, serve: Callable[[Any, Any], Awaitable[None]]) -> Callable[[Any, Any], Awaitable[None]]:
+        async def call(requests: Any, context: Any) -> None:
+            await serve(requests, _WatchedContext(self, name, context))
+
+        return call
+
+
+class _WatchedContext:
+    """A stream's context whose messages are counted; all else is gRPC's own."""
+
+    def __init__(self, calls: WatchedCalls, name: str, context: Any) -> None:
+        self._calls = calls
+        self._name = name
+        self._context = context
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    async def read(self) -> Any:
+        """The client's next message."""
+        data = await self._context.read()
+        if isinstance(data, bytes) and self._calls.watches(self._name, BEFORE) and _is_request(self._name, data):
+            self._calls.meet(self._name, BEFORE)
+        return data
+
+    async def write(self, data: bytes) -> None:
+        """Sends a response."""
+        if self._calls.meet(self._name, AFTER):
+            await lose(self._context)
+        await self._context.write(data)
+
+
+def _is_request(name: str, data: bytes) -> bool:
+    """False for a producer's hello, which asks for nothing."""
+    return name != "Produce" or bool(decode(data, partitions_max=_PARTITIONS_MAX).partitions)
+
+
+async def lose(context: Any) -> None:
+    """Ends a call as a lost connection ends it for its client. Raises gRPC's error for that."""
+    await context.abort(grpc.StatusCode.UNAVAILABLE, "the response was lost, as the test ordered")

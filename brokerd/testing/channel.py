@@ -1,6 +1,5 @@
-"""Messages between the processes of this package: a JSON object, bytes behind it, and at most one socket.
-
-They travel over socket pairs that no stranger can reach. Nothing in them becomes code: an error is its class's name and its text.
+"""Messages between the processes of this package: a JSON object, bytes behind it, and at most one socket. They travel over socket
+pairs that no stranger can reach. An error travels as its class's name and its text, so no message becomes code.
 """
 
 from __future__ import annotations
@@ -14,7 +13,15 @@ from typing import Any, NamedTuple
 
 from brokerd import errors
 from brokerd.errors import BrokerdError
-from brokerd.testing.errors import BrokerFailedError, UnmetFaultError
+
+
+class BrokerFailedError(BrokerdError):
+    """The broker did not start, or ended by itself; the text names its directory and shows the end of its log."""
+
+
+class UnmetFaultError(BrokerdError, AssertionError):
+    """A fault that was ordered met no request until the broker was closed: the test has not shown what it was written for."""
+
 
 _LENGTHS = struct.Struct("<IQ")  # of the object and of the bytes
 _HEAD_MAX_BYTES = 16_777_216

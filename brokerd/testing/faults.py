@@ -1,19 +1,32 @@
-"""Faults that meet a request: which one, before or after it is done, and what then. The broker's process counts requests with a
-FaultPlan; the test holds a Fault. Decides, and does nothing itself.
+"""Faults: those that meet a request, and a disk that fails. The test holds a Fault. The broker's process counts requests with a
+FaultPlan and opens its files through FailingFiles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import errno
+import os
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
 
 from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError
+from brokerd.storage.files import Buffer, File, Files
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 KILL = "kill"
 LOSE = "lose"
 BEFORE = "before"
 AFTER = "after"
+# How a disk fails, and the error that comes of it.
+FULL = "full"
+WRITE = "write"
+SYNC = "sync"
+READ = "read"
+ERRORS = {FULL: errno.ENOSPC, WRITE: errno.EIO, SYNC: errno.EIO, READ: errno.EIO}
 
 
 class Fault:
@@ -82,3 +95,95 @@ def check_request(name: str, known: Iterable[str]) -> str:
     if name in known:
         return name
     raise ConfigError(f"unknown request '{name}': {did_you_mean(name, known)}")
+
+
+class FailingDisk:
+    """The state of the disk; shared by all its files, and by the threads that use them."""
+
+    def __init__(self, how: str = "", *, is_lasting: bool = True) -> None:
+        """Unless `is_lasting`, a sync returns at once."""
+        self.is_lasting = is_lasting
+        self.how = ""  # one of ERRORS; "" = it works
+        self.fail(how)
+
+    def fail(self, how: str) -> None:
+        """Fails so from now on; "" = works again. Raises ConfigError."""
+        if how and how not in ERRORS:
+            raise ConfigError(f"a disk fails as one of {', '.join(ERRORS)}, not '{how}'")
+        self.how = how
+
+    def check(self, *kinds: str) -> None:
+        """Raises the OSError of the present failure, if it is one of these."""
+        how = self.how
+        if how in kinds:
+            raise OSError(ERRORS[how], os.strerror(ERRORS[how]))
+
+
+class FailingFile:
+    """An open file on the disk; see brokerd.storage.files.File."""
+
+    def __init__(self, file: File, disk: FailingDisk) -> None:
+        self._file = file
+        self._disk = disk
+        self.size, self.close = file.size, file.close
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
+        """See File. A full disk takes bytes that lie within the file."""
+        self._disk.check(WRITE)
+        if self._disk.how == FULL and position + sum(memoryview(one).nbytes for one in buffers) > self._file.size():
+            self._disk.check(FULL)
+        return self._file.pwritev(buffers, position)
+
+    def pread(self, size: int, position: int, *, nowait: bool = False) -> Buffer:
+        """See File."""
+        self._disk.check(READ)
+        return self._file.pread(size, position, nowait=nowait)
+
+    def truncate(self, size: int) -> None:
+        """See File."""
+        self._disk.check(WRITE)
+        self._file.truncate(size)
+
+    def fdatasync(self) -> None:
+        """See File."""
+        self._disk.check(SYNC)
+        if self._disk.is_lasting:
+            self._file.fdatasync()
+
+
+class FailingFiles:
+    """The files of a data directory on the disk; see brokerd.storage.files.Files."""
+
+    def __init__(self, files: Files, disk: FailingDisk) -> None:
+        self._files = files
+        self._disk = disk
+        self.lock, self.close = files.lock, files.close
+        self.listdir = self._failing(files.listdir, READ)
+        self.mkdir = self._failing(files.mkdir, WRITE, FULL)
+        self.rmdir = self._failing(files.rmdir, WRITE)
+        self.unlink = self._failing(files.unlink, WRITE)
+        self.rename = self._failing(files.rename, WRITE)
+
+    def _failing(self, call: Callable[P, T], *kinds: str) -> Callable[P, T]:
+        """The call, after the error of these kinds of failure."""
+
+        def checked(*args: P.args, **keywords: P.kwargs) -> T:
+            self._disk.check(*kinds)
+            return call(*args, **keywords)
+
+        return checked
+
+    def open(self, path: str, *, writable: bool = False) -> File:
+        """See Files."""
+        return FailingFile(self._files.open(path, writable=writable), self._disk)
+
+    def create(self, path: str) -> File:
+        """See Files."""
+        self._disk.check(WRITE, FULL)
+        return FailingFile(self._files.create(path), self._disk)
+
+    def sync_dir(self, path: str = "") -> None:
+        """See Files."""
+        self._disk.check(SYNC)
+        if self._disk.is_lasting:
+            self._files.sync_dir(path)

@@ -37,7 +37,7 @@ def brokerd_broker(
 ) -> Iterator[Broker]:
     """A broker in a temporary directory, on a free port, for this test alone."""
     from brokerd.testing.broker import Broker
-    from brokerd.testing.errors import UnmetFaultError
+    from brokerd.testing.channel import UnmetFaultError
 
     failed_before = request.session.testsfailed
     try:

@@ -1,12 +1,14 @@
-"""The warm process, as the test's process sees it: started at the first broker, there until this process ends.
-
-It exists because an interpreter and its imports take longer than a broker. It is started by exec, so it does not matter what this
-process holds: threads, gRPC, a JVM's gateway.
+"""The warm process: it imports everything once, then forks a keeper for each broker, since an interpreter and its imports take
+longer than a broker. It is started by exec at the first broker, so it does not matter what this process holds (threads, gRPC, a
+JVM's gateway), and it ends with this process. It has one thread and never touches gRPC, so that its forks are sound.
 """
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,15 +17,15 @@ from pathlib import Path
 
 import brokerd
 from brokerd import process
-from brokerd.testing.channel import Channel, pair
-from brokerd.testing.errors import BrokerFailedError
+from brokerd.testing.channel import BrokerFailedError, Channel, pair
+from brokerd.testing.processes import Watched, fork
 
 _START_TIMEOUT_S = 120.0
 _END_TIMEOUT_S = 10.0
 _LAST_WORDS = 4_000
 # -P: a project's own queue.py or grpc/ beside the tests must not stand in for the real one. The path is for a brokerd that this
 # process found in a way that the environment does not tell.
-_PROGRAM = "import sys; sys.path.append(sys.argv[1]); from brokerd.testing.forking import main; main(*map(int, sys.argv[2:]))"
+_PROGRAM = "import sys; sys.path.append(sys.argv[1]); from brokerd.testing.warm_process import main; main(*map(int, sys.argv[2:]))"
 # Libraries read these when they are imported, and then start no threads of their own before the forks.
 _NO_THREADS = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 
@@ -148,3 +150,48 @@ def _forget() -> None:
 
 
 process.in_forked_child(_forget)
+
+
+def main(fd: int, parent_pid: int) -> None:
+    """Serves the process `parent_pid` over its end of a socket pair."""
+    channel = Channel(socket.socket(fileno=fd))
+    _import_all()
+    gc.collect()
+    gc.freeze()  # what stays is shared with the forks, which a collection would copy
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for
+    parent = Watched(parent_pid)
+    channel.send({"ready": True})
+    while parent.wait([channel.socket]):
+        try:
+            keeper_end = channel.receive().passed
+        except EOFError:
+            break
+        assert keeper_end is not None
+        fork(lambda end=keeper_end: _keep(channel, end, parent, parent_pid))  # type: ignore[misc]
+        keeper_end.close()
+    os._exit(0)  # there is nothing to tear down
+
+
+def _keep(channel: Channel, end: socket.socket, parent: Watched, parent_pid: int) -> None:
+    from brokerd.testing.keeper import Keeper
+
+    channel.close()
+    parent.close()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    Keeper(Channel(end), parent_pid).run()
+
+
+def _import_all() -> None:
+    """Imports what a broker and a client need, and what they import only when they need it."""
+    import asyncio.unix_events  # noqa: F401
+    import concurrent.futures.thread  # noqa: F401
+    import encodings.idna  # noqa: F401
+
+    import brokerd.client.consumer.growth
+    import brokerd.client.produce_transport
+    import brokerd.testing.broker_process
+    import brokerd.testing.client_process
+    import brokerd.testing.keeper  # noqa: F401
+    from brokerd.producer.rows.columns import import_lazy_parts
+
+    import_lazy_parts()

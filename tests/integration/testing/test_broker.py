@@ -30,7 +30,7 @@ from brokerd.errors import (
     UnknownTopicOrPartitionError,
 )
 from brokerd.testing import Broker, BrokerFailedError
-from brokerd.testing.clients import CLIENTS_MAX
+from brokerd.testing.broker import CLIENTS_MAX
 from brokerd.testing.warm_process import warm_pid
 from tests.integration.testing.processes import children_of, in_session_of, is_alive, listening_ports, parent_of
 from tests.support.ports import held_port

@@ -9,7 +9,7 @@ import pytest
 
 from brokerd.errors import ConfigError
 from brokerd.storage.files import Files
-from brokerd.testing.failing_files import FailingDisk, FailingFiles
+from brokerd.testing.faults import FailingDisk, FailingFiles
 from tests.support.files import MemoryFiles
 
 Deed = Callable[[Files], object]

@@ -1,4 +1,5 @@
-"""Processes that end with the one that needs them, also if that is killed. Linux only, as the broker is."""
+"""How processes of this package are forked, and end with the one that needs them, even if that one is killed. Linux only, as the
+broker is."""
 
 from __future__ import annotations
 
@@ -7,8 +8,33 @@ import os
 import select
 import signal
 import socket
+import sys
+import traceback
+from collections.abc import Callable
+from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1
+
+
+def fork(work: Callable[[], object]) -> int:
+    """Does `work` in a child, which then ends at once, whatever happens; the child's process id."""
+    pid = os.fork()
+    if pid == 0:
+        _do_and_end(work)
+    return pid
+
+
+def _do_and_end(work: Callable[[], object]) -> NoReturn:
+    code = 1
+    try:
+        work()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def end_with_parent(parent_pid: int) -> None:
