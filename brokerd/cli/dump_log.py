@@ -10,39 +10,24 @@ import sys
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+import pyarrow as pa
+
 from brokerd.cli.output import size_text
-from brokerd.cli.parser import Subparsers
+from brokerd.cli.record_lines import Printer, format_printer, json_printer
+from brokerd.client.consumer.fetched import decode_piece
+from brokerd.client.consumer.positions import Piece
+from brokerd.config.client import ConsumerConfig
+from brokerd.errors import BrokerdError
+from brokerd.ids import TopicIdPartition
+from brokerd.offline.dump import describe_path
+from brokerd.offline.own_records import records_in
+from brokerd.record.batch import walk_batches
 
 Entry: TypeAlias = Mapping[str, Any]
 
-_EPILOG = """\
-PATH is a data directory, one partition's directory in it, or a file: a segment (.log), an index (.index, .timeindex), a
-producer snapshot (.snapshot), or one of checkpoint, leader-epochs, topics, meta. Nothing is written; a broker may be running.
 
-examples:
-  brokerd dump-log brokerd-data
-  brokerd dump-log brokerd-data/*/00000000000000000000.log --print-data
-  brokerd dump-log brokerd-data/checkpoint --json
-"""
-
-
-def add_parser(subparsers: Subparsers) -> None:
-    """Declares the command."""
-    parser = subparsers.add_parser(
-        "dump-log",
-        help="print the contents of a log directory, segment, index or snapshot",
-        description="Prints the contents of a data directory's files: segments batch by batch, indexes, snapshots, checkpoints.",
-        epilog=_EPILOG,
-    )
-    parser.add_argument("paths", metavar="PATH", nargs="+", help="directories and files")
-    parser.add_argument("-d", "--print-data", action="store_true", help="also print the records of each batch")
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
-
-
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Prints all entries. Raises DataDirectoryError if a path does not exist."""
-    from brokerd.offline.dump import describe_path
-
     for path in args.paths:
         for entry in describe_path(path):
             if args.json:
@@ -53,7 +38,6 @@ def run(args: argparse.Namespace) -> int:
             if args.print_data and _has_records(entry):
                 sys.stdout.flush()
                 sys.stdout.buffer.write(_record_lines(entry))
-    return 0
 
 
 def _text(entry: Entry) -> str:
@@ -129,8 +113,6 @@ def _has_records(entry: Entry) -> bool:
 
 
 def _records(entry: Entry) -> list[Any]:
-    from brokerd.cli.record_format import json_printer
-
     own = _own_records(entry)
     if own is not None:
         return own
@@ -138,8 +120,6 @@ def _records(entry: Entry) -> list[Any]:
 
 
 def _record_lines(entry: Entry) -> bytes:
-    from brokerd.cli.record_format import format_printer
-
     own = _own_records(entry)
     if own is not None:
         return "".join(map(_own_line, own)).encode()
@@ -148,9 +128,6 @@ def _record_lines(entry: Entry) -> bytes:
 
 def _own_records(entry: Entry) -> list[dict[str, Any]] | None:
     """The records of a batch of one of the broker's own logs, or that they cannot be read; None for every other log."""
-    from brokerd.errors import BrokerdError
-    from brokerd.offline.own_records import records_in
-
     try:
         return records_in(entry["path"], entry["position"], entry["size_bytes"])
     except BrokerdError as error:
@@ -168,17 +145,8 @@ def _own_line(record: Entry) -> str:
     return f"    offset {offset}, {_time_text(timestamp)}, {owner}{event}: {fields}\n"
 
 
-def _printed(entry: Entry, printer: Any) -> bytes:
+def _printed(entry: Entry, printer: Printer) -> bytes:
     """The records of a batch, read again from its file. What cannot be read becomes a line that says so."""
-    import pyarrow as pa
-
-    from brokerd.client.consumer.fetched import decode_piece
-    from brokerd.client.consumer.positions import Piece
-    from brokerd.config.client import ConsumerConfig
-    from brokerd.errors import BrokerdError
-    from brokerd.ids import TopicIdPartition
-    from brokerd.record.batch import walk_batches
-
     with open(entry["path"], "rb") as file:
         data = pa.py_buffer(os.pread(file.fileno(), entry["size_bytes"], entry["position"]))
     tp = TopicIdPartition(bytes(16), 0)

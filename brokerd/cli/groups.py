@@ -1,187 +1,266 @@
-"""`brokerd groups`: list, describe, reset, delete. group_reset.py decides, groups_report.py has the texts."""
+"""`brokerd groups`: list, describe, reset, delete."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from brokerd.cli.parser import Subparsers, add_client_options, add_verbs, checked, client_config, hasty, usage_error
+from brokerd.cli.output import NONE, dashed, duration_text, known, show, size_text, table, time_text, topic_text
+from brokerd.cli.parser import checked, client_config, connect, usage_error
+from brokerd.cli.topic_lookup import check_partition, find_topic
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.consumer.bounds import offsets_at, parse_timestamp
+from brokerd.client.consumer.offsets import READ_COMMITTED, OffsetSpec, Wanted
+from brokerd.client.group_offsets import GroupDescription, GroupListing, GroupPartition, OffsetAndMetadata
+from brokerd.client.transactions import HangingTransaction
+from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig
-from brokerd.config.settings import INT64_MAX
+from brokerd.config.settings import INT32_MAX, INT64_MAX
 from brokerd.config.suggestions import did_you_mean
-from brokerd.errors import UnknownGroupError
+from brokerd.errors import ConfigError, UnknownGroupError, counted
+from brokerd.ids import TopicIdPartition
 
-if TYPE_CHECKING:
-    from brokerd.cli.group_reset import Bounds, Target
-    from brokerd.client.blocking import BlockingClient
-    from brokerd.ids import TopicIdPartition
+_METADATA_MAX_CHARACTERS = 40
+_DIGITS_MAX = len(str(INT32_MAX))  # Python refuses to read thousands
 
-Named = Mapping["TopicIdPartition", str]  # partitions and the names of their topics
-
-
-def add_parser(subparsers: Subparsers) -> None:
-    """Declares the command."""
-    parser = subparsers.add_parser(
-        "groups",
-        help="list and describe groups of readers and their lag, reset and delete their offsets",
-        description="Groups of readers: how far they have read and what is left, and setting or deleting their offsets.",
-        epilog="Your own, or with ADMIN on every topic those of all principals.\n\n"
-        "examples:\n"
-        "  brokerd groups list spark-\n"
-        "  brokerd groups describe invoices\n"
-        "  brokerd groups reset invoices --topic events --to-timestamp 2026-01-31T12:00:00Z --dry-run\n"
-        "  brokerd groups reset invoices --topic events:0,1 --shift-by -100\n"
-        "  brokerd groups delete invoices\n",
-    )
-    verbs = add_verbs(parser)
-    _add_list(verbs)
-    _add_describe(verbs)
-    _add_reset(verbs)
-    _add_delete(verbs)
+_Named = Mapping[TopicIdPartition, str]  # partitions and the names of their topics
 
 
-def run(args: argparse.Namespace) -> int:
-    """Runs the requested verb. Raises BrokerdError, UsageError."""
-    from brokerd.client.blocking import BlockingClient
+def list_groups(args: argparse.Namespace) -> None:
+    """Prints one line per group."""
+    with connect(args) as client:
+        groups = client.list_groups(args.prefix)
+    show(args, [_listing(group) for group in groups], _listing_lines(groups))
 
+
+def _listing_lines(groups: Sequence[GroupListing]) -> Iterator[str]:
+    if not groups:
+        yield "no groups: there are none that you may see, or none of this prefix"
+        return
+    rows = [(one.group_id, one.partitions, time_text(one.commit_timestamp), one.principal) for one in groups]
+    yield table(("GROUP", "PARTITIONS", "LAST COMMIT", "OWNER"), rows)
+
+
+def _listing(group: GroupListing) -> dict[str, Any]:
+    return {
+        "group_id": group.group_id,
+        "principal": group.principal,
+        "partition_count": group.partitions,
+        "commit_timestamp": known(group.commit_timestamp),
+    }
+
+
+def describe_group(args: argparse.Namespace) -> None:
+    """Prints the offsets and the lag of each partition, and which transactions hold back readers of committed records."""
     config = client_config(args, ConsumerConfig)
-    verbs = {"list": _list, "describe": _describe, "reset": _reset, "delete": _delete}
-    if args.verb == "reset":
-        _target(args)  # mistakes in the command line come before any connection
-    with BlockingClient(hasty(config)) as client:
-        verbs[args.verb](client, args, config.isolation_level)
-    return 0
+    with connect(args, config) as client:
+        try:
+            described = client.describe_group(args.group_id, config.isolation_level)
+        except UnknownGroupError:
+            raise _with_nearest(client, args.group_id) from None
+        held_back = client.find_hanging_transactions(0).transactions if config.isolation_level == READ_COMMITTED else []
+    holders = {one.partition.tp: one for one in held_back}
+    found = [_partition(one) | {"held_back_by": _holder(holders.get(one.tp))} for one in described.partitions]
+    show(args, {**_listing(described.listing), "partitions": found}, _description_lines(described, holders))
 
 
-def _add_list(verbs: Subparsers) -> None:
-    parser = verbs.add_parser("list", help="print groups, one per line", description="Prints groups, one per line.")
-    parser.add_argument("prefix", metavar="PREFIX", nargs="?", default="", help="only groups whose id begins so")
-    _add_common(parser)
+def _description_lines(described: GroupDescription, holders: Mapping[TopicIdPartition, HangingTransaction]) -> Iterator[str]:
+    partitions, listing = described.partitions, described.listing
+    lag, lag_bytes = sum(max(0, one.lag) for one in partitions), sum(max(0, one.lag_bytes) for one in partitions)
+    yield f"group {listing.group_id} of {listing.principal}: {counted(len(partitions), 'partition')}, lag {lag}"
+    if not partitions:
+        return
+    rows = [_row(one) for one in partitions]
+    yield table(("TOPIC", "PARTITION", "OFFSET", "END", "LAG", "SIZE", "BEHIND", "COMMITTED", "METADATA"), rows, indent="  ")
+    yield f"  {size_text(lag_bytes)} left to read"
+    for topic, numbers in _unread(partitions).items():
+        yield (
+            f"  {topic}: no reader of this group has committed an offset of {counted(len(numbers), 'partition')} "
+            f"({_short(', '.join(map(str, numbers)))}); LAG counts all of them: have a reader assign() them"
+        )
+    for one in partitions:
+        lost = one.log_start_offset - one.committed.offset
+        if lost > 0 and one.committed.offset >= 0:
+            yield f"  {_name(one)}: {counted(lost, 'offset')} below the log start {one.log_start_offset} are gone, unread"
+        if one.error is not None:
+            yield f"  {_name(one)}: {one.error}"
+        holder = holders.get(one.tp)
+        if holder is not None:
+            yield (
+                f"  {_name(one)}: readers of committed records wait at {holder.partition.last_stable_offset} for the transaction "
+                f"of '{_holder(holder) or '(unknown)'}', silent there for {duration_text(holder.idle_ms)}; records after that "
+                "offset are not in the lag"
+            )
 
 
-def _list(client: BlockingClient, args: argparse.Namespace, _isolation: str) -> None:
-    from brokerd.cli.groups_report import print_list
-
-    print_list(client.list_groups(args.prefix), as_json=args.json)
-
-
-def _add_describe(verbs: Subparsers) -> None:
-    parser = verbs.add_parser(
-        "describe",
-        help="print offsets and lag of each partition",
-        description="Prints how far a group has read each partition, and what it has left to read.",
-        epilog="END is where readers of committed records see the partition end (of all: -X isolation.level=read_uncommitted),\n"
-        "LAG the offsets up to it, SIZE the bytes on disk of their batches. BEHIND is how long the next record has been there.\n"
-        "A partition that ends before an open transaction has a line that names it, if it is yours or you have all rights.\n"
-        "Partitions without a committed OFFSET, of topics that the group reads, are counted from their beginning.\n",
+def _row(one: GroupPartition) -> tuple[object, ...]:
+    return (
+        topic_text(one.topic, one.tp.topic_id),
+        one.tp.partition,
+        dashed(one.committed.offset),
+        dashed(one.end_offset),
+        dashed(one.lag),
+        NONE if one.lag_bytes < 0 else size_text(one.lag_bytes),
+        NONE if one.lag_ms < 0 else duration_text(one.lag_ms),
+        time_text(one.committed.commit_timestamp),
+        _short(one.committed.metadata) or NONE,
     )
-    parser.add_argument("group_id", metavar="GROUP", help="the group")
-    _add_common(parser)
 
 
-def _describe(client: BlockingClient, args: argparse.Namespace, isolation: str) -> None:
-    from brokerd.cli.groups_report import print_description
-    from brokerd.client.consumer.offsets import READ_COMMITTED
-
-    try:
-        described = client.describe_group(args.group_id, isolation)
-    except UnknownGroupError:
-        raise _with_nearest(client, args.group_id) from None
-    held_back = client.find_hanging_transactions(0).transactions if isolation == READ_COMMITTED else []
-    print_description(described, held_back, as_json=args.json)
+def _unread(partitions: Iterable[GroupPartition]) -> dict[str, list[int]]:
+    """Partitions without a committed offset, by topic."""
+    unread: dict[str, list[int]] = {}
+    for one in partitions:
+        if one.committed.offset < 0:
+            unread.setdefault(one.topic, []).append(one.tp.partition)
+    return unread
 
 
-def _add_reset(verbs: Subparsers) -> None:
-    parser = verbs.add_parser(
-        "reset",
-        help="set a group's offsets, without confirmation",
-        description="Sets a group's offsets in some topics, without confirmation.",
-        epilog="Stop the group's readers first: one that runs goes on from where it is, and its next commit counts.\n"
-        "An offset outside of the log becomes the nearest one in it.\n",
-    )
-    parser.add_argument("group_id", metavar="GROUP", help="the group; it is made if there is none")
-    _add_topics(parser, "a topic, or some of its partitions; may be repeated (default: all that the group has an offset of)")
-    targets = parser.add_mutually_exclusive_group(required=True)
-    targets.add_argument("--to-earliest", action="store_true", help="to the first record of the log")
-    targets.add_argument("--to-latest", action="store_true", help="to the end: what is there is passed over")
-    targets.add_argument("--to-offset", type=int, metavar="N", help="to this offset")
-    targets.add_argument(
-        "--to-timestamp", metavar="TIME", help="to the first record of this time or later: ms since 1970, ISO 8601, -10m"
-    )
-    targets.add_argument("--shift-by", type=int, metavar="N", help="by so many offsets, back if negative")
-    parser.add_argument("--dry-run", action="store_true", help="print what would be set, and set nothing")
-    _add_common(parser)
+def _short(text: str) -> str:
+    return text if len(text) <= _METADATA_MAX_CHARACTERS else text[: _METADATA_MAX_CHARACTERS - 3] + "..."
 
 
-def _reset(client: BlockingClient, args: argparse.Namespace, isolation: str) -> None:
-    from brokerd.cli.group_reset import new_offset
-    from brokerd.cli.groups_report import Reset, print_reset
-    from brokerd.client.group_offsets import OffsetAndMetadata
+def _holder(holder: HangingTransaction | None) -> str | None:
+    return (holder.transactional_id or None) if holder is not None else None
 
+
+def _name(one: GroupPartition) -> str:
+    return f"{one.topic or one.tp.topic_id.hex()}-{one.tp.partition}"
+
+
+def _partition(one: GroupPartition) -> dict[str, Any]:
+    return {
+        "topic": one.topic or None,
+        "topic_id": one.tp.topic_id.hex(),
+        "partition": one.tp.partition,
+        "offset": known(one.committed.offset),
+        "log_start_offset": known(one.log_start_offset),
+        "end_offset": known(one.end_offset),
+        "lag": known(one.lag),
+        "lag_bytes": known(one.lag_bytes),
+        "lag_ms": known(one.lag_ms),
+        "leader_epoch": known(one.committed.leader_epoch),
+        "metadata": one.committed.metadata,
+        "commit_timestamp": known(one.committed.commit_timestamp),
+        "error": None if one.error is None else str(one.error),
+    }
+
+
+def delete_group(args: argparse.Namespace) -> None:
+    """Forgets a group, or its offsets in some topics."""
+    with connect(args) as client:
+        tps = list(_named(client, args)) if args.topic else []
+        try:
+            count = client.delete_group(args.group_id, tps)
+        except UnknownGroupError:
+            raise _with_nearest(client, args.group_id) from None
+    offsets = counted(count, "offset")
+    text = f"deleted {offsets} of group '{args.group_id}'" if args.topic else f"deleted group '{args.group_id}' with {offsets}"
+    show(args, {"group_id": args.group_id, "deleted_offsets": count}, [text])
+
+
+class Target(NamedTuple):
+    """The place that offsets are reset to: an end of the log or a time (`wanted`), the offset `exact`, or `shift` offsets from the
+    committed one."""
+
+    wanted: Wanted | None = None
+    exact: int | None = None
+    shift: int | None = None
+
+
+class Bounds(NamedTuple):
+    """The state of one partition: its ends, the committed offset (-1: none), and the offset of the requested time (-1: no record is
+    as new)."""
+
+    log_start_offset: int
+    end_offset: int
+    committed: int = -1
+    at_time: int = -1
+
+
+class NewOffset(NamedTuple):
+    """The offset to commit, and the requested one, which may lie outside of the log."""
+
+    offset: int
+    asked: int
+
+
+def new_offset(name: str, target: Target, bounds: Bounds) -> NewOffset:
+    """The offset for the partition `name`: the nearest one that the log has. Raises ConfigError if there is none."""
+    if target.exact is not None:
+        asked = target.exact
+    elif target.shift is not None:
+        if bounds.committed < 0:
+            raise ConfigError(f"{name} has no committed offset that --shift-by could move: leave it out, or use --to-offset")
+        asked = bounds.committed + target.shift
+    elif target.wanted is OffsetSpec.EARLIEST:
+        asked = bounds.log_start_offset
+    elif target.wanted is OffsetSpec.LATEST or bounds.at_time < 0:
+        asked = bounds.end_offset
+    else:
+        asked = bounds.at_time
+    return NewOffset(min(max(asked, bounds.log_start_offset), bounds.end_offset), asked)
+
+
+class Reset(NamedTuple):
+    """One partition of a reset: the committed offset (-1: none), and the new one."""
+
+    topic: str
+    partition: int
+    before: int
+    after: NewOffset
+
+
+def reset_group(args: argparse.Namespace) -> None:
+    """Sets a group's offsets, or with --dry-run prints them alone."""
+    config = client_config(args, ConsumerConfig)
     target = _target(args)
-    named = _selected(client, args)
-    bounds = _bounds(client, args.group_id, named, target, isolation)
-    new = {tp: new_offset(f"{name}-{tp.partition}", target, bounds[tp]) for tp, name in named.items()}
-    if not args.dry_run:
-        refused = client.commit_group_offsets(args.group_id, {tp: OffsetAndMetadata(one.offset) for tp, one in new.items()})
-        for error in refused.values():
-            raise error
+    with connect(args, config) as client:
+        named = _selected(client, args)
+        bounds = _bounds(client, args.group_id, named, target, config.isolation_level)
+        new = {tp: new_offset(f"{name}-{tp.partition}", target, bounds[tp]) for tp, name in named.items()}
+        if not args.dry_run:
+            refused = client.commit_group_offsets(args.group_id, {tp: OffsetAndMetadata(one.offset) for tp, one in new.items()})
+            for error in refused.values():
+                raise error
     resets = [Reset(name, tp.partition, bounds[tp].committed, new[tp]) for tp, name in named.items()]
-    print_reset(args.group_id, resets, is_done=not args.dry_run, as_json=args.json)
+    document = [
+        {
+            "topic": one.topic,
+            "partition": one.partition,
+            "offset": known(one.before),
+            "new_offset": one.after.offset,
+            "asked_offset": one.after.asked,
+        }
+        for one in resets
+    ]
+    show(args, document, _reset_lines(args, resets))
 
 
-def _add_delete(verbs: Subparsers) -> None:
-    parser = verbs.add_parser(
-        "delete",
-        help="forget a group, without confirmation",
-        description="Forgets a group, or its offsets in some topics, without confirmation.",
-        epilog="A reader that runs makes it again with its next commit; one that starts begins where auto.offset.reset says.\n",
-    )
-    parser.add_argument("group_id", metavar="GROUP", help="the group")
-    _add_topics(parser, "only its offsets in this topic, or in some of its partitions; may be repeated")
-    _add_common(parser)
-
-
-def _delete(client: BlockingClient, args: argparse.Namespace, _isolation: str) -> None:
-    from brokerd.cli.groups_report import print_deleted
-
-    tps = list(_named(client, args)) if args.topic else []
-    try:
-        count = client.delete_group(args.group_id, tps)
-    except UnknownGroupError:
-        raise _with_nearest(client, args.group_id) from None
-    print_deleted(args.group_id, count, is_whole=not args.topic, as_json=args.json)
-
-
-def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    add_client_options(parser)
-
-
-def _add_topics(parser: argparse.ArgumentParser, text: str) -> None:
-    parser.add_argument("-t", "--topic", metavar="TOPIC[:N,N]", action="append", default=[], help=text)
+def _reset_lines(args: argparse.Namespace, resets: Sequence[Reset]) -> Iterator[str]:
+    yield f"{'would set' if args.dry_run else 'set'} group {args.group_id} in {counted(len(resets), 'partition')}"
+    rows = [(one.topic, one.partition, dashed(one.before), one.after.offset) for one in resets]
+    yield table(("TOPIC", "PARTITION", "OFFSET", "NEW OFFSET"), rows, indent="  ")
+    for one in resets:
+        offset, asked = one.after
+        if asked != offset:
+            yield f"  {one.topic}-{one.partition}: offset {asked} lies outside of the log, the nearest is {offset}"
 
 
 def _target(args: argparse.Namespace) -> Target:
-    from brokerd.cli.group_reset import EARLIEST, LATEST, Target
-    from brokerd.client.consumer.bounds import parse_timestamp
-    from brokerd.clock import SystemClock
-
     for option, value in (("--to-offset", args.to_offset), ("--shift-by", args.shift_by)):
         if value is not None and (abs(value) > INT64_MAX or (option == "--to-offset" and value < 0)):
             raise usage_error(args, f"{option} is {value}, but offsets lie between 0 and {INT64_MAX}")
-    if args.to_earliest:
-        return EARLIEST
-    if args.to_latest:
-        return LATEST
+    if args.to_earliest or args.to_latest:
+        return Target(OffsetSpec.EARLIEST if args.to_earliest else OffsetSpec.LATEST)
     if args.to_timestamp is not None:
         now_ms = SystemClock().wall_ms()
         return Target(wanted=checked(args, lambda: parse_timestamp("--to-timestamp", args.to_timestamp, now_ms=now_ms)))
     return Target(exact=args.to_offset, shift=args.shift_by)
 
 
-def _selected(client: BlockingClient, args: argparse.Namespace) -> Named:
+def _selected(client: BlockingClient, args: argparse.Namespace) -> _Named:
     """The partitions to set: those that are named, or all of the group. Raises UnknownGroupError."""
     if args.topic:
         return _named(client, args)
@@ -192,11 +271,7 @@ def _selected(client: BlockingClient, args: argparse.Namespace) -> Named:
     return _sorted({tp: names[tp.topic_id] for tp in tps if tp.topic_id in names})
 
 
-def _named(client: BlockingClient, args: argparse.Namespace) -> Named:
-    from brokerd.cli.group_reset import parse_selection
-    from brokerd.cli.topic_lookup import check_partition, find_topic
-    from brokerd.ids import TopicIdPartition
-
+def _named(client: BlockingClient, args: argparse.Namespace) -> _Named:
     named: dict[TopicIdPartition, str] = {}
     for text in args.topic:
         name, partitions = checked(args, lambda text=text: parse_selection(text))  # type: ignore[misc]
@@ -207,27 +282,33 @@ def _named(client: BlockingClient, args: argparse.Namespace) -> Named:
     return _sorted(named)
 
 
-def _sorted(named: Named) -> Named:
+def _sorted(named: _Named) -> _Named:
     return dict(sorted(named.items(), key=lambda item: (item[1], item[0])))
 
 
-def _bounds(client: BlockingClient, group_id: str, named: Named, target: Target, isolation: str) -> dict[TopicIdPartition, Bounds]:
-    from brokerd.cli.group_reset import Bounds
-    from brokerd.client.consumer.bounds import offsets_at
-    from brokerd.client.consumer.offsets import OffsetSpec
-    from brokerd.client.group_offsets import OffsetAndMetadata
+def parse_selection(text: str) -> tuple[str, tuple[int, ...] | None]:
+    """A topic, or TOPIC:N,N for some of its partitions; None = all. Raises ConfigError."""
+    topic, colon, numbers = text.partition(":")
+    if not colon:
+        return topic, None
+    parts = numbers.split(",")
+    if not topic or not all(part.isascii() and part.isdecimal() and len(part) <= _DIGITS_MAX for part in parts):
+        raise ConfigError(f"--topic takes TOPIC or TOPIC:PARTITION[,PARTITION], such as events:0,1, not '{text:.200}'")
+    return topic, tuple(dict.fromkeys(int(part) for part in parts))
 
+
+def _bounds(client: BlockingClient, group_id: str, named: _Named, target: Target, isolation: str) -> dict[TopicIdPartition, Bounds]:
     tps = list(named)
     committed = client.group_offsets(group_id, tps)
     first = offsets_at(client, tps, OffsetSpec.EARLIEST, isolation)
     end = offsets_at(client, tps, OffsetSpec.LATEST, isolation)
     at_time = offsets_at(client, tps, target.wanted, isolation) if isinstance(target.wanted, int) else {}
-    known = {tp: one.offset for tp, one in committed.items() if isinstance(one, OffsetAndMetadata)}
-    return {tp: Bounds(first[tp], end[tp], known.get(tp, -1), at_time.get(tp, -1)) for tp in tps}
+    held = {tp: one.offset for tp, one in committed.items() if isinstance(one, OffsetAndMetadata)}
+    return {tp: Bounds(first[tp], end[tp], held.get(tp, -1), at_time.get(tp, -1)) for tp in tps}
 
 
 def _with_nearest(client: BlockingClient, group_id: str) -> UnknownGroupError:
     """The error that suggests the nearest group if there is none of this id."""
-    known = [group.group_id for group in client.list_groups()]
-    hint = did_you_mean(group_id, known, otherwise="'brokerd groups list' prints those that you may see")
+    existing = [group.group_id for group in client.list_groups()]
+    hint = did_you_mean(group_id, existing, otherwise="'brokerd groups list' prints those that you may see")
     return UnknownGroupError(f"there is no group '{group_id}': {hint}")

@@ -1,13 +1,15 @@
-"""Output of the commands: tables, sizes, JSON. Makes no decisions."""
+"""Output of the commands: for people lines with tables, sizes and times; for programs JSON."""
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+NONE = "-"  # in a table: not known, or there is none
 _DURATIONS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 _MS_PER_S = 1_000
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -52,7 +54,7 @@ def duration_text(duration_ms: int) -> str:
 def time_text(timestamp_ms: int) -> str:
     """A time of ms since 1970 for people, to the second; "-" if it is not known (-1)."""
     if timestamp_ms < 0:
-        return "-"
+        return NONE
     try:
         moment = datetime.datetime.fromtimestamp(timestamp_ms // _MS_PER_S, datetime.UTC)
     except (ValueError, OverflowError, OSError):
@@ -60,9 +62,28 @@ def time_text(timestamp_ms: int) -> str:
     return moment.isoformat(sep=" ").replace("+00:00", "Z")
 
 
-def print_json(value: Any) -> None:
-    """Prints a JSON document for programs."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+def known(value: int) -> int | None:
+    """The number in a document: None for -1, which the wire has where a number is not known."""
+    return None if value < 0 else value
+
+
+def dashed(value: int) -> object:
+    """The number in a table: "-" if it is not known (-1)."""
+    return NONE if value < 0 else value
+
+
+def topic_text(name: str, topic_id: bytes) -> str:
+    """A topic's name, or its id if the name is not known."""
+    return name or f"(id {topic_id.hex()})"
+
+
+def show(args: argparse.Namespace, document: Any, lines: Iterable[str]) -> None:
+    """Prints the result of a command: the document with --json, else the lines."""
+    if args.json:
+        print(json.dumps(document, indent=2, ensure_ascii=False))
+        return
+    for line in lines:
+        print(line)
 
 
 def note(text: str) -> None:

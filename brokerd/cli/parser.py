@@ -1,6 +1,5 @@
-"""Argument parsing for every command: strict, with one sentence per mistake that suggests the nearest valid name.
-
-Knows no command and imports nothing heavy.
+"""Parses command lines strictly: one sentence for each mistake, with the nearest valid name. What every command asks of its
+arguments is here too: client settings, NAME=VALUE pairs, ranges. Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -10,29 +9,32 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from brokerd.cli.command_config import read_command_config
+from brokerd.cli.commands import BOOTSTRAP_SERVER_VARIABLE, COMMANDS, Command, OneOf
 from brokerd.config.client import DEFAULT_PORT, ClientConfig
 from brokerd.config.settings import from_mapping, whole_number
 from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError
 
+if TYPE_CHECKING:
+    from brokerd.client.blocking import BlockingClient
+
 C = TypeVar("C", bound=ClientConfig)
 T = TypeVar("T")
 
-BOOTSTRAP_SERVER_VARIABLE = "BROKERD_BOOTSTRAP_SERVER"
-# A person waits at a terminal: Kafka's minute of silence is too long.
-API_TIMEOUT_MS = 10_000
+API_TIMEOUT_MS = 10_000  # a person waits at a terminal: Kafka's minute of silence is too long
 _PATHS = ("command_config", "file", "settings")  # arguments that are paths, or may hold some
 _VALUE_WITH_MINUS = re.compile(r"-[0-9]+[a-z]*$")  # -1000, -10m: values, not options
+_EXAMPLES = """\
+a broker, a topic, a record and back, in two terminals:
+  brokerd start
+  brokerd topics create events --partitions 4
+  echo 'hello' | brokerd produce events
+  brokerd consume events --from-beginning
 
-
-class Subparsers(Protocol):
-    """The registry of commands (argparse's own type is private)."""
-
-    def add_parser(self, name: str, **kwargs: Any) -> CommandParser:
-        """A parser for the command `name`."""
+'brokerd COMMAND --help' describes each one.
+"""
 
 
 class UsageError(Exception):
@@ -43,8 +45,7 @@ class CommandParser(argparse.ArgumentParser):
     """An ArgumentParser without abbreviations whose errors are one sentence, raised as UsageError."""
 
     def __init__(self, **kwargs: Any) -> None:
-        kwargs.setdefault("formatter_class", _HelpFormatter)
-        super().__init__(allow_abbrev=False, **kwargs)
+        super().__init__(allow_abbrev=False, formatter_class=_HelpFormatter, **kwargs)
         self.register("type", int, whole_number)
         self._arguments: list[str] = []  # as given
         self._negative_number_matcher = _VALUE_WITH_MINUS  # argparse's own, which in older versions knows no units
@@ -75,7 +76,7 @@ class CommandParser(argparse.ArgumentParser):
             return f"unexpected argument '{argument}'"
         name = argument.split("=", 1)[0]
         if self._subparsers is not None:
-            return f"option '{name}' stands before the command: write it behind"
+            return f"option '{name}' must come after the command"
         options = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
         return f"unknown option '{name}': {did_you_mean(name, options)}"
 
@@ -87,60 +88,69 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=32, width=min(110, os.get_terminal_size().columns if os.isatty(1) else 110))
 
 
-def add_verbs(parser: CommandParser) -> Subparsers:
-    """The verbs of a noun, such as `create` of `topics`; a command line must have one of them (`args.verb`)."""
-    return parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", required=True)
+def command_parser() -> CommandParser:
+    """The parser of all commands."""
+    from brokerd import __version__
+
+    parser = CommandParser(
+        prog="brokerd",
+        description="An ordered, durable log for PySpark: the broker, and tools to inspect it.",
+        epilog=_EXAMPLES,
+    )
+    parser.add_argument("--version", action="version", version=f"brokerd {__version__}")
+    _add(parser, tuple(COMMANDS.values()), "command")
+    return parser
 
 
-def add_client_options(parser: argparse.ArgumentParser, settings: str = "client settings") -> None:
-    """Adds the options of every command that connects to a broker."""
-    parser.add_argument(
-        "-b",
-        "--bootstrap-server",
-        metavar="HOST:PORT",
-        default=os.environ.get(BOOTSTRAP_SERVER_VARIABLE) or f"127.0.0.1:{DEFAULT_PORT}",
-        help=f"the broker (default: ${BOOTSTRAP_SERVER_VARIABLE}, otherwise 127.0.0.1:{DEFAULT_PORT})",
-    )
-    parser.add_argument(
-        "-X",
-        dest="settings",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help=f"{settings} by Kafka's names, such as -X default.api.timeout.ms=5000; may be repeated",
-    )
-    parser.add_argument(
-        "--command-config",
-        metavar="FILE",
-        help="file with client settings such as TLS and auth.token, one NAME=VALUE per line",
-    )
+def _add(parser: CommandParser, commands: Sequence[Command], kind: str) -> None:
+    """Adds the commands, or the verbs of one."""
+    subparsers = parser.add_subparsers(dest=kind, metavar=kind.upper(), title=f"{kind}s", required=True)
+    for command in commands:
+        description = command.description or f"{command.summary[0].upper()}{command.summary[1:]}."
+        below = subparsers.add_parser(command.name, help=command.summary, description=description, epilog=command.epilog)
+        if command.verbs:
+            _add(below, command.verbs, "verb")
+            continue
+        below.set_defaults(run=command.run, prog=below.prog)
+        for argument in command.arguments:
+            if isinstance(argument, OneOf):
+                group = below.add_mutually_exclusive_group(required=argument.is_required)
+                for option in argument.options:
+                    group.add_argument(*option.flags, **option.settings)
+            else:
+                below.add_argument(*argument.flags, **argument.settings)
 
 
-def add_topic_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of commands about any number of topics; topic_lookup.py finds them."""
-    parser.add_argument("topics", metavar="TOPIC", nargs="*", help="topics")
-    parser.add_argument(
-        "--pattern",
-        metavar="REGEX",
-        action="append",
-        default=[],
-        help="also the topics in whose name this regular expression is found; may be repeated",
-    )
-    parser.add_argument(
-        "-p", "--partition", type=int, action="append", metavar="N", help="only this partition; may be repeated (default: all)"
-    )
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a command line. Raises UsageError; SystemExit after --help and --version."""
+    args = command_parser().parse_args(arguments)
+    if hasattr(args, "bootstrap_server"):
+        args.bootstrap_server = args.bootstrap_server or os.environ.get(BOOTSTRAP_SERVER_VARIABLE) or f"127.0.0.1:{DEFAULT_PORT}"
+        _check_texts(args)
+    return args
+
+
+def _check_texts(args: argparse.Namespace) -> None:
+    """Raises UsageError for words that are bytes and no text, which a request cannot carry. Paths may be any bytes."""
+    for name, value in vars(args).items():
+        for word in value if isinstance(value, list) else [value]:
+            if isinstance(word, str) and name not in _PATHS and word != os.fsencode(word).decode(errors="replace"):
+                raise usage_error(args, f"{os.fsencode(word)!r} is not UTF-8 text")
+
+
+def connect(args: argparse.Namespace, config: ClientConfig | None = None) -> BlockingClient:
+    """A client with short timeouts, for the first contact with the broker: a user who mistyped an address wants to know soon, while
+    a reader or writer that has been connected rides out a broker's restart. Raises UsageError."""
+    from brokerd.client.blocking import BlockingClient
+
+    config = config or client_config(args, ClientConfig)
+    shared = {field.name: getattr(config, field.name) for field in fields(ClientConfig)}
+    return BlockingClient(ClientConfig(**{**shared, "api_timeout_ms": min(config.api_timeout_ms, API_TIMEOUT_MS)}))
 
 
 def client_config(args: argparse.Namespace, kind: type[C], defaults: Mapping[str, object] | None = None) -> C:
     """The settings of a command: `defaults` of the command < --command-config < -X < --bootstrap-server. Raises UsageError."""
     return checked(args, lambda: from_mapping(kind, client_settings(args, defaults), where=where(args)))
-
-
-def hasty(config: ClientConfig) -> ClientConfig:
-    """`config` with short timeouts, for the first contact with the broker: a user who mistyped an address wants to know soon,
-    while a reader or writer that has been connected rides out a broker's restart."""
-    shared = {field.name: getattr(config, field.name) for field in fields(ClientConfig)}
-    return ClientConfig(**{**shared, "api_timeout_ms": min(config.api_timeout_ms, API_TIMEOUT_MS)})
 
 
 def where(args: argparse.Namespace) -> str:
@@ -151,11 +161,36 @@ def where(args: argparse.Namespace) -> str:
 def client_settings(args: argparse.Namespace, defaults: Mapping[str, object] | None = None) -> dict[str, object]:
     """As `client_config`, by name and unchecked. Raises UsageError."""
     path = args.command_config
-    from_file = checked(args, lambda: read_command_config(path)) if path is not None else {}
+    from_file = checked(args, lambda: _read_command_config(path)) if path is not None else {}
     given = {**from_file, **pairs(args, "-X", args.settings)}
     if "bootstrap.servers" in given:
         raise usage_error(args, "give bootstrap.servers by --bootstrap-server")
     return {**(defaults or {}), **given, "bootstrap.servers": args.bootstrap_server}
+
+
+def _read_command_config(path: str) -> dict[str, str]:
+    """The file of --command-config: settings by name, one NAME=VALUE per line; # starts a comment. Raises ConfigError with file and
+    line; no error includes a value, which may be a secret."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except OSError as error:
+        raise ConfigError(f"cannot read --command-config {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"--command-config {path} is not UTF-8 text") from None
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        line = line.strip()
+        if not line or line.startswith(("#", "!")):
+            continue
+        name, equals, value = line.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            raise ConfigError(f"--command-config {path}, line {number}: not of the form NAME=VALUE")
+        if name in found:
+            raise ConfigError(f"--command-config {path}, line {number}: {name} is given twice")
+        found[name] = value.strip()
+    return found
 
 
 def checked(args: argparse.Namespace, make: Callable[[], T]) -> T:
@@ -166,30 +201,20 @@ def checked(args: argparse.Namespace, make: Callable[[], T]) -> T:
         raise usage_error(args, error.message) from None
 
 
-def pairs(args: argparse.Namespace, option: str, given: Sequence[str], *, what: str = "NAME=VALUE") -> dict[str, str]:
+def pairs(args: argparse.Namespace, option: str, given: Sequence[str]) -> dict[str, str]:
     """Entries such as "a=b" as a mapping; the last entry of a name wins. Raises UsageError."""
-    return dict(pair_list(args, option, given, what=what))
+    return dict(pair_list(args, option, given))
 
 
-def pair_list(args: argparse.Namespace, option: str, given: Sequence[str], *, what: str = "NAME=VALUE") -> list[tuple[str, str]]:
+def pair_list(args: argparse.Namespace, option: str, given: Sequence[str]) -> list[tuple[str, str]]:
     """As `pairs`, but keeps every entry of a repeated name. Raises UsageError."""
     found = []
     for entry in given:
         name, equals, value = entry.partition("=")
         if not equals or not name:
-            raise usage_error(args, f"{option} takes {what}, not '{entry}'")
+            raise usage_error(args, f"{option} takes NAME=VALUE, not '{entry}'")
         found.append((name, value))
     return found
-
-
-def check_texts(args: argparse.Namespace) -> None:
-    """Raises UsageError for words that are bytes and no text, if the command may send them to a broker. Paths may be any bytes."""
-    if not hasattr(args, "bootstrap_server"):
-        return
-    for name, value in vars(args).items():
-        for word in value if isinstance(value, list) else [value]:
-            if isinstance(word, str) and name not in _PATHS and word != os.fsencode(word).decode(errors="replace"):
-                raise usage_error(args, f"{os.fsencode(word)!r} is not UTF-8 text")
 
 
 def check_range(args: argparse.Namespace, option: str, value: int | None, *, maximum: int) -> None:
@@ -202,5 +227,4 @@ def check_range(args: argparse.Namespace, option: str, value: int | None, *, max
 
 def usage_error(args: argparse.Namespace, message: str) -> UsageError:
     """The error for a mistake in the command line that argparse cannot detect."""
-    prog = " ".join(word for word in ("brokerd", args.command, getattr(args, "verb", None)) if word)
-    return UsageError(f"{prog}: {message} (see '{prog} --help')")
+    return UsageError(f"{args.prog}: {message} (see '{args.prog} --help')")

@@ -1,6 +1,4 @@
-"""`brokerd produce`: writes lines to a topic, as kcat -P does. lines.py and json_records.py convert lines to columns; the
-producer sends them.
-"""
+"""`brokerd produce`: writes lines to a topic, as kcat -P does. record_lines.py turns lines into columns."""
 
 from __future__ import annotations
 
@@ -9,78 +7,25 @@ import contextlib
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+
+from brokerd.allocator import keep_freed_memory
 from brokerd.cli.output import note
-from brokerd.cli.parser import (
-    Subparsers,
-    add_client_options,
-    checked,
-    client_settings,
-    hasty,
-    pair_list,
-    usage_error,
-    where,
-)
+from brokerd.cli.parser import checked, client_settings, connect, pair_list, usage_error, where
+from brokerd.cli.record_lines import LineSplitter, records_from_json, records_from_lines, unescaped
+from brokerd.cli.topic_lookup import check_partition, find_topic
+from brokerd.client.metadata import TopicInfo
+from brokerd.clock import SystemClock
 from brokerd.config.client import ProducerConfig, producer_config
 from brokerd.errors import BrokerdError, ConfigError, counted
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from brokerd.client.metadata import TopicInfo
-    from brokerd.producer.futures import BatchFuture
-    from brokerd.producer.producer import Producer
+from brokerd.producer.futures import BatchFuture
+from brokerd.producer.producer import Producer
 
 _READ_BYTES = 1_048_576
 _CHUNK_LINES = 1_000  # the unit that a failure reports
-_EPILOG = """\
-Lines are sent as they arrive. The command ends when all of them are acknowledged, or fails with the first that is not; it then
-says which input lines are affected and how many records were written.
-
-examples:
-  echo 'hello' | brokerd produce events
-  brokerd consume events --exit --json | brokerd produce copy --json --keep-partitions
-  brokerd produce events -K '\\t' --file keyed.tsv -X compression.type=zstd
-  brokerd produce events --header source=test --partition 0 < lines.txt
-  brokerd produce events --file day.tsv --transactional-id day-import
-"""
-
-
-def add_parser(subparsers: Subparsers) -> None:
-    """Declares the command."""
-    parser = subparsers.add_parser(
-        "produce",
-        help="write lines from standard input or a file to a topic",
-        description="Writes lines from standard input or a file to a topic, one record each.",
-        epilog=_EPILOG,
-    )
-    parser.add_argument("topic", metavar="TOPIC", help="the topic")
-    parser.add_argument("--file", metavar="FILE", default="-", help="read lines from here (default: - = standard input)")
-    parser.add_argument(
-        "-K", "--key-separator", metavar="TEXT", help="the part of a line before TEXT is the key; a line without TEXT has none"
-    )
-    parser.add_argument(
-        "-H", "--header", metavar="NAME=VALUE", action="append", default=[], help="a header of every record; may be repeated"
-    )
-    parser.add_argument("-p", "--partition", type=int, metavar="N", help="write to this partition (default: by the key's hash)")
-    parser.add_argument("-D", "--delimiter", metavar="TEXT", default="\\n", help="the text that ends a record (default: \\n)")
-    parser.add_argument("-Z", "--null", metavar="TEXT", help="a key or value of exactly TEXT is null; a null value is a tombstone")
-    parser.add_argument(
-        "-J",
-        "--json",
-        action="store_true",
-        help="each line is a JSON object as 'consume --json' prints it: key, value, headers, timestamp",
-    )
-    parser.add_argument("--keep-partitions", action="store_true", help="with --json: keep the partition that each record names")
-    parser.add_argument("--acks", choices=("all", "1", "0"), help="when a record counts as written (default: all, flushed to disk)")
-    parser.add_argument(
-        "--transactional-id",
-        metavar="ID",
-        help="write all lines in one transaction of this id: readers of committed records see all of them at the end, or none",
-    )
-    parser.add_argument("-q", "--quiet", action="store_true", help="no summary on standard error")
-    add_client_options(parser, "producer settings")
 
 
 class _Chunk(NamedTuple):
@@ -105,16 +50,13 @@ class _FailedError(Exception):
 _ToChunk = Callable[[int, Sequence[bytes]], _Chunk]
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Writes until the input ends. Raises BrokerdError, UsageError."""
-    from brokerd.cli.topic_lookup import check_partition, find_topic
-    from brokerd.client.blocking import BlockingClient
-
     given = {"acks": args.acks, "transactional.id": args.transactional_id}
     settings = client_settings(args, {name: value for name, value in given.items() if value is not None})
     config = checked(args, lambda: producer_config(settings, where=where(args)))
     _check_options(args)
-    with BlockingClient(hasty(config)) as client:
+    with connect(args, config) as client:
         topic = find_topic(client, args.topic)
     if args.partition is not None:
         check_partition(topic, args.partition)
@@ -123,7 +65,6 @@ def run(args: argparse.Namespace) -> int:
         record_count = _send(args, config, _chunks(args, source, to_chunk))
     if not args.quiet:
         note(f"{counted(record_count, 'record')} written to topic '{args.topic}'")
-    return 0
 
 
 def _check_options(args: argparse.Namespace) -> None:
@@ -140,9 +81,6 @@ def _check_options(args: argparse.Namespace) -> None:
 
 def _line_format(args: argparse.Namespace) -> _ToChunk:
     """The conversion of lines to records that the options ask for."""
-    from brokerd.cli.lines import records_from_lines, unescaped
-    from brokerd.clock import SystemClock
-
     clock = SystemClock()
     key_separator = unescaped(args.key_separator).encode() if args.key_separator is not None else None
     null_marker = args.null.encode() if args.null is not None else None
@@ -160,9 +98,6 @@ def _line_format(args: argparse.Namespace) -> _ToChunk:
 
 def _json_format(args: argparse.Namespace, topic: TopicInfo) -> _ToChunk:
     """The conversion of JSON lines to records that the options ask for."""
-    from brokerd.cli.json_records import records_from_json
-    from brokerd.clock import SystemClock
-
     clock = SystemClock()
     headers = pair_list(args, "--header", args.header)
     partition_count = topic.partition_count if args.keep_partitions else None
@@ -179,9 +114,6 @@ def _json_format(args: argparse.Namespace, topic: TopicInfo) -> _ToChunk:
 def _send(args: argparse.Namespace, config: ProducerConfig, chunks: Iterator[_Chunk]) -> int:
     """Sends all chunks and waits until they are acknowledged, in a transaction if there is a transactional.id; returns the number
     of records. Raises BrokerdError for the first failure."""
-    from brokerd.allocator import keep_freed_memory
-    from brokerd.producer.producer import Producer
-
     keep_freed_memory()
     is_transaction = bool(config.transactional_id)
     with Producer(config) as producer, producer.transaction() if is_transaction else contextlib.nullcontext():
@@ -202,8 +134,6 @@ def _send(args: argparse.Namespace, config: ProducerConfig, chunks: Iterator[_Ch
 
 def _send_chunks(topic: str, producer: Producer, chunks: Iterator[_Chunk]) -> None:
     """Raises _FailedError for the first chunk that fails, in input order, and whatever reading raises."""
-    import numpy as np
-
     sent: deque[tuple[_Chunk, BatchFuture]] = deque()
     for chunk in chunks:
         if chunk.arrow_batch.num_rows:
@@ -236,8 +166,6 @@ def _check(chunk: _Chunk, future: BatchFuture) -> None:
 
 def _chunks(args: argparse.Namespace, source: BinaryIO, to_chunk: _ToChunk) -> Iterator[_Chunk]:
     """The input as columns, some lines at a time. A terminal or a pipe yields what it has, so no line waits for others."""
-    from brokerd.cli.lines import LineSplitter, unescaped
-
     splitter = LineSplitter(unescaped(args.delimiter).encode())
     line = 1
     while True:

@@ -11,20 +11,17 @@ import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
+from brokerd.allocator import keep_freed_memory
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.environment import ignored_variables
 from brokerd.config.load import load_broker_config
 from brokerd.errors import BrokerdError, ConfigError
+from brokerd.server.daemon import Daemon
 from brokerd.server.logs import set_up_logging
 from brokerd.server.stopping import StopOverdueError, overdue, within
 from brokerd.server.systemd import READY, STOPPING, notify
-
-if TYPE_CHECKING:
-    from brokerd.server.daemon import Daemon
-
-    SubParsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - argparse has no public name for it
 
 logger = logging.getLogger(__name__)
 
@@ -33,39 +30,6 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 _LAST_WORDS_S = 0.1  # for a stopped server to report its end
 _WATCHDOG_MS = 200  # past the deadline that a stop normally meets by itself
-
-_DESCRIPTION = """\
-Runs a broker in the foreground until SIGTERM or SIGINT (Ctrl-C), then finishes requests in progress and exits with 0.
-SIGHUP makes it reload its certificates and its auth file.
-Works without any options: data in ./brokerd-data, on 127.0.0.1:9192. Once it serves, it prints the line
-"brokerd ready on HOST:PORT" on standard output; messages go to standard error.
-"""
-_EPILOG = """\
-settings are read in this order, and the last one wins: defaults, the --config file, the environment
-(BROKERD_LOG_SEGMENT_BYTES for log.segment.bytes), these options. 'brokerd config --sample' lists them all.
-exit codes: 0 stopped cleanly, 1 could not start or failed, 2 wrong option or setting.
-"""
-
-
-def add_parser(subparsers: SubParsers) -> None:
-    """Registers the command."""
-    parser = subparsers.add_parser(
-        "start",
-        help="run a broker",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--config", metavar="FILE", help="TOML file with settings")
-    parser.add_argument(
-        "--data-dir", metavar="DIR", help="directory of all data, created if missing (data.dir; default ./brokerd-data)"
-    )
-    parser.add_argument("--host", help="address to listen on (host; default 127.0.0.1)")
-    parser.add_argument("--port", help="port to listen on, 0 picks a free one (port; default 9192)")
-    parser.add_argument(
-        "--set", metavar="NAME=VALUE", action="append", default=[], dest="settings", help="any setting; may be repeated"
-    )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -97,9 +61,6 @@ def _flags(args: argparse.Namespace) -> dict[str, str]:
 
 
 async def _serve(config: BrokerConfig) -> None:
-    from brokerd.allocator import keep_freed_memory
-    from brokerd.server.daemon import Daemon  # brings gRPC, which `brokerd start --help` does not need
-
     keep_freed_memory()
     loop = asyncio.get_running_loop()
     stop_requested = asyncio.Event()
@@ -122,7 +83,7 @@ async def _serve(config: BrokerConfig) -> None:
     # SIGHUP would end the process by default. Before the broker serves there is nothing to reload.
     loop.add_signal_handler(signal.SIGHUP, lambda: None)
     await daemon.start()
-    _leave_what_stays_to_itself()
+    _freeze_collector()
     loop.add_signal_handler(signal.SIGHUP, request_reload)
     with contextlib.suppress(OSError):  # standard output has no reader any more: no reason to stop
         print(f"brokerd ready on {config.host}:{daemon.port}", flush=True)
@@ -143,9 +104,9 @@ async def _serve(config: BrokerConfig) -> None:
         raise BrokerdError("gRPC ended its server; the log above says why")
 
 
-def _leave_what_stays_to_itself() -> None:
-    """Has the garbage collector look no more at what there is now: code, settings, partitions. A full collection holds the event
-    loop, and would take 60 ms for an idle broker, longer with each partition.
+def _freeze_collector() -> None:
+    """Exempts all present objects (code, settings, partitions) from garbage collection. A full collection holds the event loop,
+    60 ms for an idle broker, longer with each partition.
     """
     gc.collect()
     gc.freeze()

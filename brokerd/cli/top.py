@@ -1,6 +1,4 @@
-"""`brokerd top`: topics, groups and transactions of a broker, again and again. top_watch.py asks, top_model.py computes,
-top_view.py draws.
-"""
+"""`brokerd top`: topics, groups and transactions of a broker, sampled again and again. top_model.py computes, top_view.py draws."""
 
 from __future__ import annotations
 
@@ -12,72 +10,36 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import FrameType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from brokerd.cli.parser import Subparsers, add_client_options, client_config, hasty, usage_error
+from brokerd.cli.parser import client_config, connect, usage_error
+from brokerd.cli.top_model import Look, Screen, Tables, document, tables_of
+from brokerd.client.blocking import BlockingClient
+from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ClientConfig
-from brokerd.errors import ConfigError
+from brokerd.errors import BrokerdError, ConfigError, UnknownGroupError, WireError
 
-if TYPE_CHECKING:
-    from brokerd.cli.top_model import Screen
-    from brokerd.cli.top_watch import Watch
-
-_INTERVAL_MS = 2_000
+GROUPS_MAX = 50  # each costs a call
 _INTERVAL_MIN_MS = 100
 _INTERVAL_MAX_MS = 3_600_000
 _API_TIMEOUT_MS = 3_000  # a screen that says "unreachable" late is worth little
-_EPILOG = """\
-Topics stand in the order of their rate, groups in that of their lag, transactions in that of their age. OFFSETS/S and BYTES/S
-are what was written between two looks; markers of transactions take some offsets. BYTES/S takes a wide terminal, and is unknown
-where old records were deleted meanwhile. HELD BACK are offsets that readers of committed records do not see yet; TO READ and
-BEHIND are a group's lag in bytes and in time. Groups beyond the 50 that committed last are counted and not shown. A broker
-that is down is shown as unreachable, and asked again. Ctrl-C ends it.
-
-The view needs rich: pip install rich. --json does not: it prints one line for each look.
-
-examples:
-  brokerd top
-  brokerd top --interval-ms 500 --bootstrap-server broker.example:9192
-  brokerd top --once
-  brokerd top --json --once
-"""
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Declares the command."""
-    parser = subparsers.add_parser(
-        "top",
-        help="watch topics, rates, groups with their lag, and transactions",
-        description="Shows topics with their rates, groups with their lag, and open transactions, and goes on until interrupted.",
-        epilog=_EPILOG,
-    )
-    parser.add_argument(
-        "--interval-ms", type=int, metavar="MS", default=_INTERVAL_MS, help=f"time between two looks (default: {_INTERVAL_MS})"
-    )
-    parser.add_argument("--once", action="store_true", help="look twice, for the rates, print that and end")
-    parser.add_argument("--json", action="store_true", help="print one JSON object per line for each look")
-    add_client_options(parser)
-
-
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Watches until interrupted. Raises BrokerdError, UsageError."""
-    from brokerd.cli.top_watch import Watch, look
-    from brokerd.client.blocking import BlockingClient
-    from brokerd.clock import SystemClock
-
     if not _INTERVAL_MIN_MS <= args.interval_ms <= _INTERVAL_MAX_MS:
         raise usage_error(args, f"--interval-ms must be between {_INTERVAL_MIN_MS} and {_INTERVAL_MAX_MS}, not {args.interval_ms}")
     if not (args.once or args.json or sys.stdout.isatty()):
         raise usage_error(args, "standard output is no terminal: give --once or --json")
     if not args.json:
         _require_rich()
-    config = hasty(client_config(args, ClientConfig))
+    config = client_config(args, ClientConfig)
     config = replace(config, api_timeout_ms=min(config.api_timeout_ms, _API_TIMEOUT_MS))
     clock = SystemClock()
-    with BlockingClient(config) as client, _quiet_client(), _Pause() as pause:
+    with connect(args, config) as client, _quiet_client(), _Pause() as pause:
         watch = Watch(lambda: look(client, clock), clock)
         if args.once:
             client.server_info()  # a broker that is down is an error here
@@ -86,7 +48,6 @@ def run(args: argparse.Namespace) -> int:
             _print_lines(args, watch, pause)
         else:
             _show(args, watch, pause)
-    return 0
 
 
 def _show_once(args: argparse.Namespace, watch: Watch, pause: _Pause) -> None:
@@ -133,8 +94,6 @@ def _show(args: argparse.Namespace, watch: Watch, pause: _Pause) -> None:
 
 
 def _print_json(screen: Screen) -> None:
-    from brokerd.cli.top_model import document
-
     print(json.dumps(document(screen), ensure_ascii=False), flush=True)
 
 
@@ -143,6 +102,56 @@ def _require_rich() -> None:
         import rich  # noqa: F401
     except ImportError:
         raise ConfigError("the view needs rich: pip install rich, or use --json") from None
+
+
+def look(client: BlockingClient, clock: Clock) -> Look:
+    """Asks for everything that is shown. Raises BrokerdError."""
+    server = client.server_info()
+    topics = tuple(one for one in client.describe_topics().values() if not isinstance(one, WireError))
+    listed = sorted(client.list_groups(), key=lambda one: -one.commit_timestamp)
+    groups = []
+    for listing in listed[:GROUPS_MAX]:
+        try:
+            groups.append(client.describe_group(listing.group_id))
+        except UnknownGroupError:
+            continue  # deleted since it was listed
+    transactions = tuple(one for one in client.list_transactions() if one.state != "empty")
+    return Look(
+        monotonic_ms=clock.monotonic_ms(),
+        wall_ms=clock.wall_ms(),
+        version=server.software_version,
+        cluster_id=server.cluster_id,
+        topics=topics,
+        groups=tuple(groups),
+        group_count=len(listed),
+        transactions=transactions,
+    )
+
+
+class Watch:
+    """Turns looks into screens."""
+
+    def __init__(self, take: Callable[[], Look], clock: Clock) -> None:
+        self._take = take
+        self._clock = clock
+        self._before: Look | None = None
+        self._tables: Tables | None = None
+        self._unreachable_since_ms: int | None = None
+
+    def next_screen(self) -> Screen:
+        """Looks once. A broker that does not answer as it should is unreachable since its first failure; its last answer stays, and
+        rates begin again."""
+        began_ms = self._clock.wall_ms()
+        try:
+            now = self._take()
+        except BrokerdError as error:
+            self._before = None
+            if self._unreachable_since_ms is None:
+                self._unreachable_since_ms = began_ms
+            return Screen(self._tables, self._clock.wall_ms(), self._unreachable_since_ms, error.message)
+        self._tables = tables_of(self._before, now)
+        self._before, self._unreachable_since_ms = now, None
+        return Screen(self._tables, self._clock.wall_ms())
 
 
 class _Pause:

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from rich.cells import cell_len
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from brokerd.cli.output import duration_text, size_text, time_text
+from brokerd.cli.output import NONE, duration_text, size_text, time_text
 from brokerd.cli.top_model import GroupRow, Screen, TopicRow, TransactionRow
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-_NONE = "-"
 _LINES_OF_A_TABLE = 3  # title, headings, and an empty line behind it
 _GAP = 2
 _TEXT_MAX_WIDTH = 24  # of a column of text that is not the first
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """A column of a table and the characters that it takes at least; those of a higher `rank` go first where there is no room."""
 
     heading: str
@@ -32,29 +28,29 @@ class Column(NamedTuple):
     is_text: bool = False
 
 
-_TOPICS: Sequence[Column] = (
-    Column("TOPIC", lambda row: row.topic + (f" ({row.unhealthy} not healthy)" if row.unhealthy else ""), 12, 0, is_text=True),
-    Column("PARTITIONS", lambda row: str(row.partitions), 10, 4),
-    Column("OFFSETS", lambda row: str(row.offsets), 10, 2),
-    Column("OFFSETS/S", lambda row: rate_text(row.offsets_per_s), 9, 1),
-    Column("BYTES/S", lambda row: _NONE if row.bytes_per_s is None else size_text(round(row.bytes_per_s)), 10, 6),
-    Column("SIZE", lambda row: size_text(row.size_bytes), 10, 3),
-    Column("HELD BACK", lambda row: str(row.held_back), 9, 5),
+_TOPICS: Sequence[TableColumn] = (
+    TableColumn("TOPIC", lambda row: row.topic + (f" ({row.unhealthy} not healthy)" if row.unhealthy else ""), 12, 0, is_text=True),
+    TableColumn("PARTITIONS", lambda row: str(row.partitions), 10, 4),
+    TableColumn("OFFSETS", lambda row: str(row.offsets), 10, 2),
+    TableColumn("OFFSETS/S", lambda row: rate_text(row.offsets_per_s), 9, 1),
+    TableColumn("BYTES/S", lambda row: NONE if row.bytes_per_s is None else size_text(round(row.bytes_per_s)), 10, 6),
+    TableColumn("SIZE", lambda row: size_text(row.size_bytes), 10, 3),
+    TableColumn("HELD BACK", lambda row: str(row.held_back), 9, 5),
 )
-_GROUPS: Sequence[Column] = (
-    Column("GROUP", lambda row: row.group_id, 12, 0, is_text=True),
-    Column("PARTITIONS", lambda row: str(row.partitions), 10, 5),
-    Column("LAG", lambda row: _known(row.lag, str), 10, 1),
-    Column("TO READ", lambda row: _known(row.lag_bytes, size_text), 10, 4),
-    Column("BEHIND", lambda row: _known(row.lag_ms, duration_text), 10, 2),
-    Column("OFFSETS/S", lambda row: rate_text(row.offsets_per_s), 9, 3),
+_GROUPS: Sequence[TableColumn] = (
+    TableColumn("GROUP", lambda row: row.group_id, 12, 0, is_text=True),
+    TableColumn("PARTITIONS", lambda row: str(row.partitions), 10, 5),
+    TableColumn("LAG", lambda row: _known(row.lag, str), 10, 1),
+    TableColumn("TO READ", lambda row: _known(row.lag_bytes, size_text), 10, 4),
+    TableColumn("BEHIND", lambda row: _known(row.lag_ms, duration_text), 10, 2),
+    TableColumn("OFFSETS/S", lambda row: rate_text(row.offsets_per_s), 9, 3),
 )
-_TRANSACTIONS: Sequence[Column] = (
-    Column("TRANSACTION", lambda row: row.transactional_id, 12, 0, is_text=True),
-    Column("STATE", lambda row: row.state, 8, 2, is_text=True),
-    Column("MEMBERS", lambda row: str(row.open_members), 7, 3),
-    Column("AGE", lambda row: _known(row.age_ms, duration_text), 10, 1),
-    Column("OWNER", lambda row: row.owner, 8, 4, is_text=True),
+_TRANSACTIONS: Sequence[TableColumn] = (
+    TableColumn("TRANSACTION", lambda row: row.transactional_id, 12, 0, is_text=True),
+    TableColumn("STATE", lambda row: row.state, 8, 2, is_text=True),
+    TableColumn("MEMBERS", lambda row: str(row.open_members), 7, 3),
+    TableColumn("AGE", lambda row: _known(row.age_ms, duration_text), 10, 1),
+    TableColumn("OWNER", lambda row: row.owner, 8, 4, is_text=True),
 )
 
 
@@ -91,7 +87,7 @@ def shares(wanted: Sequence[int], room: int) -> list[int]:
     return given
 
 
-def fitting(columns: Sequence[Column], width: int) -> list[Column]:
+def fitting(columns: Sequence[TableColumn], width: int) -> list[TableColumn]:
     """The columns that have room beside each other; the first one always."""
     kept = list(columns)
     while len(kept) > 1 and sum(one.min_width + _GAP for one in kept) > width:
@@ -102,7 +98,7 @@ def fitting(columns: Sequence[Column], width: int) -> list[Column]:
 def rate_text(per_s: float | None) -> str:
     """A rate for people: "-" if it is not known, with a decimal below ten."""
     if per_s is None:
-        return _NONE
+        return NONE
     return f"{per_s:.1f}" if 0 < per_s < 10 else f"{per_s:.0f}"
 
 
@@ -119,7 +115,7 @@ def _line(text: str, style: str) -> Text:
     return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
-def _table(columns: Sequence[Column], rows: Sequence[Any], width: int) -> Table:
+def _table(columns: Sequence[TableColumn], rows: Sequence[Any], width: int) -> Table:
     """The first column gets the room that the others leave: names are cut, numbers never."""
     cells = [[Text(one.cell(row)) for row in rows] for one in columns]
     widths = [max(map(cell_len, (one.heading, *map(str, texts)))) for one, texts in zip(columns, cells, strict=True)]
@@ -136,4 +132,4 @@ def _table(columns: Sequence[Column], rows: Sequence[Any], width: int) -> Table:
 
 
 def _known(value: int | None, text: Callable[[int], str]) -> str:
-    return _NONE if value is None else text(value)
+    return NONE if value is None else text(value)

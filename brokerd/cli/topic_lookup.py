@@ -1,4 +1,4 @@
-"""Finds topics by the names people type, or by patterns: an unknown name is answered with the nearest one that exists."""
+"""Finds topics by the names that people type, or by patterns. The error for an unknown name suggests the nearest one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from brokerd.cli.parser import usage_error
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.metadata import TopicInfo
 from brokerd.config.suggestions import did_you_mean
-from brokerd.errors import ConfigError, UnknownTopicOrPartitionError, WireError
+from brokerd.errors import UnknownTopicOrPartitionError, WireError
 from brokerd.ids import TopicIdPartition, topic_name_problem
 
 
 def topic_patterns(args: argparse.Namespace) -> list[re.Pattern[str]]:
-    """The patterns of --pattern; the command must have some, or topics by name. Raises ConfigError, UsageError."""
+    """The patterns of --pattern; the command must have some, or topics by name. Raises UsageError."""
     if not args.topics and not args.pattern:
         raise usage_error(args, "name a TOPIC, or give a --pattern")
     patterns = []
@@ -23,7 +23,7 @@ def topic_patterns(args: argparse.Namespace) -> list[re.Pattern[str]]:
         try:
             patterns.append(re.compile(text))
         except (re.error, OverflowError, RecursionError) as error:
-            raise ConfigError(f"--pattern '{text:.200}' is not a regular expression: {error}") from None
+            raise usage_error(args, f"--pattern '{text:.200}' is not a regular expression: {error}") from None
     return patterns
 
 

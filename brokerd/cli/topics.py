@@ -1,243 +1,260 @@
-"""`brokerd topics`: create, list, describe, alter, trim, delete. topics_report.py prints descriptions, topics_trim.py trims."""
+"""`brokerd topics`: create, list, describe, alter, trim, delete."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
-from brokerd.cli.parser import Subparsers, add_client_options, add_verbs, check_range, client_config, hasty, pairs, usage_error
-from brokerd.cli.topics_trim import add_trim, before_of, trim
+from brokerd.cli.output import show, size_text, table
+from brokerd.cli.parser import check_range, checked, client_config, connect, pairs, usage_error
+from brokerd.cli.topic_lookup import find_topic, named_partitions, with_nearest_name
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.consumer.bounds import Bound, LogBounds, log_bounds, offset_of, offsets_at, parse_bound
+from brokerd.client.consumer.offsets import READ_COMMITTED, READ_UNCOMMITTED, LastRecords, OffsetSpec
+from brokerd.client.topics import NewTopic, TopicDescription
+from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.config.settings import INT32_MAX
 from brokerd.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError, counted
 
-if TYPE_CHECKING:
-    from brokerd.client.blocking import BlockingClient
 
-_CHANGES = ("create", "alter", "trim", "delete")
-
-
-def add_parser(subparsers: Subparsers) -> None:
-    """Declares the command."""
-    parser = subparsers.add_parser(
-        "topics",
-        help="create, list, describe, alter, trim and delete topics",
-        description="Topics: create, list, describe, alter, trim and delete them.",
-        epilog="examples:\n"
-        "  brokerd topics create events --partitions 8 --config retention.ms=86400000\n"
-        "  brokerd topics describe events\n"
-        "  brokerd topics alter events --partitions 16 --config max.message.bytes=33554432\n"
-        "  brokerd topics trim events --before -7d --dry-run\n",
-    )
-    verbs = add_verbs(parser)
-    _add_create(verbs)
-    _add_list(verbs)
-    _add_describe(verbs)
-    _add_alter(verbs)
-    add_trim(verbs)
-    _add_delete(verbs)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Runs the requested verb. Raises BrokerdError, UsageError."""
-    from brokerd.client.blocking import BlockingClient
-
+def _connect_to_change(args: argparse.Namespace) -> BlockingClient:
+    """A client with the timeouts as given, since changing thousands of partitions may take long. One with short timeouts contacts
+    the broker first, so that a mistyped address shows soon. Raises BrokerdError, UsageError."""
     config = client_config(args, ClientConfig)
-    check_range(args, "--partitions", getattr(args, "partitions", None), maximum=INT32_MAX)
-    if args.verb == "trim":
-        before_of(args)  # mistakes in the command line come before any connection
-    with BlockingClient(config if args.verb in _CHANGES else hasty(config)) as client:
-        return _VERBS[args.verb](client, args)
-
-
-def _add_create(verbs: Subparsers) -> None:
-    parser = verbs.add_parser(
-        "create",
-        help="create a topic",
-        description="Creates a topic.",
-        epilog="examples:\n"
-        "  brokerd topics create events --partitions 8\n"
-        "  brokerd topics create audit --partitions 1 --config retention.ms=-1 --if-not-exists\n",
-    )
-    parser.add_argument("name", metavar="NAME", help="letters, digits, '.', '_' and '-', at most 249")
-    parser.add_argument(
-        "-p",
-        "--partitions",
-        type=int,
-        metavar="N",
-        help="number of partitions, the unit of order and of parallelism (default: the broker's num.partitions)",
-    )
-    _add_config(parser, "a topic setting, such as retention.ms=86400000; may be repeated")
-    parser.add_argument("--if-not-exists", action="store_true", help="succeed without doing anything if the topic exists")
-    parser.add_argument("--dry-run", action="store_true", help="check name, partitions and settings without creating the topic")
-    add_client_options(parser)
-
-
-def _create(client: BlockingClient, args: argparse.Namespace) -> int:
-    from brokerd.client.topics import NewTopic
-
-    new = NewTopic(args.name, args.partitions or 0, pairs(args, "--config", args.config))
-    _look_first(args)
-    result = client.create_topics([new], validate_only=args.dry_run)[args.name]
-    if isinstance(result, TopicAlreadyExistsError) and args.if_not_exists:
-        count = client.metadata([args.name]).topic(args.name).partition_count
-        print(f"topic '{args.name}' already exists with {counted(count, 'partition')}: nothing to do")
-        return 0
-    if isinstance(result, WireError):
-        raise result
-    if args.dry_run:
-        print(f"topic '{args.name}' can be created")
-        return 0
-    count = client.metadata([args.name]).topic(args.name).partition_count
-    print(f"created topic '{args.name}' with {counted(count, 'partition')}")
-    return 0
-
-
-def _add_list(verbs: Subparsers) -> None:
-    parser = verbs.add_parser(
-        "list", help="print the names of all topics", description="Prints the names of all topics, one per line."
-    )
-    parser.add_argument("-l", "--long", action="store_true", help="with partitions, offsets and size")
-    parser.add_argument("--json", action="store_true", help="names, or with --long descriptions, as JSON")
-    add_client_options(parser)
-
-
-def _list(client: BlockingClient, args: argparse.Namespace) -> int:
-    from brokerd.cli.topics_report import print_long, print_names
-
-    if args.long:
-        print_long(_found(client.describe_topics()), as_json=args.json)
-    else:
-        print_names(
-            sorted(name for name, topic in client.metadata(None).topics.items() if not topic.is_internal), as_json=args.json
-        )
-    return 0
-
-
-def _add_describe(verbs: Subparsers) -> None:
-    parser = verbs.add_parser(
-        "describe",
-        help="print partitions, offsets, sizes and settings",
-        description="Prints partitions, offsets, sizes and settings of topics, or of all topics.",
-        epilog="Offsets: 'start' is the first offset in the log, 'stable' and 'end' are where read_committed and read_uncommitted\n"
-        "readers stop, 'written' is where the log ends, flushed or not. Markers of transactions take offsets too.\n",
-    )
-    parser.add_argument("names", metavar="NAME", nargs="*", help="topics (default: all)")
-    parser.add_argument(
-        "-a", "--all-configs", action="store_true", help="also print settings inherited from the broker, and the meaning of each"
-    )
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    add_client_options(parser)
-
-
-def _describe(client: BlockingClient, args: argparse.Namespace) -> int:
-    from brokerd.cli.topic_lookup import with_nearest_name
-    from brokerd.cli.topics_report import print_descriptions
-
-    results = client.describe_topics(args.names)
-    for name, result in results.items():
-        if isinstance(result, WireError):
-            raise with_nearest_name(client, name, result)
-    print_descriptions(_found(results), as_json=args.json, all_configs=args.all_configs)
-    return 0
-
-
-def _add_alter(verbs: Subparsers) -> None:
-    parser = verbs.add_parser(
-        "alter",
-        help="add partitions, change settings",
-        description="Adds partitions to a topic, or changes its settings.",
-        epilog="A topic never loses partitions. New partitions take over part of the keys: records of one key written before and\n"
-        "after the change are in different partitions.\n",
-    )
-    parser.add_argument("name", metavar="NAME", help="the topic")
-    parser.add_argument("-p", "--partitions", type=int, metavar="N", help="new total number of partitions")
-    _add_config(parser, "set a setting; may be repeated")
-    parser.add_argument(
-        "--delete-config",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="remove a setting, so that the broker's applies; may be repeated",
-    )
-    parser.add_argument("--dry-run", action="store_true", help="check without changing anything")
-    add_client_options(parser)
-
-
-def _alter(client: BlockingClient, args: argparse.Namespace) -> int:
-    from brokerd.cli.topic_lookup import find_topic
-
-    to_set = pairs(args, "--config", args.config)
-    if args.partitions is None and not to_set and not args.delete_config:
-        raise usage_error(args, "nothing to change: give --partitions, --config or --delete-config")
-    _look_first(args)
-    before = find_topic(client, args.name).partition_count
-    done = []
-    # Both are checked before either is applied, so that a topic is never left half changed.
-    for validate_only in (True,) if args.dry_run else (True, False):
-        if args.partitions is not None:
-            client.create_partitions(args.name, args.partitions, validate_only=validate_only)
-        if to_set or args.delete_config:
-            client.alter_topic_configs(args.name, set_=to_set, unset=args.delete_config, validate_only=validate_only)
-    if args.partitions is not None:
-        done.append(f"partitions {before} -> {args.partitions}")
-    done.extend(f"{name}={value}" for name, value in to_set.items())
-    done.extend(f"{name} as the broker's" for name in args.delete_config)
-    print(f"{'could change' if args.dry_run else 'changed'} topic '{args.name}': {', '.join(done)}")
-    return 0
-
-
-def _add_delete(verbs: Subparsers) -> None:
-    parser = verbs.add_parser(
-        "delete",
-        help="delete topics and all their records, without confirmation",
-        description="Deletes topics and all their records, without confirmation.",
-    )
-    parser.add_argument("names", metavar="NAME", nargs="+", help="topics")
-    parser.add_argument("--if-exists", action="store_true", help="ignore names that do not exist")
-    add_client_options(parser)
-
-
-def _delete(client: BlockingClient, args: argparse.Namespace) -> int:
-    from brokerd.cli.topic_lookup import with_nearest_name
-
-    _look_first(args)
-    failed: WireError | None = None
-    for name, result in client.delete_topics(args.names).items():
-        if not isinstance(result, WireError):
-            print(f"deleted topic '{name}'")
-        elif isinstance(result, UnknownTopicOrPartitionError) and args.if_exists:
-            print(f"there is no topic '{name}': nothing to do")
-        else:
-            failed = failed or with_nearest_name(client, name, result, may_create=False)
-    if failed is not None:
-        raise failed
-    return 0
-
-
-def _trim(client: BlockingClient, args: argparse.Namespace) -> int:
-    _look_first(args)
-    return trim(client, args)
-
-
-def _look_first(args: argparse.Namespace) -> None:
-    """Contacts the broker with a short timeout first, so that a mistyped address shows soon: changing thousands of partitions may
-    take long."""
-    from brokerd.client.blocking import BlockingClient
-
-    with BlockingClient(hasty(client_config(args, ClientConfig))) as client:
+    with connect(args, config) as client:
         client.server_info()
+    return BlockingClient(config)
 
 
-def _add_config(parser: argparse.ArgumentParser, text: str) -> None:
-    parser.add_argument("-c", "--config", metavar="NAME=VALUE", action="append", default=[], help=text)
+def create_topic(args: argparse.Namespace) -> None:
+    """Creates a topic, or checks whether it can be created."""
+    check_range(args, "--partitions", args.partitions, maximum=INT32_MAX)
+    new = NewTopic(args.name, args.partitions or 0, pairs(args, "--config", args.config))
+    with _connect_to_change(args) as client:
+        result = client.create_topics([new], validate_only=args.dry_run)[args.name]
+        exists = isinstance(result, TopicAlreadyExistsError) and args.if_not_exists
+        if isinstance(result, WireError) and not exists:
+            raise result
+        if args.dry_run and not exists:
+            print(f"topic '{args.name}' can be created")
+            return
+        count = counted(client.metadata([args.name]).topic(args.name).partition_count, "partition")
+    if exists:
+        print(f"topic '{args.name}' already exists with {count}: nothing to do")
+    else:
+        print(f"created topic '{args.name}' with {count}")
 
 
-def _found(results: dict[str, Description | WireError]) -> list[Description]:
+def list_topics(args: argparse.Namespace) -> None:
+    """Prints one line per topic."""
+    with connect(args) as client:
+        if args.long:
+            topics = _found(client.describe_topics())
+            show(args, [_document(topic) for topic in topics], _long_lines(topics))
+        else:
+            names = sorted(name for name, topic in client.metadata(None).topics.items() if not topic.is_internal)
+            show(args, names, names)
+
+
+def _long_lines(topics: Sequence[TopicDescription]) -> Iterator[str]:
+    rows = [(one.name, len(one.partitions), _offset_count(one), size_text(_size_bytes(one))) for one in topics]
+    yield table(("TOPIC", "PARTITIONS", "OFFSETS", "SIZE"), rows)
+
+
+def describe_topics(args: argparse.Namespace) -> None:
+    """Prints partitions, offsets, sizes and settings of topics."""
+    with connect(args) as client:
+        results = client.describe_topics(args.names)
+        for name, result in results.items():
+            if isinstance(result, WireError):
+                raise with_nearest_name(client, name, result)
+    topics = _found(results)
+    show(args, [_document(topic) for topic in topics], _description_lines(topics, all_configs=args.all_configs))
+
+
+def _description_lines(topics: Sequence[TopicDescription], *, all_configs: bool) -> Iterator[str]:
+    if not topics:
+        yield "no topics yet: create one with 'brokerd topics create NAME --partitions N'"
+    for number, topic in enumerate(topics):
+        if number:
+            yield ""
+        yield from _described(topic, all_configs=all_configs)
+
+
+def _described(topic: TopicDescription, *, all_configs: bool) -> Iterator[str]:
+    counts = f"{counted(len(topic.partitions), 'partition')}, {counted(_offset_count(topic), 'offset')}"
+    yield f"topic {topic.name}: {counts}, {size_text(_size_bytes(topic))}, id {topic.topic_id.hex()}"
+    own = [entry for entry in topic.configs if not entry.is_default]
+    if all_configs:
+        rows = [(one.name, one.value, "broker" if one.is_default else "topic", one.documentation) for one in topic.configs]
+        yield table(("SETTING", "VALUE", "SET FOR", "MEANING"), rows, indent="  ")
+    elif own:
+        yield "  set: " + ", ".join(f"{entry.name}={entry.value}" for entry in own)
+    columns = ("PARTITION", "START", "STABLE", "END", "WRITTEN", "SIZE", "SEGMENTS", "PRODUCERS")
+    partitions = [
+        (
+            partition.partition,
+            partition.log_start_offset,
+            partition.last_stable_offset,
+            partition.high_watermark,
+            partition.log_end_offset,
+            size_text(partition.size_bytes),
+            partition.segment_count,
+            partition.producer_count,
+        )
+        for partition in topic.partitions
+    ]
+    yield table(columns, partitions, indent="  ")
+    for partition in topic.partitions:
+        if partition.error is not None:
+            yield f"  partition {partition.partition} is not healthy: {partition.error}"
+
+
+_PARTITION_NUMBERS = (
+    "partition",
+    "log_start_offset",
+    "last_stable_offset",
+    "high_watermark",
+    "log_end_offset",
+    "size_bytes",
+    "segment_count",
+    "producer_count",
+)
+
+
+def _document(topic: TopicDescription) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id.hex(),
+        "configs": {entry.name: {"value": entry.value, "is_default": entry.is_default} for entry in topic.configs},
+        "partitions": [
+            {
+                **{name: getattr(partition, name) for name in _PARTITION_NUMBERS},
+                "error": None if partition.error is None else partition.error.message,
+            }
+            for partition in topic.partitions
+        ],
+    }
+
+
+def _offset_count(topic: TopicDescription) -> int:
+    return sum(partition.offset_count for partition in topic.partitions)
+
+
+def _size_bytes(topic: TopicDescription) -> int:
+    return sum(partition.size_bytes for partition in topic.partitions)
+
+
+def _found(results: dict[str, TopicDescription | WireError]) -> list[TopicDescription]:
     return [result for result in results.values() if not isinstance(result, WireError)]
 
 
-_VERBS = {"create": _create, "list": _list, "describe": _describe, "alter": _alter, "trim": _trim, "delete": _delete}
+def alter_topic(args: argparse.Namespace) -> None:
+    """Adds partitions, or changes settings."""
+    check_range(args, "--partitions", args.partitions, maximum=INT32_MAX)
+    to_set = pairs(args, "--config", args.config)
+    if args.partitions is None and not to_set and not args.delete_config:
+        raise usage_error(args, "nothing to change: give --partitions, --config or --delete-config")
+    with _connect_to_change(args) as client:
+        before = find_topic(client, args.name).partition_count
+        # Both are checked before either is applied, so that a topic is never left half changed.
+        for validate_only in (True,) if args.dry_run else (True, False):
+            if args.partitions is not None:
+                client.create_partitions(args.name, args.partitions, validate_only=validate_only)
+            if to_set or args.delete_config:
+                client.alter_topic_configs(args.name, set_=to_set, unset=args.delete_config, validate_only=validate_only)
+    done = [] if args.partitions is None else [f"partitions {before} -> {args.partitions}"]
+    done += [f"{name}={value}" for name, value in to_set.items()]
+    done += [f"{name} as the broker's" for name in args.delete_config]
+    print(f"{'could change' if args.dry_run else 'changed'} topic '{args.name}': {', '.join(done)}")
 
-if TYPE_CHECKING:
-    from brokerd.client.topics import TopicDescription as Description
+
+def delete_topics(args: argparse.Namespace) -> None:
+    """Deletes topics and their records. Raises the first error once all topics have been tried."""
+    failed: WireError | None = None
+    with _connect_to_change(args) as client:
+        for name, result in client.delete_topics(args.names).items():
+            if not isinstance(result, WireError):
+                print(f"deleted topic '{name}'")
+            elif isinstance(result, UnknownTopicOrPartitionError) and args.if_exists:
+                print(f"there is no topic '{name}': nothing to do")
+            else:
+                failed = failed or with_nearest_name(client, name, result, may_create=False)
+    if failed is not None:
+        raise failed
+
+
+class Trim(NamedTuple):
+    """One partition: where its log began and begins after the deletion, the requested offset, and the number of offsets before it
+    that stay because they are undecided."""
+
+    partition: int
+    before: int
+    after: int
+    asked: int
+    undecided: int = 0
+
+    @property
+    def offset_count(self) -> int:
+        """Deleted offsets."""
+        return self.after - self.before
+
+
+def trim_topic(args: argparse.Namespace) -> None:
+    """Deletes the oldest records of a topic."""
+    before = checked(args, lambda: parse_bound("--before", args.before, now_ms=SystemClock().wall_ms()))
+    failed: WireError | None = None
+    with _connect_to_change(args) as client:
+        named = named_partitions([find_topic(client, args.name)], args.partition)
+        # --before -N counts the records that readers get by default.
+        bounds = log_bounds(client, named, before, READ_COMMITTED if isinstance(before, LastRecords) else READ_UNCOMMITTED)
+        decided = offsets_at(client, list(named), OffsetSpec.LATEST, READ_COMMITTED)
+        trims = {tp: planned(tp.partition, before, bounds[tp], decided[tp]) for tp in named}
+        _refuse_beyond_all(args, max(bounds[tp].latest for tp in named), min(one.asked for one in trims.values()))
+        wanted = {tp: one.after for tp, one in trims.items() if one.offset_count}
+        for tp, result in (client.delete_records(wanted) if wanted and not args.dry_run else {}).items():
+            if isinstance(result, WireError):
+                failed = failed or result
+                del trims[tp]
+            else:
+                trims[tp] = trims[tp]._replace(after=result)
+    keys = ("partition", "log_start_offset", "new_log_start_offset", "asked_offset", "undecided_offsets", "deleted_offsets")
+    document = [dict(zip(keys, (*one, one.offset_count), strict=True)) for one in trims.values()]
+    show(args, document, _trim_lines(args, list(trims.values())))
+    if failed is not None:
+        raise failed
+
+
+def _refuse_beyond_all(args: argparse.Namespace, end: int, asked: int) -> None:
+    """An offset above the end of every partition most often has a digit too many, and would delete all records."""
+    if asked > end:
+        raise usage_error(
+            args,
+            f"--before {args.before} lies above the end of the log in every partition, {end} at most, so no record would be left: "
+            "give an offset up to there, or latest if that is meant; nothing was deleted",
+        )
+
+
+def planned(partition: int, before: Bound, log: LogBounds, decided: int) -> Trim:
+    """The new start of one partition: the nearest offset that its log has, below which all is `decided`."""
+    asked = offset_of(before, log)
+    nearest = min(max(asked, log.earliest), log.latest)
+    after = max(log.earliest, min(nearest, decided))
+    return Trim(partition, log.earliest, after, asked, nearest - after)
+
+
+def _trim_lines(args: argparse.Namespace, trims: Sequence[Trim]) -> Iterator[str]:
+    total = counted(sum(one.offset_count for one in trims), "offset")
+    verb = "would delete" if args.dry_run else "deleted"
+    yield f"{verb} {total} of topic '{args.name}' in {counted(len(trims), 'partition')}"
+    rows = [(one.partition, one.before, one.after, one.offset_count) for one in trims]
+    yield table(("PARTITION", "START", "NEW START", "OFFSETS"), rows, indent="  ")
+    for one in trims:
+        name = f"{args.name}-{one.partition}"
+        if one.undecided:
+            undecided = f"transactions are undecided from offset {one.after} on, so their records stay"
+            yield f"  {name}: {undecided} (brokerd transactions find-hanging)"
+        elif one.asked > one.after:
+            yield f"  {name}: offset {one.asked} lies above the end of the log, {one.after}"

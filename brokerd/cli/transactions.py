@@ -1,175 +1,262 @@
-"""`brokerd transactions`: list, describe, abort, forget, find-hanging. transactions_report.py has the texts."""
+"""`brokerd transactions`: list, describe, abort, forget, find-hanging."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from brokerd.cli.parser import Subparsers, add_client_options, add_verbs, check_range, client_config, hasty
-from brokerd.config.client import ClientConfig
+from brokerd.cli.output import NONE, dashed, duration_text, known, show, size_text, table, topic_text
+from brokerd.cli.parser import check_range, connect
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.transactions import (
+    NO_VERSION,
+    ForgottenId,
+    HangingTransaction,
+    OpenMember,
+    OpenPartition,
+    TransactionDescription,
+    TransactionListing,
+)
 from brokerd.config.settings import INT32_MAX
 from brokerd.config.suggestions import did_you_mean
-from brokerd.errors import InvalidRequestError
+from brokerd.errors import InvalidRequestError, counted
 
-if TYPE_CHECKING:
-    from brokerd.client.blocking import BlockingClient
-
-_STATES = ("open", "prepared", "empty")
-_IDLE_MS = 60_000
+_NAMED_MAX = 2  # partitions
+_Held = Mapping[str, Sequence[OpenPartition]]  # partitions that are held back, by transactional id
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Declares the command."""
-    parser = subparsers.add_parser(
-        "transactions",
-        help="list, describe, abort and forget transactions, find those that hold back readers",
-        description="Transactions: list, describe, abort and forget them, find those that hold back readers of committed records.",
-        epilog="Your own, or with ADMIN on every topic those of all principals.\n\n"
-        "examples:\n"
-        "  brokerd transactions list --state open\n"
-        "  brokerd transactions describe spark-3f1c\n"
-        "  brokerd transactions find-hanging --idle-ms 600000\n"
-        "  brokerd transactions abort spark-3f1c\n",
+def list_transactions(args: argparse.Namespace) -> None:
+    """Prints one line per transactional id, with the partitions that it holds back."""
+    with connect(args) as client:
+        listings = client.list_transactions(args.state, args.prefix)
+        found = client.find_hanging_transactions(0)
+    held: dict[str, list[OpenPartition]] = {}
+    for one in found.transactions:
+        held.setdefault(one.transactional_id, []).append(one.partition)
+    if found.has_more:
+        print(f"of the partitions that are held back, {len(found.transactions):,} are named", file=sys.stderr)
+    show(args, _listing_documents(listings, held), _listing_lines(listings, held))
+
+
+def _listing_lines(listings: Sequence[TransactionListing], held: _Held) -> Iterator[str]:
+    if not listings:
+        yield "no transactional ids: there are none that you may see, or none of this prefix and state"
+        return
+    rows = [
+        (
+            one.transactional_id,
+            one.state,
+            str(dashed(one.last_version)),
+            str(dashed(one.txn_version)),
+            one.open_members,
+            _age(one.age_ms),
+            _named(held.get(one.transactional_id, ())),
+            one.owner or NONE,
+        )
+        for one in listings
+    ]
+    yield table(("TRANSACTIONAL ID", "STATE", "COMMITTED", "OPEN", "MEMBERS", "AGE", "HOLDS BACK", "OWNER"), rows)
+
+
+def _listing_documents(listings: Sequence[TransactionListing], held: _Held) -> list[dict[str, Any]]:
+    return [_listing(one) | {"holds_back": [_partition(tp) for tp in held.get(one.transactional_id, ())]} for one in listings]
+
+
+def describe_transaction(args: argparse.Namespace) -> None:
+    """Prints the last commit, then open members and where each has written."""
+    with connect(args) as client:
+        _check_known(client, args.transactional_id)
+        described = client.describe_transaction(args.transactional_id)
+    show(args, _description_document(described), _description_lines(described))
+
+
+def _description_lines(described: TransactionDescription) -> Iterator[str]:
+    listing = described.listing
+    count = counted(len(described.members) + described.more_members, "open member")
+    yield f"transactional id {listing.transactional_id}: {listing.state}, {count}"
+    yield f"  {_committed_text(described)}"
+    if listing.state == "prepared":
+        yield f"  version {listing.txn_version} is decided, and not visible everywhere yet: the broker continues until it is"
+    if described.members:
+        members = [
+            (
+                one.txn_version,
+                one.execution_id,
+                one.producer_id,
+                _age(one.age_ms),
+                duration_text(one.expires_in_ms),
+                one.owner or NONE,
+            )
+            for one in described.members
+        ]
+        yield table(("VERSION", "EXECUTION", "PRODUCER", "AGE", "EXPIRES IN", "OWNER"), members, indent="  ")
+        rows = [
+            (one.producer_id, _topic(place), place.tp.partition, place.first_offset, place.last_stable_offset)
+            for one in described.members
+            for place in one.partitions
+        ]
+        yield table(("PRODUCER", "TOPIC", "PARTITION", "FROM", "STABLE"), rows, indent="  ") if rows else "  no data yet"
+    if described.more_members:
+        yield f"  and {described.more_members} more {'member' if described.more_members == 1 else 'members'}"
+
+
+def _committed_text(described: TransactionDescription) -> str:
+    if described.listing.last_version == NO_VERSION:
+        return "nothing committed yet"
+    totals = described.last_totals
+    run = f", run {described.last_run_id}" if described.last_run_id else ""
+    return (
+        f"last committed: version {described.listing.last_version} in execution {described.last_execution_id}{run}: "
+        f"{counted(totals.rows, 'row')}, keys {size_text(totals.key_bytes)}, values {size_text(totals.value_bytes)}"
     )
-    verbs = add_verbs(parser)
-    _add_list(verbs)
-    _add_describe(verbs)
-    _add_abort(verbs)
-    _add_forget(verbs)
-    _add_find_hanging(verbs)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Runs the requested verb. Raises BrokerdError, UsageError."""
-    from brokerd.client.blocking import BlockingClient
-
-    config = client_config(args, ClientConfig)
-    check_range(args, "--idle-ms", getattr(args, "idle_ms", None), maximum=INT32_MAX)
-    with BlockingClient(hasty(config)) as client:
-        verbs = {"list": _list, "describe": _describe, "abort": _abort, "forget": _forget, "find-hanging": _find_hanging}
-        verbs[args.verb](client, args)
-    return 0
-
-
-def _add_list(verbs: Subparsers) -> None:
-    parser = verbs.add_parser(
-        "list",
-        help="print transactional ids, one per line",
-        description="Prints transactional ids, one per line.",
-        epilog="COMMITTED is the last committed version, OPEN the newest that is not decided or not visible yet; AGE is that\n"
-        "of the oldest open member. HOLDS BACK are partitions whose readers of committed records wait for this transaction:\n"
-        "what others have committed behind its first record there is not visible before it ends.\n",
-    )
-    parser.add_argument("prefix", metavar="PREFIX", nargs="?", default="", help="only ids that begin so")
-    parser.add_argument("-s", "--state", metavar="STATE", choices=_STATES, default="", help=f"only those {', '.join(_STATES)}")
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    add_client_options(parser)
+def _description_document(described: TransactionDescription) -> dict[str, Any]:
+    return {
+        **_listing(described.listing),
+        "last_execution_id": described.last_execution_id,
+        "last_run_id": described.last_run_id,
+        "last_totals": described.last_totals._asdict(),
+        "members": [_member(member) for member in described.members],
+        "more_members": described.more_members,
+    }
 
 
-def _list(client: BlockingClient, args: argparse.Namespace) -> None:
-    from brokerd.cli.transactions_report import print_list
-
-    print_list(client.list_transactions(args.state, args.prefix), client.find_hanging_transactions(0), as_json=args.json)
-
-
-def _add_describe(verbs: Subparsers) -> None:
-    parser = verbs.add_parser(
-        "describe",
-        help="print what was committed last, and open members",
-        description="Prints what a transactional id committed last, its open members, and where they have written.",
-        epilog="EXPIRES IN is when a member's execution is aborted if none of its members gives a sign of life before. FROM is\n"
-        "the first offset of a member in a partition; readers of committed records stop at STABLE.\n",
-    )
-    parser.add_argument("transactional_id", metavar="ID", help="the transactional id")
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    add_client_options(parser)
+def abort_transaction(args: argparse.Namespace) -> None:
+    """Ends open members, and prints how many."""
+    with connect(args) as client:
+        _check_known(client, args.transactional_id)
+        ended = client.abort_transaction(args.transactional_id, args.execution)
+        left = client.find_transaction(args.transactional_id)  # None: nothing to remember, it had never committed
+    last_version = NO_VERSION if left is None else left.last_version
+    document = {"transactional_id": args.transactional_id, "aborted_members": ended, "last_version": known(last_version)}
+    show(args, document, [_abort_text(args.transactional_id, args.execution, ended, last_version)])
 
 
-def _describe(client: BlockingClient, args: argparse.Namespace) -> None:
-    from brokerd.cli.transactions_report import print_description
-
-    _check_known(client, args.transactional_id)
-    print_description(client.describe_transaction(args.transactional_id), as_json=args.json)
-
-
-def _add_abort(verbs: Subparsers) -> None:
-    parser = verbs.add_parser(
-        "abort",
-        help="end open members, without confirmation",
-        description="Ends open members of a transactional id, without confirmation: what they wrote is void.",
-        epilog="Their tasks fail at their next batch; a query that still runs writes its micro-batch again with new members.\n"
-        "What is committed, or prepared to be, stays committed.\n",
-    )
-    parser.add_argument("transactional_id", metavar="ID", help="the transactional id")
-    parser.add_argument(
-        "--execution",
-        metavar="EXECUTION",
-        default="",
-        help="only members of this execution (default: of all), as 'describe' prints it",
-    )
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    add_client_options(parser)
+def _abort_text(transactional_id: str, execution_id: str, ended: int, last_version: int) -> str:
+    stays = "no version of it is committed" if last_version == NO_VERSION else f"version {last_version} stays committed"
+    if not ended:
+        where = f" in execution '{execution_id}'" if execution_id else ""
+        return f"transactional id '{transactional_id}' has no open member{where}: nothing to do; {stays}"
+    if ended == 1:
+        meaning = "what it wrote is void, and its task fails at its next batch"
+    else:
+        meaning = "what they wrote is void, and their tasks fail at their next batch"
+    return f"aborted {counted(ended, 'open member')} of transactional id '{transactional_id}': {meaning}; {stays}"
 
 
-def _abort(client: BlockingClient, args: argparse.Namespace) -> None:
-    from brokerd.cli.transactions_report import print_abort
-
-    _check_known(client, args.transactional_id)
-    ended = client.abort_transaction(args.transactional_id, args.execution)
-    left = client.find_transaction(args.transactional_id)  # None: nothing to remember, it had never committed
-    print_abort(args.transactional_id, args.execution, ended, left, as_json=args.json)
-
-
-def _add_forget(verbs: Subparsers) -> None:
-    parser = verbs.add_parser(
-        "forget",
-        help="forget an id and its last version, without confirmation",
-        description="Has the broker forget a transactional id, without confirmation: any principal may use it from then on.",
-        epilog="Its last committed version is forgotten too: if its query or program repeats that version, or an older one, the\n"
-        "rows are written a second time. So stop it first, and let it go on after its last version. Needs ADMIN on every\n"
-        "topic; refused while members are open ('abort' ends them) or a commit is not finished.\n",
-    )
-    parser.add_argument("transactional_id", metavar="ID", help="the transactional id")
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    add_client_options(parser)
+def forget_transactional_id(args: argparse.Namespace) -> None:
+    """Has the broker forget an id, and prints its last version."""
+    with connect(args) as client:
+        _check_known(client, args.transactional_id)
+        forgotten = client.forget_transactional_id(args.transactional_id)
+    document = {
+        "transactional_id": args.transactional_id,
+        "principal": forgotten.principal,
+        "last_version": known(forgotten.last_version),
+    }
+    show(args, document, [_forgotten_text(args.transactional_id, forgotten)])
 
 
-def _forget(client: BlockingClient, args: argparse.Namespace) -> None:
-    from brokerd.cli.transactions_report import print_forgotten
-
-    _check_known(client, args.transactional_id)
-    print_forgotten(args.transactional_id, client.forget_transactional_id(args.transactional_id), as_json=args.json)
-
-
-def _add_find_hanging(verbs: Subparsers) -> None:
-    parser = verbs.add_parser(
-        "find-hanging",
-        help="print open transactions that hold back readers",
-        description="Prints the open transaction that holds back readers of committed records, for each partition where one does.",
-        epilog="A member that nobody keeps alive expires by itself. 'abort' ends it now. Without a PRODUCER, the transaction is\n"
-        "decided, and the broker's log says which of its partitions takes no marker; IDLE is since when.\n",
-    )
-    parser.add_argument(
-        "--idle-ms",
-        type=int,
-        metavar="MS",
-        default=_IDLE_MS,
-        help=f"only those whose last record there is at least so old (default: {_IDLE_MS})",
-    )
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    add_client_options(parser)
+def _forgotten_text(transactional_id: str, forgotten: ForgottenId) -> str:
+    last_version, principal = forgotten.last_version, forgotten.principal
+    if last_version == NO_VERSION:
+        meaning = "it had committed nothing"
+    else:
+        meaning = f"it had committed version {last_version}, and repeating that version or an older one writes it again"
+    return f"forgot transactional id '{transactional_id}' of principal '{principal}': {meaning}"
 
 
-def _find_hanging(client: BlockingClient, args: argparse.Namespace) -> None:
-    from brokerd.cli.transactions_report import print_hanging
+def find_hanging(args: argparse.Namespace) -> None:
+    """Prints one line per partition that is held back; on standard error, whether there are more."""
+    check_range(args, "--idle-ms", args.idle_ms, maximum=INT32_MAX)
+    with connect(args) as client:
+        found = client.find_hanging_transactions(args.idle_ms)
+    show(args, [_hanging(one) for one in found.transactions], _hanging_lines(found.transactions, args.idle_ms))
+    if found.has_more:
+        count = len(found.transactions)
+        print(f"these are the {count:,} that have been silent longest; more partitions are held back", file=sys.stderr)
 
-    print_hanging(client.find_hanging_transactions(args.idle_ms), args.idle_ms, as_json=args.json)
+
+def _hanging_lines(hanging: Sequence[HangingTransaction], idle_ms: int) -> Iterator[str]:
+    if not hanging:
+        yield f"no partition is held back by a transaction that wrote nothing there for {duration_text(idle_ms)}"
+        return
+    rows = [
+        (
+            _topic(one.partition),
+            one.partition.tp.partition,
+            one.partition.last_stable_offset,
+            duration_text(one.idle_ms),
+            dashed(one.producer_id),
+            one.transactional_id or "(unknown: aborted within the last ten seconds)",
+        )
+        for one in hanging
+    ]
+    yield table(("TOPIC", "PARTITION", "STABLE", "IDLE", "PRODUCER", "TRANSACTIONAL ID"), rows)
 
 
 def _check_known(client: BlockingClient, transactional_id: str) -> None:
     """Raises InvalidRequestError that suggests the nearest transactional id if there is none of this name."""
     if client.find_transaction(transactional_id) is not None:
         return
-    known = [listing.transactional_id for listing in client.list_transactions()]
-    hint = did_you_mean(transactional_id, known, otherwise="'brokerd transactions list' prints those that you may see")
+    existing = [listing.transactional_id for listing in client.list_transactions()]
+    hint = did_you_mean(transactional_id, existing, otherwise="'brokerd transactions list' prints those that you may see")
     raise InvalidRequestError(f"there is no transactional id '{transactional_id}': {hint}")
+
+
+def _age(age_ms: int) -> str:
+    return NONE if age_ms < 0 else duration_text(age_ms)
+
+
+def _named(partitions: Sequence[OpenPartition]) -> str:
+    names = [f"{_topic(one)}-{one.tp.partition}" for one in partitions[:_NAMED_MAX]]
+    if len(partitions) > _NAMED_MAX:
+        names.append(f"and {len(partitions) - _NAMED_MAX} more")
+    return " ".join(names) or NONE
+
+
+def _topic(partition: OpenPartition) -> str:
+    return topic_text(partition.topic, partition.tp.topic_id)
+
+
+def _listing(listing: TransactionListing) -> dict[str, Any]:
+    return {
+        "transactional_id": listing.transactional_id,
+        "state": listing.state,
+        "last_version": known(listing.last_version),
+        "txn_version": known(listing.txn_version),
+        "open_members": listing.open_members,
+        "age_ms": known(listing.age_ms),
+        "owner": listing.owner,
+    }
+
+
+def _member(member: OpenMember) -> dict[str, Any]:
+    names = ("producer_id", "epoch", "txn_version", "execution_id", "run_id", "owner", "age_ms", "expires_in_ms")
+    return {
+        "member_id": member.member_id.hex(),
+        **{name: getattr(member, name) for name in names},
+        "partitions": [_partition(partition) for partition in member.partitions],
+    }
+
+
+def _partition(partition: OpenPartition) -> dict[str, Any]:
+    return {
+        "topic": partition.topic,
+        "topic_id": partition.tp.topic_id.hex(),
+        "partition": partition.tp.partition,
+        "first_offset": partition.first_offset,
+        "last_stable_offset": partition.last_stable_offset,
+    }
+
+
+def _hanging(one: HangingTransaction) -> dict[str, Any]:
+    return {
+        **_partition(one.partition),
+        "producer_id": known(one.producer_id),
+        "transactional_id": one.transactional_id or None,
+        "idle_ms": one.idle_ms,
+    }

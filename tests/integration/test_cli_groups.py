@@ -95,7 +95,7 @@ def test_partitions_that_were_added_and_nobody_reads_are_counted_and_told(
     assert described[2]["commit_timestamp"] is None
     out = terminal.run("groups", "describe", "g")[1]
     assert out.startswith("group g of anybody: 4 partitions, lag 11")
-    assert "t: nobody of this group has committed an offset of 2 partitions (2, 3); LAG counts all of them: have a reader" in out
+    assert "t: no reader of this group has committed an offset of 2 partitions (2, 3); LAG counts all of them: have a reader" in out
     (shown,) = json.loads(terminal.run("top", "--json", "--once", "--interval-ms", "100")[1])["groups"]
     assert shown["lag"] == 11
 

@@ -13,7 +13,7 @@ import pytest
 
 import brokerd
 from brokerd import Producer
-from brokerd.cli.topics_trim import Trim, planned
+from brokerd.cli.topics import Trim, planned
 from brokerd.client.consumer.bounds import LogBounds
 from brokerd.client.consumer.offsets import Given, OffsetSpec
 from tests.integration.conftest import Terminal
@@ -83,7 +83,7 @@ def test_the_oldest_records_are_deleted(terminal: Terminal, before: str, start: 
     code, out, err = terminal.run("topics", "trim", "ten", "--before", before)
     assert (code, err) == (0, "")
     assert out.startswith(f"deleted {start} offsets of topic 'ten' in 2 partitions\n")
-    assert ("ten-1: offset 4 lies behind the end of the log, 0" in out) == (before == "4")
+    assert ("ten-1: offset 4 lies above the end of the log, 0" in out) == (before == "4")
     assert shown(terminal, "offsets", "ten")[0]["log_start_offset"] == start
     assert terminal.run("consume", "ten", "-e", "-q", "-f", "%s")[1] == "0123456789"[start:]
 
@@ -156,7 +156,7 @@ def test_a_broker_is_described(terminal: Terminal, daemon: RunningDaemon) -> Non
         (
             ("topics", "trim", "ten", "--before", "11"),
             2,
-            "--before 11 lies behind the end of the log in every partition, 10",
+            "--before 11 lies above the end of the log in every partition, 10",
         ),
         (("topics", "trim", "ten", "--before", "1", "-p", "1", "--dry-run"), 2, "every partition, 0 at most"),
         (("topics", "trim", "tne", "--before", "1"), 1, "there is no topic 'tne': did you mean 'ten'?"),

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.cli import COMMANDS, main
+from brokerd.cli import main
+from brokerd.cli.commands import COMMANDS
 from tests.support.wait import DEADLINE_S
 
 
@@ -56,7 +57,7 @@ def test_zsh_has_all_commands_and_options(capsys: pytest.CaptureFixture[str]) ->
     for name in COMMANDS:
         assert re.search(rf"^    \"?{name}:", script, re.MULTILINE), "quotes differ by the library's version"
     assert "--keep-partitions" in script
-    assert re.search(r"trim:'?Deletes", script)
+    assert re.search(r"trim:'?Delete the oldest", script)
 
 
 def test_a_missing_library_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.cli.group_reset import EARLIEST, LATEST, Bounds, NewOffset, Target, new_offset, parse_selection
+from brokerd.cli.groups import Bounds, NewOffset, Target, new_offset, parse_selection
+from brokerd.client.consumer.offsets import OffsetSpec
 from brokerd.errors import ConfigError
 
 BOUNDS = Bounds(10, 50, committed=20)
+EARLIEST, LATEST = Target(OffsetSpec.EARLIEST), Target(OffsetSpec.LATEST)
 
 
 @pytest.mark.parametrize(

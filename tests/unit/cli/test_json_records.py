@@ -7,8 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from brokerd.cli.json_records import BadRow, records_from_json
-from brokerd.cli.record_format import json_printer
+from brokerd.cli.record_lines import BadRow, json_printer, records_from_json
 from brokerd.record.schema import SCHEMA_0
 from tests.unit.cli.test_record_format import TOPICS, fetched
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from brokerd.cli.lines import LineSplitter, records_from_lines, unescaped
+from brokerd.cli.record_lines import LineSplitter, records_from_lines, unescaped
 from brokerd.record.schema import SCHEMA_0
 
 

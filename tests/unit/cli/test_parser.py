@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.cli import COMMANDS, main
+from brokerd.cli import main
+from brokerd.cli.commands import COMMANDS
 from tests.support.wait import DEADLINE_S
 
 CREATE = "brokerd topics create"
@@ -26,13 +28,13 @@ TIME = "{} takes ms since 1970, a time ago such as -10m, or ISO 8601 such as {}2
         (["topics", "create", "x", "--partition=3"], CREATE, "unknown option '--partition': did you mean '--partitions'?"),
         (["topics", "create", "x", "--part", "3"], CREATE, "unknown option '--part': did you mean '--partitions'?"),
         (["topics", "list", "x"], LIST, "unexpected argument 'x'"),
-        (["-b", "h:1", "topics", "list"], "brokerd", "option '-b' stands before the command: write it behind"),
+        (["-b", "h:1", "topics", "list"], "brokerd", "option '-b' must come after the command"),
         (
             ["groups", "--bootstrap-server", "h:1", "list"],
             "brokerd groups",
-            "option '--bootstrap-server' stands before the command: write it behind",
+            "option '--bootstrap-server' must come after the command",
         ),
-        (["groups", "--json", "list"], "brokerd groups", "option '--json' stands before the command: write it behind"),
+        (["groups", "--json", "list"], "brokerd groups", "option '--json' must come after the command"),
         (["consume", "a\udcff"], "brokerd consume", "b'a\\xff' is not UTF-8 text"),
         (["consume", "--pattern", "\udcff"], "brokerd consume", "b'\\xff' is not UTF-8 text"),
         (["groups", "describe", "\udcff"], "brokerd groups describe", "b'\\xff' is not UTF-8 text"),
@@ -124,9 +126,16 @@ def test_help_is_printed_with_an_example(arguments: list[str], capsys: pytest.Ca
     assert max(len(line) for line in text.splitlines()) <= 130
 
 
+def test_every_command_has_a_function_that_runs_it() -> None:
+    commands = [one for command in COMMANDS.values() for one in (command.verbs or (command,))]
+    for command in commands:
+        module, function = command.run.split(".")
+        assert callable(getattr(importlib.import_module(f"brokerd.cli.{module}"), function)), command.run
+
+
 def test_help_imports_neither_grpc_nor_arrow() -> None:
     program = (
-        "import sys; from brokerd.cli import COMMANDS, main\n"
+        "import sys; from brokerd.cli import main; from brokerd.cli.commands import COMMANDS\n"
         "for words in ([], *([name] for name in COMMANDS)):\n"
         "    try: main([*words, '--help'])\n"
         "    except SystemExit: pass\n"

@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from brokerd.cli.record_format import format_printer, json_printer
+from brokerd.cli.record_lines import format_printer, json_printer
 from brokerd.client.consumer.fetched import FetchedBatch, decode_piece
 from brokerd.client.consumer.positions import Piece
 from brokerd.errors import ConfigError

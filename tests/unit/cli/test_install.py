@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.cli import main
-from brokerd.cli.config import hidden_from_unit, systemd_unit
+from brokerd.cli.install import hidden_from_unit, systemd_unit
 from brokerd.config.sample import sample_toml
 
 UNIT = Path(__file__).parents[3] / "conf" / "brokerd.service"

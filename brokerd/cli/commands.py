@@ -1,0 +1,734 @@
+"""Every command line of brokerd: names, options, help. A command names the function that runs it, which is imported only then, so
+help needs neither gRPC nor Arrow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from brokerd.config.client import DEFAULT_PORT
+
+BOOTSTRAP_SERVER_VARIABLE = "BROKERD_BOOTSTRAP_SERVER"
+TOP_INTERVAL_MS = 2_000
+HANGING_IDLE_MS = 60_000
+
+
+class Option(NamedTuple):
+    """An option or a positional argument, as argparse declares it."""
+
+    flags: tuple[str, ...]
+    settings: dict[str, Any]
+
+
+class OneOf(NamedTuple):
+    """Options of which a command line has at most one, or exactly one."""
+
+    options: tuple[Option, ...]
+    is_required: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command, or a verb of one. `run`: "module.function" below brokerd.cli; empty for a command with verbs. The description is
+    the summary unless it is given."""
+
+    name: str
+    summary: str
+    run: str = ""
+    arguments: tuple[Option | OneOf, ...] = ()
+    description: str = ""
+    epilog: str = ""
+    verbs: tuple[Command, ...] = ()
+
+
+def option(*flags: str, **settings: Any) -> Option:
+    """Declares an option or a positional argument."""
+    return Option(flags, settings)
+
+
+def flag(*flags: str, help: str) -> Option:  # noqa: A002 - argparse's word
+    """Declares an option without a value."""
+    return Option(flags, {"action": "store_true", "help": help})
+
+
+def repeated(*flags: str, **settings: Any) -> Option:
+    """Declares an option that may be given several times."""
+    return Option(flags, {"action": "append", "default": [], **settings})
+
+
+def _client_options(settings: str) -> tuple[Option, ...]:
+    """The options of every command that connects to a broker."""
+    return (
+        option(
+            "-b",
+            "--bootstrap-server",
+            metavar="HOST:PORT",
+            help=f"the broker (default: ${BOOTSTRAP_SERVER_VARIABLE}, otherwise 127.0.0.1:{DEFAULT_PORT})",
+        ),
+        repeated(
+            "-X",
+            dest="settings",
+            metavar="NAME=VALUE",
+            help=f"{settings} settings by Kafka's names, such as -X default.api.timeout.ms=5000; may be repeated",
+        ),
+        option(
+            "--command-config", metavar="FILE", help="file with client settings such as TLS and auth.token, one NAME=VALUE per line"
+        ),
+    )
+
+
+_CLIENT = _client_options("client")
+_JSON = flag("--json", help="as JSON")
+_PRINTED = (_JSON, *_CLIENT)
+_QUIET = flag("-q", "--quiet", help="no summary on standard error")
+_TOPIC_CONFIG = ("-c", "--config")
+_TIMES = "ms since 1970, ISO 8601"
+_TOPICS_AND_PARTITIONS = (
+    option("topics", metavar="TOPIC", nargs="*", help="topics"),
+    repeated("--pattern", metavar="REGEX", help="also the topics in whose name this regular expression is found; may be repeated"),
+    option("-p", "--partition", type=int, action="append", metavar="N", help="only this partition; may be repeated (default: all)"),
+)
+
+_START = Command(
+    name="start",
+    summary="run a broker",
+    run="start.run",
+    arguments=(
+        option("--config", metavar="FILE", help="TOML file with settings"),
+        option("--data-dir", metavar="DIR", help="directory of all data, created if missing (data.dir; default ./brokerd-data)"),
+        option("--host", help="address to listen on (host; default 127.0.0.1)"),
+        option("--port", help=f"port to listen on, 0 picks a free one (port; default {DEFAULT_PORT})"),
+        repeated("--set", metavar="NAME=VALUE", dest="settings", help="any setting; may be repeated"),
+    ),
+    description="""\
+Runs a broker in the foreground until SIGTERM or SIGINT (Ctrl-C), then finishes requests in progress and exits with 0.
+SIGHUP makes it reload its certificates and its auth file.
+Works without any options: data in ./brokerd-data, on 127.0.0.1:9192. Once it serves, it prints the line
+"brokerd ready on HOST:PORT" on standard output; messages go to standard error.
+""",
+    epilog="""\
+settings are read in this order, and the last one wins: defaults, the --config file, the environment
+(BROKERD_LOG_SEGMENT_BYTES for log.segment.bytes), these options. 'brokerd config --sample' lists them all.
+exit codes: 0 stopped cleanly, 1 could not start or failed, 2 wrong option or setting.
+""",
+)
+
+_TOPICS = Command(
+    name="topics",
+    summary="create, list, describe, alter, trim and delete topics",
+    epilog="""\
+examples:
+  brokerd topics create events --partitions 8 --config retention.ms=86400000
+  brokerd topics describe events
+  brokerd topics alter events --partitions 16 --config max.message.bytes=33554432
+  brokerd topics trim events --before -7d --dry-run
+""",
+    verbs=(
+        Command(
+            name="create",
+            summary="create a topic",
+            run="topics.create_topic",
+            arguments=(
+                option("name", metavar="NAME", help="letters, digits, '.', '_' and '-', at most 249"),
+                option(
+                    "-p",
+                    "--partitions",
+                    type=int,
+                    metavar="N",
+                    help="number of partitions, the unit of order and of parallelism (default: the broker's num.partitions)",
+                ),
+                repeated(
+                    *_TOPIC_CONFIG, metavar="NAME=VALUE", help="a topic setting, such as retention.ms=86400000; may be repeated"
+                ),
+                flag("--if-not-exists", help="succeed without doing anything if the topic exists"),
+                flag("--dry-run", help="check name, partitions and settings without creating the topic"),
+                *_CLIENT,
+            ),
+            epilog="""\
+examples:
+  brokerd topics create events --partitions 8
+  brokerd topics create audit --partitions 1 --config retention.ms=-1 --if-not-exists
+""",
+        ),
+        Command(
+            name="list",
+            summary="print the names of all topics, one per line",
+            run="topics.list_topics",
+            arguments=(
+                flag("-l", "--long", help="with partitions, offsets and size"),
+                flag("--json", help="names, or with --long descriptions, as JSON"),
+                *_CLIENT,
+            ),
+        ),
+        Command(
+            name="describe",
+            summary="print partitions, offsets, sizes and settings",
+            run="topics.describe_topics",
+            arguments=(
+                option("names", metavar="NAME", nargs="*", help="topics (default: all)"),
+                flag("-a", "--all-configs", help="also print settings inherited from the broker, and the meaning of each"),
+                *_PRINTED,
+            ),
+            epilog="""\
+Offsets: 'start' is the first offset in the log, 'stable' and 'end' are where read_committed and read_uncommitted
+readers stop, 'written' is where the log ends, flushed or not. Markers of transactions take offsets too.
+""",
+        ),
+        Command(
+            name="alter",
+            summary="add partitions, change settings",
+            run="topics.alter_topic",
+            arguments=(
+                option("name", metavar="NAME", help="the topic"),
+                option("-p", "--partitions", type=int, metavar="N", help="new total number of partitions"),
+                repeated(*_TOPIC_CONFIG, metavar="NAME=VALUE", help="set a setting; may be repeated"),
+                repeated("--delete-config", metavar="NAME", help="remove a setting, so that the broker's applies; may be repeated"),
+                flag("--dry-run", help="check without changing anything"),
+                *_CLIENT,
+            ),
+            epilog="""\
+A topic never loses partitions. New partitions take over part of the keys: records of one key written before and
+after the change are in different partitions.
+""",
+        ),
+        Command(
+            name="trim",
+            summary="delete the oldest records of a topic, without confirmation",
+            run="topics.trim_topic",
+            arguments=(
+                option("name", metavar="NAME", help="the topic"),
+                option("--before", metavar="WHERE", required=True, help="delete the records before this"),
+                _TOPICS_AND_PARTITIONS[-1],
+                flag("--dry-run", help="print what would be deleted, and delete nothing"),
+                *_PRINTED,
+            ),
+            epilog="""\
+WHERE: an offset N (records below it are deleted), -N (the newest N records of each partition stay), -10m (records at most this
+  old stay), a time such as 2026-01-31T12:00:00Z, @MS (ms since 1970), or latest (none stays).
+  An offset above the end of every partition is refused.
+Records of an open transaction stay, and all records after them: otherwise its commit would succeed, and its records be gone.
+A reader positioned before the new start finds its records gone. The disk space is freed later, segment by segment.
+
+examples:
+  brokerd topics trim events --before -7d --dry-run
+  brokerd topics trim events --before 120000 --partition 3
+""",
+        ),
+        Command(
+            name="delete",
+            summary="delete topics and all their records, without confirmation",
+            run="topics.delete_topics",
+            arguments=(
+                option("names", metavar="NAME", nargs="+", help="topics"),
+                flag("--if-exists", help="ignore names that do not exist"),
+                *_CLIENT,
+            ),
+        ),
+    ),
+)
+
+_OFFSETS = Command(
+    name="offsets",
+    summary="print where partitions begin and end, and offsets by time",
+    run="offsets.run",
+    arguments=(
+        *_TOPICS_AND_PARTITIONS,
+        option("--time", metavar="TIME", help=f"also the offset of this time: {_TIMES}, or a time ago such as -10m"),
+        *_PRINTED,
+    ),
+    epilog="""\
+START is the first offset in the log; readers of committed records stop at STABLE, those of all records at END. OFFSETS is the
+number of offsets between START and END, of which markers of transactions take some; SIZE is their size on disk. With --time,
+OFFSET is the first record of that time or later and RECORD TIME its own time; both are empty if no record is as new.
+
+examples:
+  brokerd offsets events orders
+  brokerd offsets --pattern '^sensor-' --partition 0 --json
+  brokerd offsets events --time -10m
+""",
+)
+
+_TRANSACTIONAL_ID = option("transactional_id", metavar="ID", help="the transactional id")
+_TRANSACTIONS = Command(
+    name="transactions",
+    summary="list, describe, abort and forget transactions, find those that hold back readers",
+    epilog="""\
+Your own transactions; with ADMIN on every topic, those of all principals.
+
+examples:
+  brokerd transactions list --state open
+  brokerd transactions describe spark-3f1c
+  brokerd transactions find-hanging --idle-ms 600000
+  brokerd transactions abort spark-3f1c
+""",
+    verbs=(
+        Command(
+            name="list",
+            summary="print transactional ids, one per line",
+            run="transactions.list_transactions",
+            arguments=(
+                option("prefix", metavar="PREFIX", nargs="?", default="", help="only ids that begin with this"),
+                option(
+                    "-s",
+                    "--state",
+                    metavar="STATE",
+                    choices=("open", "prepared", "empty"),
+                    default="",
+                    help="only those open, prepared, empty",
+                ),
+                *_PRINTED,
+            ),
+            epilog="""\
+COMMITTED is the last committed version, OPEN the newest that is not decided or not visible yet; AGE is that of the oldest open
+member. HOLDS BACK lists partitions whose readers of committed records wait for this transaction: records that others have
+committed after its first record there are not visible before it ends.
+""",
+        ),
+        Command(
+            name="describe",
+            summary="print what was committed last, and open members",
+            run="transactions.describe_transaction",
+            arguments=(_TRANSACTIONAL_ID, *_PRINTED),
+            description="Prints what a transactional id committed last, its open members, and where they have written.",
+            epilog="""\
+EXPIRES IN is when a member's execution is aborted unless one of its members gives a sign of life before. FROM is the first
+offset of a member in a partition; readers of committed records stop at STABLE.
+""",
+        ),
+        Command(
+            name="abort",
+            summary="end open members, without confirmation",
+            run="transactions.abort_transaction",
+            arguments=(
+                _TRANSACTIONAL_ID,
+                option(
+                    "--execution",
+                    metavar="EXECUTION",
+                    default="",
+                    help="only members of this execution (default: of all), as 'describe' prints it",
+                ),
+                *_PRINTED,
+            ),
+            description="Ends open members of a transactional id, without confirmation: what they wrote is void.",
+            epilog="""\
+Their tasks fail at their next batch; a query that still runs writes its micro-batch again with new members.
+Committed versions stay committed, and so does a version whose commit is decided.
+""",
+        ),
+        Command(
+            name="forget",
+            summary="forget an id and its last version, without confirmation",
+            run="transactions.forget_transactional_id",
+            arguments=(_TRANSACTIONAL_ID, *_PRINTED),
+            description="Has the broker forget a transactional id, without confirmation: any principal may use it from then on.",
+            epilog="""\
+Its last committed version is forgotten too: if its query or program repeats that version, or an older one, the rows are
+written a second time. So stop it first, and continue it after its last version. Needs ADMIN on every topic; refused while
+members are open ('abort' ends them) or a commit is not finished.
+""",
+        ),
+        Command(
+            name="find-hanging",
+            summary="print open transactions that hold back readers",
+            run="transactions.find_hanging",
+            arguments=(
+                option(
+                    "--idle-ms",
+                    type=int,
+                    metavar="MS",
+                    default=HANGING_IDLE_MS,
+                    help=f"only those whose last record there is at least this old (default: {HANGING_IDLE_MS})",
+                ),
+                *_PRINTED,
+            ),
+            description="Prints the transaction that holds back readers of committed records, for each partition where one does.",
+            epilog="""\
+A member without signs of life expires by itself; 'abort' ends it now. A line without a PRODUCER is a decided transaction: the
+broker's log says which of its partitions takes no marker, and IDLE is since when.
+""",
+        ),
+    ),
+)
+
+_GROUP = option("group_id", metavar="GROUP", help="the group")
+_GROUP_TOPICS = ("-t", "--topic")
+_GROUPS = Command(
+    name="groups",
+    summary="list and describe groups of readers and their lag, reset and delete their offsets",
+    epilog="""\
+Your own groups; with ADMIN on every topic, those of all principals.
+
+examples:
+  brokerd groups list spark-
+  brokerd groups describe invoices
+  brokerd groups reset invoices --topic events --to-timestamp 2026-01-31T12:00:00Z --dry-run
+  brokerd groups reset invoices --topic events:0,1 --shift-by -100
+  brokerd groups delete invoices
+""",
+    verbs=(
+        Command(
+            name="list",
+            summary="print groups, one per line",
+            run="groups.list_groups",
+            arguments=(
+                option("prefix", metavar="PREFIX", nargs="?", default="", help="only groups whose id begins with this"),
+                *_PRINTED,
+            ),
+        ),
+        Command(
+            name="describe",
+            summary="print offsets and lag of each partition",
+            run="groups.describe_group",
+            arguments=(_GROUP, *_PRINTED),
+            description="Prints how far a group has read each partition, and what it has left to read.",
+            epilog="""\
+END is where readers of committed records see the partition end (of all: -X isolation.level=read_uncommitted), LAG the offsets
+up to it, SIZE the bytes on disk of their batches. BEHIND is how long the next record has been there. If a partition ends before
+an open transaction, a line names the transaction, provided that it is yours or you have all rights. Partitions without a
+committed OFFSET, of topics that the group reads, are counted from their beginning.
+""",
+        ),
+        Command(
+            name="reset",
+            summary="set a group's offsets, without confirmation",
+            run="groups.reset_group",
+            arguments=(
+                option("group_id", metavar="GROUP", help="the group; it is created if it does not exist"),
+                repeated(
+                    *_GROUP_TOPICS,
+                    metavar="TOPIC[:N,N]",
+                    help="a topic, or some of its partitions; may be repeated (default: all that the group has an offset of)",
+                ),
+                OneOf(
+                    (
+                        flag("--to-earliest", help="to the first record of the log"),
+                        flag("--to-latest", help="to the end: records that are there are skipped"),
+                        option("--to-offset", type=int, metavar="N", help="to this offset"),
+                        option("--to-timestamp", metavar="TIME", help=f"to the first record of this time or later: {_TIMES}, -10m"),
+                        option("--shift-by", type=int, metavar="N", help="by N offsets, back if negative"),
+                    ),
+                    is_required=True,
+                ),
+                flag("--dry-run", help="print what would be set, and set nothing"),
+                *_PRINTED,
+            ),
+            epilog="""\
+Stop the group's readers first: a running one continues from its own position, and its next commit overwrites yours.
+An offset outside of the log becomes the nearest one in it.
+""",
+        ),
+        Command(
+            name="delete",
+            summary="forget a group, without confirmation",
+            run="groups.delete_group",
+            arguments=(
+                _GROUP,
+                repeated(
+                    *_GROUP_TOPICS,
+                    metavar="TOPIC[:N,N]",
+                    help="only its offsets in this topic, or in some of its partitions; may be repeated",
+                ),
+                *_PRINTED,
+            ),
+            description="Forgets a group, or its offsets in some topics, without confirmation.",
+            epilog="A running reader creates it again with its next commit; one that starts begins where auto.offset.reset says.\n",
+        ),
+    ),
+)
+
+_PRODUCE = Command(
+    name="produce",
+    summary="write lines from standard input or a file to a topic, one record each",
+    run="produce.run",
+    arguments=(
+        option("topic", metavar="TOPIC", help="the topic"),
+        option("--file", metavar="FILE", default="-", help="read lines from here (default: - = standard input)"),
+        option(
+            "-K", "--key-separator", metavar="TEXT", help="the part of a line before TEXT is the key; a line without TEXT has none"
+        ),
+        repeated("-H", "--header", metavar="NAME=VALUE", help="a header of every record; may be repeated"),
+        option("-p", "--partition", type=int, metavar="N", help="write to this partition (default: by the key's hash)"),
+        option("-D", "--delimiter", metavar="TEXT", default="\\n", help="the text that ends a record (default: \\n)"),
+        option("-Z", "--null", metavar="TEXT", help="a key or value of exactly TEXT is null; a null value is a tombstone"),
+        flag("-J", "--json", help="each line is a JSON object as 'consume --json' prints it: key, value, headers, timestamp"),
+        flag("--keep-partitions", help="with --json: keep the partition that each record names"),
+        option("--acks", choices=("all", "1", "0"), help="when a record counts as written (default: all, flushed to disk)"),
+        option(
+            "--transactional-id",
+            metavar="ID",
+            help="write all lines in one transaction of this id: readers of committed records see all of them at the end, or none",
+        ),
+        _QUIET,
+        *_client_options("producer"),
+    ),
+    epilog="""\
+Lines are sent as they arrive. The command ends when all of them are acknowledged, or fails with the first that is not; it then
+says which input lines are affected and how many records were written.
+
+examples:
+  echo 'hello' | brokerd produce events
+  brokerd consume events --exit --json | brokerd produce copy --json --keep-partitions
+  brokerd produce events -K '\\t' --file keyed.tsv -X compression.type=zstd
+  brokerd produce events --header source=test --partition 0 < lines.txt
+  brokerd produce events --file day.tsv --transactional-id day-import
+""",
+)
+
+_CONSUME = Command(
+    name="consume",
+    summary="print records of topics",
+    run="consume.run",
+    arguments=(
+        *_TOPICS_AND_PARTITIONS,
+        flag("--from-beginning", help="start with the oldest record (--offset earliest)"),
+        option("-o", "--offset", metavar="WHERE", help="start here"),
+        option("--end", metavar="WHERE", help="stop before this"),
+        flag("-e", "--exit", help="stop at the current end of each partition (--end latest)"),
+        option("-n", "--max-messages", type=int, metavar="N", help="stop after N records"),
+        option("--timeout-ms", type=int, metavar="MS", help="stop after this long without a new record"),
+        OneOf(
+            (
+                option("-f", "--format", metavar="FORMAT", help="how to print a record (default: '%%s\\n')"),
+                option("-K", "--key-separator", metavar="TEXT", help="print key, TEXT and value"),
+                flag("-J", "--json", help="print one JSON object per line, with all fields"),
+            )
+        ),
+        option(
+            "--isolation-level",
+            choices=("read_committed", "read_uncommitted"),
+            help="whether records of open and aborted transactions are returned (default: read_committed)",
+        ),
+        _QUIET,
+        *_client_options("consumer"),
+    ),
+    description="Prints records of topics and keeps printing new ones until interrupted.\n"
+    "Starts at the end; with --exit, --end or --from-beginning, at the beginning.",
+    epilog="""\
+WHERE: earliest, latest, an offset N, -N (the newest N records of each partition), -10m (records at most this old; ms, s, m, h,
+  d), a time such as 2026-01-31T12:00:00Z, or @MS (ms since 1970). A start is included. An end is not, and is at most the
+  current end of the log.
+format letters: %s value, %k key, %h headers, %o offset, %p partition, %t topic, %T timestamp (ms since 1970),
+  %S and %K sizes of value and key in bytes (-1 = null), %% a percent sign; \\n and \\t as usual
+
+Records of one partition come in the order of their offsets; partitions are interleaved. Topics and partitions that are created
+later are not followed.
+
+examples:
+  brokerd consume events --from-beginning
+  brokerd consume events orders --exit -f '%t-%p:%o %k = %s\\n'
+  brokerd consume --pattern '^sensor-' --offset -10m --json
+  brokerd consume events --offset 2026-01-31 --end 2026-02-01 --partition 0 --max-messages 5
+  brokerd consume events --exit --json | brokerd produce copy --json --keep-partitions
+""",
+)
+
+_TOP = Command(
+    name="top",
+    summary="watch topics, rates, groups with their lag, and transactions",
+    run="top.run",
+    arguments=(
+        option(
+            "--interval-ms",
+            type=int,
+            metavar="MS",
+            default=TOP_INTERVAL_MS,
+            help=f"time between two samples (default: {TOP_INTERVAL_MS})",
+        ),
+        flag("--once", help="take two samples, for the rates, print the result and end"),
+        flag("--json", help="print one JSON object per line for each sample"),
+        *_CLIENT,
+    ),
+    description="Shows topics with their rates, groups with their lag, and open transactions, until interrupted.",
+    epilog="""\
+Topics are sorted by rate, groups by lag, transactions by age. OFFSETS/S and BYTES/S are what was written between two samples;
+markers of transactions take some offsets. BYTES/S takes a wide terminal, and is unknown where old records were deleted
+meanwhile. HELD BACK are offsets that readers of committed records do not see yet; TO READ and BEHIND are a group's lag in bytes
+and in time. Groups beyond the 50 that committed last are counted and not shown. A broker that is down is shown as unreachable,
+and asked again. Ctrl-C ends it.
+
+The view needs rich: pip install rich. --json does not: it prints one line for each sample.
+
+examples:
+  brokerd top
+  brokerd top --interval-ms 500 --bootstrap-server broker.example:9192
+  brokerd top --once
+  brokerd top --json --once
+""",
+)
+
+_INFO = Command(
+    name="info",
+    summary="print a broker's versions, features, limits and nodes",
+    run="info.run",
+    arguments=_PRINTED,
+    epilog="examples:\n  brokerd info\n  brokerd info --bootstrap-server broker.example:9192 --json\n",
+)
+
+_DUMP_LOG = Command(
+    name="dump-log",
+    summary="print what a log directory, segment, index or snapshot holds",
+    run="dump_log.run",
+    arguments=(
+        option("paths", metavar="PATH", nargs="+", help="directories and files"),
+        flag("-d", "--print-data", help="also print the records of each batch"),
+        flag("--json", help="one JSON object per line"),
+    ),
+    description="Prints the contents of a data directory's files: segments batch by batch, indexes, snapshots, checkpoints.",
+    epilog="""\
+PATH is a data directory, one partition's directory in it, or a file: a segment (.log), an index (.index, .timeindex), a
+producer snapshot (.snapshot), or one of checkpoint, leader-epochs, topics, meta. Nothing is written; a broker may be running.
+
+examples:
+  brokerd dump-log brokerd-data
+  brokerd dump-log brokerd-data/*/00000000000000000000.log --print-data
+  brokerd dump-log brokerd-data/checkpoint --json
+""",
+)
+
+_DOCTOR = Command(
+    name="doctor",
+    summary="check every byte of a data directory",
+    run="doctor.run",
+    arguments=(
+        option("directory", metavar="DIR", help="the data directory (data.dir)"),
+        OneOf(
+            (
+                flag(
+                    "--rebuild-checkpoint",
+                    help="rebuild a lost or damaged checkpoint: the intact part of each log counts as durable",
+                ),
+                flag(
+                    "--accept-damaged",
+                    help="accept each damaged range as lost: reads of it fail, all else is served, appends resume",
+                ),
+                flag(
+                    "--give-up-damaged",
+                    help="permanently give up each damaged batch and everything after it in its partition; no offset is reused",
+                ),
+                flag(
+                    "--rebuild-lost",
+                    help="rebuild lost or damaged topics, producer-ids, leader-epoch and meta from the logs; --name names topics",
+                ),
+                flag(
+                    "--decode",
+                    help="also decode the records of each batch, as readers do, and report batches that cannot be decoded",
+                ),
+                option(
+                    "--take-out",
+                    metavar="PLACE",
+                    help="take out the one batch at a partition's offset, as in events-0@1234: readers skip it, and appends "
+                    "resume; no offset is reused",
+                ),
+            )
+        ),
+        option(
+            "--decide",
+            choices=("commit", "abort"),
+            help="decide how members of transactions ended whose markers are lost and whose end nothing else tells: all of them, "
+            "or those given with --member; the next start carries it out",
+        ),
+        repeated("--member", metavar="PRODUCER", type=int, help="with --decide: the producer id of a member; may be repeated"),
+        repeated(
+            "--name",
+            metavar="ID=NAME",
+            help="with --rebuild-lost: the name of the topic with this id (32 hex digits; otherwise recovered-ID); may be repeated",
+        ),
+        flag("--json", help="findings as JSON"),
+    ),
+    description="Checks a data directory. Without an option it changes nothing.",
+    epilog="""\
+Checks every byte: CRCs of headers and payloads, offsets, epochs, indexes, snapshots, checkpoint. Stop the broker first.
+Exit code 0: nothing durable is lost or unreadable (the next start repairs what warnings report); 1: something is.
+
+examples:
+  brokerd doctor brokerd-data
+  brokerd doctor brokerd-data --accept-damaged
+  brokerd doctor brokerd-data --decode
+  brokerd doctor brokerd-data --take-out events-0@1234
+  brokerd doctor brokerd-data --decide commit
+  brokerd doctor brokerd-data --rebuild-lost --name 62dc4c435f54b9d800bd78ab25bbc3c1=events
+""",
+)
+
+_CONFIG = Command(
+    name="config",
+    summary="print a sample configuration or a systemd unit",
+    run="install.print_config",
+    arguments=(
+        OneOf(
+            (
+                flag("--sample", help="every setting of the broker with its meaning, range and default (TOML)"),
+                flag("--systemd-unit", help="a hardened unit that runs this very installation"),
+            ),
+            is_required=True,
+        ),
+    ),
+    description="Prints the files that an installation starts from.",
+    epilog="""\
+examples:
+  brokerd config --sample > brokerd.toml
+  brokerd config --systemd-unit > /etc/systemd/system/brokerd.service
+""",
+)
+
+_HASH_TOKEN = Command(
+    name="hash-token",
+    summary="hash a token for the broker's auth file",
+    run="install.print_token_hash",
+    arguments=(
+        option(
+            "--generate", metavar="FILE", help="generate a token and write it to FILE, which must not exist; only you can read it"
+        ),
+    ),
+    description="Reads a token from standard input, or generates one, and prints its hash for the broker's auth.file.",
+    epilog="""\
+A token is never passed as an argument: other users of the machine could see it. The hash goes into the broker's auth.file:
+
+  [principals.etl]
+  tokens = ["sha256:..."]
+  write = ["events-*"]
+
+examples:
+  brokerd hash-token --generate etl.token      # writes a new token to a file, its hash to standard output
+  brokerd hash-token < etl.token               # the hash of an existing token
+  brokerd topics list -X auth.token.file=etl.token
+""",
+)
+
+_COMPLETION = Command(
+    name="completion",
+    summary="print a script by which bash or zsh completes command lines",
+    run="install.print_completion",
+    arguments=(option("shell", metavar="SHELL", choices=("bash", "zsh"), help="bash or zsh"),),
+    epilog="""\
+bash (with the package bash-completion):
+  mkdir -p ~/.local/share/bash-completion/completions
+  brokerd completion bash > ~/.local/share/bash-completion/completions/brokerd
+
+zsh (in a directory of $fpath, before compinit):
+  brokerd completion zsh > ~/.zfunc/_brokerd
+
+Needs shtab: pip install shtab. The script itself needs nothing.
+""",
+)
+
+COMMANDS = {
+    command.name: command
+    for command in (
+        _START,
+        _TOPICS,
+        _OFFSETS,
+        _TRANSACTIONS,
+        _GROUPS,
+        _PRODUCE,
+        _CONSUME,
+        _TOP,
+        _INFO,
+        _DUMP_LOG,
+        _DOCTOR,
+        _CONFIG,
+        _HASH_TOKEN,
+        _COMPLETION,
+    )
+}

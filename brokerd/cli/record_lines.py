@@ -1,0 +1,375 @@
+"""Records as lines of text, both ways: lines and JSON objects become columns for `brokerd produce`, and records become lines in a
+format of kcat's letters, or JSON objects, for `brokerd consume` and `dump-log`. The two forms of JSON are each other's inverse.
+Does no I/O.
+
+In a JSON object `topic`, `offset` and `timestamp_type` describe where a record came from, and producing ignores them; so it does
+`partition`, unless records keep theirs.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, NamedTuple, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from brokerd.client.consumer.fetched import LOG_APPEND_TIME, FetchedBatch
+from brokerd.config.settings import INT64_MAX, unknown_setting
+from brokerd.errors import ConfigError
+from brokerd.record.schema import HEADERS, KEY, SCHEMA_0, TIMESTAMP, VALUE
+
+_US_PER_MS = 1_000
+_ESCAPES = {"\\t": "\t", "\\n": "\n", "\\r": "\r", "\\0": "\0", "\\\\": "\\"}
+_BYTES = ("key", "key_base64", "value", "value_base64")
+_FIELDS = ("topic", "partition", "offset", "timestamp", "timestamp_type", "headers", *_BYTES)
+_HEADER_FIELDS = ("key", "value", "value_base64")
+Printer: TypeAlias = "Callable[[FetchedBatch], bytes | pa.Buffer]"
+Topics: TypeAlias = Mapping[bytes, str]  # names by topic id; a topic without one is printed as nothing
+_TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+_TOKEN = re.compile(r"%(.)|([^%]+)", re.DOTALL)
+LETTERS = {
+    "s": "value",
+    "S": "size of the value in bytes (-1: null)",
+    "k": "key",
+    "K": "size of the key in bytes (-1: null)",
+    "h": "headers, as name=value,name=value",
+    "t": "topic",
+    "p": "partition",
+    "o": "offset",
+    "T": "timestamp, ms since 1970",
+    "%": "a percent sign",
+}
+
+
+def unescaped(text: str) -> str:
+    r"""`text` with \t, \n, \r, \0 and \\ as the characters they stand for."""
+    out = []
+    at = 0
+    while at < len(text):
+        character = _ESCAPES.get(text[at : at + 2])
+        out.append(character if character is not None else text[at])
+        at += 1 if character is None else 2
+    return "".join(out)
+
+
+class LineSplitter:
+    """Splits chunks of bytes into whole lines; what follows the last delimiter waits for the next chunk."""
+
+    def __init__(self, delimiter: bytes) -> None:
+        self._delimiter = delimiter
+        self._rest: list[bytes] = []  # pieces of the unfinished line
+
+    def split(self, chunk: bytes) -> list[bytes]:
+        """The lines that `chunk` completes."""
+        *lines, rest = chunk.split(self._delimiter) if len(self._delimiter) == 1 else self._joined(chunk).split(self._delimiter)
+        if lines and self._rest:
+            lines[0] = b"".join([*self._rest, lines[0]])
+            self._rest = []
+        if rest:
+            self._rest.append(rest)
+        return lines
+
+    def last(self) -> list[bytes]:
+        """The last line, if it did not end with a delimiter."""
+        rest, self._rest = b"".join(self._rest), []
+        return [rest] if rest else []
+
+    def _joined(self, chunk: bytes) -> bytes:
+        """A delimiter of several bytes may be split between chunks, so the pending bytes are searched again."""
+        whole = b"".join([*self._rest, chunk])
+        self._rest = []
+        return whole
+
+
+def records_from_lines(
+    lines: Sequence[bytes],
+    *,
+    key_separator: bytes | None,
+    headers: Sequence[tuple[str, str]],
+    null_marker: bytes | None,
+    timestamp_ms: int,
+) -> pa.RecordBatch:
+    """One record per line, as columns of SCHEMA_0. A line without the separator has no key; a key or value that
+    equals `null_marker` is null.
+    """
+    keys: Sequence[bytes | None] = [None] * len(lines)
+    values: Sequence[bytes | None] = lines
+    if key_separator is not None:
+        parts = [line.partition(key_separator) for line in lines]
+        keys = [key if separator else None for key, separator, _ in parts]
+        values = [value if separator else key for key, separator, value in parts]
+    if null_marker is not None:
+        keys = [None if key == null_marker else key for key in keys]
+        values = [None if value == null_marker else value for value in values]
+    row = [{"key": name, "value": value.encode()} for name, value in headers]
+    return pa.record_batch(
+        [
+            pa.array(keys, KEY.type),
+            pa.array(values, VALUE.type),
+            pa.array([row] * len(lines), HEADERS.type),
+            pa.array([timestamp_ms * _US_PER_MS] * len(lines), TIMESTAMP.type),
+        ],
+        schema=SCHEMA_0.arrow,
+    )
+
+
+class BadRow(NamedTuple):
+    """A line that is not a record; `row` counts from 0."""
+
+    row: int
+    problem: str
+
+
+class JsonRecords(NamedTuple):
+    """Columns of SCHEMA_0, each record's partition (-1: chosen by its key), and the first line that is not a record; the records
+    before that line are in the columns."""
+
+    arrow_batch: pa.RecordBatch
+    partitions: list[int]
+    bad: BadRow | None
+
+
+class _JsonRow(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+    headers: list[dict[str, str | bytes | None]] | None  # None differs from an empty list
+    timestamp_us: int
+    partition: int
+
+
+def records_from_json(
+    lines: Sequence[bytes], *, headers: Sequence[tuple[str, str]], timestamp_ms: int, partition_count: int | None = None
+) -> JsonRecords:
+    """One record per non-empty line, with `headers` added to its own; `timestamp_ms` is for records that have none. Each record
+    must name one of `partition_count` partitions; if that is None, its partition is ignored.
+    """
+    more = [{"key": name, "value": value.encode()} for name, value in headers]
+    rows: list[_JsonRow] = []
+    bad = None
+    for number, line in enumerate(lines):
+        if not line.strip():
+            continue
+        try:
+            rows.append(_json_row(_object(line), more, timestamp_ms * _US_PER_MS, partition_count))
+        except ValueError as problem:
+            bad = BadRow(number, str(problem))
+            break
+    columns = [
+        pa.array([row.key for row in rows], KEY.type),
+        pa.array([row.value for row in rows], VALUE.type),
+        pa.array([row.headers for row in rows], HEADERS.type),
+        pa.array([row.timestamp_us for row in rows], TIMESTAMP.type),
+    ]
+    return JsonRecords(pa.record_batch(columns, schema=SCHEMA_0.arrow), [row.partition for row in rows], bad)
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(line, parse_float=Decimal)
+    except UnicodeDecodeError:
+        raise ValueError("not UTF-8 text") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
+    except ValueError:
+        raise ValueError("a number in it has thousands of digits") from None
+    except RecursionError:
+        raise ValueError("JSON nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError("not a JSON object")
+    return found
+
+
+def _json_row(document: dict[str, Any], more: list[dict[str, Any]], now_us: int, partition_count: int | None) -> _JsonRow:
+    _check_names(document, _FIELDS, "field")
+    if "value" not in document and "value_base64" not in document:
+        raise ValueError("it has no value: use null for a tombstone")
+    given = document.get("headers")
+    if given is not None and not isinstance(given, list):
+        raise ValueError("headers must be a list")
+    return _JsonRow(
+        key=_bytes(document, "key"),
+        value=_bytes(document, "value"),
+        headers=[*map(_header, given or ()), *more] if given is not None or more else None,
+        timestamp_us=_timestamp_us(document.get("timestamp"), now_us),
+        partition=-1 if partition_count is None else _partition(document.get("partition"), partition_count),
+    )
+
+
+def _header(given: Any) -> dict[str, str | bytes | None]:
+    if not isinstance(given, dict) or not isinstance(given.get("key"), str):
+        raise ValueError("a header must be an object with key and value")
+    _check_names(given, _HEADER_FIELDS, "field of a header")
+    _utf8("a header's key", given["key"])
+    return {"key": given["key"], "value": _bytes(given, "value")}
+
+
+def _check_names(document: Mapping[str, Any], known: Sequence[str], kind: str) -> None:
+    for name in document:
+        if name not in known:
+            raise ValueError(unknown_setting(name, known, kind=kind).message)
+
+
+def _bytes(document: Mapping[str, Any], name: str) -> bytes | None:
+    encoded = f"{name}_base64"
+    if name in document and encoded in document:
+        raise ValueError(f"{name} and {encoded} are mutually exclusive")
+    given = document.get(name, document.get(encoded))
+    if given is None:
+        return None
+    if not isinstance(given, str):
+        raise ValueError(f"{name} must be a JSON string or null; use {encoded} for bytes that are not UTF-8 text")
+    if name in document:
+        return _utf8(name, given)
+    try:
+        return base64.b64decode(given, validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError(f"{encoded} is not base64") from None
+
+
+def _utf8(name: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{name} holds half of a surrogate pair, which is not valid text") from None
+
+
+def _timestamp_us(given: Any, now_us: int) -> int:
+    """ms, with a fraction down to microseconds; absent and -1 mean now."""
+    if given is None or (isinstance(given, int) and given == -1):
+        return now_us
+    if isinstance(given, bool) or not isinstance(given, (int, Decimal)) or not 0 <= given <= INT64_MAX // _US_PER_MS:
+        raise ValueError("timestamp must be a number of ms since 1970")
+    return round(given * _US_PER_MS)
+
+
+def _partition(given: Any, count: int) -> int:
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise ValueError("it names no partition")
+    if not 0 <= given < count:
+        raise ValueError(f"the topic has partitions 0 to {count - 1}, not {given}")
+    return given
+
+
+def format_printer(template: str, topics: Topics, *, null: bytes = b"") -> Printer:
+    """Prints records in a format such as "%o %k: %s", with `null` for null keys and values. Raises ConfigError naming an unknown
+    letter."""
+    tokens = _tokens(template)
+    if all(kind in ("text", "s", "k") for kind, _ in tokens):
+        return lambda batch: _columns_joined(batch, tokens, null)
+    return lambda batch: b"".join(_row(tokens, _name(topics, batch), null, batch, record) for record in _rows(batch))
+
+
+def json_printer(topics: Topics) -> Printer:
+    """Prints one JSON object per line, in the form that `records_from_json` reads. Bytes that are not UTF-8 text go to `key_base64`
+    and `value_base64`; a timestamp is in ms, with a fraction if it has one."""
+
+    def lines(batch: FetchedBatch) -> bytes:
+        kind = _TIMESTAMP_TYPES[batch.timestamp_type == LOG_APPEND_TIME]
+        begin = {"topic": _name(topics, batch), "partition": batch.tp.partition}
+        return b"".join(_json_line(begin, kind, record) for record in _rows(batch))
+
+    return lines
+
+
+def _tokens(template: str) -> list[tuple[str, bytes]]:
+    """The format as ("text", bytes) and (letter, b"")."""
+    tokens: list[tuple[str, bytes]] = []
+    at = 0
+    while at < len(template):
+        found = _TOKEN.match(template, at)
+        if found is None:
+            raise ConfigError("the format ends with a single '%': write '%%' for a percent sign")
+        letter, text = found.groups()
+        if letter is not None and letter not in LETTERS:
+            raise ConfigError(f"unknown letter '%{letter}' in the format: choose from {', '.join('%' + one for one in LETTERS)}")
+        tokens.append(("text", b"%" if letter == "%" else text.encode()) if letter in (None, "%") else (letter, b""))
+        at = found.end()
+    return tokens
+
+
+def _columns_joined(batch: FetchedBatch, tokens: Sequence[tuple[str, bytes]], null: bytes) -> pa.Buffer | bytes:
+    columns = {"k": KEY.name, "s": VALUE.name}
+    parts = [
+        pa.scalar(text, pa.large_binary())
+        if kind == "text"
+        else pc.fill_null(batch.arrow_batch.column(columns[kind]), null).cast(pa.large_binary())
+        for kind, text in tokens
+    ]
+    if not any(kind != "text" for kind, _ in tokens):
+        return b"".join(text for _, text in tokens) * batch.record_count
+    joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
+    offsets = joined.buffers()[1]
+    first, end = (int.from_bytes(offsets.slice(8 * (joined.offset + row), 8), "little") for row in (0, len(joined)))
+    return joined.buffers()[2].slice(first, end - first)
+
+
+def _rows(batch: FetchedBatch) -> Sequence[dict[str, Any]]:
+    timestamps = batch.arrow_batch.column(TIMESTAMP.name).cast(pa.int64())
+    plain = batch.arrow_batch.drop_columns([TIMESTAMP.name]).append_column(TIMESTAMP.name, timestamps)
+    return plain.append_column("offset", batch.offsets).to_pylist()  # type: ignore[no-any-return]
+
+
+def _row(tokens: Sequence[tuple[str, bytes]], topic: str, null: bytes, batch: FetchedBatch, record: dict[str, Any]) -> bytes:
+    return b"".join(text if kind == "text" else _letter(kind, topic, null, batch.tp.partition, record) for kind, text in tokens)
+
+
+def _letter(kind: str, topic: str, null: bytes, partition: int, record: dict[str, Any]) -> bytes:
+    key: bytes | None = record["key"]
+    value: bytes | None = record["value"]
+    if kind == "s":
+        return null if value is None else value
+    if kind == "k":
+        return null if key is None else key
+    if kind == "h":
+        return b",".join(
+            header["key"].encode() + b"=" + (null if header["value"] is None else header["value"])
+            for header in record["headers"] or ()
+        )
+    numbers = {
+        "S": -1 if value is None else len(value),
+        "K": -1 if key is None else len(key),
+        "p": partition,
+        "o": record["offset"],
+        "T": _timestamp_ms(record),
+    }
+    return topic.encode() if kind == "t" else str(numbers[kind]).encode()
+
+
+def _timestamp_ms(record: dict[str, Any]) -> int:
+    timestamp_us: int | None = record["timestamp"]
+    return -1 if timestamp_us is None else timestamp_us // 1_000
+
+
+def _exact_ms(record: dict[str, Any]) -> str:
+    """The time as a JSON number, to the microsecond: a float would round those of a distant future."""
+    ms = _timestamp_ms(record)
+    rest_us = 0 if record["timestamp"] is None else record["timestamp"] - ms * 1_000
+    return f"{ms}.{rest_us:03}".rstrip("0") if rest_us else str(ms)
+
+
+def _json_line(begin: dict[str, Any], timestamp_type: str, record: dict[str, Any]) -> bytes:
+    rest = {"timestamp_type": timestamp_type, **_text_or_base64("key", record["key"]), **_text_or_base64("value", record["value"])}
+    if record["headers"] is not None:
+        rest["headers"] = [{"key": header["key"], **_text_or_base64("value", header["value"])} for header in record["headers"]]
+    before = json.dumps({**begin, "offset": record["offset"]}, ensure_ascii=False)
+    after = json.dumps(rest, ensure_ascii=False)
+    return f'{before[:-1]}, "timestamp": {_exact_ms(record)}, {after[1:]}\n'.encode()
+
+
+def _name(topics: Topics, batch: FetchedBatch) -> str:
+    return topics.get(batch.tp.topic_id, "")
+
+
+def _text_or_base64(name: str, data: bytes | None) -> dict[str, Any]:
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}

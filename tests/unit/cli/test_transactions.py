@@ -1,0 +1,196 @@
+"""Goal: what is printed of transactions says who, how long and what it means, and programs get the same as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from brokerd.cli import main, transactions
+from brokerd.client.transactions import (
+    ForgottenId,
+    HangingTransaction,
+    HangingTransactions,
+    OpenMember,
+    OpenPartition,
+    TransactionDescription,
+    TransactionListing,
+)
+from brokerd.ids import TopicIdPartition
+from brokerd.producer.core.membership import Totals
+
+TOPIC_ID = bytes(range(16))
+EMPTY = TransactionListing("job-1", "empty", 0, -1, 0, -1, "")
+OPEN = TransactionListing("spark-q", "open", 6, 7, 2, 83_000, "streaming query q, batch 7")
+PREPARED = TransactionListing("spark-p", "prepared", 3, 3, 0, -1, "")
+PARTITION = OpenPartition("orders", TopicIdPartition(TOPIC_ID, 3), first_offset=40, last_stable_offset=38)
+HIDDEN = OpenPartition("", TopicIdPartition(TOPIC_ID, 0), first_offset=0, last_stable_offset=0)
+MEMBER = OpenMember(bytes(16), 12, 0, 7, "41", "run", "streaming query q, batch 7", 83_000, 817_000, (PARTITION,))
+DESCRIBED = TransactionDescription(OPEN, "40", "run", Totals(2_000, 8_192, 65_536, 5), (MEMBER,), 1)
+
+
+Run = Callable[..., tuple[str, str]]
+
+
+def holding(transactional_id: str, *partitions: OpenPartition, has_more: bool = False) -> HangingTransactions:
+    """Partitions that one transaction holds back."""
+    return HangingTransactions([HangingTransaction(one, 12, transactional_id, 0) for one in partitions], has_more=has_more)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a verb with a client whose calls return the given values, and returns the outputs."""
+
+    def run(*words: str, **results: Any) -> tuple[str, str]:
+        results = {"find_transaction": OPEN, "find_hanging_transactions": holding("x"), **results}
+        client = SimpleNamespace(**{name: lambda *_, result=result: result for name, result in results.items()})
+        monkeypatch.setattr(transactions, "connect", lambda _: contextlib.nullcontext(client))
+        assert main(["transactions", *words]) == 0
+        return capsys.readouterr()
+
+    return run
+
+
+def test_list_says_who_and_how_long(run: Run) -> None:
+    held = [dataclasses.replace(PARTITION, tp=TopicIdPartition(TOPIC_ID, number)) for number in range(5)]
+    out, _ = run("list", list_transactions=[EMPTY, OPEN], find_hanging_transactions=holding("spark-q", *held))
+    assert out.splitlines() == [
+        "TRANSACTIONAL ID  STATE  COMMITTED  OPEN  MEMBERS  AGE         HOLDS BACK                    OWNER",
+        "job-1             empty  0          -           0  -           -                             -",
+        "spark-q           open   6          7           2  1 min 23 s  orders-0 orders-1 and 3 more  streaming query q, batch 7",
+    ]
+
+
+def test_list_says_if_it_cannot_name_all_that_is_held_back(run: Run) -> None:
+    _, err = run("list", list_transactions=[OPEN], find_hanging_transactions=holding("spark-q", PARTITION, has_more=True))
+    assert err == "of the partitions that are held back, 1 are named\n"
+
+
+def test_list_for_programs_has_null_for_none(run: Run) -> None:
+    found = holding("spark-q", PARTITION)
+    empty, holder = json.loads(run("list", "--json", list_transactions=[EMPTY, OPEN], find_hanging_transactions=found)[0])
+    (held,) = holder["holds_back"]
+    assert (held["topic"], held["partition"], held["first_offset"], held["last_stable_offset"]) == ("orders", 3, 40, 38)
+    assert empty == {
+        "transactional_id": "job-1",
+        "state": "empty",
+        "last_version": 0,
+        "txn_version": None,
+        "open_members": 0,
+        "age_ms": None,
+        "owner": "",
+        "holds_back": [],
+    }
+
+
+def test_empty_list_is_a_sentence_for_people_and_an_array_for_programs(run: Run) -> None:
+    sentence = "no transactional ids: there are none that you may see, or none of this prefix and state\n"
+    assert run("list", list_transactions=[])[0] == sentence
+    assert run("list", "--json", list_transactions=[])[0] == "[]\n"
+
+
+def test_description_says_what_is_committed_and_where_members_hold_readers(run: Run) -> None:
+    assert run("describe", "spark-q", describe_transaction=DESCRIBED)[0].splitlines() == [
+        "transactional id spark-q: open, 2 open members",
+        "  last committed: version 6 in execution 40, run run: 2000 rows, keys 8.0 KiB, values 64.0 KiB",
+        "  VERSION  EXECUTION  PRODUCER  AGE         EXPIRES IN   OWNER",
+        "        7  41               12  1 min 23 s  13 min 37 s  streaming query q, batch 7",
+        "  PRODUCER  TOPIC   PARTITION  FROM  STABLE",
+        "        12  orders          3    40      38",
+        "  and 1 more member",
+    ]
+
+
+def test_description_of_a_decided_version_says_that_readers_wait(run: Run) -> None:
+    prepared = TransactionDescription(PREPARED, "9", "", Totals(1), (), 0)
+    assert run("describe", "spark-p", describe_transaction=prepared)[0].splitlines() == [
+        "transactional id spark-p: prepared, 0 open members",
+        "  last committed: version 3 in execution 9: 1 row, keys 0 B, values 0 B",
+        "  version 3 is decided, and not visible everywhere yet: the broker continues until it is",
+    ]
+
+
+def test_description_for_programs_has_all_of_it(run: Run) -> None:
+    document = json.loads(run("describe", "spark-q", "--json", describe_transaction=DESCRIBED)[0])
+    assert document["last_totals"] == {"rows": 2_000, "key_bytes": 8_192, "value_bytes": 65_536, "key_hash_sum": 5}
+    (member,) = document["members"]
+    assert (member["producer_id"], member["expires_in_ms"]) == (12, 817_000)
+    assert member["partitions"] == [
+        {"topic": "orders", "topic_id": TOPIC_ID.hex(), "partition": 3, "first_offset": 40, "last_stable_offset": 38}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("execution", "ended", "last_version", "sentence"),
+    [
+        (
+            "",
+            2,
+            6,
+            (
+                "aborted 2 open members of transactional id 'q': what they wrote is void, and their tasks fail at their next "
+                "batch; version 6 stays committed"
+            ),
+        ),
+        (
+            "41",
+            1,
+            -1,
+            (
+                "aborted 1 open member of transactional id 'q': what it wrote is void, and its task fails at its next batch; "
+                "no version of it is committed"
+            ),
+        ),
+        (
+            "41",
+            0,
+            6,
+            "transactional id 'q' has no open member in execution '41': nothing to do; version 6 stays committed",
+        ),
+    ],
+)
+def test_abort_says_what_it_means(execution: str, ended: int, last_version: int, sentence: str, run: Run) -> None:
+    left = dataclasses.replace(OPEN, last_version=last_version)
+    out, _ = run("abort", "q", f"--execution={execution}", abort_transaction=ended, find_transaction=left)
+    assert out == sentence + "\n"
+
+
+def test_a_commit_that_is_not_finished_has_no_producer(run: Run) -> None:
+    unfinished = HangingTransactions([HangingTransaction(PARTITION, -1, "spark-p", 600_000)], has_more=False)
+    out, _ = run("find-hanging", find_hanging_transactions=unfinished)
+    assert out.splitlines()[1].split() == ["orders", "3", "38", "10", "min", "-", "spark-p"]
+    (one,) = json.loads(run("find-hanging", "--json", find_hanging_transactions=unfinished)[0])
+    assert (one["producer_id"], one["transactional_id"]) == (None, "spark-p")
+
+
+def test_what_is_forgotten_is_said(run: Run) -> None:
+    begin = "forgot transactional id 'orders' of principal 'anonymous': it had committed"
+    out, _ = run("forget", "orders", forget_transactional_id=ForgottenId(41, "anonymous"))
+    assert out == f"{begin} version 41, and repeating that version or an older one writes it again\n"
+    assert run("forget", "orders", forget_transactional_id=ForgottenId(-1, "anonymous"))[0] == f"{begin} nothing\n"
+    document = json.loads(run("forget", "orders", "--json", forget_transactional_id=ForgottenId(41, "anonymous"))[0])
+    assert document == {"transactional_id": "orders", "principal": "anonymous", "last_version": 41}
+
+
+@pytest.mark.parametrize("words", [["find-hanging"], ["find-hanging", "--json"]])
+def test_that_there_are_more_hanging_transactions_is_said(words: list[str], run: Run) -> None:
+    hanging = [HangingTransaction(PARTITION, 12, "spark-q", 900_000)] * 1_000
+    out, err = run(*words, find_hanging_transactions=HangingTransactions(hanging, has_more=True))
+    assert "these are the 1,000 that have been silent longest; more partitions are held back" in err
+    assert run(*words, find_hanging_transactions=HangingTransactions(hanging, has_more=False)) == (out, "")
+
+
+def test_hanging_transactions_are_named_by_partition(run: Run) -> None:
+    hanging = [HangingTransaction(PARTITION, 12, "spark-q", 900_000), HangingTransaction(HIDDEN, 5, "", 1_000)]
+    assert run("find-hanging", find_hanging_transactions=HangingTransactions(hanging, has_more=False))[0].splitlines() == [
+        "TOPIC                                  PARTITION  STABLE  IDLE    PRODUCER  TRANSACTIONAL ID",
+        "orders                                         3      38  15 min        12  spark-q",
+        f"(id {TOPIC_ID.hex()})          0       0  1 s            5  (unknown: aborted within the last ten seconds)",
+    ]
+    nothing = "no partition is held back by a transaction that wrote nothing there for 1 min\n"
+    assert run("find-hanging", find_hanging_transactions=HangingTransactions([], has_more=False))[0] == nothing
