@@ -20,10 +20,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from brokerd import errors
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.client import ClientConfig, ConsumerConfig, PlainConsumerConfig, ProducerConfig
-from brokerd.config.environment import variable_of
 from brokerd.config.kafka_names import PASSED_OVER, REFUSED, REFUSED_FAMILIES, REFUSED_VALUES
+from brokerd.config.load import variable_of
 from brokerd.config.settings import INT32_MAX, INT64_MAX, Setting, Value, from_mapping, settings_of
-from brokerd.config.spark_own_options import SINK_OPTIONS, SOURCE_OPTIONS, SparkOption
+from brokerd.config.spark_options import SINK_OPTIONS, SOURCE_OPTIONS, SparkOption
 from brokerd.config.topic import TopicConfig
 from brokerd.errors import Action, ClientError, ErrorCode, action_of
 from brokerd.server.daemon import Daemon

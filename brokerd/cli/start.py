@@ -15,8 +15,7 @@ from typing import NoReturn
 
 from brokerd.allocator import keep_freed_memory
 from brokerd.config.broker import BrokerConfig
-from brokerd.config.environment import ignored_variables
-from brokerd.config.load import load_broker_config
+from brokerd.config.load import ignored_variables, load_broker_config
 from brokerd.errors import BrokerdError, ConfigError
 from brokerd.server.daemon import Daemon
 from brokerd.server.logs import set_up_logging

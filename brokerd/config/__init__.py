@@ -4,15 +4,13 @@
     broker.py     the daemon's settings
     topic.py      what can be set for one topic
     client.py     settings of the producer, the consumer, and both
-    load.py       the daemon's settings from file, environment and flags (environment.py; small_files.py: files named by settings)
+    load.py       the daemon's settings from file, environment and flags (small_files.py: files named by settings)
     listeners.py  who may reach a broker: rules between settings, which a configuration must meet; clients share its notion
                   of what is local to the machine
     durations.py  15m, 500ms: durations in options
     sample.py     makes conf/brokerd.toml from the settings
-    spark_options.py      sorts the options of a Spark source or sink
-    spark_own_options.py  those that are the source's or the sink's own
-    kafka_hints.py        what stands here for a setting of Kafka that brokerd does not have
-    kafka_names.py        settings of Kafka's clients that brokerd does not have: ignored or refused
+    spark_options.py      the options of a Spark source or sink
+    kafka_names.py        what becomes of settings of Kafka that brokerd does not have
     suggestions.py        the name that was probably meant, for errors about unknown ones
 
 No other module parses a setting or repeats a default.

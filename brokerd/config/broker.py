@@ -6,11 +6,12 @@ Precedence: defaults < TOML file < environment (`BROKERD_LOG_SEGMENT_BYTES`) < f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from brokerd.config.client import DEFAULT_PORT
 from brokerd.config.listeners import Listener, check_listeners
-from brokerd.config.settings import INT32_MAX, INT64_MAX, Value, setting
+from brokerd.config.settings import INT32_MAX, INT64_MAX, Value, declared, setting, settings_of
 from brokerd.config.topic import TopicConfig, topic_config
 from brokerd.errors import ConfigError, InvalidConfigError
 
@@ -20,132 +21,78 @@ REQUEST_OVERHEAD_BYTES = (
 )
 
 
+def _default_of(name: str) -> Any:
+    """Declares the broker's default of a topic setting: it has the same range and meaning."""
+    spec = settings_of(TopicConfig)[name]
+    return declared(replace(spec, name="", doc=f"Default of {name}: {spec.doc[0].lower()}{spec.doc[1:]}", default_of=name))
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
     """Settings of one broker, in groups: location, logs, limits, intervals."""
 
-    host: str = setting("host", "127.0.0.1", "Address to listen on; beyond loopback it needs authentication (auth.file).")
-    port: int = setting("port", DEFAULT_PORT, "Port to listen on; 0 picks a free one.", minimum=0, maximum=65_535)
-    advertised_host: str = setting("advertised.host", "", "Host that clients connect to; empty = host.")
-    advertised_port: int = setting("advertised.port", 0, "Port that clients connect to; 0 = port.", minimum=0, maximum=65_535)
-    data_dir: str = setting("data.dir", "./brokerd-data", "Directory of all data; created if missing, locked while in use.")
+    host: str = setting("127.0.0.1", "Address to listen on; beyond loopback it needs authentication (auth.file).")
+    port: int = setting(DEFAULT_PORT, "Port to listen on; 0 picks a free one.", minimum=0, maximum=65_535)
+    advertised_host: str = setting("", "Host that clients connect to; empty = host.")
+    advertised_port: int = setting(0, "Port that clients connect to; 0 = port.", minimum=0, maximum=65_535)
+    data_dir: str = setting("./brokerd-data", "Directory of all data; created if missing, locked while in use.")
     node_id: int = setting(
-        "node.id",
         -1,
         "This node's id, kept in the data directory from its first start on; -1 = the directory's, 0 in a new one.",
         minimum=-1,
         maximum=INT32_MAX,
     )
 
-    num_partitions: int = setting(
-        "num.partitions", 1, "Partitions of a topic created without a partition count.", minimum=1, maximum=10_000
-    )
+    num_partitions: int = setting(1, "Partitions of a topic created without a partition count.", minimum=1, maximum=10_000)
     auto_create_topics: bool = setting(
-        "auto.create.topics.enable",
         False,
         "Create unknown topics on first use (Kafka: true; a mistyped name should be an error).",
+        name="auto.create.topics.enable",
     )
-    log_segment_bytes: int = setting(
-        "log.segment.bytes",
-        1_073_741_824,
-        "Default of segment.bytes: a segment is rolled at this many bytes.",
-        minimum=4_096,
-        maximum=INT32_MAX,
-    )
-    log_roll_ms: int = setting(
-        "log.roll.ms",
-        604_800_000,
-        "Default of segment.ms: a segment is rolled when its first batch is this old.",
-        minimum=1,
-        maximum=INT64_MAX,
-    )
-    log_index_interval_bytes: int = setting(
-        "log.index.interval.bytes", 65_536, "Default of index.interval.bytes.", minimum=0, maximum=INT32_MAX
-    )
-    log_retention_ms: int = setting(
-        "log.retention.ms", 604_800_000, "Default of retention.ms; -1 = keep for ever.", minimum=-1, maximum=INT64_MAX
-    )
-    log_retention_bytes: int = setting(
-        "log.retention.bytes", -1, "Default of retention.bytes, per partition; -1 = no limit.", minimum=-1, maximum=INT64_MAX
-    )
-    log_retention_check_interval_ms: int = setting(
-        "log.retention.check.interval.ms", 300_000, "How often retention is checked.", minimum=1, maximum=INT64_MAX
-    )
-    message_max_bytes: int = setting(
-        "message.max.bytes",
-        16_777_216,
-        "Default of max.message.bytes: largest record batch accepted.",
-        minimum=1_024,
-        maximum=33_554_432,
-    )
+    log_segment_bytes: int = _default_of("segment.bytes")
+    log_roll_ms: int = _default_of("segment.ms")
+    log_index_interval_bytes: int = _default_of("index.interval.bytes")
+    log_retention_ms: int = _default_of("retention.ms")
+    log_retention_bytes: int = _default_of("retention.bytes")
+    log_retention_check_interval_ms: int = setting(300_000, "How often retention is checked.", minimum=1, maximum=INT64_MAX)
+    message_max_bytes: int = _default_of("max.message.bytes")
     message_max_decompressed_bytes: int = setting(
-        "message.max.decompressed.bytes",
         67_108_864,
         "Largest record batch accepted, by its size in a reader's memory: a few kilobytes on the wire can claim far more.",
         minimum=1_024,
         maximum=268_435_456,
     )
-    log_message_timestamp_type: str = setting(
-        "log.message.timestamp.type", "CreateTime", "Default of message.timestamp.type.", choices=("CreateTime", "LogAppendTime")
-    )
-    log_message_timestamp_after_max_ms: int = setting(
-        "log.message.timestamp.after.max.ms",
-        3_600_000,
-        "Default of message.timestamp.after.max.ms: how far ahead of the broker's clock a record's time may lie.",
-        minimum=0,
-        maximum=INT64_MAX,
-    )
+    log_message_timestamp_type: str = _default_of("message.timestamp.type")
+    log_message_timestamp_after_max_ms: int = _default_of("message.timestamp.after.max.ms")
     log_checkpoint_interval_ms: int = setting(
-        "log.checkpoint.interval.ms",
-        1_000,
-        "Shortest time between two writes of the durable-end checkpoint.",
-        minimum=10,
-        maximum=60_000,
+        1_000, "Shortest time between two writes of the durable-end checkpoint.", minimum=10, maximum=60_000
     )
     log_max_open_files: int = setting(
-        "log.max.open.files", 4_096, "Segment files kept open; the least recently used are closed.", minimum=16, maximum=1_000_000
+        4_096, "Segment files kept open; the least recently used are closed.", minimum=16, maximum=1_000_000
     )
     log_max_dirty_bytes: int = setting(
-        "log.max.dirty.bytes",
-        268_435_456,
-        "Bytes appended but not yet flushed before producers are throttled.",
-        minimum=1_048_576,
-        maximum=INT64_MAX,
+        268_435_456, "Bytes appended but not yet flushed before producers are throttled.", minimum=1_048_576, maximum=INT64_MAX
     )
     producer_id_expiration_ms: int = setting(
-        "producer.id.expiration.ms",
-        86_400_000,
-        "A silent producer's sequence state is forgotten after this long.",
-        minimum=1,
-        maximum=INT64_MAX,
+        86_400_000, "A silent producer's sequence state is forgotten after this long.", minimum=1, maximum=INT64_MAX
     )
 
-    fetch_max_wait_ms: int = setting(
-        "fetch.max.wait.ms", 60_000, "Longest time that a fetch may wait for data.", minimum=0, maximum=3_600_000
-    )
-    fetch_max_bytes: int = setting(
-        "fetch.max.bytes", 16_777_216, "Most bytes in one fetch response.", minimum=1_024, maximum=33_554_432
-    )
-    max_partitions_per_request: int = setting(
-        "max.partitions.per.request", 2_000, "Partitions in one request.", minimum=1, maximum=100_000
-    )
-    max_topics: int = setting("max.topics", 10_000, "Most topics.", minimum=1, maximum=1_000_000)
-    max_partitions: int = setting("max.partitions", 50_000, "Most partitions over all topics.", minimum=1, maximum=1_000_000)
-    max_partitions_per_topic: int = setting(
-        "max.partitions.per.topic", 10_000, "Partitions of one topic.", minimum=1, maximum=100_000
-    )
+    fetch_max_wait_ms: int = setting(60_000, "Longest time that a fetch may wait for data.", minimum=0, maximum=3_600_000)
+    fetch_max_bytes: int = setting(16_777_216, "Most bytes in one fetch response.", minimum=1_024, maximum=33_554_432)
+    max_partitions_per_request: int = setting(2_000, "Partitions in one request.", minimum=1, maximum=100_000)
+    max_topics: int = setting(10_000, "Most topics.", minimum=1, maximum=1_000_000)
+    max_partitions: int = setting(50_000, "Most partitions over all topics.", minimum=1, maximum=1_000_000)
+    max_partitions_per_topic: int = setting(10_000, "Partitions of one topic.", minimum=1, maximum=100_000)
     max_producer_ids: int = setting(
-        "max.producer.ids.per.partition", 100_000, "Producer ids remembered by one partition.", minimum=1, maximum=10_000_000
+        100_000, "Producer ids remembered by one partition.", minimum=1, maximum=10_000_000, name="max.producer.ids.per.partition"
     )
     max_parked_partitions: int = setting(
-        "max.parked.partitions",
         200_000,
         "Partitions that parked fetches may name, half a kilobyte each; one principal may use four fifths of what others leave.",
         minimum=1,
         maximum=10_000_000,
     )
     max_connections: int = setting(
-        "max.connections",
         10_000,
         "Connections open at the same time (Kafka: 2147483647); another one is closed at once, and its client retries. Health "
         "checks over gRPC count too: let probes use /health at metrics.port, so that a full broker is not taken for a dead one.",
@@ -153,14 +100,12 @@ class BrokerConfig:
         maximum=1_000_000,
     )
     connections_max_idle_ms: int = setting(
-        "connections.max.idle.ms",
         600_000,
         "A connection without calls is closed after this long; clients reconnect when they need to.",
         minimum=1_000,
         maximum=INT32_MAX,
     )
     socket_request_max_bytes: int = setting(
-        "socket.request.max.bytes",
         17_825_792,
         "Largest request (Kafka: 104857600). Each stream may hold that many bytes while it sends a request, before "
         "max.in.flight.bytes counts them. At least 1 MiB above message.max.bytes.",
@@ -168,7 +113,6 @@ class BrokerConfig:
         maximum=GRPC_MAX_MESSAGE_BYTES,
     )
     max_memory_bytes: int = setting(
-        "max.memory.bytes",
         0,
         "Memory use above which the broker closes connections, those first whose last complete request is longest ago; 0 = half of "
         "the machine's (or of the lowest limit of its unit or container), or 128 MiB + max.in.flight.bytes + "
@@ -178,7 +122,6 @@ class BrokerConfig:
         maximum=INT64_MAX,
     )
     max_streams: int = setting(
-        "max.streams",
         30_000,
         "Produce and fetch streams open at the same time. "
         "One principal (without principals, one connection) may use four fifths of what others leave.",
@@ -186,7 +129,6 @@ class BrokerConfig:
         maximum=1_000_000,
     )
     max_streams_per_connection: int = setting(
-        "max.streams.per.connection",
         100,
         "Calls and streams open at the same time on one connection; brokerd's own clients open another one for more, other "
         "clients wait.",
@@ -194,7 +136,6 @@ class BrokerConfig:
         maximum=1_000_000,
     )
     max_producer_instances: int = setting(
-        "max.producer.instances",
         300_000,
         "Producer instances remembered for ten minutes past their last stream, to fence requests left in older streams; one "
         "principal "
@@ -203,28 +144,21 @@ class BrokerConfig:
         maximum=10_000_000,
     )
     max_transactional_ids: int = setting(
-        "max.transactional.ids",
         100_000,
         "Transactional ids remembered with their last committed version; one principal may use four fifths of what others leave.",
         minimum=1,
         maximum=10_000_000,
     )
     max_open_members: int = setting(
-        "max.open.members",
         50_000,
         "Open members of all transactions, one for each task that writes; one principal may use four fifths of what others leave.",
         minimum=1,
         maximum=1_000_000,
     )
     transaction_max_timeout_ms: int = setting(
-        "transaction.max.timeout.ms",
-        3_600_000,
-        "Longest transaction.timeout.ms that a producer may ask for (Kafka: 900000).",
-        minimum=1_000,
-        maximum=INT32_MAX,
+        3_600_000, "Longest transaction.timeout.ms that a producer may ask for (Kafka: 900000).", minimum=1_000, maximum=INT32_MAX
     )
     transaction_max_age_ms: int = setting(
-        "transaction.max.age.ms",
         86_400_000,
         "A transaction that is open for so long, counted from the broker's start at the earliest, is aborted, whatever signs of "
         "life it gives: readers of committed records wait for it.",
@@ -232,14 +166,12 @@ class BrokerConfig:
         maximum=INT64_MAX,
     )
     max_groups: int = setting(
-        "max.groups",
         10_000,
         "Groups whose offsets are kept; one principal may have four fifths of what others leave.",
         minimum=1,
         maximum=1_000_000,
     )
     max_group_offsets: int = setting(
-        "max.group.offsets",
         200_000,
         "Offsets kept for all groups, one for each partition of a group, and counted once more for each 256 bytes of its metadata; "
         "one principal may have four fifths of what others leave.",
@@ -247,21 +179,15 @@ class BrokerConfig:
         maximum=10_000_000,
     )
     offsets_retention_minutes: int = setting(
-        "offsets.retention.minutes",
         10_080,
         "A group's offsets are forgotten so long after its last commit of any of them, and its consumers' last poll.",
         minimum=1,
         maximum=INT32_MAX,
     )
     max_in_flight_bytes: int = setting(
-        "max.in.flight.bytes",
-        134_217_728,
-        "Bytes of produce requests held in memory over all streams.",
-        minimum=1_048_576,
-        maximum=INT64_MAX,
+        134_217_728, "Bytes of produce requests held in memory over all streams.", minimum=1_048_576, maximum=INT64_MAX
     )
     max_fetch_bytes_in_flight: int = setting(
-        "max.fetch.bytes.in.flight",
         134_217_728,
         "Bytes of fetch responses, over all streams, that are read but not yet written; they take twice as much memory. "
         "Responses shrink as it fills, to one batch each beyond half of it; fetches wait once it is used up. "
@@ -270,62 +196,50 @@ class BrokerConfig:
         maximum=INT64_MAX,
     )
     fetch_write_timeout_ms: int = setting(
-        "fetch.write.timeout.ms",
         60_000,
         "A client that takes longer to read one fetch response has its connection closed; one second applies while others "
         "wait for max.fetch.bytes.in.flight.",
         minimum=100,
         maximum=3_600_000,
     )
-    shutdown_grace_ms: int = setting(
-        "shutdown.grace.ms", 5_000, "How long a stop waits for requests in progress.", minimum=0, maximum=600_000
-    )
+    shutdown_grace_ms: int = setting(5_000, "How long a stop waits for requests in progress.", minimum=0, maximum=600_000)
 
     ssl_certificate_file: str = setting(
-        "ssl.certificate.file", "", "PEM file with the broker's certificate chain; if set, only TLS is accepted. Empty = plaintext."
+        "", "PEM file with the broker's certificate chain; if set, only TLS is accepted. Empty = plaintext."
     )
-    ssl_key_file: str = setting("ssl.key.file", "", "PEM file with the certificate's private key, without a passphrase.")
+    ssl_key_file: str = setting("", "PEM file with the certificate's private key, without a passphrase.")
     ssl_client_ca_file: str = setting(
-        "ssl.client.ca.file", "", "PEM file with the authorities that sign client certificates, for ssl.client.auth = required."
+        "", "PEM file with the authorities that sign client certificates, for ssl.client.auth = required."
     )
     ssl_client_auth: str = setting(
-        "ssl.client.auth", "none", "Whether a client must present a certificate (mutual TLS).", choices=("none", "required")
+        "none", "Whether a client must present a certificate (mutual TLS).", choices=("none", "required")
     )
-    auth_file: str = setting(
-        "auth.file", "", "TOML file with principals, their hashed tokens and rights; if set, every call needs a principal."
-    )
-    allow_unauthenticated: bool = setting(
-        "allow.unauthenticated", False, "Listen beyond loopback even though anyone who reaches the port may do anything."
-    )
+    auth_file: str = setting("", "TOML file with principals, their hashed tokens and rights; if set, every call needs a principal.")
+    allow_unauthenticated: bool = setting(False, "Listen beyond loopback even though anyone who reaches the port may do anything.")
     allow_plaintext_tokens: bool = setting(
-        "allow.plaintext.tokens", False, "Accept tokens beyond loopback without TLS (behind a proxy or a mesh that encrypts)."
+        False, "Accept tokens beyond loopback without TLS (behind a proxy or a mesh that encrypts)."
     )
     metrics_port: int = setting(
-        "metrics.port",
         -1,
         "Port of Prometheus metrics (/metrics) and of health over HTTP (/health); -1 = off, 0 picks a free one.",
         minimum=-1,
         maximum=65_535,
     )
-    metrics_host: str = setting(
-        "metrics.host", "127.0.0.1", "Address of the metrics endpoint; it uses the broker's own TLS and tokens."
-    )
+    metrics_host: str = setting("127.0.0.1", "Address of the metrics endpoint; it uses the broker's own TLS and tokens.")
     metrics_max_partitions: int = setting(
-        "metrics.max.partitions",
         1_000,
         "Partitions with offsets and sizes of their own in the metrics; beyond that, only topic totals are reported.",
         minimum=0,
         maximum=100_000,
     )
     metrics_max_group_partitions: int = setting(
-        "metrics.max.group.partitions",
         1_000,
         "Partitions of groups with offset and lag of their own in the metrics; by shares of principals, the oldest groups first.",
         minimum=0,
         maximum=100_000,
     )
-    log_level: str = setting("log.level", "info", "Least severity that is logged.", choices=("debug", "info", "warning", "error"))
-    log_format: str = setting("log.format", "text", "One line per event, as text or as a JSON object.", choices=("text", "json"))
+    log_level: str = setting("info", "Least severity that is logged.", choices=("debug", "info", "warning", "error"))
+    log_format: str = setting("text", "One line per event, as text or as a JSON object.", choices=("text", "json"))
 
     @property
     def largest_batch_bytes(self) -> int:
@@ -334,16 +248,8 @@ class BrokerConfig:
 
     def topic_defaults(self) -> dict[str, Value]:
         """The broker's defaults for topic settings, by the topic's names."""
-        return {
-            "segment.bytes": self.log_segment_bytes,
-            "segment.ms": self.log_roll_ms,
-            "index.interval.bytes": self.log_index_interval_bytes,
-            "retention.ms": self.log_retention_ms,
-            "retention.bytes": self.log_retention_bytes,
-            "max.message.bytes": self.message_max_bytes,
-            "message.timestamp.type": self.log_message_timestamp_type,
-            "message.timestamp.after.max.ms": self.log_message_timestamp_after_max_ms,
-        }
+        specs = settings_of(BrokerConfig).values()
+        return {spec.default_of: getattr(self, spec.field) for spec in specs if spec.default_of}
 
 
 def check_broker(config: BrokerConfig) -> None:

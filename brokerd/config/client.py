@@ -17,57 +17,36 @@ DEFAULT_PORT = 9192
 class ClientConfig:
     """Settings that every client needs to reach a broker."""
 
-    bootstrap_servers: str = setting(
-        "bootstrap.servers", f"127.0.0.1:{DEFAULT_PORT}", "Comma-separated host:port list of brokers to contact."
-    )
+    bootstrap_servers: str = setting(f"127.0.0.1:{DEFAULT_PORT}", "Comma-separated host:port list of brokers to contact.")
     security_protocol: str = setting(
-        "security.protocol",
         "PLAINTEXT",
         "SSL = TLS, with the broker's certificate checked; it never falls back to PLAINTEXT.",
         choices=("PLAINTEXT", "SSL"),
     )
-    ssl_ca_file: str = setting(
-        "ssl.ca.file", "", "PEM file with the authorities that may sign the broker's certificate; empty = the public ones."
-    )
-    ssl_certificate_file: str = setting("ssl.certificate.file", "", "PEM file with this client's certificate, for mutual TLS.")
-    ssl_key_file: str = setting("ssl.key.file", "", "PEM file with the private key of ssl.certificate.file, without a passphrase.")
-    auth_token: str = setting(
-        "auth.token", "", "Token that says who this client is; auth.token.file keeps it off command lines.", is_secret=True
-    )
-    auth_token_file: str = setting("auth.token.file", "", "File with the token, read again for each connection and stream.")
+    ssl_ca_file: str = setting("", "PEM file with the authorities that may sign the broker's certificate; empty = the public ones.")
+    ssl_certificate_file: str = setting("", "PEM file with this client's certificate, for mutual TLS.")
+    ssl_key_file: str = setting("", "PEM file with the private key of ssl.certificate.file, without a passphrase.")
+    auth_token: str = setting("", "Token that says who this client is; auth.token.file keeps it off command lines.", is_secret=True)
+    auth_token_file: str = setting("", "File with the token, read again for each connection and stream.")
     auth_allow_plaintext: bool = setting(
-        "auth.allow.plaintext", False, "Send the token beyond loopback without TLS (behind a proxy or a mesh that encrypts)."
+        False, "Send the token beyond loopback without TLS (behind a proxy or a mesh that encrypts)."
     )
-    client_id: str = setting("client.id", "", "Free text that names this client in the broker's logs.")
+    client_id: str = setting("", "Free text that names this client in the broker's logs.")
     request_timeout_ms: int = setting(
-        "request.timeout.ms",
-        30_000,
-        "How long one request may take before its fate counts as unknown and it is retried.",
-        minimum=1,
-        maximum=INT32_MAX,
+        30_000, "How long one request may take before its fate counts as unknown and it is retried.", minimum=1, maximum=INT32_MAX
     )
     api_timeout_ms: int = setting(
-        "default.api.timeout.ms",
         60_000,
         "How long a call (metadata, offsets, topics) may take, retries included.",
         minimum=1,
         maximum=INT32_MAX,
+        name="default.api.timeout.ms",
     )
-    retry_backoff_ms: int = setting(
-        "retry.backoff.ms",
-        100,
-        "First wait before a retry; doubles each time, with jitter.",
-        minimum=0,
-        maximum=INT32_MAX,
-    )
-    retry_backoff_max_ms: int = setting("retry.backoff.max.ms", 1_000, "Longest wait before a retry.", minimum=0, maximum=INT32_MAX)
-    reconnect_backoff_ms: int = setting("reconnect.backoff.ms", 50, "First wait before reconnecting.", minimum=0, maximum=INT32_MAX)
-    reconnect_backoff_max_ms: int = setting(
-        "reconnect.backoff.max.ms", 1_000, "Longest wait before reconnecting.", minimum=0, maximum=INT32_MAX
-    )
-    metadata_max_age_ms: int = setting(
-        "metadata.max.age.ms", 300_000, "Metadata older than this is fetched again.", minimum=0, maximum=INT64_MAX
-    )
+    retry_backoff_ms: int = setting(100, "First wait before a retry; doubles each time, with jitter.", minimum=0, maximum=INT32_MAX)
+    retry_backoff_max_ms: int = setting(1_000, "Longest wait before a retry.", minimum=0, maximum=INT32_MAX)
+    reconnect_backoff_ms: int = setting(50, "First wait before reconnecting.", minimum=0, maximum=INT32_MAX)
+    reconnect_backoff_max_ms: int = setting(1_000, "Longest wait before reconnecting.", minimum=0, maximum=INT32_MAX)
+    metadata_max_age_ms: int = setting(300_000, "Metadata older than this is fetched again.", minimum=0, maximum=INT64_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,95 +54,62 @@ class ProducerConfig(ClientConfig):
     """Settings of the producer; plain Python, the command line and the Spark sink share them."""
 
     acks: str = setting(
-        "acks",
-        "all",
-        "When a record counts as written: flushed to disk (all), appended (1), or sent (0).",
-        choices=("all", "-1", "1", "0"),
+        "all", "When a record counts as written: flushed to disk (all), appended (1), or sent (0).", choices=("all", "-1", "1", "0")
     )
-    enable_idempotence: bool = setting("enable.idempotence", True, "Retries never duplicate and never reorder; needs acks=all.")
+    enable_idempotence: bool = setting(True, "Retries never duplicate and never reorder; needs acks=all.")
     max_in_flight_requests: int = setting(
-        "max.in.flight.requests.per.connection",
         5,
         "Requests sent but not yet answered on one connection.",
         minimum=1,
         maximum=5,
+        name="max.in.flight.requests.per.connection",
     )
     max_in_flight_batches: int = setting(
-        "max.in.flight.batches.per.partition",
         1,
         "Batches of one partition sent but not yet answered: 1 mutes the partition while one is in flight, 2-5 order by sequence "
         "(not in Kafka).",
         minimum=1,
         maximum=5,
+        name="max.in.flight.batches.per.partition",
     )
     linger_ms: int = setting(
-        "linger.ms",
-        5,
-        "How long a batch waits for more records (the Spark sink's default is 100).",
-        minimum=0,
-        maximum=INT32_MAX,
+        5, "How long a batch waits for more records (the Spark sink's default is 100).", minimum=0, maximum=INT32_MAX
     )
     batch_size: int = setting(
-        "batch.size",
-        1_048_576,
-        "A batch closes at this many bytes (Kafka: 16384; Arrow batches want more).",
-        minimum=1,
-        maximum=INT32_MAX,
+        1_048_576, "A batch closes at this many bytes (Kafka: 16384; Arrow batches want more).", minimum=1, maximum=INT32_MAX
     )
-    buffer_memory: int = setting(
-        "buffer.memory",
-        67_108_864,
-        "Bytes that unsent records may hold before send blocks.",
-        minimum=1,
-        maximum=INT64_MAX,
-    )
+    buffer_memory: int = setting(67_108_864, "Bytes that unsent records may hold before send blocks.", minimum=1, maximum=INT64_MAX)
     max_block_ms: int = setting(
-        "max.block.ms",
         60_000,
         "How long send waits for metadata or for room in the buffer, and a transaction to begin.",
         minimum=0,
         maximum=INT32_MAX,
     )
     metadata_max_idle_ms: int = setting(
-        "metadata.max.idle.ms",
         300_000,
         "The metadata of a topic unused for this long is dropped, and fetched again when needed.",
         minimum=5_000,
         maximum=INT64_MAX,
     )
-    max_request_size: int = setting(
-        "max.request.size", 8_388_608, "Bytes of one request (Kafka: 1048576).", minimum=1, maximum=INT32_MAX
-    )
+    max_request_size: int = setting(8_388_608, "Bytes of one request (Kafka: 1048576).", minimum=1, maximum=INT32_MAX)
     delivery_timeout_ms: int = setting(
-        "delivery.timeout.ms",
-        120_000,
-        "How long a record may take from send to its response, retries included.",
-        minimum=1,
-        maximum=INT32_MAX,
+        120_000, "How long a record may take from send to its response, retries included.", minimum=1, maximum=INT32_MAX
     )
     retries: int = setting(
-        "retries",
-        INT32_MAX,
-        "How often a batch is retried; delivery.timeout.ms is the usual limit.",
-        minimum=0,
-        maximum=INT32_MAX,
+        INT32_MAX, "How often a batch is retried; delivery.timeout.ms is the usual limit.", minimum=0, maximum=INT32_MAX
     )
-    compression_type: str = setting(
-        "compression.type", "none", "How the record payload is compressed.", choices=("none", "lz4", "zstd")
-    )
+    compression_type: str = setting("none", "How the record payload is compressed.", choices=("none", "lz4", "zstd"))
     transactional_id: str = setting(
-        "transactional.id",
         "",
         "Names the transactions of a producer, across its restarts: records are then sent inside transactions only; empty = none.",
     )
     transaction_timeout_ms: int = setting(
-        "transaction.timeout.ms",
         900_000,
         "The broker aborts a transaction of which it has heard nothing for so long (Kafka: 60000).",
         minimum=1_000,
         maximum=INT32_MAX,
     )
-    partitioner_ignore_keys: bool = setting("partitioner.ignore.keys", False, "Spread records with a key as if they had none.")
+    partitioner_ignore_keys: bool = setting(False, "Spread records with a key as if they had none.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,45 +117,28 @@ class ConsumerConfig(ClientConfig):
     """Settings of whatever reads: the command line and the Spark source have these alone."""
 
     fetch_min_bytes: int = setting(
-        "fetch.min.bytes", 1, "The broker answers a fetch once this many bytes are available.", minimum=0, maximum=INT32_MAX
+        1, "The broker answers a fetch once this many bytes are available.", minimum=0, maximum=INT32_MAX
     )
-    fetch_max_wait_ms: int = setting(
-        "fetch.max.wait.ms",
-        500,
-        "The broker answers a fetch after at most this long.",
-        minimum=0,
-        maximum=INT32_MAX,
-    )
+    fetch_max_wait_ms: int = setting(500, "The broker answers a fetch after at most this long.", minimum=0, maximum=INT32_MAX)
     fetch_max_bytes: int = setting(
-        "fetch.max.bytes",
         16_777_216,
         "Most bytes in one response; its first batch is returned even if larger (Kafka: 52428800).",
         minimum=1,
         maximum=INT32_MAX,
     )
     max_partition_fetch_bytes: int = setting(
-        "max.partition.fetch.bytes",
-        4_194_304,
-        "Most bytes of one partition in one response (Kafka: 1048576).",
-        minimum=1,
-        maximum=INT32_MAX,
+        4_194_304, "Most bytes of one partition in one response (Kafka: 1048576).", minimum=1, maximum=INT32_MAX
     )
     isolation_level: str = setting(
-        "isolation.level",
         "read_committed",
         "Whether records of open and aborted transactions are returned.",
         choices=("read_committed", "read_uncommitted"),
     )
-    check_crcs: bool = setting("check.crcs", True, "Check the CRC32C of every batch read.")
+    check_crcs: bool = setting(True, "Check the CRC32C of every batch read.")
     max_decompressed_bytes: int = setting(
-        "max.decompressed.bytes",
-        268_435_456,
-        "Largest batch, after decompression, that a reader allocates (not in Kafka).",
-        minimum=1,
-        maximum=INT64_MAX,
+        268_435_456, "Largest batch, after decompression, that a reader allocates (not in Kafka).", minimum=1, maximum=INT64_MAX
     )
     skip_corrupt_batches: bool = setting(
-        "skip.corrupt.batches",
         False,
         "Skip unreadable data with a warning that names its offsets: a batch that arrived intact but cannot be decoded, "
         "and damage after which the log goes on (not in Kafka).",
@@ -221,26 +150,21 @@ class PlainConsumerConfig(ConsumerConfig):
     """Settings of the Consumer of plain Python: those of reading, where it begins, and what it commits."""
 
     group_id: str = setting(
-        "group.id",
         "",
         "Names the group under which the broker keeps committed offsets; empty = none. The consumer assigns its partitions itself.",
     )
     auto_offset_reset: str = setting(
-        "auto.offset.reset",
         "latest",
         "Where reading begins without a committed offset, or if the offset is not in the log (any more); none = an error.",
         choices=("earliest", "latest", "none"),
     )
     enable_auto_commit: bool = setting(
-        "enable.auto.commit",
         True,
         "With group.id: poll and close commit offsets. Records count as processed once the next ones are asked for; Kafka's close "
         "commits those of the last poll too.",
     )
-    auto_commit_interval_ms: int = setting(
-        "auto.commit.interval.ms", 5_000, "How often poll commits offsets.", minimum=0, maximum=INT32_MAX
-    )
-    max_poll_records: int = setting("max.poll.records", 500, "Most records that one poll returns.", minimum=1, maximum=INT32_MAX)
+    auto_commit_interval_ms: int = setting(5_000, "How often poll commits offsets.", minimum=0, maximum=INT32_MAX)
+    max_poll_records: int = setting(500, "Most records that one poll returns.", minimum=1, maximum=INT32_MAX)
 
 
 def producer_config(given: Mapping[str, object], *, where: str = "") -> ProducerConfig:

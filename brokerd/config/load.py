@@ -2,6 +2,11 @@
 
 Every error is one sentence that names the setting, where it was given (file, variable, flag), and the valid values; an error in
 the TOML syntax names the line. Only the named file is read, and the environment is passed in.
+
+Some variables merely look like settings: mistakes, and variables of others. Kubernetes sets variables in every container for every
+service next to it, named after the service. For a service called brokerd these are BROKERD_SERVICE_HOST,
+BROKERD_PORT_9192_TCP_ADDR and more, and BROKERD_PORT=tcp://10.0.0.7:9192, which has the name of a setting. They are recognized by
+their form and ignored.
 """
 
 from __future__ import annotations
@@ -12,15 +17,23 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from brokerd.config.broker import BrokerConfig, check_broker
-from brokerd.config.environment import settings_in
 from brokerd.config.settings import from_mapping, settings_of, unknown_setting
 from brokerd.config.small_files import read_small_file
+from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError
 
 _TOML_PLACE = re.compile(r"(.*?) \(at (?:line (\d+), column \d+|end of document)\)$", re.DOTALL)
 
+PREFIX = "BROKERD_"
+# Variables with the prefix that belong to the command line (parser.py), or to the project's tests, whose brokers inherit them. No
+# broker goes by one of those; others of that look are ignored with a word, as all that are no settings.
+_OF_TESTS = ("BROKERD_TEST_FLIGHTS", "BROKERD_TEST_KILLS", "BROKERD_TEST_RUNS", "BROKERD_TEST_SCALE", "BROKERD_TEST_SEED")
+_NO_SETTINGS = ("BROKERD_BOOTSTRAP_SERVER", *_OF_TESTS)
+_SERVICE_NAME = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$")
+_SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://\S+:\d+$")
 
-class Given(NamedTuple):
+
+class _Given(NamedTuple):
     """One setting as it was given; `where` ends an error's sentence."""
 
     name: str
@@ -38,17 +51,12 @@ def load_broker_config(*, path: str | None, environ: Mapping[str, str], flags: M
     return config
 
 
-def _from_flags(flags: Mapping[str, str]) -> Iterator[Given]:
+def _from_flags(flags: Mapping[str, str]) -> Iterator[_Given]:
     for name, value in flags.items():
-        yield Given(name, value, "(given on the command line)")
+        yield _Given(name, value, "(given on the command line)")
 
 
-def _from_environment(environ: Mapping[str, str]) -> Iterator[Given]:
-    for name, value, variable in settings_in(environ):
-        yield Given(name, value, f"(environment variable {variable})")
-
-
-def _from_file(path: str) -> Iterator[Given]:
+def _from_file(path: str) -> Iterator[_Given]:
     text = _read_text(path)
     try:
         document = tomllib.loads(text)
@@ -61,7 +69,7 @@ def _from_file(path: str) -> Iterator[Given]:
             raise unknown_setting(name, known, where=where)
         if isinstance(value, (list, dict)):
             raise ConfigError(f"{name} must be a single value, not a {'table' if isinstance(value, dict) else 'list'} {where}")
-        yield Given(name, value, where)
+        yield _Given(name, value, where)
 
 
 def _read_text(path: str) -> str:
@@ -102,3 +110,51 @@ def _flatten(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[st
             yield from _flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def variable_of(setting_name: str) -> str:
+    """The variable of a setting: for `log.segment.bytes`, BROKERD_LOG_SEGMENT_BYTES."""
+    return PREFIX + setting_name.replace(".", "_").upper()
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[_Given]:
+    """Raises ConfigError for a variable that is close to a setting's name."""
+    names = _settings_by_variable()
+    for variable, value in _ours(environ):
+        if variable in names:
+            yield _Given(names[variable], value, f"(environment variable {variable})")
+            continue
+        # Compared without the prefix, which would make all of them alike.
+        suffixes = [name.removeprefix(PREFIX) for name in names]
+        hint = did_you_mean(variable.removeprefix(PREFIX), suffixes, prefix=PREFIX, otherwise="")
+        if hint:
+            raise ConfigError(f"unknown environment variable {variable}: {hint}")
+
+
+def ignored_variables(environ: Mapping[str, str]) -> list[str]:
+    """A sentence for each variable that could be taken for a setting but is ignored. None contains a value."""
+    names = _settings_by_variable()
+    notes = [
+        f"environment variable {variable} is ignored: it holds the address of a Kubernetes service, which Kubernetes sets by "
+        f"itself (enableServiceLinks: false in the pod turns that off); {names[variable]} can be set in the file or with an option"
+        for variable, value in sorted(environ.items())
+        if variable in names and _is_of_a_service(variable, value)
+    ]
+    unknown = [variable for variable, _ in _ours(environ) if variable not in names]
+    return notes + [f"environment variable {variable} is ignored: it is not a setting of the broker" for variable in unknown]
+
+
+def _ours(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Variables that can only be meant for the broker."""
+    for variable, value in sorted(environ.items()):
+        if variable.startswith(PREFIX) and variable not in _NO_SETTINGS and not _is_of_a_service(variable, value):
+            yield variable, value
+
+
+def _is_of_a_service(variable: str, value: str) -> bool:
+    is_address = variable.endswith("_PORT") and _SERVICE_ADDRESS.match(value) is not None
+    return is_address or _SERVICE_NAME.search(variable.removeprefix(PREFIX.rstrip("_"))) is not None
+
+
+def _settings_by_variable() -> dict[str, str]:
+    return {variable_of(name): name for name in settings_of(BrokerConfig)}

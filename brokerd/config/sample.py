@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
+from collections.abc import Mapping
 
 from brokerd.config.broker import BrokerConfig
-from brokerd.config.environment import variable_of
+from brokerd.config.load import variable_of
 from brokerd.config.settings import INT64_MAX, Setting, Value, range_text, settings_of
 
 _HEAD = """\
@@ -35,7 +36,7 @@ def sample_toml() -> str:
     return "\n".join(parts)
 
 
-def _entry(spec: Setting, known: dict[str, Setting]) -> str:
+def _entry(spec: Setting, known: Mapping[str, Setting]) -> str:
     allowed = f"at least {spec.minimum}" if spec.maximum == INT64_MAX else range_text(spec)
     comment = f"{spec.doc} ({allowed[:1].upper()}{allowed[1:]}.)" if allowed else spec.doc
     lines = textwrap.wrap(comment, _WIDTH, initial_indent="# ", subsequent_indent="# ", break_long_words=False)

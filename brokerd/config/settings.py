@@ -9,18 +9,17 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import Field, dataclass, field, fields
-from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import Any, ClassVar, Protocol, TypeVar
 
-from brokerd.config.kafka_hints import KafkaHint, kafka_hint
+from brokerd.config.kafka_names import KafkaHint, kafka_hint
 from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError
 
-Value = int | float | bool | str
+Value = int | bool | str
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 _WHOLE = re.compile(r"[+-]?[0-9]+")
-_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 class _Config(Protocol):
@@ -32,40 +31,51 @@ C = TypeVar("C", bound=_Config)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: `name` as users write it, `doc` in one sentence; `minimum` and `maximum` are inclusive."""
+    """One setting: `name` as users write it, `doc` in one sentence; `minimum` and `maximum` are inclusive. Its values have the type
+    of its default. `default_of`: the topic setting that it is the broker's default of. `field`: its name in the class."""
 
     name: str
     doc: str
     default: Value
-    minimum: float | None = None
-    maximum: float | None = None
+    minimum: int | None = None
+    maximum: int | None = None
     choices: tuple[str, ...] = ()
     is_secret: bool = False
+    default_of: str = ""
+    field: str = ""
 
 
 def setting(
-    name: str,
     default: Value,
     doc: str,
     *,
-    minimum: float | None = None,
-    maximum: float | None = None,
+    minimum: int | None = None,
+    maximum: int | None = None,
     choices: tuple[str, ...] = (),
     is_secret: bool = False,
+    name: str = "",
 ) -> Any:
-    """Declares a dataclass field that is a setting. A secret one appears in no error text and in no repr."""
-    spec = Setting(name, doc, default, minimum, maximum, choices, is_secret)
-    return field(default=default, metadata={"setting": spec}, repr=not is_secret)
+    """Declares a dataclass field that is a setting. Its name is the field's, with dots for underscores, unless `name` is given. A
+    secret one appears in no error text and in no repr."""
+    return declared(Setting(name, doc, default, minimum, maximum, choices, is_secret))
 
 
-def settings_of(cls: type[C]) -> dict[str, Setting]:
+def declared(spec: Setting) -> Any:
+    """Declares a dataclass field that is this setting."""
+    return field(default=spec.default, metadata={"setting": spec}, repr=not spec.is_secret)
+
+
+@functools.cache
+def settings_of(cls: Any) -> Mapping[str, Setting]:
     """All settings of a configuration class, by name, in order of declaration."""
-    return {spec.name: spec for spec in (f.metadata["setting"] for f in fields(cls))}
+    specs = [(f.name, f.metadata["setting"]) for f in fields(cls)]
+    named = [replace(spec, name=spec.name or name.replace("_", "."), field=name) for name, spec in specs]
+    return {spec.name: spec for spec in named}
 
 
 def values_of(config: _Config) -> dict[str, Value]:
     """The values of a configuration, by setting name."""
-    return {f.metadata["setting"].name: getattr(config, f.name) for f in fields(config)}
+    return {name: getattr(config, spec.field) for name, spec in settings_of(type(config)).items()}
 
 
 def by_name(config: object, keywords: Mapping[str, object]) -> dict[str, object]:
@@ -87,21 +97,12 @@ def from_mapping(cls: type[C], given: Mapping[str, object], *, where: str = "") 
     `where` ends the error's sentence, such as "(option of the sink)". Raises ConfigError.
     """
     known = settings_of(cls)
-    by_name = {f.metadata["setting"].name: f for f in fields(cls)}
-    hints = _hints(cls)
     values: dict[str, Value] = {}
     for name, raw in given.items():
         if name not in known:
             raise unknown_setting(name, known, where=where)
-        spec = known[name]
-        values[by_name[name].name] = check(spec, parse(spec, raw, hints[by_name[name].name], where=where), where=where)
+        values[known[name].field] = _check(known[name], _parse(known[name], raw, where=where), where=where)
     return cls(**values)
-
-
-@functools.cache
-def _hints(cls: type[C]) -> dict[str, Any]:
-    """Types of the fields, cached: evaluating them takes half a millisecond."""
-    return get_type_hints(cls)
 
 
 def unknown_setting(name: str, known: Iterable[str], *, where: str = "", kind: str = "setting") -> ConfigError:
@@ -111,23 +112,20 @@ def unknown_setting(name: str, known: Iterable[str], *, where: str = "", kind: s
     return ConfigError(f"unknown {kind} '{name}'{_spaced(where)}: {hint}")
 
 
-def parse(spec: Setting, raw: object, kind: type, *, where: str = "") -> Value:
-    """`raw` (text, or already of the right type) as a value of type `kind`. Raises ConfigError."""
-    text = str(raw).strip()
+def _parse(spec: Setting, raw: object, *, where: str) -> Value:
+    """The value of `raw`, which is text or has the right type already. Raises ConfigError."""
+    kind, text = type(spec.default), str(raw).strip()
     if kind is bool:
         if isinstance(raw, bool):
             return raw
         if text.lower() in ("true", "false"):
             return text.lower() == "true"
         raise ConfigError(f"{spec.name} must be true or false{_not(spec, text)}{_spaced(where)}")
-    if kind in (int, float):
-        if isinstance(raw, bool):
-            raise ConfigError(f"{spec.name} must be a number{_not(spec, raw)}{_spaced(where)}")
+    if kind is int:
         try:
-            return whole_number(text) if kind is int else _decimal_number(text)
+            return whole_number(text)
         except ValueError:
-            noun = "a whole number" if kind is int else "a number"
-            raise ConfigError(f"{spec.name} must be {noun}{_not(spec, text)}{_spaced(where)}") from None
+            raise ConfigError(f"{spec.name} must be a whole number{_not(spec, text)}{_spaced(where)}") from None
     if not is_unicode(text):
         raise ConfigError(f"{spec.name} must be text that UTF-8 can encode{_not(spec, ascii(text)[1:-1])}{_spaced(where)}")
     return text
@@ -147,19 +145,13 @@ def whole_number(text: str) -> int:
     return int(text)
 
 
-def _decimal_number(text: str) -> float:
-    if not _DECIMAL.fullmatch(text):
-        raise ValueError(f"{text[:40]!a} is no number")
-    return float(text)
-
-
-def check(spec: Setting, value: Value, *, where: str = "") -> Value:
+def _check(spec: Setting, value: Value, *, where: str) -> Value:
     """Returns `value` if it is in the setting's range; otherwise raises ConfigError naming value and range."""
     if spec.choices and str(value) not in spec.choices:
         raise ConfigError(f"{spec.name} must be one of {', '.join(spec.choices)}{_not(spec, value)}{_spaced(where)}")
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        too_small = spec.minimum is not None and not value >= spec.minimum
-        too_large = spec.maximum is not None and not value <= spec.maximum
+    if isinstance(value, int):
+        too_small = spec.minimum is not None and value < spec.minimum
+        too_large = spec.maximum is not None and value > spec.maximum
         if too_small or too_large:
             raise ConfigError(f"{spec.name} must be {range_text(spec)}{_not(spec, value)}{_spaced(where)}")
     return value

@@ -16,56 +16,32 @@ from brokerd.errors import ConfigError, InvalidConfigError
 class TopicConfig:
     """Settings of one topic."""
 
-    segment_bytes: int = setting(
-        "segment.bytes", 1_073_741_824, "A segment is rolled at this many bytes.", minimum=4_096, maximum=INT32_MAX
-    )
-    segment_ms: int = setting(
-        "segment.ms", 604_800_000, "A segment is rolled when its first batch is this old.", minimum=1, maximum=INT64_MAX
-    )
+    segment_bytes: int = setting(1_073_741_824, "A segment is rolled at this many bytes.", minimum=4_096, maximum=INT32_MAX)
+    segment_ms: int = setting(604_800_000, "A segment is rolled when its first batch is this old.", minimum=1, maximum=INT64_MAX)
     index_interval_bytes: int = setting(
-        "index.interval.bytes",
-        65_536,
-        "Bytes of log between two index entries (Kafka: 4096; batches are larger here).",
-        minimum=0,
-        maximum=INT32_MAX,
+        65_536, "Bytes of log between two index entries (Kafka: 4096; batches are larger here).", minimum=0, maximum=INT32_MAX
     )
     retention_ms: int = setting(
-        "retention.ms",
-        604_800_000,
-        "Segments whose newest record is older are deleted; -1 = never.",
-        minimum=-1,
-        maximum=INT64_MAX,
+        604_800_000, "Segments whose newest record is older are deleted; -1 = never.", minimum=-1, maximum=INT64_MAX
     )
     retention_bytes: int = setting(
-        "retention.bytes",
-        -1,
-        "The oldest segments are deleted while a partition is larger; -1 = never.",
-        minimum=-1,
-        maximum=INT64_MAX,
+        -1, "The oldest segments are deleted while a partition is larger; -1 = never.", minimum=-1, maximum=INT64_MAX
     )
     max_message_bytes: int = setting(
-        "max.message.bytes",
-        16_777_216,
-        "Largest record batch accepted, header included (Kafka: 1048588).",
-        minimum=1_024,
-        maximum=33_554_432,
+        16_777_216, "Largest record batch accepted, header included (Kafka: 1048588).", minimum=1_024, maximum=33_554_432
     )
     message_timestamp_type: str = setting(
-        "message.timestamp.type",
         "CreateTime",
         "Whether a record's timestamp is the producer's or the broker's time of append.",
         choices=("CreateTime", "LogAppendTime"),
     )
     message_timestamp_after_max_ms: int = setting(
-        "message.timestamp.after.max.ms",
         3_600_000,
         "A record timestamped further ahead of the broker's clock is refused (CreateTime only).",
         minimum=0,
         maximum=INT64_MAX,
     )
-    cleanup_policy: str = setting(
-        "cleanup.policy", "delete", "What happens to old segments; only delete exists so far.", choices=("delete",)
-    )
+    cleanup_policy: str = setting("delete", "What happens to old segments; only delete exists so far.", choices=("delete",))
 
 
 def normalized(config: TopicConfig, overrides: Mapping[str, str]) -> dict[str, str]:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.config.broker import BrokerConfig
-from brokerd.config.environment import ignored_variables, variable_of
-from brokerd.config.load import load_broker_config
+from brokerd.config.load import ignored_variables, load_broker_config, variable_of
 from brokerd.config.settings import settings_of
 from brokerd.errors import ConfigError
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from brokerd import Consumer, Producer
-from brokerd.config import kafka_hints
+from brokerd.config import kafka_names
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.client import ConsumerConfig, ProducerConfig
 from brokerd.config.settings import from_mapping, settings_of
@@ -15,7 +15,7 @@ from brokerd.config.topic import TopicConfig
 from brokerd.errors import ConfigError
 
 KNOWN = {name for config in (BrokerConfig, ProducerConfig, ConsumerConfig, TopicConfig) for name in settings_of(config)}
-HINTS = {**kafka_hints._HINTS, **kafka_hints._FAMILIES}
+HINTS = {**kafka_names._HINTS, **kafka_names._FAMILIES}
 
 
 @pytest.mark.parametrize(

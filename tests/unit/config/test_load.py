@@ -9,7 +9,6 @@ import pytest
 
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.load import load_broker_config
-from brokerd.config.settings import Setting, parse
 from brokerd.config.topic import topic_config
 from brokerd.errors import ConfigError, InvalidConfigError
 
@@ -73,7 +72,7 @@ def test_types_are_read_from_text_and_from_toml(tmp_path: Path) -> None:
         ("[log.segment]\n\nbytes = 12", "log.segment.bytes must be between 4096 and 2147483647, not 12 (FILE)"),
         ('port = "many"', "port must be a whole number, not 'many' (FILE)"),
         ("port = 1.5", "port must be a whole number, not '1.5' (FILE)"),
-        ("port = true", "port must be a number, not True (FILE)"),
+        ("port = true", "port must be a whole number, not 'True' (FILE)"),
         ("auto.create.topics.enable = 1", "auto.create.topics.enable must be true or false, not '1' (FILE)"),
         ("port = [1, 2]", "port must be a single value, not a list (FILE)"),
         ("[port]", "port must be a single value, not a table (FILE)"),
@@ -123,13 +122,6 @@ def test_whole_numbers_have_ascii_digits_alone(tmp_path: Path, text: str) -> Non
     assert error_of(tmp_path, port=text) == f"port must be a whole number, not '{text}' (given on the command line)"
     with pytest.raises(InvalidConfigError, match=r"retention\.ms must be a whole number"):
         topic_config({"retention.ms": text}, {})
-
-
-@pytest.mark.parametrize("text", ["nan", "inf", "٠.٥", "1_0.5", "0x1p3", "."])
-def test_numbers_have_ascii_digits_alone(text: str) -> None:
-    with pytest.raises(ConfigError, match="ratio must be a number"):
-        parse(Setting("ratio", "x", 0.5), text, float)
-    assert parse(Setting("ratio", "x", 0.5), " +1.5e-3 ", float) == 0.0015
 
 
 def test_a_wrong_value_is_refused_even_where_a_later_one_wins(tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ import tomllib
 import pytest
 
 from brokerd.config.broker import BrokerConfig
-from brokerd.config.environment import variable_of
-from brokerd.config.load import load_broker_config
+from brokerd.config.load import load_broker_config, variable_of
 from brokerd.config.settings import settings_of
 from brokerd.errors import ConfigError
 from tests.unit.project.pages import DOCS, ROOT

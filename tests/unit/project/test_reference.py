@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.config.spark_own_options import SINK_OPTIONS, SOURCE_OPTIONS, SparkOption
+from brokerd.config.spark_options import SINK_OPTIONS, SOURCE_OPTIONS, SparkOption
 from brokerd.datasource.options import parse_source_options
 from brokerd.sink.options import parse_sink_options
 
