@@ -16,7 +16,7 @@
     info.py            a broker's versions, features, limits, nodes
     dump_log.py        prints the contents of a data directory's files
     doctor.py          checks a data directory, and repairs what an operator decides
-    install.py         what an installation begins with: sample configuration, systemd unit, hashed tokens, completion
+    install.py         for a new installation: sample configuration, systemd unit, hashed tokens, completion
     topic_lookup.py    topics by name, with the nearest one for a name that does not exist
 
 Errors are turned into one sentence on standard error and an exit code here, and nowhere else.

@@ -1,4 +1,4 @@
-"""What an installation begins with: `brokerd config`, `brokerd hash-token` and `brokerd completion`."""
+"""Commands for a new installation: `brokerd config`, `brokerd hash-token` and `brokerd completion`."""
 
 from __future__ import annotations
 
