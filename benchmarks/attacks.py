@@ -24,7 +24,7 @@ from benchmarks.environment import Broker
 from benchmarks.raw import RawProducer, RawTail, run_in_loop, small_payload
 from benchmarks.told import quantile_ms, text_table
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.topics import NewTopic
+from brokerd.client.topics import NewTopic, create_topics
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.errors import BrokerdError
@@ -72,7 +72,7 @@ class Honest:
 
     async def set_up(self) -> TopicIdPartition:
         """Creates its topic."""
-        await self.client.create_topics([NewTopic("honest", PARTITIONS)])
+        await create_topics(self.client, [NewTopic("honest", PARTITIONS)])
         topic = (await self.client.metadata(["honest"])).topics["honest"]
         self._tp = TopicIdPartition(topic.topic_id, 0)
         return self._tp

@@ -11,9 +11,9 @@ from benchmarks.environment import KEYS, Broker, Child, arrow_batches, value_at
 from benchmarks.floor import MESSAGE_BYTES, give_seconds, sync_latencies, take_seconds
 from benchmarks.measure import CEILING, OURS, Work
 from brokerd import Consumer, Producer
-from brokerd.client.consumer.fetcher import PartitionFetcher
-from brokerd.client.consumer.offsets import OffsetSpec
-from brokerd.client.consumer.positions import FetchRange
+from brokerd.client.fetching.fetcher import PartitionFetcher
+from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.offsets import OffsetSpec
 from brokerd.config.client import ConsumerConfig
 from brokerd.ids import TopicIdPartition
 from brokerd.record.payload import encode_payload

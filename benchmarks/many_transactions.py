@@ -20,7 +20,7 @@ from benchmarks.environment import PROGRAM, Broker, Child
 from benchmarks.raw import RawMembers, raw_client, run_in_loop, small_payload
 from benchmarks.told import Row, text_table
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.transactions import MemberGrant
+from brokerd.client.transactions import MemberGrant, end_transaction, init_member
 from brokerd.ids import TopicIdPartition
 from brokerd.producer.core.membership import Membership, TransactionEnd, TransactionMember
 from brokerd.storage.names import SNAPSHOT_SUFFIX
@@ -50,9 +50,7 @@ async def open_members(client: BrokerClient, name: str, version: int, count: int
 
     async def one() -> MemberGrant:
         async with room:
-            return await client.transactions.init_member(
-                Membership(name, version, f"e{version}", "run", "benchmark", uuid.uuid4().bytes)
-            )
+            return await init_member(client, Membership(name, version, f"e{version}", "run", "benchmark", uuid.uuid4().bytes))
 
     return await asyncio.gather(*(one() for _ in range(count)))
 
@@ -63,9 +61,8 @@ async def commit(
     """Commits members that wrote one record to each of these partitions; ms."""
     ended = [TransactionMember(member.producer_id, member.epoch, len(tps)) for member in members]
     started = time.perf_counter()
-    await client.transactions.end(
-        TransactionEnd(name, version, f"e{version}", "run", is_commit=True, members=ended, partitions=tps)
-    )
+    end = TransactionEnd(name, version, f"e{version}", "run", is_commit=True, members=ended, partitions=tps)
+    await end_transaction(client, end)
     return ms_since(started)
 
 

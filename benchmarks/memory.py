@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from benchmarks.environment import ROWS_PER_BATCH, Broker, arrow_batches
 from brokerd import Producer
-from brokerd.client.consumer.fetcher import PartitionFetcher
-from brokerd.client.consumer.positions import FetchRange
+from brokerd.client.fetching.fetcher import PartitionFetcher
+from brokerd.client.fetching.positions import FetchRange
 from brokerd.config.client import ConsumerConfig
 from brokerd.ids import TopicIdPartition
 

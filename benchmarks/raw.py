@@ -14,14 +14,16 @@ import pyarrow as pa
 
 from benchmarks.environment import KEYS, value_at
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.consumer.fetch_messages import FetchRequest, PartitionFetch, decode_response, encode_request
+from brokerd.client.fetching.fetcher import read_response
 from brokerd.client.io.connection import RawStream
+from brokerd.client.io.response_checks import error_in
+from brokerd.client.offsets import add_partition, fetch_request
 from brokerd.client.produce_transport import GrpcProduceStream
-from brokerd.client.transactions import MemberGrant
+from brokerd.client.transactions import MemberGrant, init_producer_id
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.event_loop import GrpcLoop, settle
-from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
+from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 from brokerd.producer.core.transport import BatchToProduce, Hello, ProduceRequest, RequestLimits
 from brokerd.record.header import Attributes, crc_seed, encode_header, new_header
 from brokerd.record.payload import Payload, encode_payload
@@ -107,7 +109,7 @@ class RawProducer:
     @classmethod
     async def open(cls, client: BrokerClient, payload: Payload) -> RawProducer:
         """A stream to whatever node the client knows, with a producer id of its own."""
-        identity = await client.init_producer_id(NO_PRODUCER)
+        identity = await init_producer_id(client)
         raw = await client.open_produce_stream()
         stream = GrpcProduceStream(raw, Hello(secrets.token_bytes(16), 1, "bench"), _ONE_BATCH)
         return cls(stream, identity, payload)
@@ -185,20 +187,26 @@ class RawTail:
     async def send(self, max_wait_ms: int) -> None:
         """Asks for what comes next."""
         self._correlation_id += 1
-        asked = [PartitionFetch(self.tp, self.offset, _FETCH_BYTES)]
-        level = fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
-        await self._stream.send(encode_request(FetchRequest(self._correlation_id, max_wait_ms, 1, _FETCH_BYTES, level, asked)))
+        request = fetch_request(
+            fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED,
+            correlation_id=self._correlation_id,
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_bytes=_FETCH_BYTES,
+        )
+        add_partition(request, self.tp, self.offset, max_bytes=_FETCH_BYTES)
+        await self._stream.send(request.SerializeToString())
 
     async def receive(self, timeout_ms: int) -> int:
         """How many records have come (0: the wait was over). Raises what the broker answered instead."""
-        response = decode_response(await self._stream.receive(timeout_ms=timeout_ms))
-        error = response.error or response.results[0].error
+        response, ((result, chunks),) = read_response(await self._stream.receive(timeout_ms=timeout_ms))
+        error = error_in(response) or error_in(result)
         if error is not None:
             raise error
-        if not any(chunk.size for chunk in response.results[0].chunks):
+        if not any(chunk.size for chunk in chunks):
             return 0
         # The fetch reached the end of the log, so all of it has come.
-        count, self.offset = response.results[0].high_watermark - self.offset, response.results[0].high_watermark
+        count, self.offset = result.high_watermark - self.offset, result.high_watermark
         return count
 
     def close(self) -> None:

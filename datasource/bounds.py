@@ -1,4 +1,4 @@
-"""Where a read starts or ends, as users write it: the syntax of all clients (brokerd/client/consumer/bounds.py), and what Spark's
+"""Where a read starts or ends, as users write it: the syntax of all clients (brokerd/client/bounds.py), and what Spark's
 Kafka connector has besides, offsets and times by partition as JSON; what a group has read. Parsed, not resolved.
 
 In JSON, -2 is the earliest offset and -1 the latest, as in Spark's Kafka connector. Resolving needs the broker and is done in
@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from brokerd.client.consumer.bounds import RELATIVE_FORMS, TimeAgo, parse_place, parse_time
-from brokerd.client.consumer.offsets import LastRecords, OffsetSpec
+from brokerd.client.bounds import RELATIVE_FORMS, TimeAgo, parse_place, parse_time
+from brokerd.client.offsets import LastRecords, OffsetSpec
 from brokerd.config.settings import INT32_MAX, INT64_MAX, is_number
 from brokerd.errors import ConfigError
 from brokerd.ids import TopicPartition

@@ -10,17 +10,17 @@ import dataclasses
 from collections.abc import Container, Iterable, Mapping, MutableMapping
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.offsets import (
+from brokerd.client.metadata import TopicInfo
+from brokerd.client.offsets import (
     OFFSET_AFTER_BYTES,
     READ_UNCOMMITTED,
     AfterBytes,
-    Given,
+    GivenOffset,
     LastRecords,
     OffsetAndTimestamp,
     OffsetSpec,
     Wanted,
 )
-from brokerd.client.metadata import TopicInfo
 from brokerd.config.settings import INT64_MAX
 from brokerd.datasource.bounds import (
     EARLIEST_NUMBER,
@@ -81,7 +81,7 @@ class OffsetReader:
 
     def checked(self, snapshot: Snapshot, previous: SourceOffset) -> Snapshot:
         """The snapshot, with the positions of `previous` checked now."""
-        known = {tp: Given(previous.offsets[tp]) for tp in previous.epochs if tp in snapshot.latest}
+        known = {tp: GivenOffset(previous.offsets[tp]) for tp in previous.epochs if tp in snapshot.latest}
         try:
             answers = self._results(_with_ids(snapshot, known), known, positions=previous)
         except UnknownTopicIdError:  # deleted since: the tasks report it
@@ -94,7 +94,7 @@ class OffsetReader:
         """Ids of the leader epochs of the records before `ends`, where the broker knows them. Mostly the snapshot says so. Raises
         LogTruncationError if the log has become another one since."""
         epochs = {tp: snapshot.answers[tp].id_before(end) for tp, end in ends.items() if end <= snapshot.latest[tp]}
-        unknown = {tp: Given(ends[tp]) for tp, epoch_id in epochs.items() if epoch_id is None}
+        unknown = {tp: GivenOffset(ends[tp]) for tp, epoch_id in epochs.items() if epoch_id is None}
         with contextlib.suppress(UnknownTopicIdError):  # deleted since: the tasks report it
             for tp, answer in self._results(_with_ids(snapshot, unknown), unknown, positions=previous).items():
                 if answer.truncation is not None and tp not in snapshot.truncations:

@@ -15,9 +15,9 @@ from pyspark.sql.datasource import InputPartition
 
 from brokerd.allocator import tune_spark_worker
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.fetched import FetchedBatch
-from brokerd.client.consumer.fetcher import PartitionFetcher
-from brokerd.client.consumer.positions import FetchRange
+from brokerd.client.fetching.columns import FetchedBatch
+from brokerd.client.fetching.fetcher import PartitionFetcher
+from brokerd.client.fetching.positions import FetchRange
 from brokerd.client.leases import lease_client
 from brokerd.datasource.data_loss import report_losses, require_not_hidden
 from brokerd.datasource.options import SourceOptions

@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from brokerd.client.consumer.offsets import OffsetAndTimestamp
+from brokerd.client.offsets import OffsetAndTimestamp
 from brokerd.datasource.offsets import SourceOffset
 from brokerd.errors import UnknownTopicOrPartitionError, WireError
 from brokerd.ids import LogPosition, TopicPartition

@@ -8,12 +8,11 @@ What is recorded is the start of the next batch: Spark asks for a batch when the
 
 from __future__ import annotations
 
-import concurrent.futures
 import logging
-from typing import TypeAlias
+from concurrent.futures import CancelledError
 
-from brokerd.client.blocking import BlockingClient
-from brokerd.client.group_offsets import OffsetAndMetadata
+from brokerd.client.blocking import BlockingClient, LoopCall
+from brokerd.client.groups import OffsetAndMetadata, commit_group_offsets
 from brokerd.clock import Clock
 from brokerd.datasource.offsets import SourceOffset
 from brokerd.errors import UnknownTopicIdError, WireError
@@ -24,15 +23,13 @@ logger = logging.getLogger(__name__)
 RETRY_MS = 10_000  # how long nothing is sent after a request has failed
 REFRESH_MS = 3_600_000  # how often all is sent again: the broker forgets a group that has been silent for long
 
-_Commit: TypeAlias = concurrent.futures.Future[dict[TopicIdPartition, WireError]]
-
 
 class GroupProgress:
     """The positions of one query, by the process that plans its batches. Not thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._under_way: _Commit | None = None
+        self._under_way: LoopCall[dict[TopicIdPartition, WireError]] | None = None
         self._offered: dict[TopicIdPartition, int] = {}
         self._done: dict[TopicIdPartition, int] = {}  # what the broker has, or refused for good
         self._retry_at_ms: int | None = None
@@ -45,7 +42,7 @@ class GroupProgress:
 
     def record(self, client: BlockingClient, group_id: str, position: SourceOffset) -> None:
         """Sends what has changed since the last call, if nothing is under way; returns at once and raises nothing."""
-        self._settle(group_id, timeout_s=0)
+        self._settle(group_id)
         now_ms = self._clock.monotonic_ms()
         if self._under_way is not None or (self._retry_at_ms is not None and now_ms < self._retry_at_ms):
             return
@@ -56,24 +53,23 @@ class GroupProgress:
         if self._offered:
             epochs = {TopicIdPartition(position.topic_ids[tp.topic], tp.partition): one for tp, one in position.epochs.items()}
             committed = {tp: OffsetAndMetadata(at, leader_epoch_id=epochs.get(tp, 0)) for tp, at in self._offered.items()}
-            self._under_way = client.loop_thread.submit(client.broker_client.groups.commit(group_id, committed))
+            self._under_way = client.loop_thread.submit(commit_group_offsets(client.broker_client, group_id, committed))
 
-    def finish(self, group_id: str, *, timeout_s: float) -> None:
+    def finish(self, client: BlockingClient, group_id: str, *, timeout_ms: int) -> None:
         """Waits for the request under way, for a query that ends; raises nothing."""
-        self._settle(group_id, timeout_s=timeout_s)
+        if self._under_way is not None and not self._under_way.has_ended:
+            client.loop_thread.run(self._under_way.ended(timeout_ms))
+        self._settle(group_id)
 
-    def _settle(self, group_id: str, *, timeout_s: float) -> None:
+    def _settle(self, group_id: str) -> None:
         """Takes the outcome of the request under way, if there is one by then."""
         under_way, offered = self._under_way, self._offered
-        if under_way is None:
-            return
-        concurrent.futures.wait([under_way], timeout_s)
-        if not under_way.done():
+        if under_way is None or not under_way.has_ended:
             return
         self._under_way, self._offered = None, {}
         try:
-            refused = under_way.result()
-        except concurrent.futures.CancelledError:  # an idle client was closed
+            refused = under_way.outcome()
+        except CancelledError:  # an idle client was closed
             self._retry_at_ms = None
         except Exception as error:  # whatever it is: reading goes on
             self._retry_at_ms = self._clock.monotonic_ms() + RETRY_MS

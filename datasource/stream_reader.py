@@ -40,7 +40,7 @@ from brokerd.ids import TopicIdPartition, TopicPartition
 # How long latestOffset waits for records when there are none: Spark would otherwise ask again at once, a hundred times a second.
 IDLE_WAIT_MS = 300
 # How long a query with trigger(availableNow=True) may take at its end to record where it ended: its process ends then.
-_FINISH_S = 1.0
+_FINISH_MS = 1_000
 
 
 class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -91,7 +91,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 snapshot = self._look(reader, previous)
                 end = self._next(previous, snapshot, limit, reader)
             if end is None and self._target is not None and group_id is not None:
-                self._progress.finish(group_id, timeout_s=_FINISH_S)
+                self._progress.finish(client, group_id, timeout_ms=_FINISH_MS)
         if end is None:
             return start
         self._last_batch_ms = self._clock.monotonic_ms()

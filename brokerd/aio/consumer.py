@@ -7,30 +7,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
 from brokerd.aio.guard import TaskGuard
 from brokerd.aio.home import Home
-from brokerd.aio.waiting import Bell, drive
+from brokerd.aio.waiting import Bell, outcome_of
 from brokerd.arguments import checked_int, checked_partition
-from brokerd.client.consumer.offsets import OffsetAndTimestamp, OffsetSpec
-from brokerd.client.group_offsets import OffsetAndMetadata
-from brokerd.client.io.loop_thread import Steps
+from brokerd.client.groups import OffsetAndMetadata
+from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.clock import Clock
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.config.settings import INT32_MAX
-from brokerd.consumer.arguments import Partitions
-from brokerd.consumer.base import CLOSE_AT_EXIT_MS, CLOSE_TIMEOUT_MS, ConsumerBase, open_consumers
+from brokerd.consumer.base import CLOSE_AT_EXIT_MS, CLOSE_TIMEOUT_MS, ConsumerBase, Partitions, open_consumers
 from brokerd.consumer.core.assignment import HandedOver
 from brokerd.consumer.core.records import ConsumerRecord, Run
 from brokerd.errors import ConsumerClosedError
 from brokerd.ids import TopicPartition
 from brokerd.waiter import Waiter
 
+P = ParamSpec("P")
 T = TypeVar("T")
 _RECORDS_IN_A_TURN = 100  # of an iteration, before other tasks have theirs
 
@@ -146,34 +146,34 @@ class Consumer(ConsumerBase):
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
         """Has the broker keep the group's positions, or these offsets; on return that is durable. Raises as
         brokerd.Consumer.commit. Cancelled, it may have been done."""
-        await self._ask(self._commit(offsets))
+        await self._ask(self._commit, offsets)
 
     async def committed(self, partitions: Partitions) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The offsets that the group has committed; None where there is none. Raises as brokerd.Consumer.committed."""
-        return await self._ask(self._committed(partitions))
+        return await self._ask(self._committed, partitions)
 
     async def partitions_for(self, topic: str) -> int:
         """Number of partitions of a topic. Raises UnknownTopicOrPartitionError, BrokerUnreachableError."""
-        return await self._ask(self._partition_count(topic))
+        return await self._ask(self._partition_count, topic)
 
     async def beginning_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
         """The first offset that each partition has, assigned or not. Raises UnknownTopicOrPartitionError,
         BrokerUnreachableError."""
-        return await self._ask(self._ends(partitions, OffsetSpec.EARLIEST))
+        return await self._ask(self._ends, partitions, OffsetSpec.EARLIEST)
 
     async def end_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
         """The offset behind the last record of each partition, as far as isolation.level lets this consumer read. Raises
         UnknownTopicOrPartitionError, BrokerUnreachableError."""
-        return await self._ask(self._ends(partitions, OffsetSpec.LATEST))
+        return await self._ask(self._ends, partitions, OffsetSpec.LATEST)
 
     async def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record of each partition at or after a time (ms since 1970), with its time; None if there is none. Raises
         UnknownTopicOrPartitionError, BrokerUnreachableError."""
-        return await self._ask(self._offsets_for_times(times))
+        return await self._ask(self._offsets_for_times, times)
 
-    async def _ask(self, steps: Steps[T]) -> T:
+    async def _ask(self, call: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         with self._guard:
-            return await drive(self._client.loop_thread, steps)
+            return await outcome_of(partial(self._client.loop_thread.submit, call(*args, **kwargs)))
 
     # --- the end
 
@@ -204,7 +204,7 @@ class Consumer(ConsumerBase):
         left_ms = self._time_left(timeout_ms)
         try:
             if await self._guard.alone(timeout_ms):
-                await drive(self._client.loop_thread, self._committing.close(left_ms()))
+                await outcome_of(partial(self._client.loop_thread.submit, self._committing.close(left_ms())))
         finally:
             self._fetching.close()
             is_ending = self._client.loop_thread.end(ended.tell)
@@ -217,7 +217,7 @@ class Consumer(ConsumerBase):
         self._guard.is_closed = self._is_free = True
         self._has_ended.set()
         try:
-            self._client.loop_thread.drive(self._committing.close(CLOSE_AT_EXIT_MS))
+            self._client.loop_thread.run(self._committing.close(CLOSE_AT_EXIT_MS))
         finally:
             self._fetching.close()
             self._client.close()

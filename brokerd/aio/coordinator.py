@@ -10,7 +10,7 @@ from brokerd.aio.waiting import outcome_of
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.coordinator import ids_in
-from brokerd.client.transactions import NO_VERSION
+from brokerd.client.transactions import NO_VERSION, end_transaction, find_transaction
 from brokerd.config.client import ProducerConfig
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.producer.core.membership import TransactionEnd
@@ -51,7 +51,7 @@ class LoopCoordinator:
         client = self._client
         self._calls += 1
         try:
-            return await outcome_of(partial(client.loop_thread.begin, ask(client.broker_client)))
+            return await outcome_of(partial(client.loop_thread.submit, ask(client.broker_client)))
         finally:
             self._calls -= 1
             self._free()
@@ -59,12 +59,12 @@ class LoopCoordinator:
     async def last_version(self, transactional_id: str, *, timeout_ms: int | None = None) -> int:
         """The last committed version; -1 = none. Asked for until `timeout_ms` (default.api.timeout.ms). Raises the broker's error,
         BrokerUnreachableError."""
-        listing = await self._ask(lambda client: client.transactions.find(transactional_id, timeout_ms=timeout_ms))
+        listing = await self._ask(lambda client: find_transaction(client, transactional_id, timeout_ms=timeout_ms))
         return listing.last_version if listing is not None else NO_VERSION
 
     async def end(self, end: TransactionEnd, *, timeout_ms: int) -> None:
         """Commits or aborts. Raises the broker's error; BrokerUnreachableError or a retriable error if the outcome is unknown."""
-        await self._ask(lambda client: client.transactions.end(end, timeout_ms=timeout_ms))
+        await self._ask(lambda client: end_transaction(client, end, timeout_ms=timeout_ms))
 
     async def partition_ids(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, TopicIdPartition]:
         """Raises UnknownTopicOrPartitionError, BrokerUnreachableError."""

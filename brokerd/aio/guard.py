@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from types import FrameType
 from typing import Any
 
 from brokerd.aio.home import Home
@@ -22,7 +23,7 @@ class TaskGuard(Guard):
         self._depth = 0
         self._waiters: list[Waiter] = []  # of tasks that wait until nobody is inside
 
-    def _acquire(self) -> None:
+    def _acquire(self, _frame: FrameType) -> None:
         self._home.enter()
         task = asyncio.current_task()
         if self._depth and task is not self._task:
@@ -33,7 +34,7 @@ class TaskGuard(Guard):
         self._task = task
         self._depth += 1
 
-    def _release(self) -> None:
+    def _release(self, _frame: FrameType) -> None:
         self._depth -= 1
         if not self._depth:
             self._task = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from brokerd.client.consumer.arrivals import nothing
 from brokerd.errors import EventLoopError
 
 
@@ -13,7 +12,7 @@ class Home:
     """Of one client. `kind` is its name in errors: consumer or producer. `refuse_fork` raises in a child, where no loop runs,
     or one of its own."""
 
-    def __init__(self, kind: str, refuse_fork: Callable[[], None] = nothing) -> None:
+    def __init__(self, kind: str, refuse_fork: Callable[[], None] = lambda: None) -> None:
         self._kind = kind
         self._refuse_fork = refuse_fork
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from functools import partial
 from typing import Protocol, TypeVar
 
-from brokerd.client.io.loop_thread import LoopThread, Steps
-from brokerd.steps import drive_in_loop
 from brokerd.waiter import Waiter
 
 T = TypeVar("T")
@@ -36,11 +33,6 @@ async def outcome_of(begin: Callable[[Callable[[], None]], Begun[T]]) -> T:
         begun.withdraw()
         raise
     return begun.outcome()
-
-
-async def drive(loop_thread: LoopThread, steps: Steps[T]) -> T:
-    """Takes all steps of a call, as LoopThread.drive does for a thread."""
-    return await drive_in_loop(steps, lambda coro: outcome_of(partial(loop_thread.begin, coro)))
 
 
 class Bell:

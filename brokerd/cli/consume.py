@@ -12,10 +12,10 @@ from brokerd.cli.parser import check_range, checked, client_config, connect, usa
 from brokerd.cli.record_lines import Printer, Topics, format_printer, json_printer, unescaped
 from brokerd.cli.topic_lookup import find_topics, named_partitions, topic_patterns
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.bounds import Bound, parse_bound, ranges_of
-from brokerd.client.consumer.fetcher import PartitionFetcher
-from brokerd.client.consumer.offsets import OffsetSpec
-from brokerd.client.consumer.positions import FetchRange
+from brokerd.client.bounds import Bound, parse_bound, ranges_of
+from brokerd.client.fetching.fetcher import PartitionFetcher
+from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.offsets import OffsetSpec
 from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.settings import INT32_MAX, INT64_MAX

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from brokerd.cli.output import size_text
 from brokerd.cli.record_lines import Printer, format_printer, json_printer
-from brokerd.client.consumer.fetched import decode_piece
-from brokerd.client.consumer.positions import Piece
+from brokerd.client.fetching.columns import decode_slice
+from brokerd.client.fetching.positions import BatchSlice
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import BrokerdError
 from brokerd.ids import TopicIdPartition
@@ -153,8 +153,8 @@ def _printed(entry: Entry, printer: Printer) -> bytes:
     try:
         lines = []
         for batch in walk_batches(data):
-            piece = Piece(tp, batch, batch.header.base_offset, batch.header.next_offset)
-            fetched = decode_piece(piece, max_uncompressed_bytes=ConsumerConfig().max_decompressed_bytes, check_crc=True)
+            piece = BatchSlice(tp, batch, batch.header.base_offset, batch.header.next_offset)
+            fetched = decode_slice(piece, max_uncompressed_bytes=ConsumerConfig().max_decompressed_bytes, check_crc=True)
             if fetched is not None:
                 lines.append(bytes(memoryview(printer(fetched))))
         return b"".join(lines)

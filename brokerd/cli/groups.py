@@ -10,9 +10,9 @@ from brokerd.cli.output import NONE, dashed, duration_text, known, show, size_te
 from brokerd.cli.parser import checked, client_config, connect, usage_error
 from brokerd.cli.topic_lookup import check_partition, find_topic
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.bounds import offsets_at, parse_timestamp
-from brokerd.client.consumer.offsets import READ_COMMITTED, OffsetSpec, Wanted
-from brokerd.client.group_offsets import GroupDescription, GroupListing, GroupPartition, OffsetAndMetadata
+from brokerd.client.bounds import offsets_at, parse_timestamp
+from brokerd.client.groups import GroupDescription, GroupListing, GroupPartition, OffsetAndMetadata
+from brokerd.client.offsets import READ_COMMITTED, OffsetSpec, Wanted
 from brokerd.client.transactions import HangingTransaction
 from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig

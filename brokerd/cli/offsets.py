@@ -10,9 +10,9 @@ from brokerd.cli.output import dashed, show, size_text, table, time_text
 from brokerd.cli.parser import checked, client_config, connect
 from brokerd.cli.topic_lookup import find_topics, named_partitions, topic_patterns
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.bounds import parse_timestamp
-from brokerd.client.consumer.offsets import OffsetAndTimestamp
+from brokerd.client.bounds import parse_timestamp
 from brokerd.client.metadata import TopicInfo
+from brokerd.client.offsets import OffsetAndTimestamp
 from brokerd.client.topics import PartitionDescription
 from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from brokerd.client.group_offsets import GroupDescription
+from brokerd.client.groups import GroupDescription
 from brokerd.client.topics import PartitionDescription, TopicDescription
 from brokerd.client.transactions import TransactionListing
 from brokerd.ids import TopicIdPartition

@@ -10,8 +10,8 @@ from brokerd.cli.output import show, size_text, table
 from brokerd.cli.parser import check_range, checked, client_config, connect, pairs, usage_error
 from brokerd.cli.topic_lookup import find_topic, named_partitions, with_nearest_name
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.bounds import Bound, LogBounds, log_bounds, offset_of, offsets_at, parse_bound
-from brokerd.client.consumer.offsets import READ_COMMITTED, READ_UNCOMMITTED, LastRecords, OffsetSpec
+from brokerd.client.bounds import Bound, LogBounds, log_bounds, offset_of, offsets_at, parse_bound
+from brokerd.client.offsets import READ_COMMITTED, READ_UNCOMMITTED, LastRecords, OffsetSpec
 from brokerd.client.topics import NewTopic, TopicDescription
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig

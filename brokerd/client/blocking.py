@@ -1,27 +1,236 @@
-"""The client for blocking code: the sink, the source, the command line. It has the same calls as BrokerClient."""
+"""The client for blocking code: the sink, the source, the command line. An event loop in its own thread makes the calls, and
+BlockingClient waits for them.
+
+Its owner creates it lazily, in the process that uses it: neither loops nor gRPC survive a fork.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import concurrent.futures
+import contextlib
+import functools
+import logging
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
+from brokerd.client import groups, offsets, topics, transactions
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.consumer.offsets import NO_POSITIONS, READ_COMMITTED, OffsetAndTimestamp, Wanted
-from brokerd.client.group_offsets import GroupDescription, GroupListing, OffsetAndMetadata
-from brokerd.client.io.loop_thread import LoopThread
-from brokerd.client.metadata import Metadata, ServerInfo
-from brokerd.client.topics import NewTopic, TopicDescription
-from brokerd.client.transactions import ForgottenId, HangingTransactions, MemberGrant, TransactionDescription, TransactionListing
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ClientConfig
-from brokerd.errors import WireError
-from brokerd.ids import NO_PRODUCER, LogPosition, ProducerIdAndEpoch, TopicIdPartition, TopicPartition
-from brokerd.producer.core.membership import Membership, TransactionEnd
+from brokerd.errors import ClientError
+from brokerd.event_loop import GrpcLoop, is_grpc_task, settle
+from brokerd.process import OWN_THREADS, Open, end_daemon_thread
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+CLOSE_TIMEOUT_S = 5.0  # for each cleanup
+# Longer than everything that closing waits for: a thread left behind at exit reports what it had not finished.
+_JOIN_TIMEOUT_S = 30.0
+
+
+def _nothing() -> None:
+    pass
+
+
+class LoopThread:
+    """Runs coroutines for other threads. It is a daemon thread, so that a forgotten one never keeps the interpreter alive;
+    whatever is open at exit is closed first.
+    """
+
+    def __init__(self, name: str = f"{OWN_THREADS}loop") -> None:
+        self._pid = os.getpid()
+        self.loop = GrpcLoop()
+        self.is_closed = False
+        self._cleanups: list[Callable[[], Awaitable[None]]] = []
+        self._on_end: Callable[[], None] | None = None
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._thread.start()
+        _open_threads.add(self)
+
+    def submit(self, coro: Coroutine[Any, Any, T], on_end: Callable[[], None] = _nothing) -> LoopCall[T]:
+        """Starts `coro` and waits for nothing: `on_end` is called on the loop thread once there is an outcome. Raises ClientError
+        if the loop is closed, or belongs to the process before a fork."""
+        self._check_open(coro)
+        call = LoopCall(self.loop, coro, on_end)
+        self.loop.call_soon_threadsafe(call.start)
+        return call
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """Calls back on the loop thread; never, if the loop has closed by then."""
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(callback)
+
+    def _check_open(self, coro: Coroutine[Any, Any, object]) -> None:
+        if self.is_closed or os.getpid() != self._pid:
+            coro.close()
+            end_daemon_thread()
+            why = (
+                "is closed"
+                if self.is_closed
+                else "was created before this process was forked: create it in the process that uses it"
+            )
+            raise ClientError(f"this client {why}")
+
+    def run(self, coro: Coroutine[Any, Any, T]) -> T:
+        """Blocks until `coro` is done; an interrupted wait cancels it. Must not be called on the loop's own thread."""
+        assert threading.current_thread() is not self._thread, "the loop thread would wait for itself"
+        self._check_open(coro)
+        ended = threading.Lock()
+        ended.acquire()
+        call = LoopCall(self.loop, coro, ended.release)
+        try:
+            self.loop.call_soon_threadsafe(call.start)
+            ended.acquire()
+        except BaseException:
+            self.loop.call_soon_threadsafe(call.cancel)
+            end_daemon_thread()
+            raise
+        try:
+            return call.outcome()
+        except BaseException:
+            end_daemon_thread()
+            raise
+        finally:
+            del call  # its error refers to this frame by now
+
+    def at_close(self, cleanup: Callable[[], Awaitable[None]]) -> None:
+        """Awaits `cleanup()` on the loop when it closes, after running tasks are cancelled: for resources that must not outlive
+        the loop."""
+        self._cleanups.append(cleanup)
+
+    def close(self) -> None:
+        """Cancels running tasks, cleans up, ends the thread. Idempotent; does nothing in a forked child."""
+        if self.end() and threading.current_thread() is not self._thread:
+            self._thread.join(_JOIN_TIMEOUT_S)
+
+    def end(self, on_end: Callable[[], None] | None = None) -> bool:
+        """As `close`, but waits for nothing; for a finalizer, which may run anywhere. `on_end` is called in the thread when that
+        has ended all else. True if it was this call that ended it."""
+        if self.is_closed or os.getpid() != self._pid:
+            return False
+        self.is_closed = True
+        self._on_end = on_end
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        return True
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.run_until_complete(self._wind_up())
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            self.loop.close()
+            if self._on_end is not None:
+                self._on_end()
+
+    async def _wind_up(self) -> None:
+        await _cancelled(task for task in asyncio.all_tasks() if not is_grpc_task(task))
+        for cleanup in self._cleanups:
+            try:
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await cleanup()
+            except Exception as error:
+                logger.warning("cleanup failed while closing: %r", error)
+        await settle()
+        await _cancelled(asyncio.all_tasks())
+
+
+class LoopCall(Generic[T]):
+    """A coroutine on the loop. Whoever waits for it is told by `on_end` and shares no lock with the loop: if an asynchronous
+    exception struck a thread while it held one, the loop would wait for it for ever."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, T], on_end: Callable[[], None]) -> None:
+        self._loop = loop
+        self._coro = coro
+        self._task: asyncio.Task[T] | None = None
+        self._is_cancelled = False
+        self._has_ended = False
+        self._on_end = on_end
+
+    @classmethod
+    def started(cls, coro: Coroutine[Any, Any, T]) -> LoopCall[T]:
+        """A call that is made by the loop's own thread."""
+        call = cls(asyncio.get_running_loop(), coro, _nothing)
+        call.start()
+        return call
+
+    def start(self) -> None:
+        """Starts the coroutine; runs on the loop."""
+        if self._is_cancelled:
+            self._coro.close()
+            return
+        self._task = self._loop.create_task(self._coro)
+        self._task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[T]) -> None:
+        if not task.cancelled():
+            task.exception()  # retrieved even if nobody waits any more
+        self._has_ended = True
+        self._on_end()
+
+    def withdraw(self) -> None:
+        """Cancels the coroutine, because nobody waits any more; for any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile
+            self._loop.call_soon_threadsafe(self.cancel)
+
+    @property
+    def has_ended(self) -> bool:
+        """True once there is an outcome."""
+        return self._has_ended
+
+    def cancel(self) -> None:
+        """As `withdraw`; runs on the loop."""
+        self._is_cancelled = True
+        task = self._task
+        if task is not None:
+            task.cancel()
+
+    async def ended(self, timeout_ms: int | None = None) -> None:
+        """Waits for the end of a call that has started, at most `timeout_ms`; on the loop."""
+        task = self._task
+        if task is not None:
+            await asyncio.wait([task], timeout=None if timeout_ms is None else timeout_ms / 1000)
+
+    def outcome(self) -> T:
+        """Returns or raises the coroutine's result, once it has ended."""
+        assert self._task is not None
+        try:
+            return self._task.result()
+        except asyncio.CancelledError:
+            raise concurrent.futures.CancelledError from None
+        finally:
+            self._task = None
+
+
+async def _cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancels `tasks` and waits for them; the calling task, if among them, stays."""
+    others = [task for task in tasks if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+def _blocking(
+    call: Callable[Concatenate[BrokerClient, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[BlockingClient, P], T]:
+    """A method that makes `call` on the loop thread and waits for its result. An interrupted wait cancels the call."""
+
+    def method(client: BlockingClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return client.loop_thread.run(call(client.broker_client, *args, **kwargs))
+
+    functools.update_wrapper(method, call)
+    return method
 
 
 class BlockingClient:
-    """BrokerClient's calls, each blocking until its response. Thread-safe; close() it when done, or use `with`."""
+    """The calls of a BrokerClient, each blocking until its response. Thread-safe; close() it when done, or use `with`."""
 
     def __init__(self, config: ClientConfig, clock: Clock | None = None) -> None:
         """Does not connect yet. Raises ConfigError if bootstrap.servers is malformed."""
@@ -39,140 +248,43 @@ class BlockingClient:
         """Closes connections and thread. Idempotent."""
         self.loop_thread.close()
 
-    def server_info(self) -> ServerInfo:
-        """The broker's version, features and limits."""
-        return self.loop_thread.run(self.broker_client.server_info())
+    server_info = _blocking(BrokerClient.server_info)
+    metadata = _blocking(BrokerClient.metadata)
+    metadata_by_id = _blocking(BrokerClient.metadata_by_id)
 
-    def metadata(self, topics: Sequence[str] | None = None) -> Metadata:
-        """Nodes, and topics by name (None = all)."""
-        return self.loop_thread.run(self.broker_client.metadata(topics))
+    create_topics = _blocking(topics.create_topics)
+    create_topic = _blocking(topics.create_topic)
+    delete_topics = _blocking(topics.delete_topics)
+    describe_topics = _blocking(topics.describe_topics)
+    create_partitions = _blocking(topics.create_partitions)
+    alter_topic_configs = _blocking(topics.alter_topic_configs)
 
-    def metadata_by_id(self, topic_ids: Sequence[bytes]) -> Metadata:
-        """Nodes, and topics by id."""
-        return self.loop_thread.run(self.broker_client.metadata_by_id(topic_ids))
+    delete_records = _blocking(offsets.delete_records)
+    list_offsets = _blocking(offsets.list_offsets)
+    list_offsets_by_name = _blocking(offsets.list_offsets_by_name)
+    wait_for_records = _blocking(offsets.wait_for_records)
 
-    def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> dict[str, bytes | WireError]:
-        """Creates topics; returns the id of each, or its error."""
-        return self.loop_thread.run(self.broker_client.create_topics(topics, validate_only=validate_only))
+    commit_group_offsets = _blocking(groups.commit_group_offsets)
+    group_offsets = _blocking(groups.group_offsets)
+    list_groups = _blocking(groups.list_groups)
+    describe_group = _blocking(groups.describe_group)
+    delete_group = _blocking(groups.delete_group)
 
-    def create_topic(self, name: str, partitions: int = 0, configs: Mapping[str, str] | None = None) -> bytes:
-        """Creates one topic and returns its id. Raises TopicAlreadyExistsError and the broker's other errors."""
-        return _only(self.create_topics([NewTopic(name, partitions, configs or {})]))
-
-    def delete_topics(self, names: Sequence[str]) -> dict[str, bytes | WireError]:
-        """Deletes topics; returns the id of each, or its error."""
-        return self.loop_thread.run(self.broker_client.delete_topics(names))
-
-    def describe_topics(self, names: Sequence[str] = ()) -> dict[str, TopicDescription | WireError]:
-        """Settings, offsets and sizes of topics; of all topics if none is named."""
-        return self.loop_thread.run(self.broker_client.describe_topics(names))
-
-    def create_partitions(self, name: str, total_count: int, *, validate_only: bool = False) -> None:
-        """Increases a topic's number of partitions."""
-        self.loop_thread.run(self.broker_client.create_partitions(name, total_count, validate_only=validate_only))
-
-    def alter_topic_configs(
-        self, name: str, *, set_: Mapping[str, str], unset: Sequence[str] = (), validate_only: bool = False
-    ) -> None:
-        """Changes settings of a topic."""
-        self.loop_thread.run(self.broker_client.alter_topic_configs(name, set_=set_, unset=unset, validate_only=validate_only))
-
-    def delete_records(self, before: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int | WireError]:
-        """Moves log starts forward."""
-        return self.loop_thread.run(self.broker_client.delete_records(before))
-
-    def list_offsets(
-        self,
-        wanted: Mapping[TopicIdPartition, Wanted],
-        isolation: str = READ_COMMITTED,
-        positions: Mapping[TopicIdPartition, LogPosition] = NO_POSITIONS,
-    ) -> dict[TopicIdPartition, OffsetAndTimestamp | WireError]:
-        """Offsets at an end of the log or by time; `positions` are checked beside that."""
-        return self.loop_thread.run(self.broker_client.list_offsets(wanted, isolation, positions))
-
-    def list_offsets_by_name(
-        self, wanted: Mapping[TopicPartition, Wanted], isolation: str = READ_COMMITTED
-    ) -> dict[TopicPartition, OffsetAndTimestamp | WireError]:
-        """The same, for partitions by topic name."""
-        return self.loop_thread.run(self.broker_client.list_offsets_by_name(wanted, isolation))
-
-    def wait_for_records(self, ends: Mapping[TopicIdPartition, int], isolation: str, *, timeout_ms: int) -> None:
-        """Returns once a partition has a record at its offset or above, or after `timeout_ms`, or if the broker cannot be asked."""
-        from brokerd.client.consumer.growth import wait_for_records  # brings pyarrow, which most calls do not need
-
-        self.loop_thread.run(wait_for_records(self.broker_client, ends, isolation, timeout_ms=timeout_ms))
-
-    # ---- groups: see GroupCalls
-
-    def commit_group_offsets(
-        self, group_id: str, offsets: Mapping[TopicIdPartition, OffsetAndMetadata]
-    ) -> dict[TopicIdPartition, WireError]:
-        """Records how far a group has read, durably on return; returns the errors of the partitions that were refused."""
-        return self.loop_thread.run(self.broker_client.groups.commit(group_id, offsets))
-
-    def group_offsets(
-        self, group_id: str, partitions: Sequence[TopicIdPartition] | None = None
-    ) -> dict[TopicIdPartition, OffsetAndMetadata | WireError]:
-        """How far a group has read these partitions, or all that it has an offset of; those without one are left out."""
-        return self.loop_thread.run(self.broker_client.groups.offsets(group_id, partitions))
-
-    def list_groups(self, prefix: str = "") -> list[GroupListing]:
-        """Groups whose ids begin with `prefix`, in the order of their ids."""
-        return self.loop_thread.run(self.broker_client.groups.listed(prefix))
-
-    def describe_group(self, group_id: str, isolation: str = READ_COMMITTED) -> GroupDescription:
-        """How far a group has read, and what it has left to read."""
-        return self.loop_thread.run(self.broker_client.groups.describe(group_id, isolation))
-
-    def delete_group(self, group_id: str, partitions: Sequence[TopicIdPartition] = ()) -> int:
-        """Forgets a group, or its offsets of some partitions; returns how many offsets it had."""
-        return self.loop_thread.run(self.broker_client.groups.delete(group_id, partitions))
-
-    def init_producer_id(self, current: ProducerIdAndEpoch = NO_PRODUCER) -> ProducerIdAndEpoch:
-        """A new producer id, or `current` with its epoch increased."""
-        return self.loop_thread.run(self.broker_client.init_producer_id(current))
-
-    # ---- transactions: see TransactionCalls
-
-    def init_member(self, membership: Membership) -> MemberGrant:
-        """The producer id of a member of a transaction: the same one every time."""
-        return self.loop_thread.run(self.broker_client.transactions.init_member(membership))
-
-    def heartbeat(self, membership: Membership) -> None:
-        """Tells the broker that a member lives. Raises InvalidTxnStateError if it is not open."""
-        self.loop_thread.run(self.broker_client.transactions.heartbeat(membership))
-
-    def end_transaction(self, end: TransactionEnd, *, timeout_ms: int | None = None) -> int:
-        """Commits or aborts members of a transaction, asked again until `timeout_ms`; returns the last committed version."""
-        return self.loop_thread.run(self.broker_client.transactions.end(end, timeout_ms=timeout_ms))
-
-    def list_transactions(self, state: str = "", prefix: str = "") -> list[TransactionListing]:
-        """Transactional ids, in the order of their names."""
-        return self.loop_thread.run(self.broker_client.transactions.listed(state, prefix))
-
-    def find_transaction(self, transactional_id: str, *, timeout_ms: int | None = None) -> TransactionListing | None:
-        """One transactional id, or None if there is none that this client may see; asked for until `timeout_ms`."""
-        return self.loop_thread.run(self.broker_client.transactions.find(transactional_id, timeout_ms=timeout_ms))
-
-    def describe_transaction(self, transactional_id: str) -> TransactionDescription:
-        """Everything about one transactional id."""
-        return self.loop_thread.run(self.broker_client.transactions.describe(transactional_id))
-
-    def abort_transaction(self, transactional_id: str, execution_id: str = "") -> int:
-        """Aborts the open members of one execution, or all of a transactional id; returns how many."""
-        return self.loop_thread.run(self.broker_client.transactions.abort(transactional_id, execution_id))
-
-    def forget_transactional_id(self, transactional_id: str) -> ForgottenId:
-        """Has the broker forget a transactional id and its last committed version: any principal may use it from then on."""
-        return self.loop_thread.run(self.broker_client.transactions.forget(transactional_id))
-
-    def find_hanging_transactions(self, idle_ms: int) -> HangingTransactions:
-        """Transactions that hold back partitions and have been silent for so long, the oldest first."""
-        return self.loop_thread.run(self.broker_client.transactions.find_hanging(idle_ms))
+    init_producer_id = _blocking(transactions.init_producer_id)
+    init_member = _blocking(transactions.init_member)
+    heartbeat = _blocking(transactions.heartbeat)
+    end_transaction = _blocking(transactions.end_transaction)
+    list_transactions = _blocking(transactions.list_transactions)
+    find_transaction = _blocking(transactions.find_transaction)
+    describe_transaction = _blocking(transactions.describe_transaction)
+    abort_transaction = _blocking(transactions.abort_transaction)
+    forget_transactional_id = _blocking(transactions.forget_transactional_id)
+    find_hanging_transactions = _blocking(transactions.find_hanging_transactions)
 
 
-def _only(results: Mapping[str, bytes | WireError]) -> bytes:
-    (result,) = results.values()
-    if isinstance(result, WireError):
-        raise result
-    return result
+def _close_all(loop_threads: Sequence[LoopThread]) -> None:
+    for loop_thread in loop_threads:
+        loop_thread.close()
+
+
+_open_threads = Open(_close_all)

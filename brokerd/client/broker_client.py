@@ -1,7 +1,8 @@
-"""Every unary call of the contract, retried until default.api.timeout.ms; bound to one event loop.
+"""The way to the nodes of a cluster: addresses, connections, leaders, limits, retries; bound to one event loop.
 
-Connections are opened on first use, one per node. A call that fails for good raises BrokerUnreachableError (with address and
-duration) or the broker's own WireError. Streams are opened here, and retried by their users.
+Connections are opened on first use, one per node. A call is repeated until default.api.timeout.ms; one that fails for good raises
+BrokerUnreachableError (with address and duration) or the broker's own WireError. Streams are opened here, and retried by their
+users. The calls themselves are in topics.py, offsets.py, groups.py and transactions.py.
 """
 
 from __future__ import annotations
@@ -10,25 +11,14 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from google.protobuf.message import Message
 
 from brokerd import __version__
-from brokerd.client.consumer.offsets import (
-    NO_POSITIONS,
-    READ_COMMITTED,
-    OffsetAndTimestamp,
-    Wanted,
-    isolation_to_proto,
-    partition_request,
-    read_offset,
-)
-from brokerd.client.group_calls import GroupCalls
-from brokerd.client.group_offsets import GroupDescription, GroupListing, OffsetAndMetadata
 from brokerd.client.io.connection import Connection, RawStream
-from brokerd.client.io.response_checks import checked_count, checked_identity, checked_offset, error_in
+from brokerd.client.io.response_checks import error_of
 from brokerd.client.io.retry import Retries, is_repeatable
 from brokerd.client.io.security import ClientSecurity
 from brokerd.client.metadata import (
@@ -40,22 +30,13 @@ from brokerd.client.metadata import (
     read_metadata,
     read_server_info,
 )
-from brokerd.client.topics import NewTopic, TopicDescription, read_descriptions, read_results
-from brokerd.client.transaction_calls import TransactionCalls
 from brokerd.clock import Clock
 from brokerd.config.broker import GRPC_MAX_MESSAGE_BYTES
 from brokerd.config.client import ClientConfig
-from brokerd.errors import (
-    BrokerdError,
-    BrokerUnreachableError,
-    NotReadyError,
-    TopicAlreadyExistsError,
-    UnsupportedVersionError,
-    WireError,
-)
-from brokerd.ids import NO_PRODUCER, LogPosition, ProducerIdAndEpoch, TopicIdPartition, TopicPartition
+from brokerd.errors import BrokerdError, BrokerUnreachableError, NotReadyError, UnsupportedVersionError, WireError
+from brokerd.ids import TopicIdPartition
 from brokerd.wire.methods import FETCH, PRODUCE
-from brokerd.wire.v1 import metadata_pb2, offsets_pb2, topics_pb2, transaction_pb2
+from brokerd.wire.v1 import metadata_pb2
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Message)
@@ -77,7 +58,7 @@ def check_client(config: ClientConfig) -> None:
 
 
 class BrokerClient:
-    """Calls to one broker, or to the nodes of a cluster."""
+    """The connections to one broker, or to the nodes of a cluster, and what is known of them."""
 
     def __init__(self, config: ClientConfig, clock: Clock, *, is_retrying: bool = True) -> None:
         """Does not connect yet. `is_retrying` False: every call is tried once, for an owner that retries itself. Raises
@@ -94,8 +75,6 @@ class BrokerClient:
         self._topics: dict[bytes, TopicInfo] = {}
         self._server_infos: dict[str, ServerInfo] = {}
         self._random = random.SystemRandom()
-        self.transactions = TransactionCalls(self)
-        self.groups = GroupCalls(self)
 
     async def close(self) -> None:
         """Closes all connections; calls in progress fail."""
@@ -111,15 +90,15 @@ class BrokerClient:
         await self.retried(lambda timeout_ms: self._connected(ANY_NODE, timeout_ms))
         return self._server_infos[self._addresses[self._address_index]]
 
-    async def metadata(self, topics: Sequence[str] | None) -> Metadata:
+    async def metadata(self, topics: Sequence[str] | None = None) -> Metadata:
         """Nodes, and topics by name (None = all), as the broker knows them now. Topics that do not exist are in `errors`."""
         request = metadata_pb2.MetadataRequest(topics=topics or (), all_topics=topics is None)
-        return self._remembered(read_metadata(await self.call("Metadata", request, metadata_pb2.MetadataResponse)))
+        return self._remembered(read_metadata(await self.call(request, metadata_pb2.MetadataResponse)))
 
     async def metadata_by_id(self, topic_ids: Sequence[bytes]) -> Metadata:
         """As `metadata`, for topic ids; errors are under the id in hex."""
         request = metadata_pb2.MetadataRequest(topic_ids=topic_ids)
-        return self._remembered(read_metadata(await self.call("Metadata", request, metadata_pb2.MetadataResponse)))
+        return self._remembered(read_metadata(await self.call(request, metadata_pb2.MetadataResponse)))
 
     async def leader(self, tp: TopicIdPartition, *, refresh: bool = False) -> int:
         """Node id of a partition's leader; asks the broker if it is unknown, or with `refresh`. Returns -1 (any node) while there
@@ -153,135 +132,6 @@ class BrokerClient:
         """`items`, one per partition, in groups small enough for one request to a node. Raises BrokerUnreachableError."""
         size = await self.partitions_per_request(node_id)
         return [items[at : at + size] for at in range(0, len(items), size)]
-
-    # ---- topics
-
-    async def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> dict[str, bytes | WireError]:
-        """Creates topics independently; returns the id of each, or its error. A retry after a lost response may find the topic
-        that it created itself; the error then says so."""
-        request = topics_pb2.CreateTopicsRequest(validate_only=validate_only)
-        for topic in topics:
-            request.topics.add(name=topic.name, partitions=topic.partitions, configs=dict(topic.configs))
-        lost: list[BrokerdError] = []
-        response = await self.call("CreateTopics", request, topics_pb2.CreateTopicsResponse, failures=lost)
-        results = read_results("CreateTopics", [topic.name for topic in topics], response.results)
-        if not lost:
-            return results
-        note = "; the response to an earlier attempt of this call was lost, so this call may have created it"
-        return {
-            name: TopicAlreadyExistsError(result.message + note) if isinstance(result, TopicAlreadyExistsError) else result
-            for name, result in results.items()
-        }
-
-    async def delete_topics(self, names: Sequence[str]) -> dict[str, bytes | WireError]:
-        """Deletes topics and their records; returns the id of each, or its error."""
-        request = topics_pb2.DeleteTopicsRequest(names=names)
-        response = await self.call("DeleteTopics", request, topics_pb2.DeleteTopicsResponse)
-        return read_results("DeleteTopics", names, response.results)
-
-    async def describe_topics(self, names: Sequence[str] = ()) -> dict[str, TopicDescription | WireError]:
-        """Settings, offsets and sizes of topics; of all topics, sorted, if none is named."""
-        request = topics_pb2.DescribeTopicsRequest(names=names)
-        return read_descriptions(await self.call("DescribeTopics", request, topics_pb2.DescribeTopicsResponse))
-
-    async def create_partitions(self, name: str, total_count: int, *, validate_only: bool = False) -> None:
-        """Increases a topic's number of partitions. Raises the broker's error."""
-        request = topics_pb2.CreatePartitionsRequest(name=name, total_count=total_count, validate_only=validate_only)
-        await self.call(
-            "CreatePartitions", request, topics_pb2.CreatePartitionsResponse, error_of=lambda response: error_in(response.result)
-        )
-
-    async def alter_topic_configs(
-        self, name: str, *, set_: Mapping[str, str], unset: Sequence[str] = (), validate_only: bool = False
-    ) -> None:
-        """Changes settings of a topic; `unset` names settings to remove, so that the broker's apply. Raises the broker's
-        error."""
-        request = topics_pb2.AlterTopicConfigsRequest(name=name, set=dict(set_), unset=unset, validate_only=validate_only)
-        await self.call(
-            "AlterTopicConfigs", request, topics_pb2.AlterTopicConfigsResponse, error_of=lambda response: error_in(response.result)
-        )
-
-    # ---- partitions
-
-    async def delete_records(self, before: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int | WireError]:
-        """Moves log starts forward (-1 = to the high watermark); returns each new log start, or the error."""
-
-        async def ask(node_id: int, tps: Sequence[TopicIdPartition], timeout_ms: int) -> Iterable[int | WireError]:
-            request = topics_pb2.DeleteRecordsRequest()
-            for tp in tps:
-                request.partitions.add(topic_id=tp.topic_id, partition=tp.partition, before_offset=before[tp])
-            response = await self.call_once(node_id, "DeleteRecords", request, topics_pb2.DeleteRecordsResponse, timeout_ms)
-            results = checked_count("DeleteRecords", response.results, len(tps))
-            return [error_in(result) or checked_offset("DeleteRecords", result.log_start_offset) for result in results]
-
-        return await self._asked_leaders(list(before), ask)
-
-    async def list_offsets(
-        self,
-        wanted: Mapping[TopicIdPartition, Wanted],
-        isolation: str = READ_COMMITTED,
-        positions: Mapping[TopicIdPartition, LogPosition] = NO_POSITIONS,
-    ) -> dict[TopicIdPartition, OffsetAndTimestamp | WireError]:
-        """Offsets at an end of the log or by time: the result for each partition, or its error. `positions` are checked beside
-        that."""
-        level = isolation_to_proto(isolation)
-
-        async def ask(node_id: int, tps: Sequence[TopicIdPartition], timeout_ms: int) -> Iterable[OffsetAndTimestamp | WireError]:
-            partitions = [partition_request(tp, wanted[tp], positions.get(tp)) for tp in tps]
-            request = offsets_pb2.ListOffsetsRequest(isolation_level=level, partitions=partitions)
-            response = await self.call_once(node_id, "ListOffsets", request, offsets_pb2.ListOffsetsResponse, timeout_ms)
-            results = checked_count("ListOffsets", response.results, len(tps))
-            return [error_in(one) or read_offset(one) for one in results]
-
-        return await self._asked_leaders(list(wanted), ask)
-
-    async def list_offsets_by_name(
-        self, wanted: Mapping[TopicPartition, Wanted], isolation: str = READ_COMMITTED
-    ) -> dict[TopicPartition, OffsetAndTimestamp | WireError]:
-        """As `list_offsets`, for partitions by topic name; topics that do not exist get the broker's error."""
-        metadata = await self.metadata(sorted({tp.topic for tp in wanted}))
-        by_id = {
-            TopicIdPartition(metadata.topics[tp.topic].topic_id, tp.partition): tp for tp in wanted if tp.topic in metadata.topics
-        }
-        results = await self.list_offsets({id_tp: wanted[tp] for id_tp, tp in by_id.items()}, isolation)
-        unknown: dict[TopicPartition, OffsetAndTimestamp | WireError] = {
-            tp: metadata.errors[tp.topic] for tp in wanted if tp.topic in metadata.errors
-        }
-        return unknown | {by_id[id_tp]: result for id_tp, result in results.items()}
-
-    # ---- groups: see GroupCalls
-
-    async def commit_group_offsets(
-        self, group_id: str, offsets: Mapping[TopicIdPartition, OffsetAndMetadata]
-    ) -> dict[TopicIdPartition, WireError]:
-        """Records how far a group has read, durably on return; returns the errors of the partitions that were refused."""
-        return await self.groups.commit(group_id, offsets)
-
-    async def group_offsets(
-        self, group_id: str, partitions: Sequence[TopicIdPartition] | None = None
-    ) -> dict[TopicIdPartition, OffsetAndMetadata | WireError]:
-        """How far a group has read these partitions, or all that it has an offset of; those without one are left out."""
-        return await self.groups.offsets(group_id, partitions)
-
-    async def list_groups(self, prefix: str = "") -> list[GroupListing]:
-        """Groups whose ids begin with `prefix`, in the order of their ids."""
-        return await self.groups.listed(prefix)
-
-    async def describe_group(self, group_id: str, isolation: str = READ_COMMITTED) -> GroupDescription:
-        """How far a group has read, and what it has left to read."""
-        return await self.groups.describe(group_id, isolation)
-
-    async def delete_group(self, group_id: str, partitions: Sequence[TopicIdPartition] = ()) -> int:
-        """Forgets a group, or its offsets of some partitions; returns how many offsets it had."""
-        return await self.groups.delete(group_id, partitions)
-
-    # ---- producer ids
-
-    async def init_producer_id(self, current: ProducerIdAndEpoch = NO_PRODUCER) -> ProducerIdAndEpoch:
-        """A new producer id, or `current` with its epoch increased. Raises the broker's error."""
-        request = transaction_pb2.InitProducerIdRequest(producer_id=current.producer_id, producer_epoch=current.epoch)
-        response = await self.call("InitProducerId", request, transaction_pb2.InitProducerIdResponse, error_of=error_in)
-        return checked_identity(response.producer_id, response.producer_epoch)
 
     # ---- streams: retried by their users
 
@@ -321,32 +171,24 @@ class BrokerClient:
     # ---- calls
 
     async def call(
-        self,
-        name: str,
-        request: Message,
-        response_type: type[R],
-        *,
-        error_of: Callable[[R], WireError | None] = lambda _: None,
-        failures: list[BrokerdError] | None = None,
-        timeout_ms: int | None = None,
+        self, request: Message, response_type: type[R], *, failures: list[BrokerdError] | None = None, timeout_ms: int | None = None
     ) -> R:
         """A call that any node can answer, repeated until `timeout_ms` (default.api.timeout.ms); `failures` collects the errors
         before it succeeded."""
 
         async def attempt(attempt_timeout_ms: int) -> R:
-            response = await self.call_once(ANY_NODE, name, request, response_type, attempt_timeout_ms)
-            error = error_of(response)
-            if error is not None:
-                raise error
-            return response
+            return await self.call_once(ANY_NODE, request, response_type, attempt_timeout_ms)
 
         return await self.retried(attempt, failures=failures, timeout_ms=timeout_ms)
 
-    async def call_once(self, node_id: int, name: str, request: Message, response_type: type[R], timeout_ms: int) -> R:
-        """A call to one node, tried once."""
+    async def call_once(self, node_id: int, request: Message, response_type: type[R], timeout_ms: int) -> R:
+        """A call to one node, tried once. Raises the error of the whole response, if it has one."""
         connection = await self._connected(node_id, timeout_ms)
-        response = await connection.call(name, request, response_type, timeout_ms=timeout_ms)
+        response = await connection.call(_method_of(response_type), request, response_type, timeout_ms=timeout_ms)
         self._was_accepted = True
+        error = error_of(response)
+        if error is not None:
+            raise error
         return response
 
     async def retried(
@@ -372,7 +214,7 @@ class BrokerClient:
                     # The wait has used up the remaining time: an attempt without time could only fail, and hide why others did.
                     raise retries.final_error(error, ", ".join(self._addresses), now_ms=now_ms) from None
 
-    async def _asked_leaders(
+    async def ask_leaders(
         self,
         tps: Sequence[TopicIdPartition],
         ask: Callable[[int, Sequence[TopicIdPartition], int], Awaitable[Iterable[T | WireError]]],
@@ -456,6 +298,10 @@ class BrokerClient:
         for topic_id in list(itertools.islice(self._topics, max(0, len(self._topics) - _TOPICS_MAX))):
             del self._topics[topic_id]
         return metadata
+
+
+def _method_of(response_type: type[Message]) -> str:
+    return response_type.DESCRIPTOR.name.removesuffix("Response")
 
 
 def _checked(info: ServerInfo, address: str) -> ServerInfo:

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from brokerd.client.broker_client import BrokerClient, check_client
 from brokerd.client.io.connection import RawStream
 from brokerd.client.io.response_checks import throttle_ms, timestamp_or_none
+from brokerd.client.transactions import heartbeat, init_member, init_producer_id
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ClientConfig, ProducerConfig
 from brokerd.config.settings import INT32_MAX, INT64_MAX
@@ -54,16 +55,16 @@ class GrpcProduceTransport:
 
     async def init_producer_id(self, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
         """A new producer id for NO_PRODUCER, otherwise the same id with its epoch increased."""
-        return await self._client.init_producer_id(current)
+        return await init_producer_id(self._client, current)
 
     async def init_member(self, membership: Membership) -> ProducerIdAndEpoch:
         """The producer id of a member of a transaction."""
-        grant = await self._client.transactions.init_member(membership)
+        grant = await init_member(self._client, membership)
         return ProducerIdAndEpoch(grant.producer_id, grant.epoch)
 
     async def heartbeat(self, membership: Membership) -> None:
         """Tells the broker that a member lives."""
-        await self._client.transactions.heartbeat(membership)
+        await heartbeat(self._client, membership)
 
     async def open_stream(self, node_id: int, hello: Hello) -> GrpcProduceStream:
         """Opens a stream that starts with `hello`. Raises BrokerUnreachableError if the node cannot be reached. Only the

@@ -1,12 +1,13 @@
-"""Values used to create, describe and delete topics. Makes no calls."""
+"""Calls that create, describe, change and delete topics, and their values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from brokerd.client.broker_client import BrokerClient
 from brokerd.client.io.response_checks import checked_topic, senseless
-from brokerd.errors import WireError
+from brokerd.errors import BrokerdError, TopicAlreadyExistsError, WireError
 from brokerd.wire.errors import from_proto
 from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import topics_pb2
@@ -61,20 +62,69 @@ class TopicDescription:
     partitions: tuple[PartitionDescription, ...]
 
 
-def read_results(what: str, names: Iterable[str], results: Iterable[topics_pb2.TopicResult]) -> dict[str, bytes | WireError]:
-    """Per requested topic its id, or its error. Raises UnknownServerError if the response does not match the request."""
-    read = {result.name: from_proto(result.error) if result.HasField("error") else result.topic_id for result in results}
-    if set(read) != set(names):
-        raise senseless(what, f"it has results for {len(read)} topics, not for those that were requested")
-    return read
+async def create_topics(
+    client: BrokerClient, topics: Sequence[NewTopic], *, validate_only: bool = False
+) -> dict[str, bytes | WireError]:
+    """Creates topics independently; returns the id of each, or its error. A retry after a lost response may find the topic that it
+    created itself; the error then says so."""
+    request = topics_pb2.CreateTopicsRequest(validate_only=validate_only)
+    for topic in topics:
+        request.topics.add(name=topic.name, partitions=topic.partitions, configs=dict(topic.configs))
+    lost: list[BrokerdError] = []
+    response = await client.call(request, topics_pb2.CreateTopicsResponse, failures=lost)
+    results = _read_results("CreateTopics", [topic.name for topic in topics], response.results)
+    if not lost:
+        return results
+    note = "; the response to an earlier attempt of this call was lost, so this call may have created it"
+    return {
+        name: TopicAlreadyExistsError(result.message + note) if isinstance(result, TopicAlreadyExistsError) else result
+        for name, result in results.items()
+    }
 
 
-def read_descriptions(response: topics_pb2.DescribeTopicsResponse) -> dict[str, TopicDescription | WireError]:
-    """Per topic its description, or its error; in the order of the response."""
+async def create_topic(client: BrokerClient, name: str, partitions: int = 0, configs: Mapping[str, str] | None = None) -> bytes:
+    """Creates one topic and returns its id. Raises TopicAlreadyExistsError and the broker's other errors."""
+    (result,) = (await create_topics(client, [NewTopic(name, partitions, configs or {})])).values()
+    if isinstance(result, WireError):
+        raise result
+    return result
+
+
+async def delete_topics(client: BrokerClient, names: Sequence[str]) -> dict[str, bytes | WireError]:
+    """Deletes topics and their records; returns the id of each, or its error."""
+    response = await client.call(topics_pb2.DeleteTopicsRequest(names=names), topics_pb2.DeleteTopicsResponse)
+    return _read_results("DeleteTopics", names, response.results)
+
+
+async def describe_topics(client: BrokerClient, names: Sequence[str] = ()) -> dict[str, TopicDescription | WireError]:
+    """Settings, offsets and sizes of topics, in the order of the response; of all topics, sorted, if none is named."""
+    response = await client.call(topics_pb2.DescribeTopicsRequest(names=names), topics_pb2.DescribeTopicsResponse)
     return {
         plain_text(topic.name): from_proto(topic.error) if topic.HasField("error") else _description(topic)
         for topic in response.topics
     }
+
+
+async def create_partitions(client: BrokerClient, name: str, total_count: int, *, validate_only: bool = False) -> None:
+    """Increases a topic's number of partitions. Raises the broker's error."""
+    request = topics_pb2.CreatePartitionsRequest(name=name, total_count=total_count, validate_only=validate_only)
+    await client.call(request, topics_pb2.CreatePartitionsResponse)
+
+
+async def alter_topic_configs(
+    client: BrokerClient, name: str, *, set_: Mapping[str, str], unset: Sequence[str] = (), validate_only: bool = False
+) -> None:
+    """Changes settings of a topic; `unset` names settings to remove, so that the broker's apply. Raises the broker's error."""
+    request = topics_pb2.AlterTopicConfigsRequest(name=name, set=dict(set_), unset=unset, validate_only=validate_only)
+    await client.call(request, topics_pb2.AlterTopicConfigsResponse)
+
+
+def _read_results(what: str, names: Iterable[str], results: Iterable[topics_pb2.TopicResult]) -> dict[str, bytes | WireError]:
+    """The id of each topic, or its error. Raises UnknownServerError if the response does not match the request."""
+    read = {result.name: from_proto(result.error) if result.HasField("error") else result.topic_id for result in results}
+    if set(read) != set(names):
+        raise senseless(what, f"it has results for {len(read)} topics, not for those that were requested")
+    return read
 
 
 def _description(topic: topics_pb2.TopicDescription) -> TopicDescription:

@@ -1,4 +1,4 @@
-"""Transactions as clients see them: requests and responses as plain values. The calls are in broker_client.py."""
+"""Calls about transactions and producer ids, and their values."""
 
 from __future__ import annotations
 
@@ -6,10 +6,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from brokerd.client.io.response_checks import checked_identity, senseless
-from brokerd.errors import ConfigError, InvalidRequestError
-from brokerd.ids import TopicIdPartition
-from brokerd.producer.core.membership import Membership, Totals, TransactionEnd, TransactionMember
+from brokerd.client.broker_client import ANY_NODE, BrokerClient
+from brokerd.client.io.response_checks import checked_identity, page_after, senseless
+from brokerd.errors import (
+    BrokerdError,
+    BrokerUnreachableError,
+    ConfigError,
+    Fate,
+    InvalidRequestError,
+    ProducerFencedError,
+    TxnAbortedError,
+    UnsupportedVersionError,
+)
+from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
+from brokerd.producer.core.membership import ONE_WRITE_KEPT_MS, Membership, Totals, TransactionEnd, TransactionMember
+from brokerd.wire.methods import UNARY_REQUEST_MAX_BYTES
 from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import transaction_pb2 as pb
 
@@ -114,10 +125,152 @@ class HangingTransactions(NamedTuple):
     has_more: bool
 
 
+# --- calls
+
+
+async def init_producer_id(client: BrokerClient, current: ProducerIdAndEpoch = NO_PRODUCER) -> ProducerIdAndEpoch:
+    """A new producer id, or `current` with its epoch increased. Raises the broker's error."""
+    request = pb.InitProducerIdRequest(producer_id=current.producer_id, producer_epoch=current.epoch)
+    response = await client.call(request, pb.InitProducerIdResponse)
+    return checked_identity(response.producer_id, response.producer_epoch)
+
+
+async def init_member(client: BrokerClient, membership: Membership) -> MemberGrant:
+    """The producer id of a member of a transaction: the same one every time. Raises the broker's error."""
+    request = _init_request(membership)
+    response = await client.call(request, pb.InitProducerIdResponse)
+    return _read_grant(response)
+
+
+async def heartbeat(client: BrokerClient, membership: Membership) -> None:
+    """Tells the broker that a member lives. Raises InvalidTxnStateError if it is not open."""
+    request = pb.HeartbeatRequest(
+        transactional_id=membership.transactional_id,
+        txn_version=membership.txn_version,
+        execution_id=membership.execution_id,
+        member_id=membership.member_id,
+    )
+    await client.call(request, pb.HeartbeatResponse)
+
+
+async def end_transaction(client: BrokerClient, end: TransactionEnd, *, timeout_ms: int | None = None) -> int:
+    """Commits or aborts members of a transaction; returns the last committed version of its transactional id. Asked again
+    until `timeout_ms` (default.api.timeout.ms), which is safe: the same question gets the same response.
+
+    Raises TxnAbortedError (a member was not open any more: nothing was committed), ReplayMismatchError, ProducerFencedError,
+    TxnConflictError, AlreadyCommittedError (an abort came too late), UnsupportedVersionError for a broker that knows no offsets
+    in transactions. After BrokerUnreachableError or a retriable error the outcome is unknown, and so it is after
+    ProducerFencedError if its fate is not NOT_APPENDED: an attempt without a response may have committed what the broker does
+    not remember any more.
+    """
+    asked_ms = client.clock.boot_ms()
+    lost: list[BrokerdError] = []  # attempts that may have been carried out
+
+    async def attempt(attempt_timeout_ms: int) -> int:
+        entries_max = await client.partitions_per_request()
+        if end.group_offsets is not None and not await client.has_feature(TRANSACTION_OFFSETS):
+            raise _without_offsets()  # it would pass over them, and commit the records alone
+        pages = end_requests(end, request_bytes_max=UNARY_REQUEST_MAX_BYTES, entries_max=entries_max)
+        last_version = NO_VERSION
+        for request in pages:  # from the first page on each time: the broker may have been restarted
+            response = await client.call_once(ANY_NODE, request, pb.EndTransactionResponse, attempt_timeout_ms)
+            last_version = response.last_version
+        return last_version
+
+    try:
+        return await client.retried(attempt, failures=lost, timeout_ms=timeout_ms)
+    except ProducerFencedError as error:
+        if not lost:
+            error.fate = Fate.NOT_APPENDED
+        raise
+    except TxnAbortedError as error:
+        asked_for_ms = client.clock.boot_ms() - asked_ms
+        if end.is_one_write and asked_for_ms >= ONE_WRITE_KEPT_MS:
+            raise _forgotten(end, asked_for_ms) from error
+        raise
+
+
+async def list_transactions(client: BrokerClient, state: str = "", prefix: str = "") -> list[TransactionListing]:
+    """Transactional ids that begin with `prefix`, in the order of their names; only those in one state (empty, open, prepared)
+    if it is given. Raises ConfigError for another state."""
+    listings: list[TransactionListing] = []
+    after = ""
+    while True:
+        page, more = await _page(client, state, prefix, after)
+        listings += page
+        if not more or not page:
+            return listings
+        after = page_after("ListTransactions", after, page[-1].transactional_id)
+
+
+async def find_transaction(
+    client: BrokerClient, transactional_id: str, *, timeout_ms: int | None = None
+) -> TransactionListing | None:
+    """One transactional id, or None if there is none that this client may see. Asked for until `timeout_ms`
+    (default.api.timeout.ms)."""
+    page, _ = await _page(client, "", transactional_id, "", timeout_ms)  # in the order of names: it is the first that begins so
+    return page[0] if page and page[0].transactional_id == transactional_id else None
+
+
+async def _page(
+    client: BrokerClient, state: str, prefix: str, after: str, timeout_ms: int | None = None
+) -> tuple[Sequence[TransactionListing], bool]:
+    number = _state_number(state)
+    request = pb.ListTransactionsRequest(state=number, prefix=prefix, after=after)
+    response = await client.call(request, pb.ListTransactionsResponse, timeout_ms=timeout_ms)
+    return [_read_listing(listing) for listing in response.transactions], response.more
+
+
+async def describe_transaction(client: BrokerClient, transactional_id: str) -> TransactionDescription:
+    """Everything about one transactional id. Raises the broker's error."""
+    request = pb.DescribeTransactionRequest(transactional_id=transactional_id)
+    response = await client.call(request, pb.DescribeTransactionResponse)
+    return _read_description(response)
+
+
+async def abort_transaction(client: BrokerClient, transactional_id: str, execution_id: str = "") -> int:
+    """Aborts the open members of one execution, or all of a transactional id; returns how many."""
+    request = pb.AbortTransactionRequest(transactional_id=transactional_id, execution_id=execution_id)
+    response = await client.call(request, pb.AbortTransactionResponse)
+    return response.aborted_members
+
+
+async def forget_transactional_id(client: BrokerClient, transactional_id: str) -> ForgottenId:
+    """Has an id forgotten, with its last committed version. Raises the broker's error."""
+    request = pb.ForgetTransactionalIdRequest(transactional_id=transactional_id)
+    response = await client.call(request, pb.ForgetTransactionalIdResponse)
+    return _read_forgotten(response)
+
+
+async def find_hanging_transactions(client: BrokerClient, idle_ms: int) -> HangingTransactions:
+    """Transactions that hold back partitions and have been silent for so long."""
+    request = pb.FindHangingTransactionsRequest(idle_ms=idle_ms)
+    response = await client.call(request, pb.FindHangingTransactionsResponse)
+    found = [_read_hanging(hanging) for hanging in response.transactions]
+    return HangingTransactions(found, response.more)
+
+
+def _forgotten(end: TransactionEnd, asked_for_ms: int) -> BrokerUnreachableError:
+    """The error for a commit that the broker may have made and forgotten. No deadline prevents that: they stand still with the
+    machine."""
+    return BrokerUnreachableError(
+        f"transactional id {end.transactional_id!r}: its commit was first asked for {asked_for_ms // 60_000} minutes ago (this "
+        f"machine slept meanwhile), and brokers forget ids of one write {ONE_WRITE_KEPT_MS // 60_000} minutes after their commit. "
+        "Whether the rows are committed is not known: look for them in the topic before you write them again"
+    )
+
+
+def _without_offsets() -> UnsupportedVersionError:
+    return UnsupportedVersionError(
+        f"this broker cannot commit offsets of a group with a transaction (it has no feature {TRANSACTION_OFFSETS}): "
+        "nothing of it is committed; upgrade the broker"
+    )
+
+
 # --- requests
 
 
-def init_request(membership: Membership) -> pb.InitProducerIdRequest:
+def _init_request(membership: Membership) -> pb.InitProducerIdRequest:
     """Asks for a member's producer id."""
     return pb.InitProducerIdRequest(
         transactional_id=membership.transactional_id,
@@ -129,16 +282,6 @@ def init_request(membership: Membership) -> pb.InitProducerIdRequest:
         timeout_ms=membership.timeout_ms,
         producer_id=-1,
         producer_epoch=-1,
-    )
-
-
-def heartbeat_request(membership: Membership) -> pb.HeartbeatRequest:
-    """Says that a member lives."""
-    return pb.HeartbeatRequest(
-        transactional_id=membership.transactional_id,
-        txn_version=membership.txn_version,
-        execution_id=membership.execution_id,
-        member_id=membership.member_id,
     )
 
 
@@ -206,7 +349,7 @@ def _group_offsets(end: TransactionEnd) -> list[pb.TransactionGroupOffset]:
     ]
 
 
-def state_number(name: str) -> pb.TransactionState:
+def _state_number(name: str) -> pb.TransactionState:
     """The state of a name; empty = any. Raises ConfigError."""
     if name and name not in STATES:
         raise ConfigError(f"state '{name}' is not a state of transactions: {', '.join(STATES)}")
@@ -216,7 +359,7 @@ def state_number(name: str) -> pb.TransactionState:
 # --- responses
 
 
-def read_grant(response: pb.InitProducerIdResponse) -> MemberGrant:
+def _read_grant(response: pb.InitProducerIdResponse) -> MemberGrant:
     """The id of a member. Raises UnknownServerError."""
     identity = checked_identity(response.producer_id, response.producer_epoch)
     if identity.epoch != 0:
@@ -225,7 +368,7 @@ def read_grant(response: pb.InitProducerIdResponse) -> MemberGrant:
     return MemberGrant(identity.producer_id, identity.epoch, max(NO_VERSION, response.last_version), last_execution_id, last_run_id)
 
 
-def read_listing(listing: pb.TransactionListing) -> TransactionListing:
+def _read_listing(listing: pb.TransactionListing) -> TransactionListing:
     """One transactional id of a list."""
     return TransactionListing(
         transactional_id=_text(listing.transactional_id),
@@ -238,11 +381,11 @@ def read_listing(listing: pb.TransactionListing) -> TransactionListing:
     )
 
 
-def read_description(response: pb.DescribeTransactionResponse) -> TransactionDescription:
+def _read_description(response: pb.DescribeTransactionResponse) -> TransactionDescription:
     """Everything about one transactional id."""
     totals = response.last_totals
     return TransactionDescription(
-        listing=read_listing(response.listing),
+        listing=_read_listing(response.listing),
         last_execution_id=_text(response.last_execution_id),
         last_run_id=_text(response.last_run_id),
         last_totals=Totals(totals.rows, totals.key_bytes, totals.value_bytes, totals.key_hash_sum),
@@ -251,12 +394,12 @@ def read_description(response: pb.DescribeTransactionResponse) -> TransactionDes
     )
 
 
-def read_forgotten(response: pb.ForgetTransactionalIdResponse) -> ForgottenId:
+def _read_forgotten(response: pb.ForgetTransactionalIdResponse) -> ForgottenId:
     """Reads what was known of an id."""
     return ForgottenId(max(NO_VERSION, response.last_version), _text(response.principal))
 
 
-def read_hanging(hanging: pb.HangingTransaction) -> HangingTransaction:
+def _read_hanging(hanging: pb.HangingTransaction) -> HangingTransaction:
     """One transaction that holds back a partition."""
     partition = _partition(hanging.partition)
     return HangingTransaction(partition, hanging.producer_id, _text(hanging.transactional_id), hanging.idle_ms)

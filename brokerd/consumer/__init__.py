@@ -8,6 +8,5 @@ committing.py   offsets of the group, when asked for and in the background
 coverage.py     partitions that nobody reads
 processing/     handlers in threads
 topic_reader.py a bounded part of a topic as a stream of Arrow batches
-guard.py        one thread at a time (uses.py); closed, woken, forked
-arguments.py    checks what applications pass
+guard.py        one thread at a time; closed, woken, forked
 """

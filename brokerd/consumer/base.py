@@ -1,5 +1,5 @@
 """The part of a consumer that waits for nothing, the same for threads (consumer.py) and for event loops (brokerd/aio): partitions,
-positions, and records that are here. Calls that ask the broker are Steps, driven by what knows how to wait.
+positions, and records that are here. Calls that ask the broker are coroutines of the loop thread, which both kinds wait for.
 
 An exception that strikes anywhere in here (KeyboardInterrupt, an alarm's) costs no record: positions move last, and records that
 were fetched are fetched again.
@@ -12,36 +12,62 @@ import asyncio
 import contextlib
 import warnings
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
-from brokerd.arguments import checked_by_partition, checked_int, checked_offsets, checked_partition
-from brokerd.client.blocking import BlockingClient
+from brokerd.arguments import checked_by_partition, checked_int, checked_offsets, checked_partition, group_id_problem
+from brokerd.client.blocking import BlockingClient, LoopCall
 from brokerd.client.broker_client import check_client
-from brokerd.client.consumer.arrivals import nothing
-from brokerd.client.consumer.offsets import OffsetAndTimestamp, OffsetSpec, Wanted
-from brokerd.client.group_offsets import OffsetAndMetadata
-from brokerd.client.io.loop_thread import Steps
-from brokerd.client.metadata import Metadata
+from brokerd.client.groups import OffsetAndMetadata
+from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec, Wanted, list_offsets_by_name
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import PlainConsumerConfig
-from brokerd.config.settings import INT32_MAX, INT64_MAX
-from brokerd.consumer import arguments
-from brokerd.consumer.arguments import Partitions
+from brokerd.config.settings import INT32_MAX, INT64_MAX, by_name, from_mapping
 from brokerd.consumer.committing import Committing
 from brokerd.consumer.core.assignment import AssignedPartition, Assignment, Begin, HandedOver
 from brokerd.consumer.core.records import ConsumerRecord, Run, no_rows
-from brokerd.consumer.coverage import Coverage
+from brokerd.consumer.coverage import LOOK_MS, Coverage
 from brokerd.consumer.fetching import Fetching
 from brokerd.consumer.guard import Guard
 from brokerd.consumer.processing.work import Work
-from brokerd.errors import BrokerdError, ConsumerStateError, WireError
+from brokerd.errors import BrokerdError, ConfigError, ConsumerStateError, WireError
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.process import Open
 
 CLOSE_TIMEOUT_MS = 30_000
 CLOSE_AT_EXIT_MS = 10_000
+
+Partitions = Iterable[TopicPartition | tuple[str, int]] | TopicPartition | tuple[str, int]
+
+
+def _config_of(config: Mapping[str, object] | PlainConsumerConfig | None, settings: Mapping[str, object]) -> PlainConsumerConfig:
+    """Settings from a mapping by name, from keywords with underscores, or a ready configuration. Raises ConfigError."""
+    if isinstance(config, PlainConsumerConfig):
+        if settings:
+            raise ConfigError("settings by keyword go with a mapping, not with a PlainConsumerConfig")
+        checked = config
+    else:
+        checked = from_mapping(PlainConsumerConfig, by_name(config, settings))
+    problem = group_id_problem(checked.group_id) if checked.group_id else None
+    if problem is not None:
+        raise ConfigError(f"group.id {problem}")
+    return checked
+
+
+def checked_partitions(given: object) -> list[TopicPartition]:
+    """Partitions, each once: TopicPartitions or pairs of topic and number; one alone may stand for a list of one. Raises TypeError
+    and ValueError."""
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
+        given = [given]
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        raise TypeError(f"partitions must be a list of TopicPartition or of (topic, number), not {given!r:.200}")
+    return list(dict.fromkeys(checked_partition(one) for one in given))
+
+
+def _nothing() -> None:
+    pass
 
 
 class ConsumerBase(abc.ABC):
@@ -57,10 +83,10 @@ class ConsumerBase(abc.ABC):
         *,
         clock: Clock | None,
         guard: Guard,
-        on_arrival: Callable[[], None] = nothing,
+        on_arrival: Callable[[], None] = _nothing,
     ) -> None:
         """`on_arrival` is called, by any thread, when there may be something to take in. Raises ConfigError."""
-        self.config = arguments.config_of(config, settings)
+        self.config = _config_of(config, settings)
         check_client(self.config)
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._guard = guard
@@ -69,7 +95,9 @@ class ConsumerBase(abc.ABC):
         self._assignment = Assignment()
         self._committing = Committing(self._client, self.config, self._assignment, self._clock)
         self._fetching = Fetching(self._client, self.config, self._assignment, self._committing.pending, on_arrival)
-        self._coverage = Coverage(self._client, self.config, self._assignment, self._clock)
+        self._coverage = Coverage(self._client.broker_client, self.config.group_id)
+        self._look_ms = self._clock.monotonic_ms() + LOOK_MS
+        self._looking: LoopCall[None] | None = None  # kept: a loop holds its tasks weakly
         self._failed: deque[TopicPartition] = deque()  # partitions of transactions that failed, until positions have gone back
         open_consumers.add(self)
 
@@ -88,7 +116,7 @@ class ConsumerBase(abc.ABC):
         With group.id, a partition begins at the offset that the group has committed. Asks the broker for nothing yet: unknown
         topics are an error of the next `poll`. Raises TypeError and ValueError.
         """
-        tps = arguments.checked_partitions(partitions)
+        tps = checked_partitions(partitions)
         with self._guard, self._whole():
             given_up = self._assignment.given_up(tps)
             self._committing.give_up(given_up)
@@ -112,7 +140,7 @@ class ConsumerBase(abc.ABC):
 
     def _pause(self, partitions: Partitions, *, is_paused: bool) -> None:
         with self._guard, self._whole():
-            for one in self._assigned(arguments.checked_partitions(partitions)):
+            for one in self._assigned(checked_partitions(partitions)):
                 self._assignment.pause(one, is_paused=is_paused)
                 self._fetching.pause(one, is_paused=is_paused)
 
@@ -124,7 +152,7 @@ class ConsumerBase(abc.ABC):
     def _assigned(self, partitions: Partitions | None) -> list[AssignedPartition]:
         if partitions is None:
             return list(self._assignment.partitions.values())
-        return [self._assignment.of(tp) for tp in arguments.checked_partitions(partitions)]
+        return [self._assignment.of(tp) for tp in checked_partitions(partitions)]
 
     # --- records
 
@@ -145,8 +173,14 @@ class ConsumerBase(abc.ABC):
 
     def _wait_ms(self, left_ms: int | None) -> int:
         """How long a call for records that has so much time left (None: any) may wait; before it waits."""
-        self._coverage.look()
-        return self._coverage.wait_ms(self._committing.wait_ms(left_ms))
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._look_ms:
+            self._look_ms = now_ms + LOOK_MS
+            topics = {id_tp.topic_id: one.tp.topic for id_tp, one in self._assignment.by_id.items()}
+            self._looking = self._client.loop_thread.submit(self._coverage.look(topics, frozenset(self._assignment.by_id)))
+        due_ms = self._look_ms - now_ms
+        waits_ms = self._committing.wait_ms(left_ms)
+        return due_ms if waits_ms is None else min(waits_ms, due_ms)
 
     def _collected(
         self, run: Run | None, limit: int, handed: HandedOver, limit_bytes: int = INT64_MAX, work: Work | None = None
@@ -231,40 +265,35 @@ class ConsumerBase(abc.ABC):
                 self._fetching.forget(one.id_tp)
                 self._assignment.seek(one, None, begin)
 
-    # --- what asks the broker
+    # --- what asks the broker: coroutines for the loop thread
 
-    def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None) -> Steps[None]:
+    def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None) -> Coroutine[Any, Any, None]:
         checked = None
         if offsets is not None:
             given = checked_offsets(offsets)
             checked = {tp: OffsetAndMetadata(*one[:3], leader_epoch_id=one.leader_epoch_id) for tp, one in given.items()}
         self._go_back_after_failures()
-        return self._committing.commit(checked)
+        return self._committing.commit(self._committing.asked(checked))
 
-    def _committed(self, partitions: Partitions) -> Steps[dict[TopicPartition, OffsetAndMetadata | None]]:
-        return self._committing.committed(arguments.checked_partitions(partitions))
+    async def _committed(self, partitions: Partitions) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        return await self._committing.committed(checked_partitions(partitions))
 
-    def _partition_count(self, topic: str) -> Steps[int]:
+    async def _partition_count(self, topic: str) -> int:
         checked_partition((topic, 0))
-        metadata: Metadata = yield self._client.broker_client.metadata([topic])
-        return metadata.topic(topic).partition_count
+        return (await self._client.broker_client.metadata([topic])).topic(topic).partition_count
 
-    def _ends(self, partitions: Partitions, spec: OffsetSpec) -> Steps[dict[TopicPartition, int]]:
-        wanted = dict.fromkeys(arguments.checked_partitions(partitions), spec)
-        found = yield from self._list_offsets(wanted)
+    async def _ends(self, partitions: Partitions, spec: OffsetSpec) -> dict[TopicPartition, int]:
+        found = await self._list_offsets(dict.fromkeys(checked_partitions(partitions), spec))
         return {tp: result.offset for tp, result in found.items()}
 
-    def _offsets_for_times(self, times: Mapping[TopicPartition, int]) -> Steps[dict[TopicPartition, OffsetAndTimestamp | None]]:
+    async def _offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         given = checked_by_partition(times, "times", "ms since 1970")
-        wanted = {tp: checked_int(time_ms, f"the time of {tp}") for tp, time_ms in given.items()}
-        found = yield from self._list_offsets(wanted)
+        found = await self._list_offsets({tp: checked_int(time_ms, f"the time of {tp}") for tp, time_ms in given.items()})
         return {tp: result if result.offset >= 0 else None for tp, result in found.items()}
 
-    def _list_offsets(self, wanted: Mapping[TopicPartition, Wanted]) -> Steps[dict[TopicPartition, OffsetAndTimestamp]]:
-        results: Mapping[TopicPartition, OffsetAndTimestamp | WireError] = {}
-        if wanted:
-            results = yield self._client.broker_client.list_offsets_by_name(wanted, self.config.isolation_level)
+    async def _list_offsets(self, wanted: Mapping[TopicPartition, Wanted]) -> dict[TopicPartition, OffsetAndTimestamp]:
         found = {}
+        results = await list_offsets_by_name(self._client.broker_client, wanted, self.config.isolation_level) if wanted else {}
         for tp in wanted:
             result = results[tp]
             if isinstance(result, WireError):

@@ -1,4 +1,4 @@
-"""Commits how far a group has read: when the application says so, and, with enable.auto.commit, now and then in the background.
+"""Commits how far a group has read: when the application asks for it, and, with enable.auto.commit, now and then in the background.
 
 One commit is under way at a time, so that an older one never ends after a newer. Background commits that fail are logged: the next
 one holds their offsets too. Beside them, the group is renewed now and then: it may have nothing to commit for long.
@@ -7,15 +7,15 @@ one holds their offsets too. Beside them, the group is renewed now and then: it 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import CancelledError
+from typing import NamedTuple
 
-from brokerd.client.blocking import BlockingClient
-from brokerd.client.group_calls import GroupCalls
-from brokerd.client.group_offsets import OffsetAndMetadata
-from brokerd.client.io.loop_thread import Steps
+from brokerd.client.blocking import BlockingClient, LoopCall
+from brokerd.client.broker_client import BrokerClient
+from brokerd.client.groups import OffsetAndMetadata, commit_group_offsets, group_offsets, renew_group
 from brokerd.clock import Clock
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.consumer.core.assignment import AssignedPartition, Assignment
@@ -28,9 +28,22 @@ logger = logging.getLogger(__name__)
 RENEW_MS = 30_000  # a group that neither commits nor is renewed expires, after one minute at the earliest
 _LOOK_MIN_MS = 100  # the shortest wait, with an interval that is shorter
 
+Refusals = dict[TopicIdPartition, WireError]
+
+
+class _Offset(NamedTuple):
+    """An offset to commit, and the partition's name."""
+
+    name: TopicPartition
+    value: OffsetAndMetadata
+
+
+_Offsets = dict[TopicIdPartition, _Offset]
+
 
 class Committing:
-    """The offsets of one consumer's group. For the thread that uses the consumer; calls that wait are Steps, for it to drive."""
+    """The offsets of one consumer's group. For the thread that uses the consumer, which runs the coroutines on the loop thread and
+    waits for them."""
 
     def __init__(self, client: BlockingClient, config: PlainConsumerConfig, assignment: Assignment, clock: Clock) -> None:
         self._client = client
@@ -40,13 +53,11 @@ class Committing:
         self._is_automatic = bool(config.group_id) and config.enable_auto_commit
         self._write: Callable[[], None] | None = None
         self._next_ms = clock.monotonic_ms() + config.auto_commit_interval_ms
-        self._names: dict[TopicIdPartition, TopicPartition] = {}  # of the offsets below
-        self._read: dict[TopicIdPartition, AssignedPartition] = {}  # that they were read from
-        self._wanted: dict[TopicIdPartition, int] = {}  # of partitions that were given up
-        self._done: dict[TopicIdPartition, int] = {}  # the last commit of each partition
         self._renew_ms = clock.monotonic_ms()
-        self._under_way: concurrent.futures.Future[dict[TopicIdPartition, WireError]] | None = None
-        self._offered: dict[TopicIdPartition, int] = {}  # by the commit under way
+        self._wanted: _Offsets = {}  # of partitions that were given up, or of a commit that failed
+        self._offered: _Offsets = {}  # by the commit under way
+        self._under_way: LoopCall[Refusals] | None = None
+        self._done: dict[TopicIdPartition, int] = {}  # the last commit of each assigned partition
 
     # --- in the background
 
@@ -66,13 +77,13 @@ class Committing:
         """Starts a commit, and renews the group, if it is time. Waits for nothing. Raises what `write` of `processing` raises."""
         if self._config.group_id and self._clock.monotonic_ms() >= self._renew_ms:
             self._renew_ms = self._clock.monotonic_ms() + RENEW_MS
-            self._client.loop_thread.submit(_renew(self._client.broker_client.groups, self._config.group_id))
+            self._client.loop_thread.submit(_renew(self._client.broker_client, self._config.group_id))
         if (self._is_automatic or self._write is not None) and self._clock.monotonic_ms() >= self._next_ms:
             self._next_ms = self._clock.monotonic_ms() + self._config.auto_commit_interval_ms
             if self._write is not None:
                 self._write()
             if self._is_automatic:
-                self._start(self._processed(self._assignment.partitions.values()))
+                self._start()
 
     def wait_ms(self, left_ms: int | None) -> int | None:
         """How long a call that has so much time left (None: any) may wait until `auto` is to be called again."""
@@ -84,113 +95,100 @@ class Committing:
 
     def pending(self) -> dict[TopicIdPartition, int]:
         """Offsets of partitions that were given up, and others, which the broker may not have yet."""
-        return self._offered | self._wanted
+        return {id_tp: one.value.offset for id_tp, one in (self._offered | self._wanted).items()}
 
     def give_up(self, partitions: Iterable[AssignedPartition]) -> None:
         """Has the offsets of partitions that are no longer assigned be committed with the next ones."""
         if self._is_automatic:
-            self._wanted |= self._processed(partitions)
+            self._wanted |= self._positions(partitions, is_confirmed=True)
             self._next_ms = self._clock.monotonic_ms()
 
-    def _processed(self, partitions: Iterable[AssignedPartition]) -> dict[TopicIdPartition, int]:
-        """Offsets below which all records are processed."""
-        positions = self._assignment.positions(partitions, is_confirmed=True)
-        return {self._named(one): position for one, position in positions.items()}
+    def _positions(self, partitions: Iterable[AssignedPartition], *, is_confirmed: bool) -> _Offsets:
+        """Positions; with `is_confirmed`, those below which all records are processed."""
+        offsets = {}
+        for one, position in self._assignment.positions(partitions, is_confirmed=is_confirmed).items():
+            assert one.id_tp is not None
+            offsets[one.id_tp] = _Offset(one.tp, OffsetAndMetadata(position, leader_epoch_id=one.epoch_before(position)))
+        return offsets
 
-    def _named(self, one: AssignedPartition) -> TopicIdPartition:
-        assert one.id_tp is not None
-        self._names[one.id_tp] = one.tp
-        self._read[one.id_tp] = one
-        return one.id_tp
+    def _start(self) -> None:
+        """Starts a commit of what is processed, unless one is under way."""
+        if self._under_way is None or self._under_way.has_ended:
+            self._take_outcome()
+            if self._offer():
+                self._under_way = self._client.loop_thread.submit(self._commit_offered())
 
-    def _start(self, offsets: Mapping[TopicIdPartition, int]) -> None:
-        if self._under_way is not None and not self._under_way.done():
-            return
-        self._take_outcome()
-        self._wanted |= offsets
-        self._offered = {id_tp: offset for id_tp, offset in self._wanted.items() if self._done.get(id_tp) != offset}
+    def _offer(self) -> bool:
+        """Chooses the offsets to commit; False if there are none."""
+        processed = self._positions(self._assignment.partitions.values(), is_confirmed=True)
+        wanted = self._offered | self._wanted | processed  # some are still offered if an interrupt struck before their commit
+        self._offered = {id_tp: one for id_tp, one in wanted.items() if self._done.get(id_tp) != one.value.offset}
         self._wanted = {}
-        if self._offered:
-            commit = self._client.broker_client.groups.commit(self._config.group_id, self._with_epochs(self._offered))
-            self._under_way = self._client.loop_thread.submit(commit)
+        return bool(self._offered)
 
-    def _settle(self, timeout_ms: int | None = None) -> Steps[None]:
-        """Waits for the commit under way, if any. Raises TimeoutError."""
-        if self._under_way is not None and not self._under_way.done():
-            yield _ended(self._under_way, timeout_ms)
-        self._take_outcome()
+    async def _commit_offered(self) -> Refusals:
+        offered = {id_tp: one.value for id_tp, one in self._offered.items()}
+        return await commit_group_offsets(self._client.broker_client, self._config.group_id, offered)
 
     def _take_outcome(self) -> None:
-        """Says what failed of a commit that has ended. Raises TimeoutError if it has not."""
+        """Logs what failed of the commit that was under way, and has ended."""
         if self._under_way is None:
             return
+        under_way, self._under_way = self._under_way, None
         try:
-            refused = self._under_way.result(0)
+            refused = under_way.outcome()
         except BrokerdError as error:
             logger.warning("group '%s': offsets are not committed: %s", self._config.group_id, error)
             self._wanted = self._offered | self._wanted
         else:
             for id_tp, refusal in refused.items():
-                logger.warning("group '%s': %s", self._config.group_id, self._refusal(id_tp, refusal))
-            self._have_committed({id_tp: offset for id_tp, offset in self._offered.items() if id_tp not in refused})
-        self._under_way, self._offered = None, {}
-        self._forget()
+                logger.warning("group '%s': %s", self._config.group_id, _refusal(self._offered[id_tp].name, refusal))
+            self._have_committed(self._offered, refused)
+        self._offered = {}
 
-    def _with_epochs(self, offsets: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, OffsetAndMetadata]:
-        read = self._read
-        return {tp: OffsetAndMetadata(at, leader_epoch_id=read[tp].epoch_before(at)) for tp, at in offsets.items()}
+    def _have_committed(self, offsets: _Offsets, refused: Refusals) -> None:
+        committed = {id_tp: one.value.offset for id_tp, one in offsets.items() if id_tp not in refused}
+        self._assignment.committed(committed)  # a transaction expects these offsets of the group
+        self._done = {id_tp: at for id_tp, at in (self._done | committed).items() if id_tp in self._assignment.by_id}
 
-    def _of_history(self, tp: TopicPartition, given: OffsetAndMetadata) -> OffsetAndMetadata:
-        """The offset with what is known here of the history that it is of, unless it is said."""
-        one = self._assignment.partitions.get(tp)
-        if one is None or given.leader_epoch_id:
-            return given
-        return given._replace(leader_epoch_id=one.epoch_before(given.offset))
+    # --- when the application asks for it
 
-    def _have_committed(self, offsets: Mapping[TopicIdPartition, int]) -> None:
-        self._assignment.committed(offsets)  # what a transaction expects of the group, whichever way it came there
-        self._done |= offsets
-
-    def _forget(self) -> None:
-        """Of partitions that are not read any more, nothing is kept."""
-        by_id = self._assignment.by_id
-        self._names = {id_tp: name for id_tp, name in self._names.items() if id_tp in by_id or id_tp in self._wanted}
-        self._read = {id_tp: one for id_tp, one in self._read.items() if id_tp in self._names}
-        self._done = {id_tp: offset for id_tp, offset in self._done.items() if id_tp in by_id}
-
-    def _refusal(self, id_tp: TopicIdPartition, error: WireError) -> str:
-        return f"the offset of {self._names.get(id_tp, id_tp)} is not committed: {error.message}"
-
-    # --- when the application says so
-
-    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None) -> Steps[None]:
-        """Commits these offsets, or all positions, and waits for it. Raises the first refusal; the others are committed."""
+    def asked(self, given: Mapping[TopicPartition, OffsetAndMetadata] | None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The given offsets, with what is known here of their history, or all positions. Raises ConsumerStateError without a
+        group."""
         self.require_group("commit()")
-        yield from self._settle()
-        if offsets is None:
-            positions = self._assignment.positions(self._assignment.partitions.values(), is_confirmed=False)
-            by_id = self._with_epochs({self._named(one): position for one, position in positions.items()})
-        else:
-            ids = yield from self.ids_of(offsets)
-            self._names |= {id_tp: tp for tp, id_tp in ids.items()}
-            by_id = {ids[tp]: self._of_history(tp, committed) for tp, committed in offsets.items()}
-        if not by_id:
+        if given is None:
+            positions = self._positions(self._assignment.partitions.values(), is_confirmed=False)
+            return {one.name: one.value for one in positions.values()}
+        offsets = dict(given)
+        for tp, one in given.items():
+            if tp in self._assignment.partitions and not one.leader_epoch_id:
+                offsets[tp] = one._replace(leader_epoch_id=self._assignment.partitions[tp].epoch_before(one.offset))
+        return offsets
+
+    async def commit(self, asked: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commits these offsets. Raises the first refusal; the others are committed."""
+        if self._under_way is not None:
+            await self._under_way.ended()
+            self._take_outcome()
+        if not asked:
             return
-        refused = yield self._client.broker_client.groups.commit(self._config.group_id, by_id)
-        self._have_committed({id_tp: committed.offset for id_tp, committed in by_id.items() if id_tp not in refused})
-        for id_tp in by_id:
+        ids = await self.ids_of(asked)
+        offsets = {ids[tp]: _Offset(tp, one) for tp, one in asked.items()}
+        values = {id_tp: one.value for id_tp, one in offsets.items()}
+        refused = await commit_group_offsets(self._client.broker_client, self._config.group_id, values)
+        self._have_committed(offsets, refused)
+        for id_tp in offsets:
             self._wanted.pop(id_tp, None)
         for id_tp, error in refused.items():
-            error.message = f"group '{self._config.group_id}': {self._refusal(id_tp, error)}"
-        self._forget()
-        for error in refused.values():
+            error.message = f"group '{self._config.group_id}': {_refusal(offsets[id_tp].name, error)}"
             raise error
 
-    def committed(self, tps: Iterable[TopicPartition]) -> Steps[dict[TopicPartition, OffsetAndMetadata | None]]:
+    async def committed(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The committed offset of each partition. Raises the broker's errors."""
         self.require_group("committed()")
-        ids = yield from self.ids_of(tps)
-        found = (yield self._client.broker_client.groups.offsets(self._config.group_id, list(ids.values()))) if ids else {}
+        ids = await self.ids_of(tps)
+        found = await group_offsets(self._client.broker_client, self._config.group_id, list(ids.values())) if ids else {}
         offsets: dict[TopicPartition, OffsetAndMetadata | None] = {}
         for tp, id_tp in ids.items():
             result = found.get(id_tp)
@@ -221,12 +219,10 @@ class Committing:
             found[tp] = one.id_tp, one.committed, one.epoch_before(offset)
         return found
 
-    def ids_of(self, tps: Iterable[TopicPartition]) -> Steps[dict[TopicPartition, TopicIdPartition]]:
+    async def ids_of(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, TopicIdPartition]:
         """Ids of partitions: those of assigned ones as they were first seen. Raises UnknownTopicOrPartitionError."""
         assigned = self._assignment.partitions
-        wanted = {tp: assigned[tp].id_tp if tp in assigned else None for tp in tps}
-        ids: dict[TopicPartition, TopicIdPartition] = yield ids_of(self._client.broker_client, wanted)
-        return ids
+        return await ids_of(self._client.broker_client, {tp: assigned[tp].id_tp if tp in assigned else None for tp in tps})
 
     def require_group(self, call: str) -> None:
         """Raises ConsumerStateError without group.id."""
@@ -235,20 +231,20 @@ class Committing:
 
     # --- the end
 
-    def close(self, timeout_ms: int) -> Steps[None]:
-        """Commits what is processed, within the time. What fails is logged: those records come again."""
+    async def close(self, timeout_ms: int) -> None:
+        """Commits what is processed, within the time. Failures are logged: those records come again."""
         if not self._is_automatic:
             return
-        ends_ms = self._clock.monotonic_ms() + timeout_ms
-
-        def left_ms() -> int:
-            return max(0, ends_ms - self._clock.monotonic_ms())
-
         try:
-            yield from self._settle(left_ms())
-            self._start(self._processed(self._assignment.partitions.values()))
-            yield from self._settle(left_ms())
-        except (TimeoutError, concurrent.futures.CancelledError, ClientError):
+            async with asyncio.timeout(timeout_ms / 1000):
+                if self._under_way is not None:
+                    await self._under_way.ended()
+                    self._take_outcome()
+                if self._offer():
+                    self._under_way = LoopCall.started(self._commit_offered())
+                    await self._under_way.ended()
+                    self._take_outcome()
+        except (TimeoutError, CancelledError, ClientError):
             logger.warning(
                 "group '%s': offsets are not committed, as the broker has not answered in %d ms: records since the last commit "
                 "will come again",
@@ -257,15 +253,12 @@ class Committing:
             )
 
 
-async def _renew(groups: GroupCalls, group_id: str) -> None:
+def _refusal(name: TopicPartition, error: WireError) -> str:
+    return f"the offset of {name} is not committed: {error.message}"
+
+
+async def _renew(client: BrokerClient, group_id: str) -> None:
     try:
-        await groups.renew(group_id)
+        await renew_group(client, group_id)
     except BrokerdError as error:
         logger.warning("group '%s' is not renewed, and would expire by offsets.retention.minutes: %s", group_id, error)
-
-
-async def _ended(future: concurrent.futures.Future[dict[TopicIdPartition, WireError]], timeout_ms: int | None) -> None:
-    """Waits until a commit under way has ended, which goes on if this is cancelled."""
-    ended = asyncio.wrap_future(future)
-    ended.add_done_callback(lambda one: one.cancelled() or one.exception())  # retrieved: `_take_outcome` tells it
-    await asyncio.wait([ended], timeout=None if timeout_ms is None else timeout_ms / 1000)

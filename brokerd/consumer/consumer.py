@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
 from brokerd.arguments import checked_int, checked_partition
-from brokerd.client.consumer.offsets import OffsetAndTimestamp, OffsetSpec
-from brokerd.client.group_offsets import OffsetAndMetadata
-from brokerd.client.io.loop_thread import Steps
+from brokerd.client.groups import OffsetAndMetadata
+from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.clock import Clock
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.config.settings import INT32_MAX, INT64_MAX
-from brokerd.consumer.arguments import Partitions
-from brokerd.consumer.base import CLOSE_AT_EXIT_MS, CLOSE_TIMEOUT_MS, ConsumerBase, open_consumers
+from brokerd.consumer.base import CLOSE_AT_EXIT_MS, CLOSE_TIMEOUT_MS, ConsumerBase, Partitions, open_consumers
 from brokerd.consumer.core.assignment import HandedOver
 from brokerd.consumer.core.records import ConsumerRecord, Run
 from brokerd.consumer.guard import Guard
@@ -31,6 +29,7 @@ from brokerd.consumer.processing.work import Handler, Work
 from brokerd.errors import ConsumerClosedError
 from brokerd.ids import TopicPartition
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -187,8 +186,8 @@ class Consumer(ConsumerBase):
         )
         dedup_options = DedupOptions(dedup_header, dedup_window, dedup_path)
         with self._guard, self._closing_at_end(), self._guard.helper(), self._dedup(dedup_options) as dedup:
-            drive = self._client.loop_thread.drive
-            parts = Parts(self._assignment, self._fetching, self._committing, self._guard, self._clock, drive, self._take_to_work)
+            run = self._client.loop_thread.run
+            parts = Parts(self._assignment, self._fetching, self._committing, self._guard, self._clock, run, self._take_to_work)
             processing = Processing(parts, handler, options, dedup)
             processing.run()
         return processing.outcome()
@@ -228,37 +227,37 @@ class Consumer(ConsumerBase):
         Raises ConsumerStateError without group.id, OffsetOutOfRangeError for an offset beyond the log, UnknownTopicIdError for a
         topic that was deleted, GroupAuthorizationFailedError, BrokerUnreachableError; what is not refused is committed.
         """
-        self._ask(self._commit(offsets))
+        self._ask(self._commit, offsets)
 
     def committed(self, partitions: Partitions) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The offsets that the group has committed, whoever did, of partitions assigned or not; None where there is none. Raises
         ConsumerStateError without group.id, UnknownTopicOrPartitionError, GroupAuthorizationFailedError, BrokerUnreachableError."""
-        return self._ask(self._committed(partitions))
+        return self._ask(self._committed, partitions)
 
     # --- questions to the broker
 
     def partitions_for(self, topic: str) -> int:
         """Number of partitions of a topic. Raises UnknownTopicOrPartitionError, BrokerUnreachableError."""
-        return self._ask(self._partition_count(topic))
+        return self._ask(self._partition_count, topic)
 
     def beginning_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
         """The first offset that each partition has, assigned or not. Raises UnknownTopicOrPartitionError,
         BrokerUnreachableError."""
-        return self._ask(self._ends(partitions, OffsetSpec.EARLIEST))
+        return self._ask(self._ends, partitions, OffsetSpec.EARLIEST)
 
     def end_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
         """The offset behind the last record of each partition, as far as isolation.level lets this consumer read. Raises
         UnknownTopicOrPartitionError, BrokerUnreachableError."""
-        return self._ask(self._ends(partitions, OffsetSpec.LATEST))
+        return self._ask(self._ends, partitions, OffsetSpec.LATEST)
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record of each partition at or after a time (ms since 1970), with its time; None if there is none. Raises
         UnknownTopicOrPartitionError, BrokerUnreachableError."""
-        return self._ask(self._offsets_for_times(times))
+        return self._ask(self._offsets_for_times, times)
 
-    def _ask(self, steps: Steps[T]) -> T:
+    def _ask(self, call: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         with self._guard:
-            return self._client.loop_thread.drive(steps)
+            return self._client.loop_thread.run(call(*args, **kwargs))
 
     # --- the end
 
@@ -289,7 +288,7 @@ class Consumer(ConsumerBase):
         self._is_free = True
         try:
             if has_to_commit:
-                self._client.loop_thread.drive(self._committing.close(timeout_ms))
+                self._client.loop_thread.run(self._committing.close(timeout_ms))
         finally:
             self._fetching.close()
             self._client.close()

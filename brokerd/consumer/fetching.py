@@ -1,52 +1,35 @@
-"""Keeps what is fetched in line with the assignment: finds where partitions begin, and has one fetcher read them ahead.
+"""Keeps what is fetched in line with the assignment: finds where partitions begin, and has one pump read them ahead.
 
-When the assignment changes (a seek, a pause, another partition), the fetcher is stopped at the next `sync`, and another one begins
+When the assignment changes (a seek, a pause, another partition), the pump is stopped at the next `sync`, and another one begins
 where it ended: what it has fetched of other partitions stays. So no record of before a seek is ever handed over, and none twice.
 
-Nothing waits but `take` and `rest`, and they only for what `on_arrival` tells too.
+All that arrives from the loop thread comes through one queue, each item with its sender: the pump, the search for positions, or
+`wake`. Items of a sender that was given up are dropped. Nothing waits but `take` and `rest`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import logging
 import queue
+import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.arrivals import Arrivals, nothing
-from brokerd.client.consumer.fetcher import RESPONSES_AHEAD, PartitionFetcher, decoded
-from brokerd.client.consumer.positions import FetchRange
-from brokerd.client.consumer.pump import Fetched
+from brokerd.client.blocking import BlockingClient, LoopCall
+from brokerd.client.fetching.fetcher import RESPONSES_AHEAD, Fetched, Item, Pump, decoded
+from brokerd.client.fetching.positions import FetchRange
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.consumer.core.assignment import AssignedPartition, Assignment, Begin, HandedOver
 from brokerd.consumer.core.buffer import Buffer
 from brokerd.consumer.core.records import Run
-from brokerd.consumer.resolution import Resolution, named
+from brokerd.consumer.resolution import Found, Search, named, resolve
 from brokerd.errors import BrokerdError, LogTruncationError, OffsetOutOfRangeError, UnknownTopicIdError, WireError
 from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.process import end_daemon_thread
 
 logger = logging.getLogger(__name__)
-
-
-class _Nothing:
-    """Stands in for a fetcher while there is nothing to fetch: waits until it is woken."""
-
-    def __init__(self, on_arrival: Callable[[], None]) -> None:
-        self._wakes: Arrivals[None] = Arrivals(on_arrival)
-
-    @property
-    def has_arrivals(self) -> bool:
-        return not self._wakes.empty()
-
-    def take(self, timeout_ms: int | None) -> None:
-        try:
-            self._wakes.get(timeout_ms)
-        except queue.Empty:
-            return
-
-    def wake(self) -> None:
-        self._wakes.put(None)
 
 
 class Fetching:
@@ -58,7 +41,7 @@ class Fetching:
         config: PlainConsumerConfig,
         assignment: Assignment,
         uncommitted: Callable[[], Mapping[TopicIdPartition, int]],
-        on_arrival: Callable[[], None] = nothing,
+        on_arrival: Callable[[], None],
     ) -> None:
         """`uncommitted`: offsets that are still to be committed, and count as if they were. `on_arrival` is called, by any thread,
         when there may be something to `take`."""
@@ -67,16 +50,19 @@ class Fetching:
         self._assignment = assignment
         self._uncommitted = uncommitted
         self._on_arrival = on_arrival
+        self._arrivals: queue.SimpleQueue[tuple[object, Item]] = queue.SimpleQueue()
+        self._latch: threading.Lock | None = None  # of a thread in `rest`
         self._buffer = Buffer()
-        self._fetcher: PartitionFetcher | None = None
-        self._is_stopping = False  # the fetcher: what it still has is taken before another begins
+        self._pump: Pump | None = None
+        self._pump_sender: object = None
+        self._fetched: frozenset[TopicIdPartition] = frozenset()  # partitions of the pump
+        self._is_stopping = False  # the pump: the rest of its responses is taken before another begins
         self._has_left_out = False  # some of that, which is fetched again
-        self._fetched: frozenset[TopicIdPartition] = frozenset()  # partitions of the fetcher
-        self._resolution: Resolution | None = None
-        self._nothing = _Nothing(on_arrival)
-        self._waited_for: PartitionFetcher | Resolution | _Nothing = self._nothing
+        self._untaken = 0  # responses that arrived during a search: their room is given back after it
+        self._search: LoopCall[list[Found]] | None = None
+        self._search_sender: object = None
         self._version = -1  # of the assignment that all this is in line with
-        self._stale: set[TopicIdPartition] = set()  # the fetcher reads them at offsets that are not wanted any more
+        self._stale: set[TopicIdPartition] = set()  # the pump reads them at offsets that are not wanted any more
 
     # --- records
 
@@ -121,65 +107,96 @@ class Fetching:
     def sync(self) -> None:
         """Starts what is missing, stops what is not wanted any more. Does not wait for the broker."""
         if self._is_stopping:
-            self._take_rest()
+            self._take_all()
         if self._version == self._assignment.version:
             return
+        self._end_search()
         unresolved = self._assignment.unresolved()
-        if self._resolution is not None:
-            self._resolution.close()
-            self._resolution = None
         if unresolved:
-            uncommitted = self._uncommitted()
-            self._resolution = Resolution(self._client, unresolved, self._config, uncommitted, self._on_arrival)
-            self._waited_for = self._resolution
+            self._search_sender = sender = object()
+            searches = [Search(one, copy.copy(one)) for one in unresolved]
+            search = resolve(self._client.broker_client, searches, self._config, self._uncommitted())
+            self._search = self._client.loop_thread.submit(search, partial(self._arrive, sender, None))
         else:
             self._follow()
         self._version = self._assignment.version
 
     def _follow(self) -> None:
-        """Has the fetcher read what is to be fetched."""
+        """Has the pump read what is to be fetched."""
         wanted = {one.id_tp: one for one in self._assignment.fetchable() if one.id_tp is not None}
-        if self._fetcher is not None and (self._stale or self._fetched != wanted.keys()):
-            self._stop_fetcher()
-        if self._fetcher is None and wanted:
+        if self._pump is not None and (self._stale or self._fetched != wanted.keys()):
+            if not self._is_stopping:
+                self._is_stopping = True
+                self._pump.stop()
+            self._take_all()
+        if self._pump is None and wanted:
+            self._pump_sender = sender = object()
             ranges = [_range_of(id_tp, one) for id_tp, one in wanted.items()]
-            self._fetcher = PartitionFetcher(self._client, ranges, self._config, on_arrival=self._on_arrival)
+            self._pump = Pump(self._client, ranges, self._config, partial(self._arrive, sender))
             self._fetched = frozenset(wanted)
             self._stale.clear()
-        self._waited_for = self._fetcher or self._nothing
 
-    def _stop_fetcher(self) -> None:
-        if not self._is_stopping and self._fetcher is not None:
-            self._is_stopping = True
-            self._fetcher.stop()
-        self._take_rest()
+    def _arrive(self, sender: object, item: Item) -> None:
+        self._arrivals.put((sender, item))
+        self._on_arrival()
 
-    def _take_rest(self) -> None:
-        """Takes what a fetcher that is stopped still has, as far as it is here."""
-        while self._fetcher is not None and self._fetcher.has_arrivals:
-            self._take_fetched(self._fetcher, 0)
+    def _take_all(self) -> None:
+        """Takes the rest of a pump that is stopped, as far as it is here."""
+        while self._is_stopping and self.has_arrivals:
+            self.take(0)
 
-    def _take_fetched(self, fetcher: PartitionFetcher, timeout_ms: int | None) -> None:
+    @property
+    def has_arrivals(self) -> bool:
+        """True if `take` would not wait."""
+        return not self._arrivals.empty()
+
+    def take(self, timeout_ms: int | None) -> None:
+        """Waits for the broker: until something has come that may be records, or is woken, or for `timeout_ms`.
+
+        Raises BrokerUnreachableError, UnknownTopicOrPartitionError, UnknownTopicIdError, LogDamagedError, LogTruncationError,
+        NoOffsetForPartitionError, OffsetOutOfRangeError and the broker's other errors. The next `sync` tries again.
+        """
         try:
-            fetched = fetcher.next_fetched(timeout_ms)
-        except BrokerdError:
-            if not self._is_stopping:
-                raise
-            self._end_fetcher()  # the next one meets it too, if it lasts
+            sender, item = self._arrivals.get(timeout=None if timeout_ms is None else timeout_ms / 1000)
+        except queue.Empty:
             return
-        if fetched is not None:
-            # Of a fetcher that ends, no more than may be buffered while one goes on: the rest is fetched again.
+        try:
+            if self._pump is not None and sender is self._pump_sender:
+                self._take_fetched(self._pump, item)
+            elif self._search is not None and sender is self._search_sender:
+                self._take_found(self._search)
+        except BrokerdError:
+            self._version = -1
+            raise
+
+    def _take_fetched(self, pump: Pump, item: Item) -> None:
+        if isinstance(item, Fetched):
+            if self._search is None:
+                pump.taken()
+            else:
+                self._untaken += 1
+            # Of a pump that ends, no more than may be buffered while one goes on: the rest is fetched again.
             self._has_left_out |= self._is_stopping and self._buffer.size_bytes > RESPONSES_AHEAD * self._config.fetch_max_bytes
             if not self._has_left_out:
-                self._add(fetched)
-        elif fetcher.is_over:
-            self._end_fetcher()
+                self._add(item)
+            return
+        has_successor = self._is_stopping or self._search is not None
+        self._end_pump()
+        if item is None:
+            return
+        end_daemon_thread()
+        if not isinstance(item, BrokerdError):
+            raise item
+        if not has_successor:  # which meets the error too, if it lasts
+            self._after_failure(pump, item)
 
-    def _end_fetcher(self) -> None:
-        self._fetcher = None
+    def _end_pump(self) -> None:
+        self._pump = None
         self._is_stopping = self._has_left_out = False
+        self._untaken = 0
         self._stale.clear()
-        self._version = -1
+        if self._search is None:  # else another one begins after the search
+            self._version = -1
 
     def _add(self, fetched: Fetched) -> None:
         self._buffer.add(fetched)
@@ -192,37 +209,27 @@ class Fetching:
         for id_tp in self._stale:
             self._buffer.drop(id_tp)
 
-    @property
-    def has_arrivals(self) -> bool:
-        """True if `take` would not wait."""
-        return self._waited_for.has_arrivals
-
-    def take(self, timeout_ms: int | None) -> None:
-        """Waits for the broker: until something has come that may be records, or is woken, or for `timeout_ms`.
-
-        Raises BrokerUnreachableError, UnknownTopicOrPartitionError, UnknownTopicIdError, LogDamagedError, LogTruncationError,
-        NoOffsetForPartitionError, OffsetOutOfRangeError and the broker's other errors. The next `sync` tries again.
-        """
+    def _take_found(self, search: LoopCall[list[Found]]) -> None:
+        self._search = None
+        self._make_room()
         try:
-            if self._resolution is not None:
-                self._take_found(self._resolution, timeout_ms)
-            elif self._fetcher is not None:
-                self._take_fetched(self._fetcher, timeout_ms)
-            else:
-                self._nothing.take(timeout_ms)
-        except BrokerdError as error:
-            self._version = -1
-            if self._resolution is None:
-                self._after_failure(error)
-                return
-            if isinstance(error, UnknownTopicIdError):
-                self._forget_ids()
+            for (one, then), id_tp, position, committed in search.outcome():
+                if self._assignment.found(one, id_tp, position, then.version, committed) and then.reason:
+                    logger.warning("%s: reading goes on at offset %d", then.reason, position.offset)
+        except UnknownTopicIdError:
+            self._forget_ids()
             raise
 
-    def _take_found(self, resolution: Resolution, timeout_ms: int | None) -> None:
-        for search, id_tp, position, committed in resolution.take(timeout_ms) or ():
-            if self._assignment.found(search.one, id_tp, position, search.version, committed) and search.reason:
-                logger.warning("%s: reading goes on at offset %d", search.reason, position.offset)
+    def _end_search(self) -> None:
+        if self._search is not None:
+            self._search.withdraw()
+            self._search = None
+        self._make_room()
+
+    def _make_room(self) -> None:
+        while self._untaken and self._pump is not None:
+            self._untaken -= 1
+            self._pump.taken()
 
     def _forget_ids(self) -> None:
         """A search has found that a topic is gone: the next one asks for the ids of all partitions without a position."""
@@ -231,11 +238,9 @@ class Fetching:
                 self.forget(one.id_tp)
                 self._assignment.forget_id(one)
 
-    def _after_failure(self, error: BrokerdError) -> None:
-        """Obeys auto.offset.reset, or raises the error of the fetcher with what to do."""
-        assert self._fetcher is not None
-        failed = self._fetcher.partition_of(error)
-        self._end_fetcher()
+    def _after_failure(self, pump: Pump, error: BrokerdError) -> None:
+        """Obeys auto.offset.reset, or raises the error of the pump with what to do."""
+        failed = pump.partition_of(error)
         one = None if failed is None else self._assignment.by_id.get(failed)
         if one is None or not isinstance(error, WireError):
             raise error
@@ -268,16 +273,22 @@ class Fetching:
 
     def rest(self, timeout_ms: int, is_over: Callable[[], bool]) -> None:
         """Waits for `wake`, at most `timeout_ms`; not at all if `is_over` by the time that a `wake` would be noticed."""
-        before, self._waited_for = self._waited_for, self._nothing
+        latch = self._latch = threading.Lock()
+        latch.acquire()
         try:
             if not is_over():
-                self._nothing.take(timeout_ms)
+                latch.acquire(timeout=timeout_ms / 1000)
         finally:
-            self._waited_for = before
+            self._latch = None
 
     def wake(self) -> None:
-        """Has a thread that waits in `take` or `rest` return. For any thread."""
-        self._waited_for.wake()
+        """Has a thread that waits in `take` or `rest`, or the next one to call `take`, return. For any thread."""
+        latch = self._latch
+        if latch is None:
+            self._arrive(None, None)
+            return
+        with contextlib.suppress(RuntimeError):  # it is open already
+            latch.release()
 
     def reset(self) -> None:
         """Throws away everything but positions: after an interrupt it is not known how far a step has come."""
@@ -289,12 +300,10 @@ class Fetching:
 
     def close(self) -> None:
         """Ends what is under way."""
-        if self._fetcher is not None:
-            self._fetcher.close()
-        self._end_fetcher()
-        if self._resolution is not None:
-            self._resolution.close()
-            self._resolution = None
+        self._end_search()
+        if self._pump is not None:
+            self._pump.stop()
+        self._end_pump()
 
 
 def _range_of(id_tp: TopicIdPartition, one: AssignedPartition) -> FetchRange:

@@ -1,4 +1,8 @@
-"""One thread at a time: who uses the consumer, and whether it still may be used. Other threads may only wake and close it."""
+"""One thread at a time: who uses the consumer, and whether it still may be used. Other threads may only wake and close it.
+
+An interrupt may strike while a call begins or ends, and leave its thread noted as the user. Such a note is recognised: the frame
+that made it no longer runs.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,43 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
-from types import TracebackType
+from types import FrameType, TracebackType
+from typing import NamedTuple
 
-from brokerd.consumer.uses import Uses
 from brokerd.errors import ClientError, ConsumerClosedError, ConsumerStateError, ForkedConsumerError, WakeupError
 from brokerd.process import end_daemon_thread
+
+# How often a waiting thread checks whether an interrupt has ended the call before it, which then tells nobody.
+_LOOK_S = 1.0
+
+
+class _Use(NamedTuple):
+    """A call in progress: its thread, and the frame that ends with it."""
+
+    thread_id: int
+    frame: FrameType
+
+    @property
+    def thread_name(self) -> str:
+        """The name of its thread."""
+        return next((thread.name for thread in threading.enumerate() if thread.ident == self.thread_id), "a thread that has ended")
+
+    @property
+    def is_left(self) -> bool:
+        """True if the frame runs no more."""
+        frame = sys._current_frames().get(self.thread_id)  # noqa: SLF001 - there is no public way
+        while frame is not None and frame is not self.frame:
+            frame = frame.f_back
+        return frame is None
 
 
 class Guard:
     """Held (`with`) by the thread that is inside a call of the consumer; entered again by the same thread, it changes nothing."""
 
     def __init__(self) -> None:
-        self._uses = Uses()
+        self._lock = threading.RLock()  # never held while waiting; a signal's handler may close the consumer that holds it
+        self._use: _Use | None = None
+        self._latches: list[threading.Lock] = []  # of threads that wait until the use ends
         self._helpers: set[int] = set()  # idents of threads that the using thread awaits
         self.is_closed = False
         self.is_forked = False
@@ -26,50 +55,73 @@ class Guard:
 
     def __enter__(self) -> None:
         self.refuse_fork()
-        self._acquire()
+        frame = sys._getframe(1)  # noqa: SLF001 - the caller's, whose `with` this is
+        self._acquire(frame)
         if self.is_closed:
-            self._release()
+            self._release(frame)
             raise self._closed()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._release()
+        self._release(sys._getframe(1))  # noqa: SLF001
         is_of_close = isinstance(error, (ClientError, CancelledError)) and not isinstance(error, ConsumerClosedError)
-        if self.is_closed and is_of_close:  # what the call was waiting for is gone
+        if self.is_closed and is_of_close:  # the call was waiting for something that is gone
             raise self._closed() from None
 
-    def _acquire(self) -> None:
+    def _acquire(self, frame: FrameType) -> None:
         """Raises ConsumerStateError if the consumer is in use."""
-        use = self._uses.begin(sys._getframe(2))  # noqa: SLF001 - the caller's, whose `with` this is
-        other = self._uses.before(use)
+        other = self._begin(frame)
         if other is not None:
-            self._release()
             name = threading.current_thread().name
             raise ConsumerStateError(
                 f"thread '{other.thread_name}' is using this consumer, so thread '{name}' cannot: one thread may use it at a time, "
                 "and others may only call wakeup() and close(); give each thread a consumer of its own"
             )
 
-    def _release(self) -> None:
-        self._uses.end()
+    def _begin(self, frame: FrameType) -> _Use | None:
+        """Gives the consumer to the calling thread for as long as `frame` runs, or until `_release`; returns the use of another
+        thread that prevents it."""
+        with self._lock:
+            use, thread_id = self._use, threading.get_ident()
+            if use is None or use.is_left:
+                self._use = _Use(thread_id, frame)
+            elif use.thread_id != thread_id:
+                return use
+            return None
+
+    def _release(self, frame: FrameType) -> None:
+        with self._lock:
+            if self._use is None or self._use.frame is not frame:  # an outer call of this thread continues
+                return
+            self._use = None
+            latches, self._latches = self._latches, []
+        for latch in latches:
+            latch.release()
 
     @property
     def user(self) -> str:
         """The name of the thread that is inside a call; empty if none is."""
-        use = self._uses.before()
-        return "" if use is None else use.thread_name
+        use = self._use
+        return "" if use is None or use.is_left else use.thread_name
 
     def await_user(self, timeout_s: float) -> bool:
-        """Waits until no other thread is inside a call; True if it then belongs to this one, until `leave`, or until the calling
-        function ends."""
-        use = self._uses.begin(sys._getframe(1))  # noqa: SLF001
-        is_first = self._uses.await_first(use, timeout_s)
-        if not is_first:
-            self._release()
-        return is_first
+        """Waits until no other thread is inside a call; True if the consumer then belongs to this one, until `leave`, or until the
+        calling function ends."""
+        frame = sys._getframe(1)  # noqa: SLF001
+        while self._begin(frame) is not None:
+            latch = threading.Lock()
+            latch.acquire()
+            self._latches.append(latch)
+            if self._begin(frame) is None:  # it ended before the latch was there
+                return True
+            if timeout_s <= 0:
+                return False
+            if not latch.acquire(timeout=min(timeout_s, _LOOK_S)):
+                timeout_s -= _LOOK_S
+        return True
 
     def leave(self) -> None:
-        """Ends what `await_user` began."""
-        self._release()
+        """Ends what the calling function began by `await_user`."""
+        self._release(sys._getframe(1))  # noqa: SLF001
 
     @contextlib.contextmanager
     def helper(self) -> Iterator[None]:

@@ -1,20 +1,17 @@
 """Finds the ids of partitions, and where those begin that have no position: at the offset that the group has committed, or as
-auto.offset.reset says. In the background, so that a poll may end before it."""
+auto.offset.reset says. Runs on the loop thread, so that a poll may end before it."""
 
 from __future__ import annotations
 
-import queue
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from brokerd.client.blocking import BlockingClient
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.consumer.arrivals import Arrivals
-from brokerd.client.consumer.offsets import OffsetSpec, Wanted
-from brokerd.client.group_offsets import OffsetAndMetadata
+from brokerd.client.groups import OffsetAndMetadata, group_offsets
+from brokerd.client.offsets import OffsetSpec, Wanted, list_offsets
 from brokerd.config.client import PlainConsumerConfig
-from brokerd.consumer.core.assignment import NO_OFFSET, AssignedPartition, Begin, Gone
-from brokerd.errors import ClientError, NoOffsetForPartitionError, UnknownGroupError, WireError, fresh
+from brokerd.consumer.core.assignment import NO_OFFSET, AssignedPartition, Begin
+from brokerd.errors import NoOffsetForPartitionError, UnknownGroupError, WireError, fresh
 from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 
 _NONE = OffsetAndMetadata(NO_OFFSET)
@@ -22,17 +19,10 @@ _SPECS = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
 
 
 class Search(NamedTuple):
-    """A partition as it was when the search began."""
+    """A partition, and a copy of it from when the search began."""
 
     one: AssignedPartition
-    version: int
-    id_tp: TopicIdPartition | None
-    position: int | None
-    begin: Begin
-    begun_at: LogPosition | None
-    gone: Gone | None
-    had_offset: int  # of the group, when the position was lost
-    reason: str  # why its position was lost
+    then: AssignedPartition
 
 
 class Found(NamedTuple):
@@ -44,63 +34,6 @@ class Found(NamedTuple):
     committed: int | WireError | None  # by the group, NO_OFFSET for none, or its refusal; None = not asked
 
 
-class Resolution:
-    """One search. `take` waits for its end."""
-
-    def __init__(
-        self,
-        client: BlockingClient,
-        partitions: Sequence[AssignedPartition],
-        config: PlainConsumerConfig,
-        uncommitted: Mapping[TopicIdPartition, int],
-        on_arrival: Callable[[], None],
-    ) -> None:
-        searches = [
-            Search(one, one.version, one.id_tp, one.position, one.begin, one.begun_at, one.gone, one.had_offset, one.reason)
-            for one in partitions
-        ]
-        self._outcome: Arrivals[list[Found] | BaseException | None] = Arrivals(on_arrival)
-        self._future = client.loop_thread.submit(self._run(client.broker_client, searches, config, uncommitted))
-
-    async def _run(
-        self,
-        client: BrokerClient,
-        searches: Sequence[Search],
-        config: PlainConsumerConfig,
-        uncommitted: Mapping[TopicIdPartition, int],
-    ) -> None:
-        try:
-            self._outcome.put(await resolve(client, searches, config, uncommitted))
-        except BaseException as error:
-            is_final = isinstance(error, Exception)
-            self._outcome.put(error if is_final else ClientError("the client of this consumer was closed"))
-            if not is_final:
-                raise
-
-    def take(self, timeout_ms: int | None) -> list[Found] | None:
-        """The outcome; None after `timeout_ms`, or once if `wake` was called. Raises the error that ended the search."""
-        try:
-            outcome = self._outcome.get(timeout_ms)
-        except queue.Empty:
-            return None
-        if isinstance(outcome, BaseException):
-            raise outcome
-        return outcome
-
-    @property
-    def has_arrivals(self) -> bool:
-        """True if `take` would return at once."""
-        return not self._outcome.empty()
-
-    def wake(self) -> None:
-        """Has a thread that waits in `take` return. For any thread."""
-        self._outcome.put(None)
-
-    def close(self) -> None:
-        """Gives up the search."""
-        self._future.cancel()
-
-
 async def resolve(
     client: BrokerClient,
     searches: Sequence[Search],
@@ -110,36 +43,36 @@ async def resolve(
     """Ids and positions of partitions; `uncommitted` offsets count as committed. Raises UnknownTopicOrPartitionError,
     NoOffsetForPartitionError, UnknownGroupError for a group that has lost its offset, BrokerUnreachableError and the broker's
     errors, with the partition's name."""
-    ids = await ids_of(client, {search.one.tp: search.id_tp for search in searches})
-    known = {search.one: LogPosition(search.position) for search in searches if search.position is not None}
+    ids = await ids_of(client, {search.then.tp: search.then.id_tp for search in searches})
+    known = {search.one: LogPosition(search.then.position) for search in searches if search.then.position is not None}
     committed = await _committed(client, [search for search in searches if _asks_committed(search, config)], ids, config)
     for search in searches:
-        at = uncommitted.get(ids[search.one.tp])
+        at = uncommitted.get(ids[search.then.tp])
         position = LogPosition(at) if at is not None else _position(committed.get(search.one))
-        if search.begin is Begin.COMMITTED and position is not None and config.group_id:
+        if search.then.begin is Begin.COMMITTED and position is not None and config.group_id:
             known.setdefault(search.one, position)
-        elif search.begin is Begin.COMMITTED and (had := _had_offset(search, ids[search.one.tp])) != NO_OFFSET:
+        elif search.then.begin is Begin.COMMITTED and (had := _had_offset(search, ids[search.then.tp])) != NO_OFFSET:
             raise UnknownGroupError(
-                f"{search.one.tp}: group '{config.group_id}' had the offset {had}, and has none any more: it has expired "
+                f"{search.then.tp}: group '{config.group_id}' had the offset {had}, and has none any more: it has expired "
                 "(offsets.retention.minutes), or was deleted. seek() to where reading is to go on"
             )
-        elif search.begin is Begin.COMMITTED and search.begun_at is not None:
-            known.setdefault(search.one, search.begun_at)
-        elif search.gone is not None and search.gone.tp == ids[search.one.tp]:
-            resumes_at = search.gone.resumes_at(in_group=bool(config.group_id))
+        elif search.then.begin is Begin.COMMITTED and search.then.begun_at is not None:
+            known.setdefault(search.one, search.then.begun_at)
+        elif search.then.gone is not None and search.then.gone.tp == ids[search.then.tp]:
+            resumes_at = search.then.gone.resumes_at(in_group=bool(config.group_id))
             if resumes_at is not None:
                 known.setdefault(search.one, resumes_at)
     open_searches = [search for search in searches if search.one not in known]
-    wanted: dict[TopicIdPartition, Wanted] = {ids[search.one.tp]: _spec(search, config) for search in open_searches}
-    offsets = await client.list_offsets(wanted, config.isolation_level) if wanted else {}
+    wanted: dict[TopicIdPartition, Wanted] = {ids[search.then.tp]: _spec(search, config) for search in open_searches}
+    offsets = await list_offsets(client, wanted, config.isolation_level) if wanted else {}
     found = []
     for search in searches:
-        id_tp = ids[search.one.tp]
+        id_tp = ids[search.then.tp]
         position = known.get(search.one)
         if position is None:
             result = offsets[id_tp]
             if isinstance(result, WireError):
-                result.message = named(search.one.tp, result)
+                result.message = named(search.then.tp, result)
                 raise result
             position = LogPosition(result.offset, result.leader_epoch_id)
         found.append(Found(search, id_tp, position, _offset(committed.get(search.one))))
@@ -164,9 +97,9 @@ async def ids_of(
 
 
 def _had_offset(search: Search, id_tp: TopicIdPartition) -> int:
-    if search.gone is not None and search.gone.tp == id_tp:
-        return search.gone.had_offset
-    return search.had_offset
+    if search.then.gone is not None and search.then.gone.tp == id_tp:
+        return search.then.gone.had_offset
+    return search.then.had_offset
 
 
 def named(tp: TopicPartition, error: WireError) -> str:
@@ -176,13 +109,13 @@ def named(tp: TopicPartition, error: WireError) -> str:
 
 def _begins_there(search: Search) -> bool:
     """True for a partition that cannot be read without the offset that the group has committed."""
-    return search.position is None and search.begin is Begin.COMMITTED
+    return search.then.position is None and search.then.begin is Begin.COMMITTED
 
 
 def _asks_committed(search: Search, config: PlainConsumerConfig) -> bool:
     if _begins_there(search):
         return True
-    return search.one.committed is None and not config.enable_auto_commit  # for transactions: what holds as reading begins
+    return search.then.committed is None and not config.enable_auto_commit  # for transactions: what holds as reading begins
 
 
 async def _committed(
@@ -190,12 +123,12 @@ async def _committed(
 ) -> dict[AssignedPartition, OffsetAndMetadata | WireError]:
     """The offsets that the group has committed, _NONE where it has none. Raises the broker's refusal where a partition begins
     there; elsewhere it stands for the offset, for a transaction that needs it."""
-    asked = {ids[search.one.tp]: search for search in searches}
+    asked = {ids[search.then.tp]: search for search in searches}
     if not asked or not config.group_id:
         return {}
     found: Mapping[TopicIdPartition, OffsetAndMetadata | WireError]
     try:
-        found = await client.groups.offsets(config.group_id, list(asked))
+        found = await group_offsets(client, config.group_id, list(asked))
     except WireError as error:
         if any(map(_begins_there, searches)):
             raise
@@ -207,7 +140,7 @@ async def _committed(
             offsets[search.one] = committed
             continue
         refusal = fresh(committed)
-        refusal.message = named(search.one.tp, refusal)
+        refusal.message = named(search.then.tp, refusal)
         if _begins_there(search):
             raise refusal
         offsets[search.one] = refusal
@@ -226,14 +159,14 @@ def _offset(committed: OffsetAndMetadata | WireError | None) -> int | WireError 
 
 def _spec(search: Search, config: PlainConsumerConfig) -> OffsetSpec:
     """Where a partition without a committed offset begins. Raises NoOffsetForPartitionError."""
-    if search.begin is Begin.EARLIEST:
+    if search.then.begin is Begin.EARLIEST:
         return OffsetSpec.EARLIEST
-    if search.begin is Begin.LATEST:
+    if search.then.begin is Begin.LATEST:
         return OffsetSpec.LATEST
     if config.auto_offset_reset == "none":
         group = f"group '{config.group_id}' has committed none" if config.group_id else "there is no group.id"
         raise NoOffsetForPartitionError(
-            f"{search.one.tp} has no offset to begin at: {group}, and auto.offset.reset is none: seek() to one, or set it to "
+            f"{search.then.tp} has no offset to begin at: {group}, and auto.offset.reset is none: seek() to one, or set it to "
             "earliest or latest"
         )
     return _SPECS[config.auto_offset_reset]

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from brokerd.arguments import checked_int, checked_partition
+from brokerd.client import bounds
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer import bounds
-from brokerd.client.consumer.fetcher import PartitionFetcher
-from brokerd.client.consumer.positions import FetchRange
+from brokerd.client.fetching.fetcher import PartitionFetcher
+from brokerd.client.fetching.positions import FetchRange
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.settings import by_name, from_mapping

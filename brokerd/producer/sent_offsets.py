@@ -18,7 +18,7 @@ NO_OFFSET = -1  # of a partition that the group has none of
 
 
 class OffsetWithMetadata(Protocol):
-    """A committed offset with a text, such as brokerd.client.group_offsets.OffsetAndMetadata."""
+    """A committed offset with a text, such as brokerd.client.groups.OffsetAndMetadata."""
 
     @property
     def offset(self) -> int:

@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.fetched import FetchedBatch
-from brokerd.client.consumer.fetcher import PartitionFetcher
-from brokerd.client.consumer.offsets import OffsetSpec
-from brokerd.client.consumer.positions import FetchRange
+from brokerd.client.fetching.columns import FetchedBatch
+from brokerd.client.fetching.fetcher import PartitionFetcher
+from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.offsets import OffsetSpec
 from brokerd.config.client import ClientConfig, ConsumerConfig, ProducerConfig
 from brokerd.config.settings import from_mapping
 from brokerd.errors import BrokerdError, WireError

@@ -187,7 +187,7 @@ def _import_all() -> None:
     import concurrent.futures.thread  # noqa: F401
     import encodings.idna  # noqa: F401
 
-    import brokerd.client.consumer.growth
+    import brokerd.client.offsets
     import brokerd.client.produce_transport
     import brokerd.testing.broker_process
     import brokerd.testing.client_process

@@ -54,7 +54,7 @@ def create_topic(servers: str, name: str, partitions: int) -> None:
 
 def log_ends(servers: str, name: str) -> dict[int, tuple[int, int]]:
     """First and next offset of each partition."""
-    from brokerd.client.consumer.offsets import OffsetSpec
+    from brokerd.client.offsets import OffsetSpec
     from brokerd.ids import TopicPartition
 
     with BlockingClient(ClientConfig(bootstrap_servers=servers)) as client:

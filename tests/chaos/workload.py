@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 
 from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.fetched import FetchedBatch
-from brokerd.client.consumer.fetcher import PartitionFetcher
-from brokerd.client.consumer.offsets import READ_COMMITTED, READ_UNCOMMITTED, OffsetSpec
-from brokerd.client.consumer.positions import FetchRange
+from brokerd.client.fetching.columns import FetchedBatch
+from brokerd.client.fetching.fetcher import PartitionFetcher
+from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.offsets import READ_COMMITTED, READ_UNCOMMITTED, OffsetSpec
 from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.settings import from_mapping

@@ -27,7 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.offsets import OffsetSpec
+from brokerd.client.offsets import OffsetSpec
 from brokerd.config.client import ClientConfig
 from brokerd.config.settings import from_mapping
 from brokerd.errors import WireError

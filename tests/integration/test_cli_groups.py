@@ -12,7 +12,7 @@ import pytest
 
 from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.group_offsets import OffsetAndMetadata
+from brokerd.client.groups import OffsetAndMetadata
 from brokerd.client.topics import TopicDescription
 from brokerd.config.client import ConsumerConfig
 from brokerd.ids import TopicIdPartition

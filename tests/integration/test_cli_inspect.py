@@ -14,8 +14,8 @@ import pytest
 import brokerd
 from brokerd import Producer
 from brokerd.cli.topics import Trim, planned
-from brokerd.client.consumer.bounds import LogBounds
-from brokerd.client.consumer.offsets import Given, OffsetSpec
+from brokerd.client.bounds import LogBounds
+from brokerd.client.offsets import GivenOffset, OffsetSpec
 from tests.integration.conftest import Terminal
 from tests.support.clock import START_WALL_MS
 from tests.support.daemon import RunningDaemon, running_daemon
@@ -119,11 +119,11 @@ def test_one_partition_is_trimmed_and_a_start_never_goes_back(terminal: Terminal
 
 def test_the_new_start_lies_in_the_log() -> None:
     log = LogBounds(10, 50)
-    assert planned(0, Given(5), log, 50) == Trim(0, 10, 10, 5)
-    assert planned(0, Given(60), log, 50) == Trim(0, 10, 50, 60)
+    assert planned(0, GivenOffset(5), log, 50) == Trim(0, 10, 10, 5)
+    assert planned(0, GivenOffset(60), log, 50) == Trim(0, 10, 50, 60)
     assert planned(0, 1_000, log, 50) == Trim(0, 10, 50, 50), "no record is as new: all are older"
-    assert planned(0, Given(60), log, 45) == Trim(0, 10, 45, 60, 5)
-    assert planned(0, Given(40), log, 45) == Trim(0, 10, 40, 40)
+    assert planned(0, GivenOffset(60), log, 45) == Trim(0, 10, 45, 60, 5)
+    assert planned(0, GivenOffset(40), log, 45) == Trim(0, 10, 40, 40)
     assert planned(0, OffsetSpec.LATEST, log, 70) == Trim(0, 10, 50, 50), "the log has grown since"
     assert planned(0, OffsetSpec.LATEST, log, 5) == Trim(0, 10, 10, 50, 40)
 

@@ -11,10 +11,10 @@ import pytest
 
 from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.fetcher import PartitionFetcher
-from brokerd.client.consumer.offsets import OffsetAndTimestamp, OffsetSpec
-from brokerd.client.consumer.positions import FetchRange
+from brokerd.client.fetching.fetcher import PartitionFetcher
+from brokerd.client.fetching.positions import FetchRange
 from brokerd.client.leases import lease_client
+from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.client.topics import TopicDescription
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import OffsetOutOfRangeError, UnknownTopicIdError, UnknownTopicOrPartitionError, WireError

@@ -14,7 +14,7 @@ import pytest
 import brokerd
 from brokerd import Consumer, ConsumerRecord, Producer, TopicPartition
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.offsets import OffsetAndTimestamp
+from brokerd.client.offsets import OffsetAndTimestamp
 from brokerd.config.client import ClientConfig
 from brokerd.ids import TopicIdPartition
 from brokerd.testing import Broker

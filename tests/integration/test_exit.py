@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.offsets import OffsetSpec
+from brokerd.client.offsets import OffsetSpec
 from brokerd.config.client import ClientConfig
 from brokerd.ids import TopicPartition
 from tests.support.child import child, first_line
@@ -25,8 +25,8 @@ import os, queue, signal, sys, threading
 from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.leases import lease_client
-from brokerd.client.consumer.fetcher import PartitionFetcher
-from brokerd.client.consumer.positions import FetchRange
+from brokerd.client.fetching.fetcher import PartitionFetcher
+from brokerd.client.fetching.positions import FetchRange
 from brokerd.config.client import ConsumerConfig, ProducerConfig
 from brokerd.ids import TopicIdPartition
 from brokerd.sink.producers import lease_producer

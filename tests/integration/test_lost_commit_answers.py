@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 
 from brokerd import Consumer, Producer
 from brokerd.client.blocking import BlockingClient
@@ -19,6 +20,7 @@ from brokerd.config.client import ConsumerConfig
 from brokerd.errors import BrokerUnreachableError, DeliveryTimeoutError, ProducerFencedError
 from brokerd.ids import TopicPartition
 from brokerd.transaction.transactional_id import EARLIER_MAX
+from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest
 from tests.support.daemon import running_daemon
 
 T0 = TopicPartition("t", 0)
@@ -49,14 +51,14 @@ def visible(address: str) -> set[bytes | None]:
 def lose_one(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None], *, reaches_broker: bool) -> None:
     """The next EndTransaction has no answer; `meanwhile` runs before it is asked again."""
     original = BrokerClient.call_once
-    lost: list[str] = []
+    lost: list[Message] = []
 
-    async def call_once(self: BrokerClient, node_id: int, name: str, *arguments: Any) -> Any:
-        if name != "EndTransaction" or lost:
-            return await original(self, node_id, name, *arguments)
-        lost.append(name)
+    async def call_once(self: BrokerClient, node_id: int, request: Message, *arguments: Any) -> Any:
+        if not isinstance(request, EndTransactionRequest) or lost:
+            return await original(self, node_id, request, *arguments)
+        lost.append(request)
         if reaches_broker:
-            await original(self, node_id, name, *arguments)
+            await original(self, node_id, request, *arguments)
         await asyncio.to_thread(meanwhile)
         raise BrokerUnreachableError("the connection was cut")
 

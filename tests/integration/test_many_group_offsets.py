@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.group_offsets import OffsetAndMetadata
+from brokerd.client.groups import OffsetAndMetadata
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import PolicyViolationError
 from brokerd.ids import TopicIdPartition

@@ -14,8 +14,7 @@ from typing import TypeAlias
 import pyarrow as pa
 import pytest
 
-from brokerd.client.blocking import BlockingClient
-from brokerd.client.io.loop_thread import LoopThread
+from brokerd.client.blocking import BlockingClient, LoopThread
 from brokerd.client.produce_transport import GrpcProduceTransport
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig, ProducerConfig

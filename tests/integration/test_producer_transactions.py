@@ -13,9 +13,9 @@ import pytest
 
 from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.fetcher import PartitionFetcher
-from brokerd.client.consumer.offsets import READ_COMMITTED, OffsetAndTimestamp, OffsetSpec
-from brokerd.client.consumer.positions import FetchRange
+from brokerd.client.fetching.fetcher import PartitionFetcher
+from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.offsets import READ_COMMITTED, OffsetAndTimestamp, OffsetSpec
 from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import AlreadyCommittedError, BrokerdError, InvalidTxnStateError, TxnAbortedError

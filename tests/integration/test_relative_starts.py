@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.group_offsets import OffsetAndMetadata
+from brokerd.client.groups import OffsetAndMetadata
 from brokerd.config.client import ClientConfig
 from brokerd.datasource.batch_reader import BrokerdBatchReader
 from brokerd.datasource.offsets import INITIAL

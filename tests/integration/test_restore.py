@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from brokerd import Consumer, Producer, TopicPartition
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.group_offsets import OffsetAndMetadata
+from brokerd.client.groups import OffsetAndMetadata
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.datasource.options import parse_source_options

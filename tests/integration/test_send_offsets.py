@@ -17,7 +17,7 @@ import pytest
 
 from brokerd import Consumer, Producer, TopicPartition
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.group_offsets import OffsetAndMetadata
+from brokerd.client.groups import OffsetAndMetadata
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.consumer.committing import RENEW_MS

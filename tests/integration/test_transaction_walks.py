@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.fetcher import PartitionFetcher
-from brokerd.client.consumer.offsets import READ_COMMITTED, OffsetAndTimestamp, OffsetSpec
-from brokerd.client.consumer.positions import FetchRange
 from brokerd.client.coordinator import ClientCoordinator
+from brokerd.client.fetching.fetcher import PartitionFetcher
+from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.offsets import READ_COMMITTED, OffsetAndTimestamp, OffsetSpec
 from brokerd.client.produce_transport import GrpcProduceTransport
 from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig, ProducerConfig

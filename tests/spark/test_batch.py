@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.offsets import OffsetSpec
+from brokerd.client.offsets import OffsetSpec
 from brokerd.ids import TopicPartition
 from tests.spark.conftest import NewTopic
 from tests.spark.pipelines import by_key, flights, flights_of_file, frame_of, in_log_order, pairs_of, read, write

@@ -12,7 +12,7 @@ import pytest
 import brokerd
 import brokerd.aio
 from brokerd.aio.transaction import Transaction
-from brokerd.client.io.loop_thread import LoopThread
+from brokerd.client.blocking import LoopThread
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.producer.core.membership import TransactionEnd
 from brokerd.producer.transaction import Coordinator as BlockingCoordinator

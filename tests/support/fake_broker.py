@@ -18,7 +18,7 @@ import grpc.aio
 import pyarrow as pa
 from google.protobuf.message import Message
 
-from brokerd.client.io.loop_thread import LoopThread
+from brokerd.client.blocking import LoopThread
 from brokerd.errors import (
     OffsetOutOfRangeError,
     TopicAlreadyExistsError,

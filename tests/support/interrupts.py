@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import dis
+import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import brokerd
@@ -15,22 +17,41 @@ _PACKAGE = Path(brokerd.__file__).parent
 STRUCK = (str(_PACKAGE / "producer"), str(_PACKAGE / "client"))  # in whose code exceptions strike
 
 
+# The bytecodes after which CPython looks for signals: calls, the begin of a function, and jumps backward.
+_LOOKS = ("CALL", "RESUME", "JUMP_BACKWARD")
+
+
+@functools.cache
+def _operations(code: CodeType) -> dict[int, str]:
+    return {one.offset: one.opname for one in dis.get_instructions(code)}
+
+
 class Struck(BaseException):
     """The interrupt. Not an Exception, as KeyboardInterrupt is not one."""
 
 
 class _Striker:
-    """Raises Struck at the n-th event (line or bytecode) in the code of some files."""
+    """Raises Struck at the n-th event (line or bytecode) in the code of some files; `is_signal`: of those before which CPython
+    looks for signals."""
 
-    def __init__(self, at: int, within: tuple[str, ...]) -> None:
+    def __init__(self, at: int, within: tuple[str, ...], *, is_signal: bool) -> None:
         self._within = within
+        self._is_signal = is_signal
+        self._before: dict[FrameType, int] = {}  # the bytecode that each frame has done last
         self.left = at
         self.where = ""
+
+    def _looks(self, frame: FrameType) -> bool:
+        before = self._before.get(frame)
+        self._before[frame] = frame.f_lasti
+        return before is not None and before != frame.f_lasti and _operations(frame.f_code).get(before, "").startswith(_LOOKS)
 
     def trace(self, frame: FrameType, _event: str, _argument: Any) -> Any:
         if not frame.f_code.co_filename.startswith(self._within):
             return None
         frame.f_trace_opcodes = True
+        if self._is_signal and not self._looks(frame):
+            return self.trace
         self.left -= 1
         if self.left == 0:
             self.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}, bytecode {frame.f_lasti}"
@@ -38,10 +59,10 @@ class _Striker:
         return self.trace
 
 
-def strike(action: Callable[[], object], at: int, within: tuple[str, ...] = STRUCK) -> str:
+def strike(action: Callable[[], object], at: int, within: tuple[str, ...] = STRUCK, *, is_signal: bool = False) -> str:
     """Does `action`, and strikes it at its `at`-th line or bytecode in these files; where that was, or "" if it did
-    not take so many."""
-    striker = _Striker(at, within)
+    not take so many. `is_signal`: counts only those at which the exception of a signal's handler can strike."""
+    striker = _Striker(at, within, is_signal=is_signal)
     before = sys.gettrace()
     sys.settrace(striker.trace)
     try:

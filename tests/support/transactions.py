@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from brokerd.client.consumer.fetch_messages import Aborted, PartitionFetchResult
-from brokerd.client.consumer.positions import FetchRange, RangePosition
+from brokerd.client.fetching.fetcher import PartitionResult
+from brokerd.client.fetching.positions import FetchRange, RangePosition
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition.log_ends import Moved
 from brokerd.partition.partition_log import PartitionLog
 from brokerd.record.control import encode_control
 from brokerd.record.header import Attributes
-from brokerd.wire.v1 import control_pb2
+from brokerd.wire.v1 import control_pb2, fetch_pb2
 from tests.support.build import raw_batch
 from tests.support.clock import START_WALL_MS
 
@@ -70,21 +70,22 @@ def read_committed(log: PartitionLog, start_offset: int, until_offset: int, *, m
     empty_answers = 0
     while not position.is_done and empty_answers < _EMPTY_ANSWERS_MAX:
         asked = position.next_offset
-        for piece in position.accept(_answer(log, asked, max_bytes)):
+        for piece in position.accept(*_answer(log, asked, max_bytes)):
             offsets.extend(range(piece.from_offset, piece.until_offset))
         empty_answers = empty_answers + 1 if position.next_offset == asked else 0
     return offsets
 
 
-def _answer(log: PartitionLog, offset: int, max_bytes: int) -> PartitionFetchResult:
+def _answer(log: PartitionLog, offset: int, max_bytes: int) -> PartitionResult:
     data = log.reader.read(offset, max_bytes=max_bytes, until_offset=log.last_stable_offset, cached_only=False)
     aborted = log.core.aborted_transactions(offset, data.next_offset)
-    return PartitionFetchResult(
-        log.tp,
-        None,
-        log.high_watermark,
-        log.last_stable_offset,
-        log.log_start_offset,
-        tuple(Aborted(entry.producer_id, entry.first_offset, entry.marker_offset) for entry in aborted),
-        [pa.py_buffer(chunk) for chunk in data.chunks],
+    result = fetch_pb2.PartitionFetchResult(
+        topic_id=log.tp.topic_id,
+        partition=log.tp.partition,
+        high_watermark=log.high_watermark,
+        last_stable_offset=log.last_stable_offset,
+        log_start_offset=log.log_start_offset,
     )
+    for entry in aborted:
+        result.aborted.add(producer_id=entry.producer_id, first_offset=entry.first_offset, marker_offset=entry.marker_offset)
+    return result, [pa.py_buffer(chunk) for chunk in data.chunks]

@@ -96,3 +96,11 @@ def page_after(what: str, after: P | None, last: P) -> P:
 def error_in(result: Message) -> WireError | None:
     """The error of a message, if any."""
     return from_proto(cast("error_pb2.Error", result.error)) if result.HasField("error") else None  # type: ignore[attr-defined]
+
+
+def error_of(response: Message) -> WireError | None:
+    """The error of a whole response, if any: its own, or that of its only result."""
+    fields = response.DESCRIPTOR.fields_by_name
+    if "error" in fields:
+        return error_in(response)
+    return error_in(response.result) if "result" in fields else None  # type: ignore[attr-defined]

@@ -11,14 +11,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from brokerd.client.consumer.fetched import FetchedBatch
-from brokerd.client.consumer.positions import Piece
-from brokerd.client.consumer.pump import Fetched
+from brokerd.client.fetching.columns import FetchedBatch
+from brokerd.client.fetching.fetcher import Fetched
+from brokerd.client.fetching.positions import BatchSlice
 from brokerd.consumer.core.records import Run
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition, TopicPartition
 
-Decode = Callable[[Piece], FetchedBatch | None]
+Decode = Callable[[BatchSlice], FetchedBatch | None]
 
 
 class _Reached(NamedTuple):
@@ -28,11 +28,11 @@ class _Reached(NamedTuple):
     offset: int
 
 
-_Entry = Piece | Run | _Reached
+_Entry = BatchSlice | Run | _Reached
 
 
 class Buffer:
-    """A queue of pieces, of runs that were partly handed over, and of ends of responses."""
+    """A queue of slices, of runs that were partly handed over, and of ends of responses."""
 
     def __init__(self) -> None:
         self._entries: deque[_Entry] = deque()
@@ -41,7 +41,7 @@ class Buffer:
 
     def add(self, fetched: Fetched) -> None:
         """Appends a response."""
-        entries: list[_Entry] = [*fetched.pieces]
+        entries: list[_Entry] = [*fetched.slices]
         entries += [_Reached(tp, offset) for tp, offset in fetched.reached]
         for entry in entries:
             held = self._held.get(entry.tp)
@@ -77,7 +77,7 @@ class Buffer:
     def size_bytes(self) -> int:
         """About how much memory it holds."""
         kept = itertools.chain(self._entries, *self._held.values())
-        return sum(entry.size_bytes for entry in kept if isinstance(entry, (Piece, Run)))
+        return sum(entry.size_bytes for entry in kept if isinstance(entry, (BatchSlice, Run)))
 
     def next_run(self, decode: Decode, name_of: Callable[[TopicIdPartition], TopicPartition]) -> Run | None:
         """The records to hand over next; None if there are none. Raises what `decode` raises: then other partitions come first, and
@@ -97,12 +97,12 @@ class Buffer:
             self._entries.popleft()
         return None
 
-    def _decoded(self, piece: Piece, decode: Decode) -> FetchedBatch | None:
+    def _decoded(self, one: BatchSlice, decode: Decode) -> FetchedBatch | None:
         try:
-            return decode(piece)
+            return decode(one)
         except (CorruptMessageError, UnsupportedVersionError):
-            own = [entry for entry in self._entries if entry.tp == piece.tp]
-            self._entries = deque([*(entry for entry in self._entries if entry.tp != piece.tp), *own])
+            own = [entry for entry in self._entries if entry.tp == one.tp]
+            self._entries = deque([*(entry for entry in self._entries if entry.tp != one.tp), *own])
             raise
 
     def taken(self, run: Run) -> None:

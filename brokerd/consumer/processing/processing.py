@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from brokerd.client.io.loop_thread import Steps
 from brokerd.clock import Clock
 from brokerd.consumer.committing import Committing
 from brokerd.consumer.core.assignment import Assignment
@@ -56,16 +56,16 @@ class ProcessOptions:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a consumer that processing works with. `drive` waits for steps. `take` waits so many ms and hands over records
-    as `poll` does: at most so many, of about so many bytes; into the work before their positions move. It returns early if a
-    handler has failed."""
+    """The parts of a consumer that processing works with. `run` waits for a coroutine of the loop thread. `take` waits so many ms
+    and hands over records as `poll` does: at most so many, of about so many bytes; into the work before their positions move. It
+    returns early if a handler has failed."""
 
     assignment: Assignment
     fetching: Fetching
     committing: Committing
     guard: Guard
     clock: Clock
-    drive: Callable[[Steps[None]], None]
+    run: Callable[[Coroutine[Any, Any, None]], None]
     take: Callable[[int, int, int, Work], list[ConsumerRecord]]
 
 
@@ -126,7 +126,7 @@ class Processing:
             except BaseException as error:  # worse than a close or an error of `poll`, but not than an interrupt
                 ended_by = error if ended_by is None or isinstance(ended_by, BrokerdError) else ended_by
             self._go_back()
-            parts.drive(parts.committing.close(_COMMIT_TIMEOUT_MS))
+            parts.run(parts.committing.close(_COMMIT_TIMEOUT_MS))
         if self._work.repeated_count:
             logger.info("%d records were passed over, as their messages were handled before", self._work.repeated_count)
         return ended_by

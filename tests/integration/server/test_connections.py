@@ -14,8 +14,8 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]
 from h2.exceptions import TooManyStreamsError
 
 from benchmarks.raw_http2 import RawHttp2
+from brokerd.client.blocking import LoopThread
 from brokerd.client.io.connection import Connection
-from brokerd.client.io.loop_thread import LoopThread
 from brokerd.client.io.security import ClientSecurity
 from brokerd.config.broker import BrokerConfig, check_broker
 from brokerd.config.client import ClientConfig

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.fetcher import PartitionFetcher
-from brokerd.client.consumer.offsets import OffsetSpec
-from brokerd.client.consumer.positions import FetchRange
+from brokerd.client.fetching.fetcher import PartitionFetcher
+from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.offsets import OffsetSpec
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import ErrorCode, LogDamagedError
 from brokerd.ids import TopicIdPartition

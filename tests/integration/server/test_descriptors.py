@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.offsets import OffsetSpec
+from brokerd.client.offsets import OffsetSpec
 from brokerd.config.client import ClientConfig
 from brokerd.ids import TopicIdPartition
 from brokerd.storage.files import RealFiles

@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Self
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.fetcher import PartitionFetcher
-from brokerd.client.consumer.offsets import OffsetSpec
-from brokerd.client.consumer.positions import FetchRange
+from brokerd.client.fetching.fetcher import PartitionFetcher
+from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.offsets import OffsetSpec
 from brokerd.config.client import ClientConfig, ConsumerConfig
 from brokerd.errors import BrokerdError, WireError
 from brokerd.ids import TopicIdPartition

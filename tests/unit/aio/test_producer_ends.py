@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from brokerd.aio import Producer
+from brokerd.aio import coordinator as aio_coordinator
 from brokerd.aio.coordinator import LoopCoordinator
 from brokerd.client.blocking import BlockingClient
 from brokerd.config.client import ProducerConfig
@@ -144,18 +145,18 @@ def test_a_producer_that_is_dropped_after_a_transaction_leaves_no_thread(broker:
     assert not thread.is_alive()
 
 
-def test_close_leaves_the_call_that_decides_a_transaction_alone(broker: BrokerDouble) -> None:
+def test_close_leaves_the_call_that_decides_a_transaction_alone(broker: BrokerDouble, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         coordinator = LoopCoordinator(ProducerConfig())
         client = coordinator._client = BlockingClient(ProducerConfig())
         begun, goes_on = threading.Event(), threading.Event()
 
-        async def end(*_arguments: object, **_options: object) -> int:
+        async def end_transaction(*_arguments: object, **_options: object) -> int:
             begun.set()
             assert await asyncio.to_thread(goes_on.wait, DEADLINE_S)
             return 0
 
-        client.broker_client.transactions.end = end  # type: ignore[method-assign]
+        monkeypatch.setattr(aio_coordinator, "end_transaction", end_transaction)
         commit = asyncio.create_task(coordinator.end(DECISION, timeout_ms=60_000))
         assert await asyncio.to_thread(begun.wait, DEADLINE_S)
         coordinator.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokerd.cli.groups import Bounds, NewOffset, Target, new_offset, parse_selection
-from brokerd.client.consumer.offsets import OffsetSpec
+from brokerd.client.offsets import OffsetSpec
 from brokerd.errors import ConfigError
 
 BOUNDS = Bounds(10, 50, committed=20)

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from brokerd.cli.record_lines import format_printer, json_printer
-from brokerd.client.consumer.fetched import FetchedBatch, decode_piece
-from brokerd.client.consumer.positions import Piece
+from brokerd.client.fetching.columns import FetchedBatch, decode_slice
+from brokerd.client.fetching.positions import BatchSlice
 from brokerd.errors import ConfigError
 from brokerd.record.batch import RecordBatch
 from tests.support.records import SAMPLE, TIMESTAMP_MS, TP, header_of, key_values, new_batch
@@ -20,8 +20,8 @@ TOPICS = {TP.topic_id: "t"}
 def fetched(columns: pa.RecordBatch = SAMPLE, *, first: int = 0, log_append_time: bool = False) -> FetchedBatch:
     data = new_batch(columns)
     header = header_of(data)._replace(base_offset=100, stamp_flags=int(log_append_time), append_timestamp=5)
-    piece = Piece(TP, RecordBatch(header, data), 100 + first, 100 + columns.num_rows)
-    batch = decode_piece(piece, max_uncompressed_bytes=1 << 20, check_crc=True)
+    piece = BatchSlice(TP, RecordBatch(header, data), 100 + first, 100 + columns.num_rows)
+    batch = decode_slice(piece, max_uncompressed_bytes=1 << 20, check_crc=True)
     assert batch is not None
     return batch
 

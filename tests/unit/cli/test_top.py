@@ -17,7 +17,7 @@ from brokerd.cli import main
 from brokerd.cli.top import Watch
 from brokerd.cli.top_model import Look, Screen, document, rate, tables_of
 from brokerd.cli.top_view import drawn, rate_text, shares
-from brokerd.client.group_offsets import GroupDescription, GroupListing, GroupPartition, OffsetAndMetadata
+from brokerd.client.groups import GroupDescription, GroupListing, GroupPartition, OffsetAndMetadata
 from brokerd.client.topics import PartitionDescription, TopicDescription
 from brokerd.client.transactions import TransactionListing
 from brokerd.errors import BrokerUnreachableError

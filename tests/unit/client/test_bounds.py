@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.client.consumer.bounds import Bound, LogBounds, offset_of, parse_bound, parse_timestamp
-from brokerd.client.consumer.offsets import Given, LastRecords, OffsetSpec
+from brokerd.client.bounds import Bound, LogBounds, offset_of, parse_bound, parse_timestamp
+from brokerd.client.offsets import GivenOffset, LastRecords, OffsetSpec
 from brokerd.config.settings import INT64_MAX
 from brokerd.errors import ConfigError
 
@@ -18,10 +18,10 @@ MINUTE_MS = 60_000
     [
         ("earliest", OffsetSpec.EARLIEST),
         ("latest", OffsetSpec.LATEST),
-        ("0", Given(0)),
-        ("42", Given(42)),
-        ("0" * 30 + "42", Given(42)),
-        (str(INT64_MAX), Given(INT64_MAX)),
+        ("0", GivenOffset(0)),
+        ("42", GivenOffset(42)),
+        ("0" * 30 + "42", GivenOffset(42)),
+        (str(INT64_MAX), GivenOffset(INT64_MAX)),
         ("-10", LastRecords(10)),
         ("-10m", NOW_MS - 10 * MINUTE_MS),
         ("-1500ms", NOW_MS - 1_500),
@@ -87,7 +87,7 @@ def test_a_time_alone_has_no_offsets() -> None:
         (OffsetSpec.EARLIEST, LogBounds(10, 50), 10),
         (OffsetSpec.LATEST, LogBounds(10, 50), 50),
         (LastRecords(5), LogBounds(10, 50, found=44), 44),
-        (Given(99), LogBounds(10, 50), 99),
+        (GivenOffset(99), LogBounds(10, 50), 99),
         (1_000, LogBounds(10, 50, found=33), 33),
         (1_000, LogBounds(10, 50), 50),
     ],

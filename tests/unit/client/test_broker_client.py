@@ -10,10 +10,9 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from brokerd.client.blocking import BlockingClient
+from brokerd.client.blocking import BlockingClient, LoopThread
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.consumer.offsets import OffsetAndTimestamp, OffsetSpec
-from brokerd.client.io.loop_thread import LoopThread
+from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.client.topics import NewTopic
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
@@ -210,7 +209,7 @@ def test_a_host_that_does_not_answer_is_named_at_once(caplog: pytest.LogCaptureF
         loop_thread.at_close(client.close)
         call = loop_thread.submit(client.metadata(["t"]))
         wait_until(lambda: f"(at {address}): retrying for up to" in caplog.text)
-        assert not call.done()
+        assert not call.has_ended
         loop_thread.close()
     assert "Connection refused" in caplog.text
     assert caplog.text.count("retrying") == 1

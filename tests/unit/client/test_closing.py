@@ -12,10 +12,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.fetcher import PartitionFetcher
-from brokerd.client.consumer.positions import FetchRange
-from brokerd.client.io.loop_thread import LoopThread
+from brokerd.client.blocking import BlockingClient, LoopThread
+from brokerd.client.fetching.fetcher import PartitionFetcher
+from brokerd.client.fetching.positions import FetchRange
 from brokerd.config.client import ConsumerConfig
 from brokerd.producer.producer import Producer
 from tests.support.fake_broker import FakeBroker, fake_broker

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from brokerd.client.consumer.fetched import CREATE_TIME, LOG_APPEND_TIME, FetchedBatch, decode_piece
-from brokerd.client.consumer.positions import Piece
+from brokerd.client.fetching.columns import CREATE_TIME, LOG_APPEND_TIME, FetchedBatch, decode_slice
+from brokerd.client.fetching.positions import BatchSlice
 from brokerd.errors import CorruptMessageError
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import Attributes
@@ -17,13 +17,13 @@ VALUES = [b"v%d" % number for number in range(6)]
 MAX_BYTES = 1 << 20
 
 
-def piece(data: pa.Buffer, from_offset: int, until_offset: int, *, base_offset: int = 100, stamp_flags: int = 0) -> Piece:
+def piece(data: pa.Buffer, from_offset: int, until_offset: int, *, base_offset: int = 100, stamp_flags: int = 0) -> BatchSlice:
     header = header_of(data)._replace(base_offset=base_offset, stamp_flags=stamp_flags, append_timestamp=TIMESTAMP_MS + 9_999)
-    return Piece(TP, RecordBatch(header, data), from_offset, until_offset)
+    return BatchSlice(TP, RecordBatch(header, data), from_offset, until_offset)
 
 
-def decoded(one: Piece) -> FetchedBatch:
-    batch = decode_piece(one, max_uncompressed_bytes=MAX_BYTES, check_crc=True)
+def decoded(one: BatchSlice) -> FetchedBatch:
+    batch = decode_slice(one, max_uncompressed_bytes=MAX_BYTES, check_crc=True)
     assert batch is not None
     return batch
 
@@ -70,7 +70,7 @@ def test_sparse_batch_is_cut_by_its_offsets(from_offset: int, until_offset: int,
 
 
 def test_sparse_batch_without_a_row_in_the_range_is_nothing() -> None:
-    assert decode_piece(piece(sparse_batch([0, 10], 10), 101, 105), max_uncompressed_bytes=MAX_BYTES, check_crc=True) is None
+    assert decode_slice(piece(sparse_batch([0, 10], 10), 101, 105), max_uncompressed_bytes=MAX_BYTES, check_crc=True) is None
 
 
 @pytest.mark.parametrize("deltas", [[0, 0], [3, 1], [-1, 2], [0, 11], [0, None]])
@@ -110,6 +110,6 @@ def test_a_time_that_no_record_can_carry_is_refused(append_timestamp: int) -> No
 def test_a_batch_that_claims_more_than_a_reader_holds_is_refused(compression: str) -> None:
     one = piece(new_batch(SAMPLE, compression), 100, 104)
     size = one.batch.header.uncompressed_bytes
-    assert decode_piece(one, max_uncompressed_bytes=size, check_crc=True) is not None
+    assert decode_slice(one, max_uncompressed_bytes=size, check_crc=True) is not None
     with pytest.raises(CorruptMessageError, match=str(size)):
-        decode_piece(one, max_uncompressed_bytes=size - 1, check_crc=True)
+        decode_slice(one, max_uncompressed_bytes=size - 1, check_crc=True)

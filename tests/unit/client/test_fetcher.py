@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.fetcher import PartitionFetcher
-from brokerd.client.consumer.positions import FetchRange
+from brokerd.client.fetching.fetcher import PartitionFetcher
+from brokerd.client.fetching.positions import FetchRange
 from brokerd.clock import Clock
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import (
@@ -166,7 +166,7 @@ def test_error_of_one_partition_costs_the_others_in_its_response_nothing(broker:
         assert read_first == [1, 2]
         with pytest.raises(OffsetOutOfRangeError) as raised:
             fetcher.next_batch()
-        assert fetcher.partition_of(raised.value) == partitions[0].tp
+        assert fetcher._pump.partition_of(raised.value) == partitions[0].tp
 
 
 def test_whole_batches_before_a_bad_one_are_delivered_first(broker: FakeBroker) -> None:

@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.message import Message
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.group_offsets import OffsetAndMetadata, commit_requests
+from brokerd.client.groups import OffsetAndMetadata, commit_requests
 from brokerd.errors import ConfigError, NotReadyError, UnknownGroupError, UnknownServerError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.errors import to_proto

@@ -14,9 +14,9 @@ import pytest
 from google.protobuf.message import Message
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.fetch_messages import decode_response as decode_fetched
-from brokerd.client.consumer.offsets import OffsetAndTimestamp, OffsetSpec
+from brokerd.client.fetching.fetcher import read_response
 from brokerd.client.io.response_checks import THROTTLE_MAX_MS, TIMESTAMP_MAX_MS, throttle_ms, timestamp_or_none
+from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.client.produce_transport import decode_response as decode_produced
 from brokerd.config.client import ClientConfig
 from brokerd.errors import MessageTooLargeError, UnknownServerError, WireError
@@ -172,7 +172,7 @@ def test_no_broker_holds_a_client_up_for_weeks(caplog: pytest.LogCaptureFixture)
     assert answer.error is not None
     assert answer.error.retry_after_ms == RETRY_AFTER_MAX_MS
     fetched = fetch_pb2.FetchResponse(throttle_time_ms=2**31 - 1)
-    assert decode_fetched(fetched.SerializeToString()).throttle_time_ms == THROTTLE_MAX_MS
+    assert throttle_ms(read_response(fetched.SerializeToString())[0].throttle_time_ms) == THROTTLE_MAX_MS
     assert "asks for a wait of 2147483647 ms" in caplog.text
     assert (throttle_ms(-5), throttle_ms(70)) == (0, 70)
 
@@ -187,4 +187,4 @@ def test_offsets_and_times_of_a_produce_answer_are_checked() -> None:
 def test_a_fetch_answer_that_counts_below_nothing_is_refused() -> None:
     results = [fetch_pb2.PartitionFetchResult(record_chunks=count) for count in (-1, 1)]
     with pytest.raises(UnknownServerError, match="not as many as it declares"):
-        decode_fetched(fetch_pb2.FetchResponse(results=results).SerializeToString())
+        read_response(fetch_pb2.FetchResponse(results=results).SerializeToString())

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from brokerd.client.io.loop_thread import LoopThread
+from brokerd.client.blocking import LoopThread
 from brokerd.errors import ClientError
 from tests.support.interrupts import STRUCK, strike
 from tests.support.wait import DEADLINE_S
@@ -49,7 +49,7 @@ def test_close_cancels_what_runs_and_may_be_repeated() -> None:
 
     running = loop_thread.submit(forever())  # kept: a loop holds its tasks weakly, and nothing else holds one that waits for ever
     assert started.wait(DEADLINE_S)
-    assert not running.done()
+    assert not running.has_ended
     loop_thread.close()
     loop_thread.close()
     assert ended == ["cancelled"]

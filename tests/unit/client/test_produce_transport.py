@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import grpc
 import pytest
 
-from brokerd.client.io.loop_thread import LoopThread
+from brokerd.client.blocking import LoopThread
 from brokerd.client.produce_transport import GrpcProduceTransport, encode_request
 from brokerd.clock import SystemClock
 from brokerd.config.broker import GRPC_MAX_MESSAGE_BYTES
@@ -166,9 +167,11 @@ def test_broker_that_is_gone_ends_send_and_receive(loop_thread: LoopThread) -> N
             await work(transport)
             await transport.close()
 
-        running = loop_thread.submit(main())
+        ended = threading.Event()
+        running = loop_thread.submit(main(), ended.set)
         stop.result(DEADLINE_S)
-    running.result(DEADLINE_S)
+    assert ended.wait(DEADLINE_S)
+    running.outcome()
 
 
 def test_request_bytes_are_those_of_generated_code(broker: FakeBroker) -> None:

@@ -2,50 +2,49 @@
 
 from __future__ import annotations
 
-import asyncio
+import queue
 from typing import Any
 
-from brokerd.client.consumer.arrivals import Arrivals
-from brokerd.client.consumer.positions import FetchRange, RangePosition
-from brokerd.client.consumer.pump import Pump
-from brokerd.clock import SystemClock
+import pytest
+
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.fetching.fetcher import Item, Pump
+from brokerd.client.fetching.positions import FetchRange
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import BrokerUnreachableError
 from tests.support.records import TP
 from tests.support.wait import DEADLINE_S
 
 
-class FailingClient:
-    """Its stream breaks while the pump is being stopped, and it would be retried for ever."""
+def test_stop_is_not_lost_if_a_stream_breaks_at_the_same_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be retried for ever."""
+    items: queue.SimpleQueue[Item] = queue.SimpleQueue()
+    pumps: list[Pump] = []
 
-    clock = SystemClock()
-
-    def __init__(self) -> None:
-        self.pump: Pump | None = None
-
-    def retries(self, _now_ms: int) -> None:
-        return None
-
-    async def leader(self, _tp: object, *, refresh: bool) -> int:
+    async def leader(_tp: object, *, refresh: bool) -> int:
         return 0
 
-    async def partitions_per_request(self, _node_id: int) -> int:
-        assert self.pump is not None
-        asyncio.get_running_loop().call_soon(self.pump.stop)
+    async def partitions_per_request(_node_id: int) -> int:
+        pumps[0].stop()
         raise BrokerUnreachableError("broken")
 
-    async def wait_or_raise(self, _retries: object, _error: object) -> None:
+    async def wait_or_raise(_retries: object, _error: object) -> None:
         raise AssertionError("it was told to stop")
 
+    with BlockingClient(ConsumerConfig()) as client:
+        fakes: dict[str, Any] = {
+            "leader": leader,
+            "partitions_per_request": partitions_per_request,
+            "wait_or_raise": wait_or_raise,
+        }
+        for name, fake in fakes.items():
+            monkeypatch.setattr(client.broker_client, name, fake)
+        pumps.append(Pump(client, [FetchRange(TP, 0)], ConsumerConfig(), items.put))
+        assert items.get(timeout=DEADLINE_S) is None
 
-def test_stop_is_not_lost_if_a_stream_breaks_at_the_same_moment() -> None:
-    async def scenario() -> None:
-        client: Any = FailingClient()
-        position = RangePosition(FetchRange(TP, 0), is_read_committed=True, check_headers=True)
-        client.pump = Pump(client, [position], ConsumerConfig(), asyncio.Semaphore(3), Arrivals())
-        pumping = asyncio.create_task(client.pump.run())
-        async with asyncio.timeout(DEADLINE_S):
-            await asyncio.wait([pumping])
-        assert pumping.cancelled()
 
-    asyncio.run(scenario())
+def test_a_pump_that_is_stopped_before_it_begins_ends_too() -> None:
+    items: queue.SimpleQueue[Item] = queue.SimpleQueue()
+    with BlockingClient(ConsumerConfig()) as client:
+        Pump(client, [FetchRange(TP, 0)], ConsumerConfig(), items.put).stop()
+        assert items.get(timeout=DEADLINE_S) is None

@@ -27,7 +27,7 @@ def look(consumer: Consumer, clock: ManualClock) -> None:
     """One look, to its end."""
     clock.advance(LOOK_MS)
     consumer.poll(0)
-    wait_until(lambda: consumer._coverage._under_way is not None and consumer._coverage._under_way.done())
+    wait_until(lambda: consumer._looking is not None and consumer._looking.has_ended)
 
 
 def test_partitions_that_were_added_are_told_once(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from brokerd import Consumer, TopicPartition
-from brokerd.client.group_offsets import OffsetAndMetadata
+from brokerd.client.groups import OffsetAndMetadata
 from brokerd.consumer.committing import RENEW_MS
 from brokerd.errors import (
     ConfigError,
@@ -47,7 +47,7 @@ def await_background_commit(consumer: Consumer) -> None:
     """Waits until the consumer has the response too."""
     under_way = consumer._committing._under_way
     assert under_way is not None
-    under_way.result(DEADLINE_S)
+    wait_until(lambda: under_way.has_ended)
 
 
 # --- where it begins
@@ -412,7 +412,7 @@ def test_what_is_known_of_commits_does_not_grow_with_partitions_of_the_past(brok
             consumer.commit({T0: 2})
             assert consumer.committed(T0) == {T0: OffsetAndMetadata(2)}
         committing = consumer._committing
-        assert len(committing._names) <= 2
+        assert len(committing._wanted) <= 2
         assert len(committing._done) <= 2
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest
 
 from brokerd import Consumer
 from brokerd.aio import Consumer as AioConsumer
-from brokerd.consumer import guard, uses
+from brokerd.consumer import guard
 from brokerd.consumer.guard import Guard
 from brokerd.errors import (
     BrokerdError,
@@ -38,9 +38,8 @@ def test_close_waits_for_the_user_and_the_commit_in_one_time(broker: FakeBroker,
     consumer = kind(settings(broker, group_id="g"), clock=clock)
     times_ms: list[int] = []
 
-    def commits(timeout_ms: int) -> Iterator[None]:
+    async def commits(timeout_ms: int) -> None:
         times_ms.append(timeout_ms)
-        yield from ()
 
     def is_alone(_timeout: float) -> bool:
         clock.advance(20_000)
@@ -174,7 +173,7 @@ def test_an_interrupt_leaves_the_consumer_to_other_threads(
     (partition,) = broker.create("t")
     fill(partition, [100, 100, 100])
     consumer.assign([T0])
-    places = (guard.__file__, uses.__file__)
+    places = (guard.__file__,)
 
     def action() -> None:
         with contextlib.suppress(ConsumerStateError):
@@ -182,13 +181,13 @@ def test_an_interrupt_leaves_the_consumer_to_other_threads(
 
     at = 1
     with ThreadPoolExecutor(1) as others:
-        while where := strike(action, at, places):
+        while where := strike(action, at, places, is_signal=True):
             assert others.submit(consumer.assignment).result(DEADLINE_S) == {T0}, where
             assert others.submit(_is_alone, consumer).result(DEADLINE_S), where
             assert consumer.assignment() == {T0}, where
             at += 1
-    assert at > 20
-    assert len(consumer._guard._uses) == 0
+    assert at > 5
+    assert not consumer._guard.user
 
 
 def _is_alone(consumer: Consumer) -> bool:
@@ -203,15 +202,15 @@ def test_an_interrupt_of_a_thread_that_waits_for_another_leaves_the_consumer_to_
     broker.create("t")
     consumer.assign([T0])
     at = 1
-    places = (guard.__file__, uses.__file__)
-    while strike(lambda: _is_alone(consumer), at, places):
+    places = (guard.__file__,)
+    while strike(lambda: _is_alone(consumer), at, places, is_signal=True):
         poller = Polling(consumer)
         with pytest.raises(ConsumerStateError, match="thread 'poller' is using this consumer"):
             consumer.poll(0)
         consumer.wakeup()
         assert isinstance(poller.outcome(), WakeupError)
         at += 1
-    assert at > 20
+    assert at > 5
 
 
 def test_a_close_waits_for_a_call_of_another_thread_and_then_goes_on(broker: FakeBroker, consumer: Consumer) -> None:
@@ -235,8 +234,6 @@ _FORKS = """
 import os
 from brokerd import Consumer
 from brokerd.aio import Consumer as AioConsumer
-from brokerd.consumer import guard, uses
-from brokerd.consumer.guard import Guard
 from brokerd.errors import ForkedConsumerError
 consumer = Consumer()
 consumer.assign([("t", 0)])

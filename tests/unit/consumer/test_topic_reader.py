@@ -13,7 +13,7 @@ import pytest
 import brokerd
 from brokerd import TopicPartition
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.consumer.offsets import LastRecords, OffsetSpec
+from brokerd.client.offsets import LastRecords, OffsetSpec
 from brokerd.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from tests.support.clock import START_WALL_MS, ManualClock
 from tests.support.consumers import T0, T1, fill

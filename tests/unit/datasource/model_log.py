@@ -5,23 +5,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import contextlib
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from brokerd.client.consumer.offsets import (
+from brokerd.client.metadata import Metadata, ServerInfo, TopicInfo
+from brokerd.client.offsets import (
     OFFSET_AFTER_BYTES,
     READ_COMMITTED,
     AfterBytes,
-    Given,
+    GivenOffset,
     OffsetAndTimestamp,
     OffsetSpec,
     Wanted,
 )
-from brokerd.client.metadata import Metadata, ServerInfo, TopicInfo
 from brokerd.errors import UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
 
@@ -71,8 +69,8 @@ class ModelClient:
     def __init__(self, partitions: Sequence[ModelPartition]) -> None:
         self.partitions = list(partitions)
         self.while_waiting: Callable[[], None] = lambda: None  # what happens while a query is idle
-        self.loop_thread = SimpleNamespace(submit=_at_once)
-        self.broker_client = SimpleNamespace(groups=SimpleNamespace(commit=_recorded))
+        self.loop_thread = SimpleNamespace(submit=_recorded)
+        self.broker_client = SimpleNamespace()
 
     @contextlib.contextmanager
     def lease(self, _config: object) -> Iterator[ModelClient]:
@@ -102,7 +100,7 @@ class ModelClient:
             return OffsetAndTimestamp(partition.log_start_offset)
         if wanted is OffsetSpec.LATEST:
             return OffsetAndTimestamp(partition.last_stable_offset if isolation == READ_COMMITTED else partition.end_offset)
-        if isinstance(wanted, Given):
+        if isinstance(wanted, GivenOffset):
             return OffsetAndTimestamp(wanted.offset)
         if isinstance(wanted, AfterBytes):
             offset, size_bytes = partition.reach(wanted)
@@ -110,16 +108,6 @@ class ModelClient:
         raise UnsupportedVersionError(f"{wanted} is not in this model")
 
 
-async def _recorded(_group_id: str, _offsets: object) -> dict[TopicIdPartition, Any]:
-    return {}
-
-
-def _at_once(coroutine: Coroutine[Any, Any, Any]) -> concurrent.futures.Future[Any]:
-    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-    try:
-        coroutine.send(None)
-    except StopIteration as ended:
-        future.set_result(ended.value)
-    else:
-        raise asyncio.InvalidStateError("nothing here may wait")
-    return future
+def _recorded(commit: Coroutine[Any, Any, Any]) -> SimpleNamespace:
+    commit.close()
+    return SimpleNamespace(has_ended=True, outcome=dict)

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from brokerd.client.consumer.bounds import TimeAgo
-from brokerd.client.consumer.offsets import LastRecords, OffsetSpec
+from brokerd.client.bounds import TimeAgo
+from brokerd.client.offsets import LastRecords, OffsetSpec
 from brokerd.datasource.bounds import AtTimestamp, Bound, Committed, SpecificOffsets
 from brokerd.datasource.options import Assignment, SourceOptions, TopicPattern, Topics, check_at_load, parse_source_options
 from brokerd.errors import ConfigError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.client.consumer.offsets import OffsetSpec
+from brokerd.client.offsets import OffsetSpec
 from brokerd.datasource.bounds import AtTimestamp
 from brokerd.datasource.options import SourceOptions, parse_source_options
 from brokerd.errors import ConfigError

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
-from concurrent.futures import Future
+from concurrent.futures import CancelledError
 from typing import Any, cast
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.group_offsets import OffsetAndMetadata
+from brokerd.client.groups import OffsetAndMetadata
 from brokerd.client.leases import lease_client
 from brokerd.datasource.offsets import INITIAL, SourceOffset, parse_source_offset
 from brokerd.datasource.progress import REFRESH_MS, RETRY_MS, GroupProgress
@@ -37,7 +37,7 @@ class Query:
         numbered = {TopicPartition("events", number): offset for number, offset in enumerate(offsets)}
         with lease_client(self._options.consumer) as client:
             self.progress.record(client, "g", SourceOffset(numbered, {"events": self._topic_id}))
-            self.progress.finish("g", timeout_s=DEADLINE_S)
+            self.progress.finish(client, "g", timeout_ms=int(DEADLINE_S * 1000))
 
 
 def test_only_what_has_changed_is_sent(broker: FakeBroker) -> None:
@@ -79,38 +79,61 @@ def test_a_position_that_is_refused_is_told_and_not_sent_again(broker: FakeBroke
 
 
 class HeldClient:
-    """A client whose commits end when the test says so: loop_thread, broker_client and groups in one."""
+    """A client whose commits end when the test says so: loop_thread and broker_client in one."""
 
-    def __init__(self) -> None:
-        self.loop_thread = self.broker_client = self.groups = self
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.loop_thread = self.broker_client = self
         self.commits: list[list[int]] = []
-        self.under_way: list[Future[dict[Any, Any]]] = []
+        self.under_way: list[HeldCall] = []
+        monkeypatch.setattr("brokerd.datasource.progress.commit_group_offsets", self._commit)
 
-    def commit(self, group_id: str, offsets: dict[Any, OffsetAndMetadata]) -> None:
+    def _commit(self, _client: object, _group_id: str, offsets: dict[Any, OffsetAndMetadata]) -> None:
         self.commits.append([committed.offset for committed in offsets.values()])
 
-    def submit(self, _: None) -> Future[dict[Any, Any]]:
-        self.under_way.append(Future())
+    def submit(self, _: None) -> HeldCall:
+        self.under_way.append(HeldCall())
         return self.under_way[-1]
 
+    def run(self, _: None) -> None:
+        """Waits for nothing."""
 
-def test_a_request_under_way_is_not_joined_by_another() -> None:
-    held, progress = HeldClient(), GroupProgress(ManualClock())
+
+class HeldCall:
+    """A call on the loop thread that ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.has_ended = False
+        self.is_cancelled = False
+
+    def end(self, *, is_cancelled: bool = False) -> None:
+        self.has_ended, self.is_cancelled = True, is_cancelled
+
+    def outcome(self) -> dict[Any, Any]:
+        if self.is_cancelled:
+            raise CancelledError
+        return {}
+
+    def ended(self, _timeout_ms: int) -> None:
+        """Nothing to wait for."""
+
+
+def test_a_request_under_way_is_not_joined_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    held, progress = HeldClient(monkeypatch), GroupProgress(ManualClock())
     client = cast("BlockingClient", held)
     for offset in (3, 4, 5):
         progress.record(client, "g", SourceOffset({TopicPartition("t", 0): offset}, {"t": bytes(16)}))
-    progress.finish("g", timeout_s=0)
+    progress.finish(client, "g", timeout_ms=0)
     assert held.commits == [[3]]
-    held.under_way[0].set_result({})
+    held.under_way[0].end()
     progress.record(client, "g", SourceOffset({TopicPartition("t", 0): 5}, {"t": bytes(16)}))
     assert held.commits == [[3], [5]]
 
 
-def test_a_request_that_a_closing_client_took_back_is_sent_again() -> None:
-    held, progress = HeldClient(), GroupProgress(ManualClock())
+def test_a_request_that_a_closing_client_took_back_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    held, progress = HeldClient(monkeypatch), GroupProgress(ManualClock())
     position = SourceOffset({TopicPartition("t", 0): 3}, {"t": bytes(16)})
     progress.record(cast("BlockingClient", held), "g", position)
-    held.under_way[0].cancel()
+    held.under_way[0].end(is_cancelled=True)
     progress.record(cast("BlockingClient", held), "g", position)
     assert held.commits == [[3], [3]]
 

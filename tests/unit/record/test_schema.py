@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerd.client.consumer.fetched import LOG_APPEND_TIME, decode_piece
-from brokerd.client.consumer.positions import Piece as FetchedPiece
+from brokerd.client.fetching.columns import LOG_APPEND_TIME, decode_slice
+from brokerd.client.fetching.positions import BatchSlice
 from brokerd.errors import CorruptMessageError, InvalidRequestError, UnsupportedVersionError
 from brokerd.ids import TopicPartition
 from brokerd.producer.core.producer_batch import Piece, ProducerBatch
@@ -84,8 +84,8 @@ def test_a_second_schema_goes_from_producer_to_reader(codec: str) -> None:
         assert log.reader.offset_for_timestamp(time - 9 if row else time) == (row, time)
     assert log.reader.max_timestamp_offset() == (19, START_WALL_MS + 190)
     for number, batch in enumerate(read_batches(log)):
-        piece = FetchedPiece(log.tp, batch, 20 * number + 3, 20 * number + 20)
-        fetched = decode_piece(piece, max_uncompressed_bytes=MAX_BYTES, check_crc=True)
+        piece = BatchSlice(log.tp, batch, 20 * number + 3, 20 * number + 20)
+        fetched = decode_slice(piece, max_uncompressed_bytes=MAX_BYTES, check_crc=True)
         assert fetched is not None
         assert fetched.arrow_batch.equals(ROWS.slice(3))
         assert fetched.offsets.to_pylist() == list(range(20 * number + 3, 20 * number + 20))
@@ -95,8 +95,8 @@ def test_a_second_schema_goes_from_producer_to_reader(codec: str) -> None:
 def test_the_leader_s_time_replaces_the_column_of_times_wherever_it_stands() -> None:
     data = produced("none")
     header = header_of(data)._replace(stamp_flags=1, append_timestamp=7)
-    piece = FetchedPiece(TP, RecordBatch(header, data), 0, 20)
-    fetched = decode_piece(piece, max_uncompressed_bytes=MAX_BYTES, check_crc=True)
+    piece = BatchSlice(TP, RecordBatch(header, data), 0, 20)
+    fetched = decode_slice(piece, max_uncompressed_bytes=MAX_BYTES, check_crc=True)
     assert fetched is not None
     assert fetched.timestamp_type == LOG_APPEND_TIME
     assert fetched.arrow_batch.column("timestamp").cast(pa.int64()).to_pylist() == [7_000] * 20

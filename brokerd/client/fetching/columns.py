@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from brokerd.client.consumer.positions import Piece
+from brokerd.client.fetching.positions import BatchSlice
 from brokerd.client.io.response_checks import TIMESTAMP_MAX_MS
 from brokerd.errors import CorruptMessageError
 from brokerd.ids import TopicIdPartition
@@ -49,17 +49,17 @@ class FetchedBatch:
             yield replace(self, arrow_batch=self.arrow_batch.slice(start, step), offsets=self.offsets.slice(start, step))
 
 
-def decode_piece(piece: Piece, *, max_uncompressed_bytes: int, check_crc: bool) -> FetchedBatch | None:
-    """The records of a piece as columns, without copying unless they are compressed; None if none is in its range.
+def decode_slice(one: BatchSlice, *, max_uncompressed_bytes: int, check_crc: bool) -> FetchedBatch | None:
+    """The records of a slice as columns, without copying unless they are compressed; None if none is in its range.
 
     Raises CorruptMessageError and UnsupportedVersionError with the batch's offset in the text.
     """
-    header = piece.batch.header
-    arrow_batch = piece.batch.to_arrow(max_uncompressed_bytes=max_uncompressed_bytes, check_crc=check_crc)
+    header = one.batch.header
+    arrow_batch = one.batch.to_arrow(max_uncompressed_bytes=max_uncompressed_bytes, check_crc=check_crc)
     if header.has_sparse_offsets:
-        arrow_batch, offsets = _sparse_rows(arrow_batch, piece)
+        arrow_batch, offsets = _sparse_rows(arrow_batch, one)
     else:
-        arrow_batch, offsets = _dense_rows(arrow_batch, piece)
+        arrow_batch, offsets = _dense_rows(arrow_batch, one)
     if arrow_batch.num_rows == 0:
         return None
     timestamp_type = CREATE_TIME
@@ -73,28 +73,28 @@ def decode_piece(piece: Piece, *, max_uncompressed_bytes: int, check_crc: bool) 
         timestamp = known_schema(header.schema_id).timestamp
         field = arrow_batch.schema.field(timestamp.index)
         arrow_batch = arrow_batch.set_column(timestamp.index, field, pa.array(stamped, timestamp.type))
-    return FetchedBatch(piece.tp, header, arrow_batch, pa.array(offsets), timestamp_type)
+    return FetchedBatch(one.tp, header, arrow_batch, pa.array(offsets), timestamp_type)
 
 
-def _dense_rows(arrow_batch: pa.RecordBatch, piece: Piece) -> tuple[pa.RecordBatch, np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    header = piece.batch.header
+def _dense_rows(arrow_batch: pa.RecordBatch, one: BatchSlice) -> tuple[pa.RecordBatch, np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    header = one.batch.header
     if header.last_offset_delta != arrow_batch.num_rows - 1:
         raise CorruptMessageError(
             f"batch at offset {header.base_offset}: {arrow_batch.num_rows} records do not fit last_offset_delta "
             f"{header.last_offset_delta}"
         )
-    if piece.from_offset > header.base_offset or piece.until_offset < header.next_offset:
-        arrow_batch = arrow_batch.slice(piece.from_offset - header.base_offset, piece.until_offset - piece.from_offset)
-    return arrow_batch, np.arange(piece.from_offset, piece.until_offset, dtype=np.int64)
+    if one.from_offset > header.base_offset or one.until_offset < header.next_offset:
+        arrow_batch = arrow_batch.slice(one.from_offset - header.base_offset, one.until_offset - one.from_offset)
+    return arrow_batch, np.arange(one.from_offset, one.until_offset, dtype=np.int64)
 
 
-def _sparse_rows(arrow_batch: pa.RecordBatch, piece: Piece) -> tuple[pa.RecordBatch, np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    header = piece.batch.header
+def _sparse_rows(arrow_batch: pa.RecordBatch, one: BatchSlice) -> tuple[pa.RecordBatch, np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    header = one.batch.header
     deltas = arrow_batch.column(OFFSET_DELTA.name)
     values = deltas.fill_null(-1).to_numpy().astype(np.int64)
     if len(values) and not (np.all(np.diff(values) > 0) and 0 <= values[0] <= values[-1] <= header.last_offset_delta):
         raise CorruptMessageError(f"batch at offset {header.base_offset}: its offset_delta column does not rise within the batch")
     offsets = values + header.base_offset
-    first, end = np.searchsorted(offsets, [piece.from_offset, piece.until_offset])
+    first, end = np.searchsorted(offsets, [one.from_offset, one.until_offset])
     rows = arrow_batch.drop_columns([OFFSET_DELTA.name]).slice(int(first), int(end - first))
     return rows, offsets[first:end]

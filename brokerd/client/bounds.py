@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from brokerd.client.consumer.offsets import Given, LastRecords, OffsetSpec, Wanted
-from brokerd.client.consumer.positions import FetchRange
+from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.offsets import GivenOffset, LastRecords, OffsetSpec, Wanted
 from brokerd.config.durations import duration_ms
 from brokerd.config.settings import INT64_MAX
 from brokerd.errors import ConfigError, WireError
@@ -40,7 +40,7 @@ class TimeAgo:
     age_ms: int
 
 
-Bound: TypeAlias = Given | OffsetSpec | LastRecords | int  # an int is a time, ms since 1970
+Bound: TypeAlias = GivenOffset | OffsetSpec | LastRecords | int  # an int is a time, ms since 1970
 _WORDS = {spec.value: spec for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)}
 
 
@@ -67,7 +67,7 @@ def parse_place(option: str, text: str) -> Bound | TimeAgo:
         number = _whole(text.removeprefix("-"))
         if number > INT64_MAX:
             raise ConfigError(f"{option} must be between -{INT64_MAX} and {INT64_MAX}, not {text:.200}")
-        return LastRecords(number) if text.startswith("-") else Given(number)
+        return LastRecords(number) if text.startswith("-") else GivenOffset(number)
     if not _may_be_time(text):
         raise ConfigError(f"{option} takes {FORMS}, not '{text:.200}'")
     return parse_time(option, text)
@@ -100,7 +100,7 @@ def parse_time(option: str, text: str) -> int | TimeAgo:
 
 def offset_of(bound: Bound, log: LogBounds) -> int:
     """The offset of a place in the log of one partition; one that was given as a number may lie outside of it."""
-    if isinstance(bound, Given):
+    if isinstance(bound, GivenOffset):
         return bound.offset
     if bound is OffsetSpec.EARLIEST:
         return log.earliest

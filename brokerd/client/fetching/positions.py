@@ -7,15 +7,18 @@ only if that is wanted and the broker says where the log goes on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from brokerd.client.consumer.fetch_messages import Aborted, PartitionFetchResult
+import pyarrow as pa
+
 from brokerd.config.settings import INT64_MAX
 from brokerd.errors import BrokerdError, CorruptMessageError, LogDamagedError, UnsupportedVersionError, WireError
 from brokerd.ids import LogPosition, TopicIdPartition
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import BatchHeader, crc_seed
+from brokerd.wire.errors import from_proto
+from brokerd.wire.v1 import fetch_pb2
 
 # An empty response from a log that reaches past the range means that nothing is left in the range. One is not enough: the offsets
 # in a response may be newer than its records (the fetch was parked, and the log grew before the response).
@@ -33,7 +36,7 @@ class FetchRange(NamedTuple):
     end: LogPosition | None = None  # the history that the range is of, up to its end; None = as `epoch_id` says
 
 
-class Piece(NamedTuple):
+class BatchSlice(NamedTuple):
     """The part of a record batch that is in a range: `from_offset` (inclusive) to `until_offset` (exclusive)."""
 
     tp: TopicIdPartition
@@ -87,36 +90,38 @@ class RangePosition:
         """True once the whole range has been requested and received."""
         return self.until_offset is not None and self.next_offset >= self.until_offset
 
-    def accept(self, result: PartitionFetchResult, *, had_room: bool = True) -> list[Piece]:
-        """The pieces of a response to decode. Raises the response's error, or CorruptMessageError if its batches are
-        inconsistent.
+    def accept(
+        self, result: fetch_pb2.PartitionFetchResult, chunks: Sequence[pa.Buffer], *, had_room: bool = True
+    ) -> list[BatchSlice]:
+        """The slices of a response to decode; each of `chunks` holds one or more whole batches. Raises the response's error, or
+        CorruptMessageError if its batches are inconsistent.
 
         `had_room` is false if other partitions may have used up the response's bytes: then an empty result means nothing.
         """
-        if result.error is not None:
-            self._go_past(result.error)
+        if result.HasField("error"):
+            self._go_past(from_proto(result.error))
             return []
         self.end_offset = result.last_stable_offset if self._is_read_committed else result.high_watermark
         asked = self.next_offset
-        pieces: list[Piece] = []
+        slices: list[BatchSlice] = []
         try:
-            pieces.extend(self._pieces(result) if result.chunks else ())
+            slices.extend(self._slices(result, chunks) if chunks else ())
         except (CorruptMessageError, UnsupportedVersionError) as error:
             if self.next_offset == asked:
                 raise type(error)(f"{self.name}: {error.message}") from None
             # Batches before it are whole: the next response begins with the bad one.
         if self.next_offset > asked or self.is_done:
             self._empty_responses = 0
-            return pieces
-        if any(chunk.size for chunk in result.chunks):
+            return slices
+        if any(chunk.size for chunk in chunks):
             raise CorruptMessageError(f"{self.name}: the broker was asked for offset {asked} and returned older batches")
         if not had_room:
-            return pieces
+            return slices
         is_past_range = self.until_offset is not None and self.end_offset >= self.until_offset
         self._empty_responses = self._empty_responses + 1 if is_past_range else 0
         if self.until_offset is not None and self._empty_responses >= _EMPTY_RESPONSES_AT_END:
             self.next_offset = self.until_offset
-        return pieces
+        return slices
 
     def take_gaps(self) -> list[Gap]:
         """The gaps skipped since the last call."""
@@ -142,7 +147,7 @@ class RangePosition:
     def _go_past(self, error: WireError) -> None:
         """Moves past damage, at most to the end of the range. Raises `error` if it is not damage, if the broker does not say
         where the log goes on, or if damage is to end the reading; the error then says how to continue."""
-        if not isinstance(error, LogDamagedError) or not self.next_offset < error.resume_offset <= INT64_MAX:
+        if not isinstance(error, LogDamagedError) or error.resume_offset <= self.next_offset:
             raise error
         if not self._goes_past_damage:
             advice = f"skip.corrupt.batches=true (Spark: also failOnDataLoss=false) continues at offset {error.resume_offset}"
@@ -153,11 +158,11 @@ class RangePosition:
         self.next_offset = until_offset
         self._empty_responses = 0
 
-    def _pieces(self, result: PartitionFetchResult) -> Iterator[Piece]:
-        aborted: dict[int, list[Aborted]] = {}
+    def _slices(self, result: fetch_pb2.PartitionFetchResult, chunks: Sequence[pa.Buffer]) -> Iterator[BatchSlice]:
+        aborted: dict[int, list[fetch_pb2.AbortedTransaction]] = {}
         for one in result.aborted if self._is_read_committed else ():
             aborted.setdefault(one.producer_id, []).append(one)
-        for header, data in (batch for chunk in result.chunks for batch in walk_batches(chunk, self._seed)):
+        for header, data in (batch for chunk in chunks for batch in walk_batches(chunk, self._seed)):
             next_offset, is_control = header.next_offset, header.is_control
             if next_offset <= self.next_offset:
                 continue
@@ -175,10 +180,10 @@ class RangePosition:
             if is_control or (aborted and is_aborted(header, aborted.get(header.producer_id, ()))):
                 continue
             until_offset = next_offset if self.until_offset is None else min(next_offset, self.until_offset)
-            yield Piece(self.tp, RecordBatch(header, data), from_offset, until_offset, self.name)
+            yield BatchSlice(self.tp, RecordBatch(header, data), from_offset, until_offset, self.name)
 
 
-def is_aborted(header: BatchHeader, aborted: Iterable[Aborted]) -> bool:
+def is_aborted(header: BatchHeader, aborted: Iterable[fetch_pb2.AbortedTransaction]) -> bool:
     """True if the batch belongs to an aborted transaction: by producer id and range together. The first offset or the marker
     alone would let rows of transactions that a fetch splits slip through.
     """

@@ -1,0 +1,255 @@
+"""Calls about the offsets of partitions, and their values: where a log begins and ends, where a time or a number of bytes lies; a
+new log start; waiting for an end to grow."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from brokerd.client.broker_client import BrokerClient
+from brokerd.client.io.response_checks import checked_count, checked_offset, error_in, timestamp_or_none
+from brokerd.errors import BrokerdError, ConfigError, WireError
+from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
+from brokerd.wire.errors import from_proto
+from brokerd.wire.v1 import fetch_pb2, offsets_pb2, topics_pb2
+
+READ_COMMITTED = "read_committed"
+READ_UNCOMMITTED = "read_uncommitted"
+NO_POSITIONS: Mapping[TopicIdPartition, LogPosition] = {}
+_NO_EPOCH = -1
+_A_CONSUMER = -1  # instead of the node id of a follower
+
+
+class OffsetSpec(enum.Enum):
+    """The offset wanted of a partition, if not by timestamp."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"  # the high watermark, or the last stable offset with read_committed
+    MAX_TIMESTAMP = "max_timestamp"  # of the record with the largest timestamp
+
+
+class AfterBytes(NamedTuple):
+    """How far `max_bytes` reach, in whole batches from the one that holds `from_offset` on: the end of the last one that fits, of
+    the first one at least, and at most `until_offset`. Brokers with feature OFFSET_AFTER_BYTES know it.
+    """
+
+    from_offset: int
+    until_offset: int
+    max_bytes: int
+
+
+class GivenOffset(NamedTuple):
+    """This offset itself, which may lie outside of the log; as a query, for what the broker knows of it."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LastRecords:
+    """From which offset on so many records follow, up to the end; the beginning if there are no more."""
+
+    count: int
+
+
+OFFSET_AFTER_BYTES = "offset_after_bytes"
+
+# An int is a timestamp, ms since 1970: the first record at or after it.
+Wanted: TypeAlias = OffsetSpec | AfterBytes | GivenOffset | LastRecords | int
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """The result of an offset query; `offset` -1 = no record matches, `timestamp` (ms) and `leader_epoch` -1 = unknown.
+    `size_bytes`: of AfterBytes, what lies before `offset`. `leader_epoch_id`: of the record before it, 0 = unknown, with the offset
+    where that epoch begins. `truncation`: why the position asked about is of another history than the log."""
+
+    offset: int
+    timestamp: int = -1
+    leader_epoch: int = -1
+    size_bytes: int = 0
+    leader_epoch_id: int = 0
+    epoch_start_offset: int = 0
+    truncation: WireError | None = None
+
+    def id_before(self, offset: int) -> int | None:
+        """Id of the leader epoch of the record before `offset`, which is not above this one; 0 if the broker does not know it, None
+        if it is not said here."""
+        is_said = offset == self.offset or (self.leader_epoch_id and offset > self.epoch_start_offset)
+        return self.leader_epoch_id if is_said else None
+
+
+_SPECS = {
+    OffsetSpec.EARLIEST: offsets_pb2.OFFSET_SPEC_EARLIEST,
+    OffsetSpec.LATEST: offsets_pb2.OFFSET_SPEC_LATEST,
+    OffsetSpec.MAX_TIMESTAMP: offsets_pb2.OFFSET_SPEC_MAX_TIMESTAMP,
+}
+
+
+def isolation_to_proto(isolation: str) -> fetch_pb2.IsolationLevel:
+    """The wire form of isolation.level. Raises ConfigError."""
+    if isolation == READ_COMMITTED:
+        return fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
+    if isolation == READ_UNCOMMITTED:
+        return fetch_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED
+    raise ConfigError(f"isolation.level must be {READ_COMMITTED} or {READ_UNCOMMITTED}, not '{isolation}'")
+
+
+async def list_offsets(
+    client: BrokerClient,
+    wanted: Mapping[TopicIdPartition, Wanted],
+    isolation: str = READ_COMMITTED,
+    positions: Mapping[TopicIdPartition, LogPosition] = NO_POSITIONS,
+) -> dict[TopicIdPartition, OffsetAndTimestamp | WireError]:
+    """Offsets at an end of the log or by time: the result for each partition, or its error. `positions` are checked beside
+    that."""
+    level = isolation_to_proto(isolation)
+
+    async def ask(node_id: int, tps: Sequence[TopicIdPartition], timeout_ms: int) -> Iterable[OffsetAndTimestamp | WireError]:
+        partitions = [_partition_request(tp, wanted[tp], positions.get(tp)) for tp in tps]
+        request = offsets_pb2.ListOffsetsRequest(isolation_level=level, partitions=partitions)
+        response = await client.call_once(node_id, request, offsets_pb2.ListOffsetsResponse, timeout_ms)
+        results = checked_count("ListOffsets", response.results, len(tps))
+        return [error_in(one) or _read_offset(one) for one in results]
+
+    return await client.ask_leaders(list(wanted), ask)
+
+
+async def list_offsets_by_name(
+    client: BrokerClient, wanted: Mapping[TopicPartition, Wanted], isolation: str = READ_COMMITTED
+) -> dict[TopicPartition, OffsetAndTimestamp | WireError]:
+    """As `list_offsets`, for partitions by topic name; topics that do not exist get the broker's error."""
+    metadata = await client.metadata(sorted({tp.topic for tp in wanted}))
+    by_id = {TopicIdPartition(metadata.topics[tp.topic].topic_id, tp.partition): tp for tp in wanted if tp.topic in metadata.topics}
+    results = await list_offsets(client, {id_tp: wanted[tp] for id_tp, tp in by_id.items()}, isolation)
+    unknown: dict[TopicPartition, OffsetAndTimestamp | WireError] = {
+        tp: metadata.errors[tp.topic] for tp in wanted if tp.topic in metadata.errors
+    }
+    return unknown | {by_id[id_tp]: result for id_tp, result in results.items()}
+
+
+async def delete_records(client: BrokerClient, before: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int | WireError]:
+    """Moves log starts forward (-1 = to the high watermark); returns each new log start, or the error."""
+
+    async def ask(node_id: int, tps: Sequence[TopicIdPartition], timeout_ms: int) -> Iterable[int | WireError]:
+        request = topics_pb2.DeleteRecordsRequest()
+        for tp in tps:
+            request.partitions.add(topic_id=tp.topic_id, partition=tp.partition, before_offset=before[tp])
+        response = await client.call_once(node_id, request, topics_pb2.DeleteRecordsResponse, timeout_ms)
+        results = checked_count("DeleteRecords", response.results, len(tps))
+        return [error_in(result) or checked_offset("DeleteRecords", result.log_start_offset) for result in results]
+
+    return await client.ask_leaders(list(before), ask)
+
+
+async def wait_for_records(client: BrokerClient, ends: Mapping[TopicIdPartition, int], isolation: str, *, timeout_ms: int) -> None:
+    """Returns once a partition has a record at its offset of `ends` or above, or after `timeout_ms`, or early if the broker cannot
+    be asked: the next call raises the reason. Parks one fetch at each node, or more if one request cannot name all of its
+    partitions."""
+    if not ends:
+        await asyncio.sleep(timeout_ms / 1000)
+        return
+    try:
+        by_leader: dict[int, list[TopicIdPartition]] = {}
+        for tp in ends:
+            by_leader.setdefault(await client.leader(tp), []).append(tp)
+        chunks = [(node_id, chunk) for node_id, tps in by_leader.items() for chunk in await client.chunks(node_id, tps)]
+    except BrokerdError:
+        return
+    waits = [
+        asyncio.create_task(_parked_fetch(client, node_id, {tp: ends[tp] for tp in chunk}, isolation, timeout_ms))
+        for node_id, chunk in chunks
+    ]
+    done, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in pending:
+        wait.cancel()
+    await asyncio.gather(*done, *pending, return_exceptions=True)
+
+
+async def _parked_fetch(
+    client: BrokerClient, node_id: int, ends: Mapping[TopicIdPartition, int], isolation: str, timeout_ms: int
+) -> None:
+    request = fetch_request(isolation_to_proto(isolation), correlation_id=0, max_wait_ms=timeout_ms, min_bytes=1, max_bytes=1)
+    for tp, offset in ends.items():
+        add_partition(request, tp, offset, max_bytes=1)
+    stream = await client.open_fetch_stream(node_id)
+    try:
+        await stream.send(request.SerializeToString())
+        await stream.receive(timeout_ms=timeout_ms + client.config.request_timeout_ms)
+    finally:
+        stream.close()
+
+
+def fetch_request(
+    isolation_level: fetch_pb2.IsolationLevel, *, correlation_id: int, max_wait_ms: int, min_bytes: int, max_bytes: int
+) -> fetch_pb2.FetchRequest:
+    """A poll of a consumer: answered once `min_bytes` are available, or after `max_wait_ms`."""
+    return fetch_pb2.FetchRequest(
+        correlation_id=correlation_id,
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=isolation_level,
+        replica_id=_A_CONSUMER,
+    )
+
+
+def add_partition(
+    request: fetch_pb2.FetchRequest,
+    tp: TopicIdPartition,
+    fetch_offset: int,
+    *,
+    max_bytes: int,
+    until_offset: int = 0,
+    position: LogPosition | None = None,
+) -> None:
+    """Adds a partition to a poll, to be read from `fetch_offset` up to the batch at `until_offset` or above (0: no end).
+    The broker checks `position`."""
+    entry = request.partitions.add(
+        topic_id=tp.topic_id,
+        partition=tp.partition,
+        current_leader_epoch=_NO_EPOCH,
+        fetch_offset=fetch_offset,
+        partition_max_bytes=max_bytes,
+        last_fetched_epoch=_NO_EPOCH,
+        durable_offset=-1,
+        until_offset=until_offset,
+    )
+    if position is not None:
+        entry.position.offset, entry.position.leader_epoch_id = position
+
+
+def _read_offset(result: offsets_pb2.PartitionListOffsetsResult) -> OffsetAndTimestamp:
+    """Reads a result without an error. Raises UnknownServerError if it holds no valid offset."""
+    return OffsetAndTimestamp(
+        checked_offset("ListOffsets", result.offset),
+        timestamp_or_none(result.timestamp),
+        max(-1, result.leader_epoch),
+        max(0, result.size_bytes),
+        result.leader_epoch_id,
+        result.epoch_start_offset,
+        from_proto(result.truncation) if result.HasField("truncation") else None,
+    )
+
+
+def _partition_request(tp: TopicIdPartition, wanted: Wanted, position: LogPosition | None) -> offsets_pb2.PartitionListOffsets:
+    """The wire form of one partition's query, and of a position that is to be checked."""
+    request = offsets_pb2.PartitionListOffsets(topic_id=tp.topic_id, partition=tp.partition, current_leader_epoch=-1)
+    if position is not None:
+        request.position.offset, request.position.leader_epoch_id = position
+    if isinstance(wanted, OffsetSpec):
+        request.spec = _SPECS[wanted]
+    elif isinstance(wanted, AfterBytes):
+        request.spec = offsets_pb2.OFFSET_SPEC_AFTER_BYTES
+        request.from_offset, request.until_offset, request.max_bytes = wanted
+    elif isinstance(wanted, GivenOffset):
+        request.spec = offsets_pb2.OFFSET_SPEC_GIVEN
+        request.from_offset = wanted.offset
+    elif isinstance(wanted, LastRecords):
+        request.spec = offsets_pb2.OFFSET_SPEC_LAST_RECORDS
+        request.record_count = wanted.count
+    else:
+        request.spec = offsets_pb2.OFFSET_SPEC_TIMESTAMP
+        request.timestamp = wanted
+    return request
