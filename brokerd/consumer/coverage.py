@@ -19,7 +19,7 @@ _NAMED_MAX = 10
 
 
 class Coverage:
-    """What one consumer has seen of its topics."""
+    """The partitions that one consumer has seen, and warned of."""
 
     def __init__(self, client: BrokerClient, group_id: str) -> None:
         self._client = client

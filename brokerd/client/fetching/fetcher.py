@@ -57,7 +57,7 @@ class Fetched(NamedTuple):
     epochs: Sequence[tuple[TopicIdPartition, EpochStart]] = ()  # leader epochs that it begins
 
 
-# What a pump delivers: responses, then None at the end of all ranges, or the error that ended reading.
+# Items of a pump: responses, then None at the end of all ranges, or the error that ended reading.
 Item = Fetched | BaseException | None
 
 
