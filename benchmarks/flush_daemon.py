@@ -32,11 +32,11 @@ def flush_each_batch() -> None:
         partitions = decode(data, partitions_max=self._broker.config.max_partitions_per_request).partitions
         if len(partitions) != 1:
             raise RuntimeError("this comparison is for requests of one batch")
-        replicas = self._broker.replicas
+        broker = self._broker
         tp = partitions[0]
         async with locks.setdefault(tp, asyncio.Lock()):
             await process(self, data)
-            await replicas.flusher.flush(replicas.replica(tp).log, self.caller)
+            await broker.flusher.flush(broker.partitions.leader(tp), self.caller)
 
     ProduceStream._process = process_and_flush  # type: ignore[method-assign]  # noqa: SLF001
 

@@ -242,6 +242,16 @@ def test_only_its_own_layers_import(root: str, folders: tuple[str, ...]) -> None
     )
 
 
+def test_only_a_partition_knows_its_core() -> None:
+    offences(
+        f"{name}:{node.lineno} reaches through a partition for its core: ask the Partition"
+        for name in sources(*PRODUCT)
+        if not name.startswith("brokerd/partition/")
+        for node in ast.walk(parsed(name))
+        if isinstance(node, ast.Attribute) and node.attr == "core"
+    )
+
+
 # Nothing that is imported here gets gRPC: what matters is the environment that it would read.
 _IMPORTS_GRPC = """
 import importlib, os, sys

@@ -1,4 +1,4 @@
-"""The checkpoint of a data directory: the durable end of every partition.
+"""The checkpoint of a data directory: what every partition is known to hold durably.
 
 It is written after the fdatasync that it records, never before. So everything below `durable_end` was on disk, and a bad batch
 there is damage, while one above it is a torn tail.
@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from brokerd.datadir.partition_table import PartitionTable
+from brokerd.datadir.steps import Job
 from brokerd.ids import TopicIdPartition
-from brokerd.partition.entries import CheckpointEntry
+from brokerd.partition.log_state import CheckpointEntry
+from brokerd.partition.partition import Partition
 from brokerd.storage.checksummed_file import DocumentError, read_document, write_document
 from brokerd.storage.files import Files
 from brokerd.storage.names import CHECKPOINT
@@ -23,40 +26,84 @@ _ENTRY = struct.Struct("<16siqqq")
 Entries = Mapping[TopicIdPartition, CheckpointEntry]
 
 
-class CheckpointFile:
-    """Writes the file, from any thread; an older state never replaces a newer one."""
+class Checkpoint:
+    """The checkpoint of an open directory: the entries of all partitions as they are in memory, and when they are written."""
 
-    def __init__(self, files: Files, spares: SpareFiles | None = None) -> None:
+    def __init__(
+        self, files: Files, spares: SpareFiles, partitions: PartitionTable, moved: set[Partition], *, interval_ms: int
+    ) -> None:
+        """`moved`: the partitions whose entry has changed since the last job."""
         self._files = files
         self._spares = spares
+        self._partitions = partitions
+        self._moved = moved
+        self._interval_ms = interval_ms
+        self._entries: dict[TopicIdPartition, CheckpointEntry] = {}
+        self._kept: dict[TopicIdPartition, CheckpointEntry] = {}
+        self._captured_at_ms = 0
         self._lock = threading.Lock()
-        self._captured = 0
-        self._written = 0
-        self.written: Entries = {}  # the file's content, as written since this start
+        self._captured_count = 0  # states captured so far: an older one never replaces a newer one
+        self._written_number = 0
+        self.written: Entries = {}  # the file's content
 
-    def capture(self) -> int:
-        """Numbers the state being captured now; pass the number to `write`."""
-        self._captured += 1
-        return self._captured
+    def open(self, written: Entries, before: Entries) -> None:
+        """Begins with what the file holds, and with the entries `before` that belong to no partition."""
+        self.written = written
+        self._entries = dict(before)
 
-    def write(self, entries: Entries, number: int, *, makes_room: bool = False) -> None:
-        """Replaces the file, durably on return. Raises OSError, leaving the old file in place. With `makes_room` the write also
-        succeeds on a full disk, as long as there are spare files.
+    def keep(self, tp: TopicIdPartition, entry: CheckpointEntry) -> None:
+        """This partition's entry stays as it is, whatever its log says: it was not recovered as a whole."""
+        self._kept[tp] = entry
+
+    def forget(self, tps: Iterable[TopicIdPartition]) -> None:
+        """These partitions are deleted."""
+        for tp in tps:
+            self._kept.pop(tp, None)
+            self._entries.pop(tp, None)
+
+    def job(self, *, makes_room: bool = False) -> Job:
+        """A write of the checkpoint as it is now, durable on return, in any thread. It raises OSError: then the old one is
+        (perhaps) still in place, and the next job tries again. With `makes_room` it also succeeds on a full disk, as long as there
+        are spare files.
         """
-        with self._lock:
-            if number > self._written:
-                body = encode_checkpoint(entries)
-                spares = self._spares if makes_room else None
-                write_document(self._files, CHECKPOINT, CHECKPOINT_KIND, CHECKPOINT_VERSION, body, spares=spares)
-                if self._spares is not None:
-                    self._spares.note_document(len(body))
-                self._written = number
-                self.written = entries
+        self._captured_count += 1
+        number, entries = self._captured_count, self._present()
 
-    @property
-    def is_behind(self) -> bool:
-        """True if a captured state has not been written yet."""
-        return self._written < self._captured
+        def write() -> None:
+            with self._lock:
+                if number > self._written_number:
+                    write_checkpoint(self._files, entries, self._spares if makes_room else None)
+                    self._spares.note_document(len(entries) * _ENTRY.size)
+                    self._written_number = number
+                    self.written = entries
+            self._spares.restore()
+
+        return write
+
+    def job_if_due(self, now_ms: int) -> Job | None:
+        """The same if something moved, and log.checkpoint.interval.ms have passed since the last."""
+        is_behind = self._written_number < self._captured_count
+        if now_ms - self._captured_at_ms < self._interval_ms or not (self._moved or is_behind):
+            return None
+        self._captured_at_ms = now_ms
+        return self.job()
+
+    def captured(self, now_ms: int) -> None:
+        """The next is due an interval after `now_ms`."""
+        self._captured_at_ms = now_ms
+
+    def _present(self) -> Entries:
+        """A copy of all entries; only those that changed are rebuilt."""
+        for partition in self._moved:
+            if partition.tp in self._partitions:
+                self._entries[partition.tp] = self._kept.get(partition.tp) or partition.checkpoint_entry()
+        self._moved.clear()
+        return dict(self._entries)
+
+
+def write_checkpoint(files: Files, entries: Entries, spares: SpareFiles | None = None) -> None:
+    """Replaces the file, durably on return. Raises OSError, leaving the old file in place."""
+    write_document(files, CHECKPOINT, CHECKPOINT_KIND, CHECKPOINT_VERSION, encode_checkpoint(entries), spares=spares)
 
 
 def encode_checkpoint(entries: Entries) -> bytes:

@@ -11,7 +11,7 @@ from brokerd.config.settings import INT32_MAX
 from brokerd.datadir.log_time import LogTime, NotedTime
 from brokerd.datadir.node_state import read_clock, write_clock
 from brokerd.datadir.steps import Job
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.storage.files import Files
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ class DirectoryTime:
         self._clock = clock
         self._time = self._begin(None)
 
-    def open(self, logs: Iterable[PartitionLog]) -> None:
+    def open(self, logs: Iterable[Partition]) -> None:
         """Goes by what the directory remembers, or else by the newest batch in its `logs`."""
         noted = read_clock(self._files)
         if noted is None:

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from brokerd.partition.flush_task import FlushTask
-from brokerd.partition.log_ends import Moved
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.sharing.room import Caller, Room, Ticket
 
 logger = logging.getLogger(__name__)
@@ -25,34 +24,25 @@ _RETRY_S = 0.1
 
 
 class Flusher:
-    """Lives in one event loop. `on_advance` is called with the ends that a flush has moved, `on_failure` when a log has stopped."""
+    """Lives in one event loop."""
 
-    def __init__(
-        self,
-        *,
-        threads: int,
-        on_advance: Callable[[PartitionLog, Moved], None],
-        on_failure: Callable[[PartitionLog], None],
-        on_flush: Callable[[int], None] | None = None,
-    ) -> None:
-        """`on_flush` receives the duration of each flush, in nanoseconds."""
+    def __init__(self, *, threads: int, on_flush: Callable[[Partition, int], None]) -> None:
+        """`on_flush` receives each log that was flushed, and how long that took, in nanoseconds."""
         self._on_flush = on_flush
-        self._on_advance = on_advance
-        self._on_failure = on_failure
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="brokerd-flush")
-        self._room: Room[PartitionLog] = Room(threads)
+        self._room: Room[Partition] = Room(threads)
         # By dirty log, those who have appended since its last flush began. They stand in line but while the log is being flushed.
-        self._tickets: dict[PartitionLog, dict[Caller, Ticket[PartitionLog]]] = {}
-        self._under_way: dict[PartitionLog, Ticket[PartitionLog]] = {}  # with the one whose turn it was
-        self._told: dict[PartitionLog, list[asyncio.Future[None]]] = {}
-        self._retrying: set[PartitionLog] = set()  # logs that could not be opened; retried soon
+        self._tickets: dict[Partition, dict[Caller, Ticket[Partition]]] = {}
+        self._under_way: dict[Partition, Ticket[Partition]] = {}  # with the one whose turn it was
+        self._told: dict[Partition, list[asyncio.Future[None]]] = {}
+        self._retrying: set[Partition] = set()  # logs that could not be opened; retried soon
         self._is_closed = False
         self._is_scheduled = False
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def mark_dirty(self, log: PartitionLog, caller: Caller) -> None:
+    def mark_dirty(self, log: Partition, caller: Caller) -> None:
         """Call it after each append of `caller`."""
         tickets = self._tickets.get(log)
         if tickets is None:
@@ -69,7 +59,7 @@ class Flusher:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._start_flushes)
 
-    async def flush(self, log: PartitionLog, caller: Caller) -> None:
+    async def flush(self, log: Partition, caller: Caller) -> None:
         """Returns after the next flush of this log, in the caller's turn, whatever its result."""
         told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._told.setdefault(log, []).append(told)
@@ -92,7 +82,7 @@ class Flusher:
         if not self._tickets and not self._under_way and not self._retrying:
             self._idle.set()
 
-    def _start_flush(self, ticket: Ticket[PartitionLog]) -> None:
+    def _start_flush(self, ticket: Ticket[Partition]) -> None:
         """Begins the flush of a log whose turn it is, for all who have appended to it."""
         log = ticket.waiter
         others = self._tickets.pop(log)
@@ -108,7 +98,7 @@ class Flusher:
         future = asyncio.get_running_loop().run_in_executor(self._pool, task.run)
         future.add_done_callback(lambda done: self._finish(log, task, done))
 
-    def _finish(self, log: PartitionLog, task: FlushTask, done: asyncio.Future[None]) -> None:
+    def _finish(self, log: Partition, task: FlushTask, done: asyncio.Future[None]) -> None:
         """Completes one flush; whatever its result, the others continue."""
         caller = self._under_way.pop(log).caller
         self._room.shares.add(caller.owner, -1)
@@ -117,40 +107,36 @@ class Flusher:
         except Exception:
             logger.exception("%s: a flush ended, but its waiters could not be notified", log.name)
         self._tell(log)
-        flushes = log.core.flushes
-        is_dirty = flushes.appended_bytes > flushes.flushed_bytes
         for ticket in self._tickets.get(log, {}).values():
             self._room.join(ticket)
-        if task.untried_error is not None and is_dirty:
+        if task.untried_error is not None and log.is_dirty:
             logger.warning("%s: a flush could not start (%s) and is retried", log.name, task.untried_error.strerror)
             self._retrying.add(log)
             asyncio.get_running_loop().call_later(_RETRY_S, self._retry, log, caller)
-        elif is_dirty and log not in self._tickets:
+        elif log.is_dirty and log not in self._tickets:
             self.mark_dirty(log, caller)
         self._start_flushes()
 
-    def _retry(self, log: PartitionLog, caller: Caller) -> None:
+    def _retry(self, log: Partition, caller: Caller) -> None:
         self._retrying.discard(log)
         if not self._is_closed:
             self.mark_dirty(log, caller)
 
-    def _tell(self, log: PartitionLog) -> None:
+    def _tell(self, log: Partition) -> None:
         for told in self._told.pop(log, []):
             if not told.done():
                 told.set_result(None)
 
-    def _settle(self, log: PartitionLog, task: FlushTask, error: BaseException | None) -> None:
+    def _settle(self, log: Partition, task: FlushTask, error: BaseException | None) -> None:
         if error is not None:
             # The effect of a flush that did not finish is unknown, whatever stopped it.
             if not isinstance(error, OSError):
                 logger.error("%s: internal error in a flush", log.name, exc_info=error)
                 error = OSError(errno.EIO, f"internal error: {type(error).__name__}")
-            log.fail_flush(task, error)
             self._tickets.pop(log, None)
-            self._on_failure(log)
+            if not log.health.is_deleted:  # the files of a deleted one were removed meanwhile
+                logger.error("flush of %s failed: it takes no more appends until the next start", log.name)
+            log.fail_flush(task, error)
             return
-        moved = log.complete_flush(task)
-        if self._on_flush is not None:
-            self._on_flush(task.duration_ns)
-        if moved:
-            self._on_advance(log, moved)
+        log.complete_flush(task)
+        self._on_flush(log, task.duration_ns)

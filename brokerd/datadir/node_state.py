@@ -11,7 +11,7 @@ from brokerd.datadir.log_time import NotedTime
 from brokerd.datadir.steps import Steps
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import PRODUCER_NUMBERS, TopicIdPartition
-from brokerd.partition.entries import CleanLog, CleanSegment
+from brokerd.partition.log_state import CleanLog, CleanSegment
 from brokerd.storage.checksummed_file import DocumentError, read_json, write_json
 from brokerd.storage.files import Files, is_no_space
 from brokerd.storage.names import CLEAN_SHUTDOWN, CLOCK, LEADER_EPOCH, META, PRODUCER_IDS, is_foreign, parse_partition_directory

@@ -1,4 +1,6 @@
-"""Recovers the partitions of a data directory, by its settings and what its files say. One partition is partition/recovery.py's."""
+"""Opens the partitions of a data directory: recovers each by its settings and what the directory's files say (one partition is
+partition/recovery.py's), and creates new ones.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,13 @@ from brokerd.config.topic import TopicConfig, topic_config
 from brokerd.datadir.checkpoint import Entries
 from brokerd.datadir.node_state import CleanLogs
 from brokerd.datadir.topic_store import Topic, TopicStore
-from brokerd.errors import LogDamagedError
-from brokerd.ids import TopicIdPartition, TopicPartition
-from brokerd.partition.entries import NEW_PARTITION, CheckpointEntry, CleanLog
+from brokerd.errors import LogDamagedError, StorageError
+from brokerd.ids import TopicIdPartition, TopicPartition, new_leader_epoch_id
+from brokerd.partition.log_state import NEW_PARTITION, CheckpointEntry, CleanLog
 from brokerd.partition.log_walk import RecoveryInput
+from brokerd.partition.partition import LogResources, Partition
 from brokerd.partition.recovery import PartitionRecovery, Recovered
-from brokerd.storage.files import Files
-from brokerd.storage.open_files import OpenFiles
+from brokerd.storage.names import LOG_SUFFIX, offset_file
 
 logger = logging.getLogger(__name__)
 
@@ -37,28 +39,30 @@ class RecoveryReport(NamedTuple):
 class Opened(NamedTuple):
     """A partition that was recovered."""
 
-    topic: Topic
-    config: TopicConfig
-    tp: TopicIdPartition
-    entry: CheckpointEntry  # what was known of it
-    found: Recovered
-    is_read_only: bool  # its files could be read, and not repaired
+    partition: Partition
+    cut_bytes: int  # of a torn tail
+    kept_entry: CheckpointEntry | None  # its entry in the checkpoint, if that must stay: it was not recovered as a whole
 
 
 class PartitionOpening:
     """See the module."""
 
-    def __init__(self, config: BrokerConfig, files: Files, open_files: OpenFiles, free_producer_number: Callable[[], int]) -> None:
+    def __init__(self, config: BrokerConfig, resources: LogResources, free_producer_number: Callable[[], int]) -> None:
         """`free_producer_number`: the lowest producer id that nobody has been given."""
         self._config = config
-        self._files = files
-        self._open_files = open_files
+        self._resources = resources
         self._free_producer_number = free_producer_number
+        self.leader_epoch = 0  # of this start, once it is known
+        self.leader_epoch_id = new_leader_epoch_id()
+        self.read_only_reason = ""  # why nothing may be written to the directory
 
-    def all(
-        self, topics: TopicStore, entries: Entries, clean: CleanLogs, *, ended_epoch: int, read_only_reason: str
-    ) -> Iterator[Opened]:
-        """Each partition of all topics, one after the other."""
+    def check_writable(self) -> None:
+        """Raises StorageError if nothing may be written."""
+        if self.read_only_reason:
+            raise StorageError(f"the data directory is read-only: {self.read_only_reason}")
+
+    def all(self, topics: TopicStore, entries: Entries, clean: CleanLogs) -> Iterator[Opened]:
+        """Opens each partition of all topics, one after the other."""
         for topic in topics.all():
             config = topic_config(topic.configs, self._config.topic_defaults())
             for partition in range(topic.partition_count):
@@ -66,18 +70,35 @@ class PartitionOpening:
                 entry = entries.get(tp, NEW_PARTITION)
                 if tp in clean:
                     entry = entry.known_durable(clean[tp].log_end_offset)
-                reason, is_read_only = read_only_reason, False
+                reason, is_read_only = self.read_only_reason, False
                 try:
-                    found = self._recover(topic, config, tp, entry, clean.get(tp), ended_epoch, reason)
+                    found = self._recover(topic, config, tp, entry, clean.get(tp), reason)
                 except OSError as error:
-                    reason, is_read_only = f"its recovery could not write ({error.strerror}); see to the disk and restart", True
-                    logger.error("%s-%d is read-only: %s", topic.name, partition, reason)
-                    found = self._recover(topic, config, tp, entry, clean.get(tp), ended_epoch, read_only_reason or reason)
-                yield Opened(topic, config, tp, entry, found, is_read_only)
+                    why, is_read_only = f"its recovery could not write ({error.strerror}); see to the disk and restart", True
+                    logger.error("%s-%d is read-only: %s", topic.name, partition, why)
+                    found = self._recover(topic, config, tp, entry, clean.get(tp), reason or why)
+                opened = self.open(topic, config, tp, found)
+                yield Opened(opened, found.cut_bytes, entry if is_read_only or opened.damage else None)
 
-    def new(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition, *, ended_epoch: int) -> Recovered:
-        """A partition with an empty directory. In any thread. Raises OSError."""
-        return self._recover(topic, config, tp, NEW_PARTITION, None, ended_epoch, "")
+    def make(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition) -> Recovered:
+        """The state of a new partition, from an empty directory; `open` it next. In any thread. Raises OSError."""
+        return self._recover(topic, config, tp, NEW_PARTITION, None, "")
+
+    def unmake(self, tp: TopicIdPartition) -> None:
+        """Releases what `make` created, fully or in part, and was not opened. In any thread."""
+        self._resources.open_files.drop(f"{tp.directory_name}/{offset_file(0, LOG_SUFFIX)}")
+
+    def open(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition, found: Recovered) -> Partition:
+        """The partition, for appends unless something is wrong."""
+        return Partition(
+            tp,
+            topic.name,
+            config,
+            self._resources,
+            found.state,
+            leader_epoch=self.leader_epoch,
+            leader_epoch_id=self.leader_epoch_id,
+        )
 
     def _recover(
         self,
@@ -86,7 +107,6 @@ class PartitionOpening:
         tp: TopicIdPartition,
         entry: CheckpointEntry,
         clean: CleanLog | None,
-        ended_epoch: int,
         read_only_reason: str,
     ) -> Recovered:
         given = RecoveryInput(
@@ -94,10 +114,10 @@ class PartitionOpening:
             name=str(TopicPartition(topic.name, tp.partition)),
             index_interval_bytes=config.index_interval_bytes,
             max_producer_ids=self._config.max_producer_ids,
-            max_epoch=ended_epoch,
+            max_epoch=self.leader_epoch - 1,
             free_producer_number=self._free_producer_number(),
             checkpoint=entry,
             clean=clean,
             read_only_reason=read_only_reason,
         )
-        return PartitionRecovery(self._files, self._open_files, given).run()
+        return PartitionRecovery(self._resources.files, self._resources.open_files, given).run()

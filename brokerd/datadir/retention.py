@@ -1,21 +1,22 @@
 """Retention over all logs of a data directory: roll expired segments, move log starts, make them durable, then remove.
 
 The order is the rule here: a segment goes only once the checkpoint on the disk says that the log begins behind it. What one
-log may give up is the partition's decision (retention_rules.py). One log's trouble never stands in the way of the others.
+log may give up is the partition's decision (PartitionCore.retained_from). One log's trouble never stands in the way of the others.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from brokerd.datadir.checkpoint import CheckpointFile
+from brokerd.datadir.checkpoint import Checkpoint
+from brokerd.datadir.directory_time import DirectoryTime
+from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.steps import Job, Steps
 from brokerd.errors import Fate, StorageError, WireError
-from brokerd.partition.entries import NEW_PARTITION
-from brokerd.partition.partition_log import PartitionLog
-from brokerd.partition.retention_rules import deletion_target, retained_from
+from brokerd.partition.log_state import NEW_PARTITION
+from brokerd.partition.partition import Partition
 from brokerd.partition.snapshots import remove_snapshot
 from brokerd.storage.checksummed_file import NotSyncedError
 from brokerd.storage.files import Files
@@ -28,68 +29,94 @@ logger = logging.getLogger(__name__)
 class _Removal(NamedTuple):
     """The part of one log that is no longer needed."""
 
-    log: PartitionLog
+    log: Partition
     segments: Sequence[Segment]
     snapshot_offsets: Sequence[int]
 
 
-def roll_expired(logs: Iterable[PartitionLog], *, now_ms: int) -> list[PartitionLog]:
-    """Rolls last segments that are past retention; returns their logs, which must be flushed before `retire`.
+class Retention:
+    """Retention of one data directory, at log time."""
 
-    A log that cannot be rolled is skipped: the next pass tries again.
-    """
-    rolled = []
-    for log in logs:
-        if not log.core.is_stopped:
+    def __init__(
+        self, files: Files, spares: SpareFiles, partitions: PartitionTable, checkpoint: Checkpoint, time: DirectoryTime
+    ) -> None:
+        self.is_off = False  # nothing may be written to the directory
+        self._files = files
+        self._spares = spares
+        self._partitions = partitions
+        self._checkpoint = checkpoint
+        self._time = time
+
+    def roll_expired(self) -> list[Partition]:
+        """The first half: rolls last segments that are past retention; returns their logs, which must be flushed before `retire`.
+
+        A log that cannot be rolled is skipped: the next pass tries again.
+        """
+        rolled: list[Partition] = []
+        now_ms = self._time.now_ms()
+        for log in self._partitions if not self.is_off else ():
             try:
                 if log.roll_if_expired(now_ms):
                     rolled.append(log)
             except OSError as error:
                 logger.warning("%s: retention could not roll the last segment (%s)", log.name, error.strerror)
-    return rolled
+        return rolled
+
+    def retire(self) -> Steps[int]:
+        """The second half: moves log starts and removes the segments below; returns how many. Raises OSError, but only after
+        everything possible is done; log starts that are not durable are moved back.
+        """
+        if self.is_off:
+            return 0
+        now_ms = self._time.now_ms()
+        yield self._time.note()
+        return (yield from self._retire(list(self._partitions), now_ms))
+
+    def delete_records(self, asked: Sequence[tuple[Partition, int]]) -> Steps[list[WireError | None]]:
+        """Moves log starts up to the requested offsets; see the function of that name."""
+        return delete_records(asked, self._log_starts_job)
+
+    def give_up_below(self, log: Partition, offset: int) -> Steps[WireError | None]:
+        """Moves the log start of one log, durably, and removes the segments below it. Returns why the log start could not move.
+        Raises OSError if files could not be removed: the next round of retention tries again."""
+        (error,) = yield from self.delete_records([(log, offset)])
+        if error is None:
+            yield from self._retire([log], self._time.now_ms())
+        return error
+
+    def _log_starts_job(self) -> Job:
+        return self._checkpoint.job(makes_room=True)
+
+    def _retire(self, logs: Sequence[Partition], now_ms: int) -> Steps[int]:
+        failed: OSError | None = None
+        try:
+            yield from _move_log_starts(logs, self._log_starts_job, now_ms)
+        except OSError as error:
+            failed = error  # segments below durable log starts are still removed: on a full disk that frees space
+        written = self._checkpoint.written
+        removals = []
+        for log in logs:
+            entry = written.get(log.tp, NEW_PARTITION)
+            removal = _Removal(log, *log.take_removable(entry.log_start_offset))
+            if removal.segments or removal.snapshot_offsets:
+                removals.append(removal)
+        if removals:
+            yield lambda: _remove_all(self._files, removals)
+        if not self._spares.is_whole:
+            yield self._spares.restore
+        if failed is not None:
+            raise failed
+        return sum(len(removal.segments) for removal in removals)
 
 
-def retire(
-    logs: Sequence[PartitionLog],
-    files: Files,
-    spares: SpareFiles,
-    checkpoint: CheckpointFile,
-    checkpoint_job: Callable[[], Job],
-    *,
-    now_ms: int,
-) -> Steps[int]:
-    """Moves log starts and removes the segments below; returns how many. Raises OSError, but only after everything possible is
-    done; log starts that are not durable are moved back.
-    """
-    failed: OSError | None = None
-    try:
-        yield from _move_log_starts(logs, checkpoint_job, now_ms)
-    except OSError as error:
-        failed = error  # segments below durable log starts are still removed: on a full disk that frees space
-    written = checkpoint.written
-    removals = []
-    for log in logs:
-        entry = written.get(log.tp, NEW_PARTITION)
-        removal = _Removal(log, log.take_removable(entry.log_start_offset), log.core.take_old_snapshots())
-        if removal.segments or removal.snapshot_offsets:
-            removals.append(removal)
-    if removals:
-        yield lambda: _remove_all(files, removals)
-    if not spares.is_whole:
-        yield spares.restore
-    if failed is not None:
-        raise failed
-    return sum(len(removal.segments) for removal in removals)
-
-
-def _move_log_starts(logs: Sequence[PartitionLog], checkpoint_job: Callable[[], Job], now_ms: int) -> Steps[None]:
+def _move_log_starts(logs: Sequence[Partition], checkpoint_job: Callable[[], Job], now_ms: int) -> Steps[None]:
     """Moves log starts durably, or not at all. Raises OSError."""
-    before: dict[PartitionLog, int] = {}
+    before: dict[Partition, int] = {}
     try:
         for log in logs:
-            start = log.log_start_offset if log.core.is_stopped else retained_from(log.core, now_ms)
-            if start != log.log_start_offset:
-                before[log] = log.log_start_offset
+            start = log.retained_from(now_ms)
+            if start != log.ends.log_start_offset:
+                before[log] = log.ends.log_start_offset
                 log.set_log_start(start)
         if before:
             yield checkpoint_job()
@@ -99,23 +126,23 @@ def _move_log_starts(logs: Sequence[PartitionLog], checkpoint_job: Callable[[], 
         raise
 
 
-def delete_records(asked: Sequence[tuple[PartitionLog, int]], checkpoint_job: Callable[[], Job]) -> Steps[list[WireError | None]]:
+def delete_records(asked: Sequence[tuple[Partition, int]], checkpoint_job: Callable[[], Job]) -> Steps[list[WireError | None]]:
     """Moves log starts up to the requested offsets (-1: the high watermark), made durable with one write for all. Returns each
     partition's error: OffsetOutOfRangeError, LogDamagedError or StorageError; its log start is then unchanged, but with an
     unknown fate the new one may appear after a restart.
     """
     results: list[WireError | None] = []
-    before: dict[PartitionLog, int] = {}
+    before: dict[Partition, int] = {}
     try:
         for log, offset in asked:
             try:
-                target = deletion_target(log.core, offset)
+                target = log.deletion_target(offset)
             except WireError as error:
                 results.append(error)
                 continue
             results.append(None)
-            if target > log.log_start_offset:
-                before.setdefault(log, log.log_start_offset)
+            if target > log.ends.log_start_offset:
+                before.setdefault(log, log.ends.log_start_offset)
                 log.set_log_start(target)
         if before:
             yield checkpoint_job()

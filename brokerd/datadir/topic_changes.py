@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from brokerd.config.broker import BrokerConfig, checked_topic_config
 from brokerd.config.settings import settings_of, unknown_setting
 from brokerd.config.topic import TopicConfig, normalized, topic_config
+from brokerd.datadir.checkpoint import Checkpoint
 from brokerd.datadir.partition_directories import create_directories, discard_directories, remove_directories
+from brokerd.datadir.partition_opening import PartitionOpening
+from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.steps import Steps
 from brokerd.datadir.topic_store import Topic, TopicStore
 from brokerd.errors import (
@@ -36,26 +38,26 @@ from brokerd.storage.spare_files import SpareFiles
 logger = logging.getLogger(__name__)
 
 
-class LogsOfTopics(NamedTuple):
-    """The operations on logs that topic changes need; implemented by the log manager."""
-
-    check_writable: Callable[[], None]  # raises StorageError if nothing may be written
-    make: Callable[[Topic, TopicConfig, TopicIdPartition], Recovered]  # from an empty directory; in any thread; raises OSError
-    unmake: Callable[[TopicIdPartition], None]  # releases what `make` created, fully or in part, and was not added; in any thread
-    add: Callable[[Topic, TopicConfig, Mapping[TopicIdPartition, Recovered]], None]  # registers them as logs of this node
-    configure: Callable[[Topic, TopicConfig], None]  # applies new settings to a topic's logs
-    forget: Callable[[Topic], None]  # unregisters a topic's logs
-
-
 class TopicChanges:
     """Creates, grows, alters and deletes topics; see the module docstring."""
 
-    def __init__(self, config: BrokerConfig, files: Files, spares: SpareFiles, topics: TopicStore, logs: LogsOfTopics) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        files: Files,
+        spares: SpareFiles,
+        topics: TopicStore,
+        partitions: PartitionTable,
+        opening: PartitionOpening,
+        checkpoint: Checkpoint,
+    ) -> None:
         self._config = config
         self._files = files
         self._spares = spares
         self._topics = topics
-        self._logs = logs
+        self._partitions = partitions
+        self._opening = opening
+        self._checkpoint = checkpoint
 
     def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Steps[Topic]:
         """Creates a topic, durably on completion; 0 partitions = num.partitions. Raises the errors of `check_create`,
@@ -66,7 +68,7 @@ class TopicChanges:
 
     def create_own(self, topic: Topic) -> Steps[None]:
         """Creates one of the broker's own topics, durably on completion. Raises StorageError."""
-        self._logs.check_writable()
+        self._opening.check_writable()
         yield from self._add_partitions(topic, range(topic.partition_count))
 
     def check_create(self, name: str, partitions: int, configs: Mapping[str, str], before: Sequence[Topic] = ()) -> Topic:
@@ -85,7 +87,7 @@ class TopicChanges:
         if len(self._topics) + len(before) >= self._config.max_topics:
             raise PolicyViolationError(f"there is no room for another topic: max.topics is {self._config.max_topics}")
         config = checked_topic_config(self._config, configs)
-        self._logs.check_writable()
+        self._opening.check_writable()
         return Topic(name, new_topic_id(), count, normalized(config, configs))
 
     def grow(self, name: str, total: int) -> Steps[Topic]:
@@ -105,14 +107,14 @@ class TopicChanges:
                 f"{topic.partition_count} to at most {self._config.max_partitions_per_topic} (max.partitions.per.topic)"
             )
         self._check_count(name, total, total - topic.partition_count)
-        self._logs.check_writable()
+        self._opening.check_writable()
         return topic._replace(partition_count=total)
 
     def alter(self, name: str, set_configs: Mapping[str, str], unset: Iterable[str]) -> Steps[Topic]:
         """Changes settings, durably on completion. Raises the errors of `check_alter`, StorageError."""
         changed = self.check_alter(name, set_configs, unset)
         yield from self._topics.put(changed)
-        self._logs.configure(changed, self._topic_config(changed.configs))
+        self._partitions.configure(changed, self._topic_config(changed.configs))
         return changed
 
     def check_alter(self, name: str, set_configs: Mapping[str, str], unset: Iterable[str]) -> Topic:
@@ -126,7 +128,7 @@ class TopicChanges:
             raise InvalidConfigError(unknown_setting(setting, known, where="(topic setting)").message)
         configs = {key: value for key, value in topic.configs.items() if key not in removed} | dict(set_configs)
         config = checked_topic_config(self._config, configs)
-        self._logs.check_writable()
+        self._opening.check_writable()
         return topic._replace(configs=normalized(config, configs))
 
     def delete(self, wanted: str | bytes, on_deleted: Callable[[Topic], None] | None = None) -> Steps[Topic]:
@@ -135,7 +137,7 @@ class TopicChanges:
         gone, and its files stay until the next start, which finds it either deleted or still complete.
         """
         topic = self._topics.by_name(wanted) if isinstance(wanted, str) else self._topics.by_id(wanted)
-        self._logs.check_writable()
+        self._opening.check_writable()
         failed: StorageError | None = None
         try:
             yield from self._topics.remove(topic)
@@ -143,12 +145,13 @@ class TopicChanges:
             if error.fate is not Fate.UNKNOWN:
                 raise
             failed = error
-        self._logs.forget(topic)
+        tps = [TopicIdPartition(topic.id, partition) for partition in range(topic.partition_count)]
+        self._partitions.delete(topic)
+        self._checkpoint.forget(tps)
         if on_deleted is not None:
             on_deleted(topic)
         if failed is not None:
             raise failed
-        tps = [TopicIdPartition(topic.id, partition) for partition in range(topic.partition_count)]
         try:
             yield lambda: remove_directories(self._files, tps)
         except OSError as error:
@@ -167,12 +170,12 @@ class TopicChanges:
 
         def make() -> None:
             create_directories(self._files, tps)
-            made.update({tp: self._logs.make(topic, config, tp) for tp in tps})
+            made.update({tp: self._opening.make(topic, config, tp) for tp in tps})
 
         def unmake() -> None:
             # The same names may be created again: a cached descriptor would then refer to the files that are being removed.
             for tp in tps:
-                self._logs.unmake(tp)
+                self._opening.unmake(tp)
             discard_directories(self._files, tps)
 
         try:
@@ -183,7 +186,8 @@ class TopicChanges:
             if isinstance(error, StorageError):
                 raise
             raise StorageError(f"topic '{topic.name}' could not be created ({error.strerror})") from error
-        self._logs.add(topic, config, made)
+        for tp, recovered in made.items():
+            self._partitions.add(self._opening.open(topic, config, tp, recovered))
 
     def _topic_config(self, configs: Mapping[str, str]) -> TopicConfig:
         return topic_config(configs, self._config.topic_defaults())

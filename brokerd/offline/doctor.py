@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from brokerd.datadir.checkpoint import CheckpointFile, Entries, read_checkpoint
+from brokerd.datadir.checkpoint import Entries, read_checkpoint, write_checkpoint
 from brokerd.datadir.node_state import ProducerIds, read_epoch, read_meta, take_clean_mark
 from brokerd.datadir.partition_directories import cut_log
 from brokerd.datadir.topic_store import TopicStore
@@ -29,7 +29,7 @@ from brokerd.offline.lost_markers import (
 from brokerd.offline.own_records import if_unusable
 from brokerd.offline.partition_check import Finding, PartitionCheck, Severity
 from brokerd.offline.transaction_records import is_transaction_log
-from brokerd.partition.entries import NEW_PARTITION, CheckpointEntry
+from brokerd.partition.log_state import NEW_PARTITION, CheckpointEntry
 from brokerd.record.header import BatchHeader, crc_seed
 from brokerd.storage.damage import Hole, read_holes, write_holes
 from brokerd.storage.files import Files, RealFiles
@@ -292,8 +292,7 @@ def _write_holes(files: Files, check: PartitionCheck, holes: list[Hole]) -> None
 
 
 def _replace_checkpoint(files: Files, entries: dict[TopicIdPartition, CheckpointEntry]) -> None:
-    file = CheckpointFile(files)
-    file.write(entries, file.capture())
+    write_checkpoint(files, entries)
     _remove_clean_mark(files)
 
 

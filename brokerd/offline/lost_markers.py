@@ -12,7 +12,7 @@ from brokerd.errors import CorruptMessageError, DataDirectoryError
 from brokerd.ids import PRODUCER_NUMBERS, TopicIdPartition
 from brokerd.offline.partition_check import Finding, Severity
 from brokerd.offline.transaction_records import batches_of, is_transaction_log, read_records
-from brokerd.partition.entries import CheckpointEntry
+from brokerd.partition.log_state import CheckpointEntry
 from brokerd.partition.log_walk import RecoveryInput
 from brokerd.partition.markers import read_marker
 from brokerd.partition.recovery import PartitionRecovery

@@ -12,8 +12,8 @@ from brokerd.errors import BrokerdError, CorruptMessageError, UnsupportedVersion
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.own_records import is_own_log, problem_of
 from brokerd.partition.aborted_transactions import AbortedTransaction
-from brokerd.partition.entries import NEW_PARTITION, CheckpointEntry
 from brokerd.partition.leader_epochs import EpochEntry, LeaderEpochs, read_leader_epochs
+from brokerd.partition.log_state import NEW_PARTITION, CheckpointEntry
 from brokerd.partition.markers import Marker, read_marker
 from brokerd.partition.producer_state import ProducerStateEntry, ProducerStates
 from brokerd.partition.snapshots import Snapshot, read_snapshot, snapshot_offsets

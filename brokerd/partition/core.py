@@ -1,11 +1,9 @@
 """One partition as a pure machine: events in, decisions out. No file, no clock, no lock, no logging.
 
-    log_start_offset <= last_stable_offset <= high_watermark <= durable_end <= log_end_offset
-
-Decisions change nothing: `append_as_leader`, `append_as_follower`, `append_marker`, `truncate_to`; only `begin_flush` notes that
-a flush is under way. Events report what has been done, and return which ends have moved: `written`, `rolled`, `flushed`,
-`flush_failed`, `retired`, `truncated`, ... A write that failed is not reported at all. retention_rules.py decides what retention
-may remove; partition_log.py is the shell that carries decisions out.
+Decisions change nothing: `append_as_leader`, `append_as_follower`, `append_marker`, `retained_from`, `truncate_to`, ...; only
+`begin_flush` notes that a flush is under way. Events report what has been done, and return which ends have moved (log_ends.py):
+`written`, `rolled`, `flushed`, `flush_failed`, `retired`, `truncated`, ... A write that failed is not reported at all. partition.py
+is the shell that carries decisions out.
 """
 
 from __future__ import annotations
@@ -18,30 +16,31 @@ from brokerd.errors import (
     CorruptMessageError,
     Fate,
     FencedLeaderEpochError,
+    InvalidTimestampError,
     InvalidTxnStateError,
+    LogDamagedError,
     LogTruncationError,
     NotLeaderError,
     OffsetOutOfRangeError,
+    StorageError,
+    UnknownTopicIdError,
 )
 from brokerd.ids import LogPosition, is_member_producer_id
 from brokerd.partition.aborted_transactions import AbortedTransaction
-from brokerd.partition.entries import CheckpointEntry
-from brokerd.partition.flush_state import FlushOutcome, FlushPlan, FlushState
-from brokerd.partition.kept_snapshots import KeptSnapshots
+from brokerd.partition.flush_state import FlushOutcome, FlushPlan, FlushState, KeptSnapshots
 from brokerd.partition.leader_epochs import UNKNOWN_OFFSET, EpochEntry
-from brokerd.partition.log_ends import LOG_END_MOVED, NOTHING_MOVED, LogEnds, Moved
-from brokerd.partition.log_health import LogHealth
-from brokerd.partition.log_state import LogState
+from brokerd.partition.log_ends import NOTHING_MOVED, LogEnd, LogEnds, Moved, OpenTransactions
+from brokerd.partition.log_state import CheckpointEntry, LogState
 from brokerd.partition.markers import Marker
-from brokerd.partition.open_data import OpenData
-from brokerd.partition.open_transactions import OpenTransactions
 from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry, ProducerStates
 from brokerd.partition.snapshots import Snapshot, snapshot_of
-from brokerd.partition.timestamps import check_timestamps
 from brokerd.record.header import BatchHeader, add_sequence
-from brokerd.storage.damage import DamagedRange, damage_at
+from brokerd.storage.damage import DamagedRange, damage_at, damage_error, first_that_stops
 from brokerd.storage.segment import batch_timestamp
 from brokerd.storage.segment_bounds import SegmentBounds
+
+HIGH_WATERMARK = -1  # as an offset before which records are to be deleted
+TIMESTAMP_MAX_MS = (2**63 - 1) // 1_000  # records have microseconds in 64 bits
 
 
 class Append(NamedTuple):
@@ -72,6 +71,17 @@ class Truncation(NamedTuple):
     restore_from: int  # offset of the snapshot to restore producers from; batches from there on are replayed. -1: replay all
 
 
+class OpenData(NamedTuple):
+    """The records of one member in an open transaction, counted modulo 2^31 as sequences are. They lie from `first_offset` up to,
+    not including, `end_offset`, among those of other producers. `is_durable`: all in-sync replicas have them durably.
+    """
+
+    records: int
+    first_offset: int
+    end_offset: int
+    is_durable: bool
+
+
 class PartitionCore:
     """The state of one partition, and all decisions about it."""
 
@@ -87,33 +97,12 @@ class PartitionCore:
         self.producers = state.producers
         self.epochs = state.epochs
         self.segments: tuple[SegmentBounds, ...] = tuple(state.segments)  # oldest first; the last one is appended to
-        self.log_end_offset = state.log_end_offset
-        self.snapshots = KeptSnapshots(state.snapshot_offsets, state.unwritten_snapshot)
-        self.flushes = FlushState(state.log_end_offset, state.recovery_point, self.snapshots)
         self._seed = seed
         self._transactions = OpenTransactions(self.producers.open_transactions)
         high_watermark = state.log_end_offset if state.high_watermark is None else state.high_watermark
         self.ends = LogEnds(state.log_start_offset, state.log_end_offset, high_watermark, self._transactions)
-
-    @property
-    def log_start_offset(self) -> int:
-        """The first offset that readers may have."""
-        return self.ends.log_start_offset
-
-    @property
-    def last_stable_offset(self) -> int:
-        """Readers of committed records see all below this offset: no open transaction begins there."""
-        return self.ends.last_stable_offset
-
-    @property
-    def high_watermark(self) -> int:
-        """All below this offset is durable on every in-sync replica."""
-        return self.ends.high_watermark
-
-    @property
-    def durable_end(self) -> int:
-        """All below this offset is durable on this replica."""
-        return self.ends.durable_end
+        self.snapshots = KeptSnapshots(state.snapshot_offsets, state.unwritten_snapshot)
+        self.flushes = FlushState(self.ends, state.recovery_point, self.snapshots)
 
     @property
     def size_bytes(self) -> int:
@@ -123,7 +112,7 @@ class PartitionCore:
     @property
     def is_stopped(self) -> bool:
         """True if nothing may be appended to or removed from the log."""
-        return self.health.is_stopped(self.log_start_offset)
+        return self.health.is_stopped(self.ends.log_start_offset)
 
     # Appends
 
@@ -139,7 +128,7 @@ class PartitionCore:
         self._check_leads()
         if header.is_transactional != is_open_member or (not is_open_member and is_member_producer_id(header.producer_id)):
             raise self._no_member(header)
-        base_offset = self.log_end_offset
+        base_offset = self.ends.log_end_offset
         entry: ProducerStateEntry | None = None
         if header.producer_id >= 0:
             prepared = self.producers.prepare(header, base_offset, now_ms - clock_ahead_ms)
@@ -147,7 +136,7 @@ class PartitionCore:
                 return prepared
             entry = prepared
         # Only of a new batch: a repeated one was accepted, and gets the same response whatever the clock says now.
-        check_timestamps(self.name, header, self.config, now_ms)
+        _check_timestamps(self.name, header, self.config, now_ms)
         return self._append_stamped(header, now_ms, clock_ahead_ms, entry, None)
 
     def append_marker(self, header: BatchHeader, now_ms: int, marker: Marker, *, clock_ahead_ms: int = 0) -> Append:
@@ -160,10 +149,11 @@ class PartitionCore:
 
         Raises CorruptMessageError if it does not continue this log; StorageError and others if the log has stopped.
         """
-        self.health.check_writable(self.log_start_offset)
-        if header.base_offset != self.log_end_offset:
+        self.health.check_writable(self.ends.log_start_offset)
+        end = self.ends.log_end_offset
+        if header.base_offset != end:
             raise CorruptMessageError(
-                f"{self.name}: a batch at offset {header.base_offset} does not continue a log that ends at {self.log_end_offset}"
+                f"{self.name}: a batch at offset {header.base_offset} does not continue a log that ends at {end}"
             )
         if not self.epochs.latest <= header.leader_epoch <= self.leader_epoch:
             raise CorruptMessageError(
@@ -188,14 +178,14 @@ class PartitionCore:
 
     def rolled(self, segment: SegmentBounds) -> None:
         """Reports a new segment, which begins at the log end."""
-        assert segment.base_offset == self.log_end_offset, "a segment begins where the log ends"
+        assert segment.base_offset == self.ends.log_end_offset, "a segment begins where the log ends"
         self.flushes.seal(self.segments[-1], self.snapshot())
         self.segments = (*self.segments, segment)
 
     def written(self, append: Append) -> Moved:
         """Reports that the batch is written at the end of the last segment."""
         base_offset = append.base_offset
-        assert base_offset == self.log_end_offset, "a batch is written where the log ends"
+        assert base_offset == self.ends.log_end_offset, "a batch is written where the log ends"
         self.segments[-1].add(append.next_offset, append.size_bytes, append.max_timestamp, append.log_time)
         entry = append.producer
         if entry is not None:
@@ -207,16 +197,14 @@ class PartitionCore:
             self._transactions.end(append.marker.producer_ids, base_offset)
         if self.epochs.assign(append.leader_epoch, base_offset, append.leader_epoch_id):
             self.flushes.epochs_changed = True
-        self.flushes.appended_bytes += append.size_bytes
-        self.log_end_offset = append.next_offset
-        return LOG_END_MOVED
+        return self.ends.written(append.next_offset, append.size_bytes)
 
     def expire_producers(self, before_ms: int) -> int:
         """Forgets producers silent since before `before_ms`; returns how many."""
         return self.producers.expire(before_ms)
 
     def _check_leads(self) -> None:
-        self.health.check_writable(self.log_start_offset)
+        self.health.check_writable(self.ends.log_start_offset)
         if not self.is_leader:
             raise NotLeaderError(
                 f"{self.name} is led by another node", fate=Fate.NOT_APPENDED, current_leader_epoch=self.leader_epoch
@@ -238,7 +226,7 @@ class PartitionCore:
         entry: ProducerStateEntry | None,
         marker: Marker | None,
     ) -> Append:
-        base_offset, size, log_time = self.log_end_offset, header.size, now_ms - clock_ahead_ms
+        base_offset, size, log_time = self.ends.log_end_offset, header.size, now_ms - clock_ahead_ms
         return Append(
             base_offset,
             base_offset + header.last_offset_delta + 1,
@@ -275,7 +263,7 @@ class PartitionCore:
             return None
         end_offset = entry.batches[-1].last_offset + 1
         records = add_sequence(entry.last_sequence, 1)
-        return OpenData(records, entry.txn_first_offset, end_offset, end_offset <= self.high_watermark)
+        return OpenData(records, entry.txn_first_offset, end_offset, end_offset <= self.ends.high_watermark)
 
     @property
     def held_back(self) -> Mapping[str, int]:
@@ -291,10 +279,10 @@ class PartitionCore:
         """The aborted transactions that overlap a range which was read, up to the last stable offset. Raises OffsetOutOfRangeError
         if the log begins behind `from_offset` by now: they may be known no longer.
         """
-        if from_offset < self.log_start_offset:
+        if from_offset < self.ends.log_start_offset:
             raise OffsetOutOfRangeError(
-                f"{self.name}: offset {from_offset} was deleted, the log starts at offset {self.log_start_offset}",
-                log_start_offset=self.log_start_offset,
+                f"{self.name}: offset {from_offset} was deleted, the log starts at offset {self.ends.log_start_offset}",
+                log_start_offset=self.ends.log_start_offset,
             )
         return self.producers.aborted.overlapping(from_offset, until_offset)
 
@@ -304,7 +292,7 @@ class PartitionCore:
         """Begins a flush and returns its plan; None if nothing is dirty, one is under way or the log has stopped."""
         if self.flushes.under_way is not None or self.health.failure is not None or self.health.is_deleted:
             return None
-        return self.flushes.begin(self.log_end_offset, self.epochs.entries) if self.flushes.is_due else None
+        return self.flushes.begin(self.epochs.entries) if self.flushes.is_due else None
 
     def flushed(self, plan: FlushPlan, outcome: FlushOutcome) -> Moved:
         """Reports that a flush has ended without a failed sync."""
@@ -315,9 +303,9 @@ class PartitionCore:
         self.flushes.failed(plan)
         self.failed(error)
 
-    def damage_found(self, damaged: tuple[DamagedRange, ...]) -> None:
-        """Reports that a reader has met a batch that is not whole. `damaged`: all ranges known by now."""
-        self.health.damaged = damaged
+    def damage_found(self, damaged: DamagedRange) -> None:
+        """Reports that a reader, in any thread, has met a batch that is not whole."""
+        self.health.damaged = (*self.health.damaged, damaged)
 
     def deleted(self) -> None:
         """Reports that the topic is deleted: nothing is appended or flushed any more."""
@@ -350,7 +338,7 @@ class PartitionCore:
 
     def epoch_before(self, offset: int) -> EpochEntry | None:
         """The epoch of the record before `offset`; None if there is none, or it cannot be known."""
-        if offset > self.log_end_offset or damage_at(self.health.damaged, offset - 1):
+        if offset > self.ends.log_end_offset or damage_at(self.health.damaged, offset - 1):
             return None
         return self.epochs.entry_at(offset - 1)
 
@@ -358,20 +346,71 @@ class PartitionCore:
         """Raises LogTruncationError if the position is of another history than this log. What is not here is not judged: positions
         that retention has reached, and records that are damaged."""
         offset, epoch_id = position
-        if not epoch_id or offset <= self.log_start_offset or damage_at(self.health.damaged, offset - 1):
+        if not epoch_id or offset <= self.ends.log_start_offset or damage_at(self.health.damaged, offset - 1):
             return
-        parts_at = self.epochs.parts_at(offset, epoch_id, self.log_end_offset)
+        parts_at = self.epochs.parts_at(offset, epoch_id, self.ends.log_end_offset)
         if parts_at is None:
             return
         where = "where they part is unknown" if parts_at == UNKNOWN_OFFSET else f"they part at offset {parts_at}"
         raise LogTruncationError(
             f"{self.name}: offset {offset} is of another history than this log (restored from a copy, or without its tail): "
-            f"{where}, and the log ends at {self.log_end_offset}",
+            f"{where}, and the log ends at {self.ends.log_end_offset}",
             resume_offset=parts_at,
-            log_start_offset=self.log_start_offset,
+            log_start_offset=self.ends.log_start_offset,
         )
 
     # Removal
+
+    def deletion_target(self, before_offset: int) -> int:
+        """The log start that DeleteRecords requests. Raises OffsetOutOfRangeError; StorageError and LogDamagedError if the log has
+        stopped: its checkpoint entry no longer changes, so the new log start would not be durable.
+        """
+        ends = self.ends
+        self.health.check_writable(ends.log_start_offset)
+        target = ends.high_watermark if before_offset == HIGH_WATERMARK else before_offset
+        if not 0 <= target <= ends.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"{self.name}: cannot delete records before offset {before_offset}, the high watermark is {ends.high_watermark}"
+            )
+        return target
+
+    def retained_from(self, now_ms: int) -> int:
+        """The log start by retention.ms and retention.bytes: a segment's base offset, or the present log start."""
+        config, start, size = self.config, self.ends.log_start_offset, self.size_bytes
+        if self.is_stopped:
+            return start
+        # Undecided transactions and damage stay, and everything above them.
+        limit = self.ends.last_stable_offset
+        for segment, successor in zip(self.segments, self.segments[1:], strict=False):
+            is_old = segment.has_passed(config.retention_ms, now_ms)
+            is_excess = config.retention_bytes >= 0 and size - segment.size_bytes >= config.retention_bytes
+            if successor.base_offset > limit or not (is_old or is_excess):
+                break
+            size -= segment.size_bytes
+            start = max(start, successor.base_offset)
+        return start
+
+    def must_close_last(self, now_ms: int) -> bool:
+        """True if all records of the last segment are durable and older than retention.ms: rolling lets retention remove it."""
+        last = self.segments[-1]
+        is_idle = self.flushes.dirty_bytes == 0 and self.flushes.under_way is None
+        return is_idle and last.size_bytes > 0 and last.has_passed(self.config.retention_ms, now_ms)
+
+    def removable_count(self, durable_start: int) -> int:
+        """The number of oldest segments that may be removed: those below the log start. `durable_start`: the log start in the
+        checkpoint on the disk.
+        """
+        if self.is_stopped:
+            return 0
+        # A snapshot must hold the state of their producers, one that also survives any cut of the log that is still possible.
+        ends = self.ends
+        start = min(ends.log_start_offset, durable_start, self.snapshots.newest_below(ends.high_watermark))
+        count = 0
+        while count + 1 < len(self.segments) and self.segments[count + 1].base_offset <= start:
+            if self.segments[count] in self.flushes.sealed:
+                break
+            count += 1
+        return count
 
     def retired(self, count: int) -> None:
         """Reports that the `count` oldest segments are removed. Only now are their aborted transactions forgotten: a log start that
@@ -384,8 +423,8 @@ class PartitionCore:
 
         Raises ValueError below the high watermark: nothing acknowledged is given up.
         """
-        if offset < self.high_watermark:
-            raise ValueError(f"{self.name}: cannot be cut at offset {offset}, below the high watermark {self.high_watermark}")
+        if offset < self.ends.high_watermark:
+            raise ValueError(f"{self.name}: cannot be cut at offset {offset}, below the high watermark {self.ends.high_watermark}")
         assert not self.flushes.is_due, "all is flushed before a cut"
         assert self.flushes.under_way is None, "all is flushed before a cut"
         kept = max(sum(segment.base_offset < offset for segment in self.segments), 1)
@@ -394,20 +433,20 @@ class PartitionCore:
         gone = [known for known in self.snapshots.durable if known >= limit]
         return Truncation(offset, kept, gone, self.snapshots.newest_below(offset))
 
-    def truncated(self, truncation: Truncation, last: SegmentBounds, producers: ProducerStates) -> None:
+    def truncated(self, truncation: Truncation, last: SegmentBounds, producers: ProducerStates) -> Moved:
         """Reports that the log now ends with segment `last`. `producers`: the state that its remaining batches add up to."""
         end = last.next_offset
-        assert self.high_watermark <= end <= truncation.offset, "what was acknowledged stays"
+        assert self.ends.high_watermark <= end <= truncation.offset, "what was acknowledged stays"
         self.segments = (*self.segments[: truncation.kept - 1], last)
-        self.log_end_offset = end
         self.producers = producers
         self.epochs.truncate(end)
         self.snapshots.forget(truncation.snapshot_offsets)
         self.flushes.truncate(end)
-        self.snapshots.add(self.snapshot())  # snapshots beyond the cut are removed
         self._transactions.truncate(end, producers.open_transactions)
-        self._transactions.settle(self.high_watermark)
-        self.ends.durable_to(end)
+        self._transactions.settle(self.ends.high_watermark)
+        moved = self.ends.truncated(end)
+        self.snapshots.add(self.snapshot())  # snapshots beyond the cut are removed
+        return (LogEnd.LOG_END, *moved)
 
     def failed(self, error: OSError) -> None:
         """Reports a disk error after which the log is not as it should be: it stops until the next start."""
@@ -418,13 +457,67 @@ class PartitionCore:
 
     def snapshot(self) -> Snapshot:
         """Producer state and epochs at the log end."""
-        epochs = self.epochs.below(self.log_end_offset)
-        return snapshot_of(self._seed, self.log_end_offset, epochs, self.producers)
+        epochs = self.epochs.below(self.ends.log_end_offset)
+        return snapshot_of(self._seed, self.ends.log_end_offset, epochs, self.producers)
 
     def checkpoint_entry(self) -> CheckpointEntry:
         """This log's entry for the next checkpoint. May advance the recovery point."""
-        return CheckpointEntry(self.flushes.advance_recovery_point(self.durable_end), self.durable_end, self.log_start_offset)
+        return CheckpointEntry(self.flushes.advance_recovery_point(), self.ends.durable_end, self.ends.log_start_offset)
 
     def take_old_snapshots(self) -> list[int]:
         """Offsets of snapshots that are no longer needed; their files are for the caller to remove."""
-        return [] if self.is_stopped else self.snapshots.take_old(self.high_watermark)
+        return [] if self.is_stopped else self.snapshots.take_old(self.ends.high_watermark)
+
+
+class LogHealth:
+    """The reason why a log has stopped, if it has: deleted, a failed flush, damage, read-only. It holds until the next start,
+    except for damage, which may fall below the log start.
+    """
+
+    def __init__(self, name: str, damaged: Sequence[DamagedRange] = (), read_only_reason: str = "") -> None:
+        self._name = name
+        self.is_deleted = False
+        self.failure: OSError | None = None  # of a flush
+        self.damaged = tuple(damaged)
+        self.read_only_reason = read_only_reason
+
+    def first_damage(self, log_start_offset: int) -> DamagedRange | None:
+        """The range because of which the log has stopped."""
+        return first_that_stops(self.damaged, log_start_offset) if self.damaged else None
+
+    def is_stopped(self, log_start_offset: int) -> bool:
+        """True if nothing may be appended to or removed from the log."""
+        return bool(self.is_deleted or self.failure or self.read_only_reason or self.first_damage(log_start_offset) is not None)
+
+    def check_writable(self, log_start_offset: int) -> None:
+        """Raises UnknownTopicIdError, StorageError or LogDamagedError if the log has stopped, all with fate NOT_APPENDED."""
+        if self.is_deleted:
+            raise UnknownTopicIdError(f"{self._name} is deleted", fate=Fate.NOT_APPENDED)
+        if self.failure is not None:
+            raise StorageError(
+                f"{self._name} takes no appends: a flush failed ({self.failure.strerror}); restart when the disk is well",
+                fate=Fate.NOT_APPENDED,
+            )
+        stopping = self.first_damage(log_start_offset)
+        if stopping is not None:
+            raise damage_error(self._name, stopping, fate=Fate.NOT_APPENDED)
+        if self.read_only_reason:
+            raise LogDamagedError(f"{self._name} is read-only: {self.read_only_reason}", fate=Fate.NOT_APPENDED)
+
+
+def _check_timestamps(name: str, header: BatchHeader, config: TopicConfig, now_wall_ms: int) -> None:
+    """Raises InvalidTimestampError if a producer's timestamp is too far in the future, unless the topic uses LogAppendTime: one far
+    ahead would hide all later records from look-ups by time.
+    """
+    if config.message_timestamp_type == "LogAppendTime":
+        return
+    latest = max(header.base_timestamp, header.max_timestamp)
+    if latest > TIMESTAMP_MAX_MS:
+        text = f"{name}: {latest} is no record's time: ms since 1970 end at {TIMESTAMP_MAX_MS}"
+        raise InvalidTimestampError(text, fate=Fate.NOT_APPENDED)
+    if latest - now_wall_ms > config.message_timestamp_after_max_ms:
+        raise InvalidTimestampError(
+            f"{name}: a record's time, {latest} ms, lies {latest - now_wall_ms} ms ahead of the broker's clock, more than "
+            f"message.timestamp.after.max.ms ({config.message_timestamp_after_max_ms}): check its unit and the producer's clock",
+            fate=Fate.NOT_APPENDED,
+        )

@@ -1,14 +1,20 @@
-"""The ends of one partition's log: how far it may be read, and which of them an event has moved. Pure.
+"""The ends of one partition's log: how far it is written, durable and readable, what holds readers back, and which ends an event
+has moved. Pure.
 
-log_start_offset <= last_stable_offset <= high_watermark <= durable_end
+    log_start_offset <= last_stable_offset <= high_watermark <= durable_end <= log_end_offset
+
+A transaction is open from a member's first batch on. A marker ends it, and counts once it lies below the high watermark. A commit
+holds back each of its partitions besides, from its decision until all have their markers. A replica that starts with a high
+watermark below its log end does not know which transactions ended in between, and treats nothing of that range as stable before
+all of it is.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
-
-from brokerd.partition.open_transactions import OpenTransactions
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 _NOWHERE = -1
 
@@ -31,26 +37,61 @@ LOG_END_MOVED: Moved = (LogEnd.LOG_END,)
 
 
 class LogEnds:
-    """The ends of one log. Each event returns what it has moved."""
+    """The ends of one log, and the bytes below them. Each event returns what it has moved."""
 
-    def __init__(self, log_start_offset: int, durable_end: int, high_watermark: int, transactions: OpenTransactions) -> None:
+    def __init__(self, log_start_offset: int, log_end_offset: int, high_watermark: int, transactions: OpenTransactions) -> None:
         self.log_start_offset = log_start_offset
-        self.durable_end = durable_end
         self.high_watermark = high_watermark
+        self.durable_end = log_end_offset
+        self.log_end_offset = log_end_offset
+        self.appended_bytes = 0  # since the start
+        self.readable_bytes = 0  # those of them below the high watermark: a fetch that waits for bytes compares two readings
+        self._unreadable: deque[tuple[int, int]] = deque()  # (next offset of a batch, appended_bytes with it)
         self.transactions = transactions
-        if high_watermark < durable_end:
+        if high_watermark < log_end_offset:
             # It is not known which transactions ended in between: none of it is stable before all of it is.
-            transactions.doubt(high_watermark, until_offset=durable_end)
+            transactions.doubt(high_watermark, until_offset=log_end_offset)
         self._replicas: dict[int, int] | None = {}  # durable ends of the other in-sync replicas; None = another node leads
         self._leader_high_watermark = _NOWHERE  # on a follower: as the leader said last
         self.last_stable_offset = self._stable_end()
 
-    # Durability
+    def of(self, end: LogEnd) -> int:
+        """The offset where readers of that kind see the log end."""
+        if end is LogEnd.LAST_STABLE_OFFSET:
+            return self.last_stable_offset
+        return self.high_watermark if end is LogEnd.HIGH_WATERMARK else self.log_end_offset
+
+    # Appends, and what becomes of them
+
+    def written(self, next_offset: int, size_bytes: int) -> Moved:
+        """A batch was written at the log end."""
+        self.log_end_offset = next_offset
+        self.appended_bytes += size_bytes
+        self._unreadable.append((next_offset, self.appended_bytes))
+        return LOG_END_MOVED
+
+    def truncated(self, log_end_offset: int) -> Moved:
+        """The log, all of which was durable, was cut, and ends there."""
+        self.log_end_offset = log_end_offset
+        while self._unreadable and self._unreadable[-1][0] > log_end_offset:
+            self._unreadable.pop()
+        return self.durable_to(log_end_offset)
 
     def durable_to(self, offset: int) -> Moved:
         """All below `offset` is durable on this replica."""
         self.durable_end = offset
         return self._advance()
+
+    def bytes_below(self, offset: int) -> int:
+        """The value of `readable_bytes` when the high watermark reaches `offset`, which must not be below it."""
+        below = self.readable_bytes
+        for next_offset, appended_bytes in self._unreadable:
+            if next_offset > offset:
+                break
+            below = appended_bytes
+        return below
+
+    # Replicas
 
     def lead(self) -> None:
         """Makes this node the leader, without followers until `in_sync`."""
@@ -86,6 +127,9 @@ class LogEnds:
         if end <= self.high_watermark:
             return NOTHING_MOVED
         self.high_watermark = end
+        unreadable = self._unreadable
+        while unreadable and unreadable[0][0] <= end:
+            self.readable_bytes = unreadable.popleft()[1]
         self.transactions.settle(end)
         return (LogEnd.HIGH_WATERMARK, *self._move_stable())
 
@@ -126,3 +170,72 @@ class LogEnds:
         first = self.transactions.first_undecided
         end = self.high_watermark if first is None else min(self.high_watermark, first)
         return max(end, self.log_start_offset)
+
+
+class _Ended(NamedTuple):
+    """Transactions whose marker does not count yet; `first_offset` is the lowest of them."""
+
+    marker_offset: int
+    first_offset: int
+
+
+class OpenTransactions:
+    """The undecided transactions of one partition. A member is a producer id, and has one transaction."""
+
+    def __init__(self, first_offsets: Mapping[int, int]) -> None:
+        """`first_offsets`: first offset of each open transaction, by producer id, in ascending order."""
+        # In order of their first offsets: a transaction opens at the log end.
+        self._open = dict(first_offsets)
+        self._ended: list[_Ended] = []
+        self.held_back: dict[str, int] = {}  # first offsets, by commit
+        self._unknown: tuple[int, int] | None = None  # (from, until): offsets where it is not known which transactions ended
+
+    @property
+    def first_undecided(self) -> int | None:
+        """The lowest offset that belongs to a transaction without a marker that counts, or is held back; None if there is none."""
+        first = next(iter(self._open.values()), None)
+        for ended in self._ended:
+            if first is None or ended.first_offset < first:
+                first = ended.first_offset
+        for held in self.held_back.values():
+            if first is None or held < first:
+                first = held
+        if self._unknown is not None and (first is None or self._unknown[0] < first):
+            first = self._unknown[0]
+        return first
+
+    def begin(self, producer_id: int, first_offset: int) -> None:
+        """Notes a member's first batch; later ones change nothing."""
+        self._open.setdefault(producer_id, first_offset)
+
+    def end(self, producer_ids: Iterable[int], marker_offset: int) -> None:
+        """Notes a marker, which ends the transactions of these members."""
+        first_offsets = [self._open.pop(producer_id) for producer_id in producer_ids if producer_id in self._open]
+        if first_offsets:
+            self._ended.append(_Ended(marker_offset, min(first_offsets)))
+
+    def doubt(self, first_offset: int, *, until_offset: int) -> None:
+        """Takes all from `first_offset` on for undecided until the high watermark reaches `until_offset`."""
+        self._unknown = (first_offset, until_offset)
+
+    def hold_back(self, commit: str, first_offset: int) -> None:
+        """Takes `first_offset` for undecided until `commit` is released, whatever markers say."""
+        self.held_back[commit] = first_offset
+
+    def release(self, commit: str) -> None:
+        """The commit holds back nothing any more, if it did."""
+        self.held_back.pop(commit, None)
+
+    def settle(self, high_watermark: int) -> None:
+        """Counts the markers below the high watermark."""
+        if self._ended:
+            self._ended = [ended for ended in self._ended if ended.marker_offset >= high_watermark]
+        if self._unknown is not None and high_watermark >= self._unknown[1]:
+            self._unknown = None
+
+    def truncate(self, offset: int, first_offsets: Mapping[int, int]) -> None:
+        """Follows a cut of the log at `offset`. `first_offsets`: the transactions that are open in what is left, as in __init__."""
+        self._open = dict(first_offsets)
+        self._ended = [ended for ended in self._ended if ended.marker_offset < offset]
+        if self._unknown is not None:
+            self._unknown = (self._unknown[0], min(self._unknown[1], offset))

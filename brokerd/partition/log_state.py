@@ -1,45 +1,46 @@
-"""The parts that a partition's log is built from: its state after recovery, and the resources that all logs of a data directory
-share. No behaviour."""
+"""The state of one partition as recovery finds it, and its entries in the checkpoint and the clean-shutdown mark. Values only; the
+files are written in datadir/checkpoint.py and datadir/node_state.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple
 
-from brokerd.ids import TopicIdPartition
-from brokerd.partition.entries import CheckpointEntry
 from brokerd.partition.leader_epochs import LeaderEpochs
 from brokerd.partition.producer_state import ProducerStates
 from brokerd.partition.snapshots import Snapshot
 from brokerd.storage.damage import DamagedRange
-from brokerd.storage.files import Files
-from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.segment import Segment
-from brokerd.storage.spare_files import SpareFiles
 
 
-class Checkpointed(Protocol):
-    """A log as the checkpoint sees it."""
+class CheckpointEntry(NamedTuple):
+    """Offsets of one partition, none above durable_end. A restart checks payloads from `recovery_point` on."""
 
-    tp: TopicIdPartition
+    recovery_point: int
+    durable_end: int
+    log_start_offset: int
 
-    def checkpoint_entry(self) -> CheckpointEntry:
-        """This log's entry for the next checkpoint."""
+    def known_durable(self, *ends: int) -> CheckpointEntry:
+        """The entry, with durable_end raised to other offsets that are known to have been durable: a checkpoint may be behind."""
+        return self._replace(durable_end=max(self.durable_end, *ends))
 
 
-@dataclass(slots=True)
-class LogResources:
-    """The resources that all logs of a data directory share."""
+NEW_PARTITION = CheckpointEntry(0, 0, 0)
 
-    files: Files
-    spares: SpareFiles
-    open_files: OpenFiles
-    max_producer_ids: int
-    # Writes the checkpoint durably, with the log starts as they are now. Raises OSError.
-    write_checkpoint: Callable[[], None]
-    # Logs whose entry in the checkpoint has changed.
-    moved: set[Checkpointed] = field(default_factory=set)
+
+class CleanSegment(NamedTuple):
+    """A segment as a clean shutdown left it."""
+
+    base_offset: int
+    size_bytes: int
+
+
+class CleanLog(NamedTuple):
+    """A partition as a clean shutdown left it."""
+
+    log_end_offset: int
+    segments: tuple[CleanSegment, ...]
 
 
 @dataclass(slots=True)

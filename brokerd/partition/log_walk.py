@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from brokerd.ids import TopicIdPartition
-from brokerd.partition.entries import CheckpointEntry, CleanLog
 from brokerd.partition.leader_epochs import LeaderEpochs
+from brokerd.partition.log_state import CheckpointEntry, CleanLog
 from brokerd.partition.markers import read_marker
 from brokerd.partition.producer_state import ProducerStates
 from brokerd.partition.snapshots import Snapshot

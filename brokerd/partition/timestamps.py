@@ -1,40 +1,30 @@
-"""Timestamps in a log: checks those of producers, and finds the first record that is not older than a given time.
+"""Look-ups by time in one partition: the first record that is not older than a given time, and the newest one.
 
 The index narrows a look-up to a batch, and the batch's timestamp column to the record. This is the one place where the broker
 decodes part of a payload: that column, of one batch in each look-up. If no record of it has the time that its header promises, the
 look-up returns the beginning of the next batch that promises one, so that its cost does not depend on what clients wrote; a reader
-then begins a little early, never late. A timestamp far in the future would hide all later records from look-ups, so none is
-accepted.
+then begins a little early, never late.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from brokerd.config.topic import TopicConfig
-from brokerd.errors import CorruptMessageError, Fate, InvalidTimestampError, UnsupportedVersionError
+from brokerd.errors import CorruptMessageError, UnsupportedVersionError
+from brokerd.partition.core import TIMESTAMP_MAX_MS
+from brokerd.partition.look_up import LookUp
+from brokerd.partition.reader import PartitionReader
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import BatchHeader, StampFlags
 from brokerd.record.payload import decode_timestamps, payload_crc
 from brokerd.storage.damage import DamagedRange, damage_error, past_taken_out
 from brokerd.storage.files import File
-from brokerd.storage.index import SparseIndex
-from brokerd.storage.log_reader import LogReader
-from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.segment import Segment, batch_timestamp
 
 _US_PER_MS = 1_000
-TIMESTAMP_MAX_MS = (2**63 - 1) // _US_PER_MS  # records have microseconds in 64 bits
-
-IsWanted = Callable[[], bool]
-
-
-class LookUpAbandoned(Exception):  # noqa: N818 - not a failure: nobody waits for it
-    """The caller of a look-up is gone."""
 
 
 class OffsetAndTimestamp(NamedTuple):
@@ -53,105 +43,35 @@ class _Search:
         self.has_decoded = False  # a batch was decoded, in vain
 
 
-class Searched(Protocol):
-    """A partition's log as look-ups by time see it."""
-
-    name: str
-
-    @property
-    def config(self) -> TopicConfig:
-        """The topic's settings."""
-
-    @property
-    def log_start_offset(self) -> int:
-        """The first offset that readers may have."""
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """Segments, oldest first."""
-
-
-class LookUp(NamedTuple):
-    """The log that is looked through, its files, and whether the caller is there still."""
-
-    log: Searched
-    reader: LogReader
-    open_files: OpenFiles
-    is_wanted: IsWanted
-
-    def index_of(self, segment: Segment) -> SparseIndex:
-        """The index of a segment, read if need be."""
-        return segment.loaded_index(self.log.config.index_interval_bytes)
-
-    def headers(self, file: File, segment: Segment, offset: int, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Positions and headers of the batches from `position` on, past damage. A bad batch may be due to a wrong index entry: then
-        all headers come again from the segment's start. Raises OSError, LookUpAbandoned.
-        """
-        is_start = position == 0
-        while True:
-            scan = segment.scan(file, begin=(offset, position))
-            for header in scan:
-                if not self.is_wanted():
-                    raise LookUpAbandoned
-                yield scan.batch_position, header
-            if scan.error is not None:
-                raise scan.error
-            if scan.problem is None:
-                return
-            if not is_start:
-                is_start, offset, position = True, segment.base_offset, 0
-                continue
-            damaged = self.reader.register(file, segment, scan.position, scan.next_offset, scan.problem)
-            if damaged.resume_segment != segment.base_offset:
-                return
-            offset, position = damaged.until_offset, damaged.resume_position
-
-
-def check_timestamps(name: str, header: BatchHeader, config: TopicConfig, now_wall_ms: int) -> None:
-    """Raises InvalidTimestampError if a producer's timestamp is too far in the future, unless the topic uses LogAppendTime."""
-    if config.message_timestamp_type == "LogAppendTime":
-        return
-    latest = max(header.base_timestamp, header.max_timestamp)
-    if latest > TIMESTAMP_MAX_MS:
-        text = f"{name}: {latest} is no record's time: ms since 1970 end at {TIMESTAMP_MAX_MS}"
-        raise InvalidTimestampError(text, fate=Fate.NOT_APPENDED)
-    if latest - now_wall_ms > config.message_timestamp_after_max_ms:
-        raise InvalidTimestampError(
-            f"{name}: a record's time, {latest} ms, lies {latest - now_wall_ms} ms ahead of the broker's clock, more than "
-            f"message.timestamp.after.max.ms ({config.message_timestamp_after_max_ms}): check its unit and the producer's clock",
-            fate=Fate.NOT_APPENDED,
-        )
-
-
 def find_by_timestamp(look_up: LookUp, timestamp_ms: int, until_offset: int) -> OffsetAndTimestamp | None:
-    """See PartitionReader.offset_for_timestamp. Raises OSError, LogDamagedError, LookUpAbandoned."""
-    log = look_up.log
-    found = _find(look_up, _Search(timestamp_ms, until_offset), log.log_start_offset)
+    """See Partition.offset_for_timestamp. Raises OSError, LogDamagedError, LookUpAbandoned."""
+    log_start_offset = look_up.reader.core.ends.log_start_offset
+    found = _find(look_up, _Search(timestamp_ms, until_offset), log_start_offset)
     end = found.offset if found is not None else until_offset
     for damaged in look_up.reader.damaged:
         # The record may have been in the damaged range: neither a later one nor "none" would be true.
-        if damaged.stops(log.log_start_offset) and damaged.first_offset < end:
-            raise damage_error(log.name, damaged)
+        if damaged.stops(log_start_offset) and damaged.first_offset < end:
+            raise damage_error(look_up.reader.core.name, damaged)
     return found
 
 
 def find_max_timestamp(look_up: LookUp, until: int) -> OffsetAndTimestamp | None:
-    """See PartitionReader.max_timestamp_offset. Raises OSError, LogDamagedError, LookUpAbandoned."""
-    log, damage, first_offset = look_up.log, look_up.reader.damaged, look_up.log.log_start_offset
+    """See Partition.max_timestamp_offset. Raises OSError, LogDamagedError, LookUpAbandoned."""
+    damage, first_offset = look_up.reader.damaged, look_up.reader.core.ends.log_start_offset
     for damaged in damage:
         if damaged.stops(first_offset) and damaged.first_offset < until:
-            raise damage_error(log.name, damaged)  # the record may have been in that range
+            raise damage_error(look_up.reader.core.name, damaged)  # the record may have been in that range
     largest = _Largest(first_offset, until)
-    for segment in log.segments:
+    for segment in look_up.reader.segments:
         if segment.next_offset <= first_offset or segment.base_offset >= until:
             continue
         if any(entry.is_taken_out and segment.base_offset <= entry.first_offset < segment.next_offset for entry in damage):
-            with look_up.open_files.use(segment.path) as file:
+            with look_up.reader.open_files.use(segment.path) as file:
                 _find_largest_left(look_up, file, segment, largest)
         elif segment.base_offset >= first_offset and segment.next_offset <= until:
             largest.add(segment.max_timestamp)
         elif segment.max_timestamp > largest.timestamp:
-            with look_up.open_files.use(segment.path) as file:
+            with look_up.reader.open_files.use(segment.path) as file:
                 _find_largest(look_up, file, segment, largest)
     if first_offset >= until:
         return None
@@ -197,7 +117,7 @@ def _find_largest(look_up: LookUp, file: File, segment: Segment, largest: _Large
         if header.base_offset < largest.first_offset:
             gone = max(gone, batch_timestamp(header))
             if header.last_offset >= largest.first_offset:
-                _add_rest(look_up.log.name, file, at, header, largest)
+                _add_rest(look_up.reader.core.name, file, at, header, largest)
         elif last is not None and last[0] > header.base_offset and last[2] > gone:
             largest.add(last[2])  # its batch is this or a later one, below the last index entry
             for _, behind in look_up.headers(file, segment, last[0], last[1]):
@@ -217,12 +137,12 @@ def _find_largest_left(look_up: LookUp, file: File, segment: Segment, largest: _
         if header.last_offset < largest.first_offset or _is_taken_out(look_up.reader, header):
             continue
         if header.base_offset < largest.first_offset:
-            _add_rest(look_up.log.name, file, at, header, largest)
+            _add_rest(look_up.reader.core.name, file, at, header, largest)
         else:
             largest.add(batch_timestamp(header))
 
 
-def _is_taken_out(reader: LogReader, header: BatchHeader) -> bool:
+def _is_taken_out(reader: PartitionReader, header: BatchHeader) -> bool:
     return past_taken_out(reader.damaged, header.base_offset) >= header.next_offset
 
 
@@ -238,9 +158,9 @@ def _add_rest(name: str, file: File, position: int, header: BatchHeader, largest
 
 def _find(look_up: LookUp, search: _Search, first_offset: int) -> OffsetAndTimestamp | None:
     """The first record from `first_offset` on that is not older, among those that can be read."""
-    for segment in look_up.log.segments:
+    for segment in look_up.reader.segments:
         if segment.max_timestamp >= search.timestamp_ms and segment.next_offset > first_offset:
-            with look_up.open_files.use(segment.path) as file:
+            with look_up.reader.open_files.use(segment.path) as file:
                 found = _find_in_segment(look_up, file, segment, search, first_offset)
             if found is not None:
                 return found
@@ -256,7 +176,7 @@ def _find_in_segment(
             return None
         is_wanted = batch_timestamp(header) >= search.timestamp_ms and header.last_offset >= first_offset
         if is_wanted and not _is_taken_out(look_up.reader, header):
-            found = _find_in_batch(look_up.log.name, file, position, header, search, first_offset)
+            found = _find_in_batch(look_up.reader.core.name, file, position, header, search, first_offset)
             if found is not None:
                 return found
     return None

@@ -1,4 +1,4 @@
-"""Advances a purgatory through time: one timer of the event loop, set to the next deadline. No task, no polling.
+"""A purgatory that the event loop advances: one timer, set to the next deadline. No task, no polling.
 
 The only module of this package that knows asyncio. It makes no decisions.
 """
@@ -9,54 +9,58 @@ import asyncio
 
 from brokerd.clock import Clock
 from brokerd.purgatory.purgatory import DelayedOperation, Purgatory
+from brokerd.purgatory.timing_wheel import TimingWheel
+
+_TICK_MS = 1
+_WHEEL_SIZE = 20
 
 
-class PurgatoryDriver:
-    """Advances `purgatory` when something is due, at most every `period_ms`, so that many deadlines share a wake-up.
+class TimedPurgatory(Purgatory):
+    """Expires what is due by itself, at most every `period_ms`, so that many deadlines share a wake-up.
 
     Operations are added with `watch`.
     """
 
-    def __init__(self, purgatory: Purgatory, clock: Clock, *, period_ms: int) -> None:
-        self._purgatory = purgatory
-        self._clock = clock
+    def __init__(self, clock: Clock, *, period_ms: int = 1) -> None:
+        super().__init__(TimingWheel(tick_ms=_TICK_MS, wheel_size=_WHEEL_SIZE, start_ms=clock.monotonic_ms()))
+        self.clock = clock
         self._period_ms = period_ms
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms = 0
         self._is_closed = False
 
     def watch(self, operation: DelayedOperation) -> bool:
-        """Purgatory.try_complete_else_watch, with the timer set to the operation's deadline, unless it is earlier already."""
-        if self._purgatory.try_complete_else_watch(operation):
+        """try_complete_else_watch, with the timer set to the operation's deadline, unless it is earlier already."""
+        if self.try_complete_else_watch(operation):
             return True
         if self._timer is None or self._timer_due_ms > operation.expiry_ms:
             self._set_timer()
         return False
 
+    def close(self) -> None:
+        """Stops the timer; waiting operations should have been completed before."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _set_timer(self) -> None:
         """Sets the timer to the next deadline. O(wheels)."""
-        due_ms = self._purgatory.next_due_ms()
+        due_ms = self.next_due_ms()
         if due_ms is None or self._is_closed:
             return
-        now_ms = self._clock.monotonic_ms()
+        now_ms = self.clock.monotonic_ms()
         due_ms = max(due_ms, now_ms + self._period_ms)
         if self._timer is not None:
             if self._timer_due_ms <= due_ms:
                 return
             self._timer.cancel()
         self._timer_due_ms = due_ms
-        self._timer = asyncio.get_running_loop().call_later((due_ms - now_ms) / 1000, self._advance)
+        self._timer = asyncio.get_running_loop().call_later((due_ms - now_ms) / 1000, self._on_timer)
 
-    def close(self) -> None:
-        """Stops the timer."""
-        self._is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _advance(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         try:
-            self._purgatory.advance(now_ms=self._clock.monotonic_ms())
+            self.advance(now_ms=self.clock.monotonic_ms())
         finally:
             self._set_timer()

@@ -4,10 +4,9 @@
     service.py          the methods: bytes in, bytes out, errors as status codes
     streams/            one produce or fetch stream
     handlers/           one file per request (requests.py, fields.py: the checks that come first; pages.py: lists)
-    replica_manager.py  partitions of this node: look-up, append, and wake-ups
     transactions/       makes the coordinator's decisions durable, in order
     groups/             how far readers have got, durably
-    own_log.py          a log of the broker's own, for both (durability.py: waiting for the disk)
+    own_log.py          a log of the broker's own, for both
     waiting/            requests that wait for data, durability or their turn
     limits/             limits on clients
     broker.py           shared by the handlers (admin.py: topic changes, one at a time; tasks.py)

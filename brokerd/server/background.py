@@ -65,15 +65,9 @@ class Background:
 
     async def _retention(self) -> None:
         broker = self._broker
-        for log in broker.logs.roll_expired():
-            await broker.replicas.flusher.flush(log, BROKER)
-        before = [(log, log.log_start_offset) for log in broker.logs.partitions()]
-        try:
-            removed = await broker.admin.run(broker.logs.retire())
-        finally:
-            for log, log_start_offset in before:
-                if log.log_start_offset != log_start_offset:
-                    broker.replicas.wake(log.tp)  # a parked fetch may wait below the new log start
+        for log in broker.logs.retention.roll_expired():
+            await broker.flusher.flush(log, BROKER)
+        removed = await broker.admin.run(broker.logs.retention.retire())
         if removed:
             logger.info("retention removed %d segments", removed)
 
@@ -91,7 +85,7 @@ class Background:
     async def _checkpoint(self) -> None:
         job = self._broker.logs.checkpoint_job(self._broker.clock.monotonic_ms())
         if job is not None:
-            await asyncio.to_thread(job.run)
+            await asyncio.to_thread(job)
 
     async def _memory(self) -> None:
         used_bytes, now_ms = resident_bytes(), self._broker.clock.monotonic_ms()

@@ -7,8 +7,11 @@ from typing import Protocol
 
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
+from brokerd.datadir.flusher import Flusher
 from brokerd.datadir.log_manager import LogManager
 from brokerd.errors import NotReadyError
+from brokerd.partition.partition import Partition
+from brokerd.purgatory.driver import TimedPurgatory
 from brokerd.server.admin import STOPPING, Admin
 from brokerd.server.groups.groups import Groups
 from brokerd.server.limits.budgets import Budget, ResponseBudget
@@ -16,7 +19,6 @@ from brokerd.server.limits.fence import InstanceFence
 from brokerd.server.limits.memory_guard import LastRequests
 from brokerd.server.limits.threads import Threads
 from brokerd.server.metrics.counters import Counters
-from brokerd.server.replica_manager import ReplicaManager
 from brokerd.server.stopping import within
 from brokerd.server.transactions.transactions import Transactions
 from brokerd.server.waiting.response_queue import ResponseQueue
@@ -26,6 +28,10 @@ from brokerd.sharing.shares import Shares
 _READ_THREADS = 5  # of what is not in the page cache; one caller alone has 4
 _SEARCH_THREADS = 3  # one caller alone has 2
 _READERS_PATIENCE_S = 0.5
+_FLUSH_THREADS = 5  # each syncs one partition at a time; one principal has four of them at most
+# The owner of all unsynced bytes, which are counted as the logs have them: no failure leaves any of them counted. Producers share
+# them by turns, as whatever a flush frees goes to the next principal in line, and the threads that flush are shared too.
+_LOGS = ""
 
 
 class ResponseWriter(Protocol):
@@ -43,11 +49,18 @@ class Broker:
         self.config = config
         self.clock = clock
         self.logs = logs
-        self.replicas = ReplicaManager(logs, config, clock)
+        self.partitions = logs.partitions
+        self.counters = Counters()
+        self.dirty = Budget(config.log_max_dirty_bytes)
+        self.flusher = Flusher(threads=_FLUSH_THREADS, on_flush=self._flushed)
+        logs.resources.flush_soon = self.flusher.mark_dirty
+        logs.resources.count_unsynced = lambda size_bytes: self.dirty.add(_LOGS, size_bytes)
+        self.produce_purgatory = TimedPurgatory(clock)
+        self.fetch_purgatory = TimedPurgatory(clock)
         self.admin = Admin()
         self.producer_ids = Admin()  # separate, so that nobody waits behind someone else's thousand partitions
-        self.groups = Groups(config, logs, self.replicas, self.admin, clock)
-        self.transactions = Transactions(config, logs, self.replicas, self.admin, self.producer_ids, self.groups, clock)
+        self.groups = Groups(config, logs, self.produce_purgatory, self.admin, clock)
+        self.transactions = Transactions(config, logs, self.produce_purgatory, self.admin, self.producer_ids, self.groups, clock)
         self.fence = InstanceFence(max_instances=config.max_producer_instances)
         self.in_flight = Budget(config.max_in_flight_bytes)
         self.response_queue = ResponseQueue()
@@ -55,7 +68,6 @@ class Broker:
         self.response_budget = ResponseBudget[ResponseWriter](
             config.max_fetch_bytes_in_flight, write_timeout_ms=config.fetch_write_timeout_ms
         )
-        self.counters = Counters()
         self.turns = Turns()
         self.last_requests = LastRequests()
         self.readers = Threads(_READ_THREADS, "brokerd-read")
@@ -79,17 +91,21 @@ class Broker:
     def drop_waiting(self) -> None:
         """Drops everything that waits, without a response, so that it costs the shutdown nothing however much there is."""
         self.response_queue.drop()
-        self.replicas.fetch_purgatory.cancel_all()
-        self.replicas.produce_purgatory.force_complete_all()
+        self.fetch_purgatory.cancel_all()
+        self.produce_purgatory.force_complete_all()
 
     async def close(self) -> None:
         """Stops threads and timers; call it after all responses are out."""
-        self.replicas.stop_timers()
-        await asyncio.to_thread(self.replicas.flusher.close)
+        self.produce_purgatory.close()
+        self.fetch_purgatory.close()
+        await asyncio.to_thread(self.flusher.close)
         # Readers change nothing: a slow one is no reason to leave the logs open.
         for threads in (self.readers, self.searchers):
             threads.stop()
         await within(_READERS_PATIENCE_S, asyncio.to_thread(self._wait_for_readers))
+
+    def _flushed(self, _partition: Partition, duration_ns: int) -> None:
+        self.counters.flush_time.observe_ns(duration_ns)
 
     def _wait_for_readers(self) -> None:
         for threads in (self.readers, self.searchers):

@@ -167,7 +167,7 @@ class Daemon:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.config.shutdown_grace_ms / 1000):
                 await self._end_parked_fetches(self._broker)
-                await self._broker.replicas.flusher.drain()
+                await self._broker.flusher.drain()
                 await self._service.drain()
                 await self._service.close_streams()
         await self._release()
@@ -175,7 +175,7 @@ class Daemon:
     async def _end_parked_fetches(self, broker: Broker) -> None:
         ended = 1
         while ended:
-            ended = broker.replicas.fetch_purgatory.force_complete(_FETCHES_AT_ONCE)
+            ended = broker.fetch_purgatory.force_complete(_FETCHES_AT_ONCE)
             await asyncio.sleep(0)
 
     async def _start(self) -> None:

@@ -18,16 +18,14 @@ from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.own_entries import values_of
 from brokerd.datadir.topic_store import Topic
 from brokerd.errors import CorruptMessageError, DataDirectoryError, LogDamagedError, StorageError, UnsupportedVersionError
-from brokerd.ids import TopicIdPartition
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.purgatory.driver import TimedPurgatory
 from brokerd.record.batch import RecordBatch, walk_batches
-from brokerd.record.header import crc_seed, decode_header, encode_header, new_header
+from brokerd.record.header import decode_header, encode_header, new_header
 from brokerd.record.payload import encode_payload
 from brokerd.record.schema import SCHEMA_0
 from brokerd.server.admin import Admin
-from brokerd.server.durability import wait_durable
 from brokerd.server.limits.callers import current_caller
-from brokerd.server.replica_manager import Replica, ReplicaManager
+from brokerd.server.waiting.delayed_produce import wait_durable
 
 logger = logging.getLogger(__name__)
 
@@ -47,41 +45,32 @@ class Record(NamedTuple):
 class OwnLog:
     """See the module. Belongs to the event loop, but for `read`."""
 
-    def __init__(self, topic: Topic, logs: LogManager, replicas: ReplicaManager, admin: Admin, clock: Clock) -> None:
+    def __init__(self, topic: Topic, logs: LogManager, purgatory: TimedPurgatory, admin: Admin, clock: Clock) -> None:
         self._topic = topic
         self._logs = logs
-        self._replicas = replicas
+        self._purgatory = purgatory
         self._admin = admin
         self._clock = clock
         self._making = asyncio.Lock()
-        self._replica: Replica | None = None
-        self._end_offset = 0  # of what was appended
+        self._partition = logs.partitions.own(topic)
+        self._end_offset = self._partition.ends.log_end_offset if self._partition is not None else 0  # of what was appended
         self._size_bytes = 0  # from the log start on
         self._state_bytes = 0  # of the newest state in it, as far as it is known
         self._retry_bytes = 0  # after a failure: the size at which a state is tried again
-        found = logs.own_log(topic)
-        if found is not None:
-            self._attach(found)
 
     @property
     def exists(self) -> bool:
         """False until it is first needed."""
-        return self._replica is not None
+        return self._partition is not None
 
     async def make(self) -> None:
         """Makes the log, durably on return, if there is none. Raises StorageError, NotReadyError."""
-        if self._replica is not None:
+        if self._partition is not None:
             return
         async with self._making:
-            if self._replica is None:
+            if self._partition is None:
                 await self._admin.run(self._logs.changes.create_own(self._topic))
-                log = self._logs.own_log(self._topic)
-                assert log is not None
-                self._attach(log)
-
-    def _attach(self, log: PartitionLog) -> None:
-        self._replica = self._replicas.internal_replica(log)
-        self._end_offset = log.log_end_offset
+                self._partition = self._logs.partitions.own(self._topic)
 
     def read(self) -> Iterator[bytes | None]:
         """The values of all entries, oldest first, and None where entries are lost, as an operator has accepted; in any thread,
@@ -97,17 +86,17 @@ class OwnLog:
         """All batches, oldest first; None where entries are lost, as an operator has accepted. May be read more than once, before
         anything is appended. Raises READ_ERRORS.
         """
-        if self._replica is None:
+        log = self._partition
+        if log is None:
             return
-        log = self._replica.log
-        reason = log.damage or log.core.health.read_only_reason
+        reason = log.damage or log.health.read_only_reason
         if reason:
             raise StorageError(str(reason))
         self._size_bytes = 0
-        offset, end = log.log_start_offset, log.log_end_offset
+        offset, end = log.ends.log_start_offset, log.ends.log_end_offset
         while offset < end:
             try:
-                found = log.reader.read(offset, max_bytes=_READ_BYTES, until_offset=end, cached_only=False)
+                found = log.read(offset, max_bytes=_READ_BYTES, until_offset=end, cached_only=False)
             except LogDamagedError as error:
                 if error.resume_offset <= offset:
                     raise
@@ -127,9 +116,11 @@ class OwnLog:
         """Writes entries, all or none. They are durable once a later `durable` returns. Raises StorageError and others, whose
         entries must not be applied.
         """
-        assert self._replica is not None, "made before"
-        batch = _batch(records, self._replica.log.tp, self._clock.wall_ms())
-        info = self._replicas.append(self._replica, batch, current_caller())
+        partition = self._partition
+        assert partition is not None, "made before"
+        batch = _batch(records, partition.crc_seed, self._clock.wall_ms())
+        now_ms, ahead_ms = self._logs.time.stamp_ms()
+        info = partition.append(batch, now_wall_ms=now_ms, clock_ahead_ms=ahead_ms, caller=current_caller())
         self._end_offset = info.last_offset + 1
         self._size_bytes += batch.header.size
 
@@ -140,16 +131,16 @@ class OwnLog:
 
     def is_durable(self, end_offset: int) -> bool:
         """True if all below this offset is."""
-        return self._replica is None or self._replica.core.ends.high_watermark >= end_offset
+        return self._partition is None or self._partition.ends.high_watermark >= end_offset
 
     async def durable(self) -> None:
         """Returns once all is durable that was appended before the call. Raises StorageError if the log has stopped, NotReadyError
         at a stop, RequestTimedOutError.
         """
-        replica, end_offset = self._replica, self._end_offset
-        if replica is None or self.is_durable(end_offset):
+        partition, end_offset = self._partition, self._end_offset
+        if partition is None or self.is_durable(end_offset):
             return
-        errors = await wait_durable(self._replicas, self._clock, [(replica, end_offset - 1)])
+        errors = await wait_durable(self._purgatory, [(partition, end_offset - 1)])
         if errors:
             raise errors[0]
 
@@ -162,11 +153,11 @@ class OwnLog:
         the moment when it is appended; others may append between them, and a crash must leave a log that says the same. One call at
         a time. Raises as `append` and `durable` do: then nothing is given up.
         """
-        assert self._replica is not None, "it has grown"
-        log, begin, before_bytes = self._replica.log, self._end_offset, self._size_bytes
+        log, begin, before_bytes = self._partition, self._end_offset, self._size_bytes
+        assert log is not None, "it has grown"
         try:
             state_bytes = await self._write(pieces)
-            error = await self._admin.run(self._logs.give_up_below(log, begin))
+            error = await self._admin.run(self._logs.retention.give_up_below(log, begin))
             if error is not None:
                 raise error
         except BaseException:
@@ -192,7 +183,7 @@ class OwnLog:
         return written_bytes
 
 
-def _batch(records: Sequence[Record], tp: TopicIdPartition, now_wall_ms: int) -> RecordBatch:
+def _batch(records: Sequence[Record], seed: int, now_wall_ms: int) -> RecordBatch:
     count = len(records)
     columns = [
         pa.array([record.key for record in records], pa.binary()),
@@ -209,5 +200,5 @@ def _batch(records: Sequence[Record], tp: TopicIdPartition, now_wall_ms: int) ->
         max_timestamp=now_wall_ms,
         uncompressed_bytes=payload.uncompressed_bytes,
     )
-    data = encode_header(header, crc_seed(tp)) + payload.data.to_pybytes()
+    data = encode_header(header, seed) + payload.data.to_pybytes()
     return RecordBatch(decode_header(data), pa.py_buffer(data))

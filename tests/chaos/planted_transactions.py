@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from brokerd.datadir.partition_table import PartitionTable
 from brokerd.partition.core import Append, PartitionCore
 from brokerd.partition.log_ends import LogEnds
+from brokerd.partition.partition import Partition
 from brokerd.partition.producer_state import BatchMetadata
 from brokerd.record.header import BatchHeader
-from brokerd.server.replica_manager import Replica, ReplicaManager
 from tests.support.planting import Put, plant
 
 _LATER_SECONDS = 0.2
@@ -22,14 +23,14 @@ def aborted_are_not_named(put: Put) -> None:
 
 def markers_count_one_by_one(put: Put) -> None:
     """The markers of a commit begin to count in one partition after another."""
-    release = ReplicaManager.release
+    release = PartitionTable.release
 
-    def release_first(self: ReplicaManager, commit: str, replicas: Sequence[Replica]) -> None:
-        release(self, commit, replicas[:1])
-        if replicas[1:]:
-            asyncio.get_running_loop().call_later(_LATER_SECONDS, release, self, commit, replicas[1:])
+    def release_first(self: PartitionTable, commit: str, partitions: Sequence[Partition]) -> None:
+        release(self, commit, partitions[:1])
+        if partitions[1:]:
+            asyncio.get_running_loop().call_later(_LATER_SECONDS, release, self, commit, partitions[1:])
 
-    plant(put, ReplicaManager, "release", release_first)
+    plant(put, PartitionTable, "release", release_first)
 
 
 def durable_is_stable(put: Put) -> None:

@@ -18,7 +18,7 @@ from brokerd.datadir.checkpoint import read_checkpoint
 from brokerd.errors import LogDamagedError, StorageError
 from brokerd.partition import flush_state
 from brokerd.partition.flush_task import FlushTask
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.record.header import HEADER_SIZE, decode_header
 from brokerd.record.payload import payload_crc
 from tests.support.build import damaged_ranges, delete_records, first_log, open_manager, raw_batch, read_batches, run_flush
@@ -99,13 +99,13 @@ class Simulation:
             self._count("clean")
         return manager
 
-    def _check(self, log: PartitionLog) -> None:
-        assert log.log_start_offset <= self.log_start
+    def _check(self, log: Partition) -> None:
+        assert log.ends.log_start_offset <= self.log_start
         found = self._read(log)
         if found is None:
             return
         for offset, payload in self.visible.items():
-            if offset >= log.log_start_offset:
+            if offset >= log.ends.log_start_offset:
                 assert found.get(offset) == payload, f"acknowledged batch at {offset} is lost"
         for offset, payload in found.items():
             assert payload not in self.cut, f"a cut batch came back at {offset}"
@@ -117,12 +117,12 @@ class Simulation:
             self.visible.update(found)
         self.pending = {}
 
-    def _read(self, log: PartitionLog) -> dict[int, bytes] | None:
+    def _read(self, log: Partition) -> dict[int, bytes] | None:
         """Base offset and payload of all that can be read; None if rot was met (and it had been planted)."""
         found: dict[int, bytes] = {}
         reported = log.damage is not None
-        at = log.log_start_offset
-        while at < log.high_watermark:
+        at = log.ends.log_start_offset
+        while at < log.ends.high_watermark:
             try:
                 for batch in read_batches(log, at, max_bytes=self.rng.choice((100, 1_000, 100_000))):
                     at = batch.header.next_offset
@@ -139,15 +139,15 @@ class Simulation:
             return found
         offset, where, durable_end = self.rotten
         assert reported, f"rot at {where} is hidden"
-        assert log.high_watermark >= durable_end, f"rot at {where} made the log shorter"
-        lost = [entry for entry in self.visible if log.log_start_offset <= entry < durable_end and entry not in found]
+        assert log.ends.high_watermark >= durable_end, f"rot at {where} made the log shorter"
+        lost = [entry for entry in self.visible if log.ends.log_start_offset <= entry < durable_end and entry not in found]
         assert lost == [offset], f"rot at {where} took {lost}"
         self._count("rot reported")
         return None
 
     # A life
 
-    def _live(self, manager: LogManager, log: PartitionLog) -> None:
+    def _live(self, manager: LogManager, log: Partition) -> None:
         for _ in range(self.rng.randint(0, 14)):
             action = self.rng.random()
             if action < 0.55:
@@ -176,7 +176,7 @@ class Simulation:
         if self.rng.random() < 0.1:
             self._rot(log)
 
-    def _append(self, log: PartitionLog) -> None:
+    def _append(self, log: Partition) -> None:
         for _ in range(self.rng.choice((1, 1, 2, 4))):
             self.next_id += 1
             size = SECTOR - HEADER_SIZE if self.is_uniform else self.rng.choice((16, 100, 500, 900, 1_500))
@@ -190,7 +190,7 @@ class Simulation:
             assert info.last_offset == info.base_offset + count - 1
             self.pending[info.base_offset] = payload
 
-    def _flush(self, log: PartitionLog) -> None:
+    def _flush(self, log: Partition) -> None:
         """Flushes; now and then the log hears of the end only after the next action."""
         if self.task is not None:
             self._complete(log, self.task)
@@ -213,28 +213,28 @@ class Simulation:
         if self.rng.random() < 0.8:
             self._complete(log, task)
 
-    def _complete(self, log: PartitionLog, task: FlushTask) -> None:
+    def _complete(self, log: Partition, task: FlushTask) -> None:
         self.task = None
         log.complete_flush(task)
         self._note_visible(log)
         self._count("flushed")
 
-    def _note_visible(self, log: PartitionLog) -> None:
-        durable = [offset for offset in self.pending if offset < log.high_watermark]
+    def _note_visible(self, log: Partition) -> None:
+        durable = [offset for offset in self.pending if offset < log.ends.high_watermark]
         self.visible.update((offset, self.pending.pop(offset)) for offset in durable)
 
-    def _fill_disk(self, log: PartitionLog) -> None:
+    def _fill_disk(self, log: Partition) -> None:
         self.files.space_left = self.rng.randint(0, 1_500)
         self._append(log)
         self.files.space_left = None
 
-    def _delete_records(self, manager: LogManager, log: PartitionLog) -> None:
-        if log.high_watermark > log.log_start_offset and log.core.health.failure is None:
+    def _delete_records(self, manager: LogManager, log: Partition) -> None:
+        if log.ends.high_watermark > log.ends.log_start_offset and log.core.health.failure is None:
             if self.rng.random() < 0.5:
-                delete_records(log, self.rng.randint(log.log_start_offset, log.high_watermark))
+                delete_records(log, self.rng.randint(log.ends.log_start_offset, log.ends.high_watermark))
             manager.retention_pass()
             self._note_visible(log)  # it flushes what was rolled
-            self.log_start = log.log_start_offset
+            self.log_start = log.ends.log_start_offset
             self._count("deleted")
 
     def _crash(self) -> None:
@@ -247,7 +247,7 @@ class Simulation:
             self.files.kill()
             self._count("killed")
 
-    def _rot(self, log: PartitionLog) -> None:
+    def _rot(self, log: Partition) -> None:
         """Flips a bit of a batch below durable_end, as the checkpoint on the disk has it."""
         entry = (read_checkpoint(self.files) or {}).get(log.tp)
         places = []

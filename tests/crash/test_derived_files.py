@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from brokerd.partition import flush_state
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import encode_header
 from tests.support.build import append, arrow_batch, first_log, open_manager, payloads
@@ -21,13 +21,13 @@ DERIVED = (".snapshot", ".index", ".timeindex", "leader-epochs")
 SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_bytes": 300}
 
 
-def _fill(log: PartitionLog, rng: random.Random, sequences: dict[int, int], count: int) -> None:
+def _fill(log: Partition, rng: random.Random, sequences: dict[int, int], count: int) -> None:
     """Batches of a few producers, whose times rise on the whole."""
     for _ in range(count):
         producer_id = rng.randrange(4)
         records = rng.randint(1, 3)
         values = [rng.randbytes(rng.randint(1, 100)) for _ in range(records)]
-        times_ms = [START_WALL_MS + 100 * log.log_end_offset + rng.randrange(500) for _ in range(records)]
+        times_ms = [START_WALL_MS + 100 * log.ends.log_end_offset + rng.randrange(500) for _ in range(records)]
         unsent = arrow_batch(values, times_ms)
         header = unsent.header._replace(producer_id=producer_id, producer_epoch=0, base_sequence=sequences.get(producer_id, 0))
         data = pa.py_buffer(encode_header(header, 0) + unsent.payload.to_pybytes())
@@ -63,11 +63,11 @@ def _view(files: MemoryFiles) -> tuple[Any, ...]:
     assert not report.damaged
     assert not report.cut_bytes
     found = payloads(log)
-    by_offset = [payloads(log, offset)[0] for offset in range(0, log.high_watermark, 7)]
-    times_ms = range(START_WALL_MS, START_WALL_MS + 100 * log.high_watermark + 1_000, 2_000)
-    by_time = [log.reader.max_timestamp_offset(), *(log.reader.offset_for_timestamp(time_ms) for time_ms in times_ms)]
+    by_offset = [payloads(log, offset)[0] for offset in range(0, log.ends.high_watermark, 7)]
+    times_ms = range(START_WALL_MS, START_WALL_MS + 100 * log.ends.high_watermark + 1_000, 2_000)
+    by_time = [log.max_timestamp_offset(), *(log.offset_for_timestamp(time_ms) for time_ms in times_ms)]
     append(log, b"x")
-    return log.log_end_offset, found, by_offset, by_time, dict(log.core.producers.entries), list(log.core.epochs.entries)[:-1]
+    return log.ends.log_end_offset, found, by_offset, by_time, dict(log.core.producers.entries), list(log.core.epochs.entries)[:-1]
 
 
 def _without_derived(files: MemoryFiles) -> MemoryFiles:
@@ -137,5 +137,5 @@ def test_snapshots_newer_than_a_torn_log_are_removed() -> None:
     files.remove_file(last)
     manager, _ = open_manager(files, **SETTINGS)
     log = first_log(manager)
-    assert log.core.snapshots.newest == log.log_end_offset
-    assert max(entry.batches[-1].last_offset for entry in log.core.producers.entries.values()) < log.log_end_offset
+    assert log.core.snapshots.newest == log.ends.log_end_offset
+    assert max(entry.batches[-1].last_offset for entry in log.core.producers.entries.values()) < log.ends.log_end_offset

@@ -36,16 +36,16 @@ def _script(files: MemoryFiles, history: History) -> None:
             for n in range(2):
                 payload = f"{life} {step} {n} ".encode() * 60
                 payload += bytes(-len(payload) % 8)
-                history.sent[log.log_end_offset] = payload
+                history.sent[log.ends.log_end_offset] = payload
                 append(log, payload)
             if step % 2:
                 log.flush()
-                history.acknowledged |= {at: payload for at, payload in history.sent.items() if at < log.high_watermark}
+                history.acknowledged |= {at: payload for at, payload in history.sent.items() if at < log.ends.high_watermark}
             if step == 4:
                 clock.advance(2_000)
                 manager.write_checkpoint_if_due(clock.monotonic_ms())
             if step == 6:
-                history.log_start = log.high_watermark - 3
+                history.log_start = log.ends.high_watermark - 3
                 delete_records(log, history.log_start)
                 manager.retention_pass()
         manager.create_topic(f"gone-{life}", 2, {})
@@ -99,10 +99,10 @@ def _check(files: MemoryFiles, history: History, number: int) -> None:
         return
     log = first_log(manager)
     found = payloads(log)
-    offsets = range(log.high_watermark - len(found), log.high_watermark)
+    offsets = range(log.ends.high_watermark - len(found), log.ends.high_watermark)
     for offset, payload in zip(offsets, found, strict=True):
         assert history.sent[offset] == payload, (number, offset)
-    missing = [at for at in history.acknowledged if at >= max(history.log_start, log.log_start_offset) and at not in offsets]
+    missing = [at for at in history.acknowledged if at >= max(history.log_start, log.ends.log_start_offset) and at not in offsets]
     assert not missing, (number, missing)
     append(log, b"more")
     manager.close()

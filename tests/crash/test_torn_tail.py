@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.errors import Fate, LogDamagedError
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.record.payload import payload_crc
 from brokerd.storage.names import CLEAN_SHUTDOWN
 from tests.support.build import append, damaged_ranges, first_log, open_manager, payloads, read_batches
@@ -76,23 +76,23 @@ def test_a_log_cut_below_its_durable_end_is_damaged_and_left_as_it_is() -> None:
         whole = sum(end <= size for end in positions[1:])
         assert not report.cut_bytes
         assert damaged_ranges(log)[0].first_offset == whole
-        assert damaged_ranges(log)[-1].until_offset == log.high_watermark == 5
-        assert log.last_stable_offset == 5, "readers go on to the damage and are told"
+        assert damaged_ranges(log)[-1].until_offset == log.ends.high_watermark == 5
+        assert log.ends.last_stable_offset == 5, "readers go on to the damage and are told"
         assert torn.read_file(path) == data[:size]
         _assert_refused(log)
 
 
-def _assert_refused(log: PartitionLog) -> None:
+def _assert_refused(log: Partition) -> None:
     with pytest.raises(LogDamagedError) as refused:
         append(log, b"no")
     assert refused.value.fate is Fate.NOT_APPENDED
 
 
-def _readable(log: PartitionLog) -> dict[int, bytes]:
+def _readable(log: Partition) -> dict[int, bytes]:
     """Payloads by offset of all that can be read around damage; payloads checked as clients check them."""
     found = {}
-    at = log.log_start_offset
-    while at < log.high_watermark:
+    at = log.ends.log_start_offset
+    while at < log.ends.high_watermark:
         try:
             for batch in read_batches(log, at):
                 at = batch.header.next_offset
@@ -126,7 +126,7 @@ def test_each_flipped_bit_of_a_durable_log_is_reported_and_neighbours_stay_reada
         assert not report.cut_bytes
         assert f"offsets {hit} to {hit}" in str(next(iter(report.damaged.values())))
         assert _readable(log) == {n: payload for n, payload in enumerate(PAYLOADS) if n != hit}
-        assert log.last_stable_offset == 5
+        assert log.ends.last_stable_offset == 5
         _assert_refused(log)
 
 

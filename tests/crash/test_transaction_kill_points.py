@@ -136,7 +136,7 @@ async def _check(files: MemoryFiles, history: History, where: str) -> None:
         await broker.transactions.sweep()
         for tp in tps:
             log = broker.log(tp)
-            assert log.last_stable_offset == log.high_watermark == log.log_end_offset, f"{where}: something hangs"
+            assert log.ends.last_stable_offset == log.ends.high_watermark == log.ends.log_end_offset, f"{where}: something hangs"
         await _version(broker, history, 9, execution="after")
         _whole_or_nothing(broker, tps, history, where)
 

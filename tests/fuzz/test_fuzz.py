@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import decode_header
 from brokerd.server import service as server_service
@@ -64,14 +64,14 @@ def test_a_broker_that_does_not_check_batches_is_found(tmp_path: Path, report: R
 
 
 def test_an_acknowledged_batch_that_is_not_there_is_found(tmp_path: Path, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    append = PartitionLog.append
+    append = Partition.append
 
-    def forgetful(self: PartitionLog, batch: RecordBatch, **more: Any) -> Any:
+    def forgetful(self: Partition, batch: RecordBatch, **more: Any) -> Any:
         payload = bytearray(batch.data.to_pybytes())
         payload[HEADER_BYTES] ^= 1
         return append(self, RecordBatch(batch.header, pa.py_buffer(bytes(payload))), **more)
 
-    monkeypatch.setattr(PartitionLog, "append", forgetful)
+    monkeypatch.setattr(Partition, "append", forgetful)
     with pytest.raises(FuzzError, match="not what was sent"):
         service.run({"produce.batches": 100}, 1, report, tmp_path)
 

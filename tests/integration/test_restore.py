@@ -164,7 +164,7 @@ def test_each_offset_of_a_checkpoint_has_the_epoch_of_the_record_before_it(tmp_p
             with Producer({"bootstrap.servers": running.address}) as producer:
                 for _ in range(10):
                     producer.send("t", value=b"x")
-            ids += 10 * [running.daemon.broker.logs.leader_epoch_id]
+            ids += 10 * [running.daemon.broker.partitions.of_clients()[0].core.leader_epoch_id]
     assert len(set(ids)) == 3
     with running_daemon(tmp_path / "data") as running:
         reader = stream_reader(running.address, maxOffsetsPerTrigger="7")

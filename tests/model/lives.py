@@ -22,7 +22,7 @@ from brokerd.errors import DataDirectoryError, Fate, StorageError, WireError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition import flush_state
 from brokerd.partition.flush_task import FlushTask
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.partition.snapshots import snapshot_path
 from brokerd.record.header import BatchHeader
 from brokerd.storage.names import LOG_SUFFIX, SNAPSHOT_SUFFIX, parse_offset_file
@@ -152,7 +152,7 @@ class Lives:
                 continue
             faults.operations_left = None
             assert not report.damaged, report.damaged
-            if not report.read_only_reason and all((not log.core.is_stopped) for log in manager.partitions()):
+            if not report.read_only_reason and all((not log.core.is_stopped) for log in manager.partitions.of_clients()):
                 return manager
             # Its disk took nothing: what is there is served, and the next start goes on.
             self.count("a start was read-only")
@@ -172,17 +172,17 @@ class Lives:
         self.files.hook = faults
         return faults
 
-    def _check(self, log: PartitionLog) -> None:
+    def _check(self, log: Partition) -> None:
         """Compares the state with the fold of what is there."""
         hook, self.files.hook = self.files.hook, None
-        assert log.log_end_offset >= self.flushed, "what was flushed is lost"
-        begin = max(self.flushed, log.log_start_offset)
+        assert log.ends.log_end_offset >= self.flushed, "what was flushed is lost"
+        begin = max(self.flushed, log.ends.log_start_offset)
         found = {batch.header.base_offset: batch.header for batch in read_batches(log, begin)}
         self.files.hook = hook
         self.history = [event for event in self.history if isinstance(event, int) or self._survived(event, found)]
         assert not found, f"nobody appended what stands at {list(found)}"
         self.history.append(self.clock.wall_ms() - self.expiration_ms)
-        self.flushed = log.log_end_offset
+        self.flushed = log.ends.log_end_offset
         self.oracle = ProducerOracle()
         for event in self.history:
             if isinstance(event, int):
@@ -190,13 +190,13 @@ class Lives:
             else:
                 self.oracle.append(*event.producer, event.record_count, event.offset, event.timestamp)
         wanted = self.oracle.entries()
-        where = f"of a log with {log.log_start_offset} to {log.log_end_offset}"
+        where = f"of a log with {log.ends.log_start_offset} to {log.ends.log_end_offset}"
         for producer_id in sorted({*wanted, *log.core.producers.entries}):
             known, expected = log.core.producers.entries.get(producer_id), wanted.get(producer_id)
             assert known == expected, f"producer {producer_id} {where}: {known} is known, not {expected}"
-        if log.log_start_offset and self.oracle.state:
+        if log.ends.log_start_offset and self.oracle.state:
             oldest = min(known.batches[-1].offset for known in self.oracle.state.values())
-            self.count("state outlived its records" if oldest < log.log_start_offset else "records are there")
+            self.count("state outlived its records" if oldest < log.ends.log_start_offset else "records are there")
 
     def _survived(self, event: Appended, found: dict[int, BatchHeader]) -> bool:
         if event.offset < self.flushed:
@@ -209,7 +209,7 @@ class Lives:
 
     # A life
 
-    def _live_and_die(self, manager: LogManager, log: PartitionLog) -> None:
+    def _live_and_die(self, manager: LogManager, log: Partition) -> None:
         faults = self.files.hook
         if not isinstance(faults, Faults):
             faults = self._new_faults()
@@ -227,11 +227,11 @@ class Lives:
                 self._close(manager, log)
                 return
         except Killed:
-            self.flushed = max(self.flushed, log.high_watermark)
+            self.flushed = max(self.flushed, log.ends.high_watermark)
             self.count("killed in a life")
         self._crash()
 
-    def _act(self, manager: LogManager, log: PartitionLog) -> None:
+    def _act(self, manager: LogManager, log: Partition) -> None:
         action = self.rng.random()
         if action < 0.5:
             for _ in range(self.rng.choice((1, 2, 5))):
@@ -270,13 +270,13 @@ class Lives:
             return epoch, self.rng.choice((0, (next_number + 1) % RING)), count
         return epoch, next_number % RING, count
 
-    def _send(self, log: PartitionLog) -> None:
+    def _send(self, log: Partition) -> None:
         """One batch; the response must be the oracle's."""
         producer_id = self.rng.randrange(PRODUCERS)
         epoch, first, count = self._candidate(producer_id)
         producer = ProducerIdAndEpoch(producer_id, epoch)
         expected = self.oracle.answer(producer_id, epoch, first, count)
-        event = Appended(log.log_end_offset, producer, first, count, self.clock.wall_ms(), False)
+        event = Appended(log.ends.log_end_offset, producer, first, count, self.clock.wall_ms(), False)
         if expected is None:
             self.history.append(event)
         payload = self.rng.randbytes(self.rng.choice((8, 400, 1_200, 3_000)))
@@ -297,7 +297,7 @@ class Lives:
         assert found == expected, f"{producer} sends {count} records from {first} on: {self.oracle.state.get(producer_id)}"
         self.count(expected.__name__ if isinstance(expected, type) else "appended" if expected == event.offset else "repeated")
 
-    def _flush(self, log: PartitionLog) -> None:
+    def _flush(self, log: Partition) -> None:
         """Flushes; now and then the log hears of the end only after the next action."""
         if self.task is not None:
             self._complete(log, self.task)
@@ -312,29 +312,29 @@ class Lives:
         if self.rng.random() < 0.8:
             self._complete(log, task)
 
-    def _complete(self, log: PartitionLog, task: FlushTask) -> None:
+    def _complete(self, log: Partition, task: FlushTask) -> None:
         self.task = None
         log.complete_flush(task)
-        self.flushed = max(self.flushed, log.high_watermark)
+        self.flushed = max(self.flushed, log.ends.high_watermark)
 
-    def _delete(self, manager: LogManager, log: PartitionLog) -> None:
-        if self.rng.random() < 0.7 and log.high_watermark > log.log_start_offset:
-            until = self.rng.choice((log.high_watermark, self.rng.randint(log.log_start_offset, log.high_watermark)))
+    def _delete(self, manager: LogManager, log: Partition) -> None:
+        if self.rng.random() < 0.7 and log.ends.high_watermark > log.ends.log_start_offset:
+            until = self.rng.choice((log.ends.high_watermark, self.rng.randint(log.ends.log_start_offset, log.ends.high_watermark)))
             _tried(lambda: delete_records(log, until))
         if self.rng.random() < 0.5:
             before = len(log.segments)
             _tried(lambda: manager.retention_pass())
-            self.flushed = max(self.flushed, log.high_watermark)  # it flushes what it rolls
+            self.flushed = max(self.flushed, log.ends.high_watermark)  # it flushes what it rolls
             if len(log.segments) < before:
                 self.count("segments removed")
 
     # Its end
 
-    def _close(self, manager: LogManager, log: PartitionLog) -> None:
+    def _close(self, manager: LogManager, log: Partition) -> None:
         if self.task is not None:
             self._complete(log, self.task)
         manager.close()
-        self.flushed = max(self.flushed, log.high_watermark)
+        self.flushed = max(self.flushed, log.ends.high_watermark)
         self.files.kill()
         self.count("closed")
         if self.rng.random() < 0.3:
@@ -396,9 +396,9 @@ class Lives:
         log.append(raw_batch(b"", count=RING - 1, producer=producer, sequence=0), now_wall_ms=self.clock.wall_ms())
         manager.close()
         end = max(event.offset + event.record_count for event in self.history if not isinstance(event, int))
-        if log.log_end_offset <= end:
+        if log.ends.log_end_offset <= end:
             return None
-        path = snapshot_path(log.tp.directory_name, log.log_end_offset)
+        path = snapshot_path(log.tp.directory_name, log.ends.log_end_offset)
         return path, copy.read_file(path)
 
     def _harm(self, path: str) -> None:
@@ -409,7 +409,7 @@ class Lives:
             self.lies.add(self.files.read_file(path))
         self.count("a derived file was harmed")
 
-    def _harmless(self, log: PartitionLog) -> None:
+    def _harmless(self, log: Partition) -> None:
         """The last life: retries of all that each producer remembers."""
         self.files.hook, self.files.space_left = None, None
         for producer_id, known in self.oracle.state.items():

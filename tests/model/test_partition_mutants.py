@@ -10,21 +10,20 @@ from typing import Any
 import pytest
 
 from brokerd.errors import InvalidTxnStateError
-from brokerd.partition import core, flush_state, partition_log, recovery, retention_rules, truncation
+from brokerd.partition import core, flush_state, recovery, truncation
 from brokerd.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
 from brokerd.partition.core import Append, PartitionCore, Truncation
-from brokerd.partition.flush_state import FlushOutcome, FlushPlan, FlushState
+from brokerd.partition.flush_state import FlushOutcome, FlushPlan, FlushState, KeptSnapshots
 from brokerd.partition.flush_task import FlushTask
-from brokerd.partition.kept_snapshots import KeptSnapshots
 from brokerd.partition.leader_epochs import LeaderEpochs
-from brokerd.partition.log_ends import LOG_END_MOVED, LogEnd, LogEnds, Moved
+from brokerd.partition.log_ends import LOG_END_MOVED, LogEnd, LogEnds, Moved, OpenTransactions
 from brokerd.partition.markers import Marker, marker_of
-from brokerd.partition.open_transactions import OpenTransactions
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry, ProducerStates
 from brokerd.partition.snapshots import Snapshot, read_snapshot, snapshot_of
 from brokerd.partition.truncation import LogCut
 from brokerd.record.header import BatchHeader
+from brokerd.sharing.room import Caller
 from brokerd.storage.segment_bounds import SegmentBounds
 from tests.support import partition_simulation
 from tests.support.mutants import Mutants
@@ -74,7 +73,7 @@ def high_watermark_is_the_log_end(patch: pytest.MonkeyPatch) -> None:
 
     def eager(self: PartitionCore, plan: FlushPlan, outcome: FlushOutcome) -> Moved:
         moved = flushed(self, plan, outcome)
-        return moved + self.ends.durable_to(self.log_end_offset)
+        return moved + self.ends.durable_to(self.ends.log_end_offset)
 
     patch.setattr(PartitionCore, "flushed", eager)
 
@@ -85,7 +84,7 @@ def a_flush_covers_what_came_meanwhile(patch: pytest.MonkeyPatch) -> None:
 
     def generous(self: PartitionCore, plan: FlushPlan, outcome: FlushOutcome) -> Moved:
         moved = flushed(self, plan, outcome)
-        return moved + self.ends.durable_to(self.durable_end + 1)
+        return moved + self.ends.durable_to(self.ends.durable_end + 1)
 
     patch.setattr(PartitionCore, "flushed", generous)
 
@@ -121,7 +120,7 @@ def a_follower_that_says_nothing_does_not_count(patch: pytest.MonkeyPatch) -> No
 
 @mutant(223)
 def a_follower_reports_what_it_has_not_flushed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(partition_simulation, "reported_end", lambda core: core.log_end_offset)
+    patch.setattr(partition_simulation, "reported_end", lambda core: core.ends.log_end_offset)
 
 
 @mutant(0)
@@ -162,17 +161,17 @@ def state_is_committed_before_the_write(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(1)
 def state_is_committed_although_the_write_failed(patch: pytest.MonkeyPatch) -> None:
-    write = PartitionLog._write
+    write = Partition._write
 
-    def hopeful(self: PartitionLog, append: Append, buffers: Any) -> None:
+    def hopeful(self: Partition, append: Append, buffers: Any, caller: Caller) -> None:
         try:
-            write(self, append, buffers)
+            write(self, append, buffers, caller)
         except Exception:
             if append.producer is not None:
                 self.core.producers.commit(append.producer_id, append.producer)
             raise
 
-    patch.setattr(PartitionLog, "_write", hopeful)
+    patch.setattr(Partition, "_write", hopeful)
 
 
 @mutant(0)
@@ -190,11 +189,11 @@ def a_repetition_is_appended_again(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(1)
 def a_follower_stamps(patch: pytest.MonkeyPatch) -> None:
-    def stamps(self: PartitionLog, batch: Any) -> None:
+    def stamps(self: Partition, batch: Any) -> None:
         append = self.core.append_as_follower(batch.header, marker=marker_of(batch))
-        self._write_stamped(append._replace(leader_epoch=self.core.leader_epoch), batch)
+        self._append_stamped(append._replace(leader_epoch=self.core.leader_epoch), batch, Caller("", ""))
 
-    patch.setattr(PartitionLog, "append_as_follower", stamps)
+    patch.setattr(Partition, "append_as_follower", stamps)
 
 
 @mutant(0)
@@ -272,8 +271,8 @@ def a_cut_goes_below_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
 def a_cut_keeps_the_state_of_producers(patch: pytest.MonkeyPatch) -> None:
     truncated = PartitionCore.truncated
 
-    def lazy(self: PartitionCore, truncation: Truncation, last: SegmentBounds, _producers: ProducerStates) -> None:
-        truncated(self, truncation, last, self.producers)
+    def lazy(self: PartitionCore, truncation: Truncation, last: SegmentBounds, _producers: ProducerStates) -> Moved:
+        return truncated(self, truncation, last, self.producers)
 
     patch.setattr(PartitionCore, "truncated", lazy)
 
@@ -290,10 +289,10 @@ def a_cut_leaves_whole_batches_on_the_disk(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(214)
 def a_cut_is_made_before_the_checkpoint_knows(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(partition_log.PartitionLog, "truncate_to", _truncate_without_checkpoint)
+    patch.setattr(Partition, "truncate_to", _truncate_without_checkpoint)
 
 
-def _truncate_without_checkpoint(self: PartitionLog, offset: int) -> None:
+def _truncate_without_checkpoint(self: Partition, offset: int) -> None:
     write_checkpoint, self._resources.write_checkpoint = self._resources.write_checkpoint, lambda: None
     try:
         _TRUNCATE_TO(self, offset)
@@ -301,7 +300,7 @@ def _truncate_without_checkpoint(self: PartitionLog, offset: int) -> None:
         self._resources.write_checkpoint = write_checkpoint
 
 
-_TRUNCATE_TO = PartitionLog.truncate_to
+_TRUNCATE_TO = Partition.truncate_to
 
 
 # --- transactions
@@ -416,14 +415,16 @@ def a_look_up_ends_where_the_last_stable_offset_stood_without_the_marker(patch: 
 
 @mutant(16)
 def retention_takes_what_is_undecided(patch: pytest.MonkeyPatch) -> None:
-    def greedy(core: PartitionCore, now_ms: int) -> int:
-        stable, core.ends.last_stable_offset = core.ends.last_stable_offset, core.high_watermark
-        try:
-            return retention_rules.retained_from(core, now_ms)
-        finally:
-            core.ends.last_stable_offset = stable
+    retained_from = PartitionCore.retained_from
 
-    patch.setattr(partition_simulation, "retained_from", greedy)
+    def greedy(self: PartitionCore, now_ms: int) -> int:
+        stable, self.ends.last_stable_offset = self.ends.last_stable_offset, self.ends.high_watermark
+        try:
+            return retained_from(self, now_ms)
+        finally:
+            self.ends.last_stable_offset = stable
+
+    patch.setattr(PartitionCore, "retained_from", greedy)
 
 
 @mutant(8)
@@ -433,8 +434,8 @@ def segments_go_before_their_producers_are_in_a_snapshot(patch: pytest.MonkeyPat
 
 @mutant(1258)
 def segments_go_before_the_log_start_is_durable(patch: pytest.MonkeyPatch) -> None:
-    removable_count = retention_rules.removable_count
-    patch.setattr(partition_log, "removable_count", lambda core, _durable_start: removable_count(core, core.log_start_offset))
+    removable_count = PartitionCore.removable_count
+    patch.setattr(PartitionCore, "removable_count", lambda self, _durable_start: removable_count(self, self.ends.log_start_offset))
 
 
 @pytest.mark.parametrize("name", MUTANTS)

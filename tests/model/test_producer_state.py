@@ -55,7 +55,7 @@ def _restart(rng: random.Random, manager: LogManager, files: MemoryFiles, clock:
     if rng.random() < 0.4:
         manager.close()
     else:
-        for log in manager.partitions():
+        for log in manager.partitions.of_clients():
             log.flush()
         if rng.random() < 0.5:
             manager.write_checkpoint()
@@ -92,7 +92,7 @@ def _run(seed: int, operations: int) -> dict[str, int]:
         batch = raw_batch(b"12345678", count=count, producer=ProducerIdAndEpoch(producer_id, epoch), sequence=first)
         expected = oracle.answer(producer_id, epoch, first, count)
         if expected is None:
-            expected = log.log_end_offset
+            expected = log.ends.log_end_offset
             oracle.append(producer_id, epoch, count, expected, clock.wall_ms())
         try:
             info = log.append(batch, now_wall_ms=clock.wall_ms())

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.partition.snapshots import snapshot_offsets, snapshot_path
 from tests.support.build import append, delete_records, first_log, open_manager
 from tests.support.files import MemoryFiles
@@ -36,7 +36,7 @@ class History:
         self.open: dict[int, list[int]] = {}  # offsets by member
         self.next_member = 1
 
-    def write(self) -> PartitionLog:
+    def write(self) -> Partition:
         """Some steps, then a flush."""
         for _ in range(STEPS):
             self.rng.choices((self._plain, self._member, self._end, self._new_segments), (3, 8, 4, 1))[0]()
@@ -70,16 +70,16 @@ class History:
 
     def _new_segments(self) -> None:
         append(self.log, bytes(3_000))
-        self.committed.add(self.log.log_end_offset - 1)
+        self.committed.add(self.log.ends.log_end_offset - 1)
         self.log.flush()
 
-    def check(self, log: PartitionLog) -> None:
+    def check(self, log: Partition) -> None:
         """Ranges of all kinds; offsets that are not stable are no part of any."""
-        stable = log.last_stable_offset
+        stable = log.ends.last_stable_offset
         if log is not self.log:  # no marker is held after a start
-            begin = min([offsets[0] for offsets in self.open.values() if offsets], default=log.high_watermark)
-            assert stable == max(begin, log.log_start_offset)
-        for start in range(log.log_start_offset, stable + 1):
+            begin = min([offsets[0] for offsets in self.open.values() if offsets], default=log.ends.high_watermark)
+            assert stable == max(begin, log.ends.log_start_offset)
+        for start in range(log.ends.log_start_offset, stable + 1):
             until = self.rng.randint(start, stable)
             for end in {until, stable, min(start + 1, stable)}:
                 found = read_committed(log, start, end, max_bytes=self.rng.choice((1, 300, 1 << 20)))
@@ -116,7 +116,7 @@ def test_from_whatever_a_start_is_made(seed: int) -> None:
 def test_from_whatever_offset_the_log_is_left(seed: int) -> None:
     history = History(seed)
     log = history.write()
-    for before_offset in sorted(history.rng.sample(range(log.high_watermark), 4)):
+    for before_offset in sorted(history.rng.sample(range(log.ends.high_watermark), 4)):
         delete_records(log, before_offset)
         history.manager.retention_pass()
         history.check(log)
@@ -126,5 +126,5 @@ def test_from_whatever_offset_the_log_is_left(seed: int) -> None:
     marker = append_marker(restarted, aborted=restarted.core.open_producer_ids())
     restarted.flush()
     history.open.clear()
-    assert restarted.last_stable_offset == marker + 1
+    assert restarted.ends.last_stable_offset == marker + 1
     history.check(restarted)

@@ -15,7 +15,7 @@ from brokerd.datadir.steps import run_here
 from brokerd.errors import LogDamagedError
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
 from brokerd.partition.flush_task import FlushTask
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import crc_seed, encode_header, new_header
 from brokerd.record.payload import encode_payload, payload_crc
@@ -79,20 +79,20 @@ def open_manager(files: Files, clock: Clock | None = None, **settings: object) -
     return manager, manager.open()
 
 
-def first_log(manager: LogManager, name: str = "t", partition: int = 0) -> PartitionLog:
+def first_log(manager: LogManager, name: str = "t", partition: int = 0) -> Partition:
     """A partition of a topic, which is created if it is not there."""
     if not manager.topics.has(name):
         manager.create_topic(name, partition + 1, {})
-    return manager.partition(TopicIdPartition(manager.topics.by_name(name).id, partition))
+    return manager.partitions.leader(TopicIdPartition(manager.topics.by_name(name).id, partition))
 
 
-def append(log: PartitionLog, payload: bytes, *, now_ms: int = START_WALL_MS, clock_ahead_ms: int = 0, **fields: object) -> int:
+def append(log: Partition, payload: bytes, *, now_ms: int = START_WALL_MS, clock_ahead_ms: int = 0, **fields: object) -> int:
     """Appends a raw batch; returns its base offset."""
     batch = raw_batch(payload, **fields)  # type: ignore[arg-type]
     return log.append(batch, now_wall_ms=now_ms, clock_ahead_ms=clock_ahead_ms).base_offset
 
 
-def run_flush(log: PartitionLog, task: FlushTask) -> bool:
+def run_flush(log: Partition, task: FlushTask) -> bool:
     """Runs a flush that its log has prepared. If a sync fails the log hears of it, and this returns False."""
     try:
         task.run()
@@ -102,36 +102,36 @@ def run_flush(log: PartitionLog, task: FlushTask) -> bool:
     return True
 
 
-def delete_records(log: PartitionLog, before_offset: int) -> int:
+def delete_records(log: Partition, before_offset: int) -> int:
     """Moves the log start of one log, durably on return; returns it. Raises what the broker would answer."""
     (error,) = run_here(retention.delete_records([(log, before_offset)], lambda: log._resources.write_checkpoint))
     if error is not None:
         raise error
-    return log.log_start_offset
+    return log.ends.log_start_offset
 
 
-def damaged_ranges(log: PartitionLog) -> tuple[DamagedRange, ...]:
+def damaged_ranges(log: Partition) -> tuple[DamagedRange, ...]:
     """Ranges of the log that cannot be read."""
-    return tuple(damaged for damaged in log.core.health.damaged if damaged.is_live(log.log_start_offset))
+    return tuple(damaged for damaged in log.core.health.damaged if damaged.is_live(log.ends.log_start_offset))
 
 
-def read_batches(log: PartitionLog, offset: int | None = None, *, max_bytes: int = 1 << 20) -> Iterator[RecordBatch]:
+def read_batches(log: Partition, offset: int | None = None, *, max_bytes: int = 1 << 20) -> Iterator[RecordBatch]:
     """All batches that readers see from `offset` (the log start) on, header CRCs checked."""
     seed = crc_seed(log.tp)
-    at = log.log_start_offset if offset is None else offset
-    while at < log.high_watermark:
-        found = log.reader.read(at, max_bytes=max_bytes, until_offset=log.high_watermark, cached_only=False)
-        assert found.chunks, f"nothing to read at {at} below {log.high_watermark}"
+    at = log.ends.log_start_offset if offset is None else offset
+    while at < log.ends.high_watermark:
+        found = log.read(at, max_bytes=max_bytes, until_offset=log.ends.high_watermark, cached_only=False)
+        assert found.chunks, f"nothing to read at {at} below {log.ends.high_watermark}"
         for chunk in found.chunks:
             yield from walk_batches(pa.py_buffer(chunk), seed)
         at = found.next_offset
 
 
-def readable(log: PartitionLog) -> dict[int, bytes]:
+def readable(log: Partition) -> dict[int, bytes]:
     """Payloads by base offset of all batches that can be read, each offset tried that damage hides."""
     found: dict[int, bytes] = {}
-    at = log.log_start_offset
-    while at < log.high_watermark:
+    at = log.ends.log_start_offset
+    while at < log.ends.high_watermark:
         try:
             for batch in read_batches(log, at):
                 found[batch.header.base_offset] = batch.payload.to_pybytes()
@@ -141,7 +141,7 @@ def readable(log: PartitionLog) -> dict[int, bytes]:
     return found
 
 
-def payloads(log: PartitionLog, offset: int | None = None) -> list[bytes]:
+def payloads(log: Partition, offset: int | None = None) -> list[bytes]:
     """Payloads of `read_batches`; asserts their CRCs."""
     found = []
     for batch in read_batches(log, offset):

@@ -11,11 +11,11 @@ from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.log_manager import LogManager
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
+from brokerd.record.batch import RecordBatch
 from brokerd.record.header import Attributes
 from brokerd.server.broker import Broker
-from brokerd.server.durability import wait_durable
-from brokerd.server.limits.callers import BROKER
+from brokerd.server.waiting.delayed_produce import wait_durable
 from brokerd.storage.files import Files
 from brokerd.wire.v1.transaction_log_pb2 import MemberOpened
 from brokerd.wire.v1.transaction_pb2 import (
@@ -76,8 +76,8 @@ class TransactionBroker:
         waiting = []
         sequences: dict[TopicIdPartition, int] = {}
         for tp, value in writes:
-            replica = self.broker.replicas.replica(tp)
-            known = replica.core.open_data(member.producer_id)
+            partition = self.log(tp)
+            known = partition.open_data(member.producer_id)
             sequences[tp] = known.records if known is not None else 0
             batch = raw_batch(
                 value.ljust(_PAYLOAD_BYTES, b"."),
@@ -87,22 +87,27 @@ class TransactionBroker:
                 attributes=int(Attributes.TRANSACTIONAL),
             )
             is_open = member.producer_id in self.transactions.coordinator.open_members
-            info = self.broker.replicas.append(replica, batch, BROKER, is_open_member=is_open)
+            last_offset = append_here(partition, batch, self.broker.clock, is_open_member=is_open)
             self.transactions.appended(member.producer_id, tp, 1)
-            waiting.append((replica, info.last_offset))
-        for error in (await wait_durable(self.broker.replicas, self.broker.clock, waiting)).values():
+            waiting.append((partition, last_offset))
+        for error in (await wait_durable(self.broker.produce_purgatory, waiting)).values():
             raise error
 
-    def log(self, tp: TopicIdPartition) -> PartitionLog:
+    def log(self, tp: TopicIdPartition) -> Partition:
         """One partition."""
-        return self.logs.partition(tp)
+        return self.logs.partitions.leader(tp)
 
     def visible(self, tp: TopicIdPartition) -> list[bytes]:
         """The values that readers of committed records see."""
         log = self.log(tp)
         payloads = readable(log)
-        offsets = read_committed(log, log.log_start_offset, log.last_stable_offset)
+        offsets = read_committed(log, log.ends.log_start_offset, log.ends.last_stable_offset)
         return [payloads[offset].rstrip(b".") for offset in offsets]
+
+
+def append_here(partition: Partition, batch: RecordBatch, clock: Clock, *, is_open_member: bool = False) -> int:
+    """Appends a batch, which waits for its flush then; its last offset. Raises WireError."""
+    return partition.append(batch, now_wall_ms=clock.wall_ms(), is_open_member=is_open_member).last_offset
 
 
 def end_request(
@@ -136,7 +141,7 @@ async def running(files: Files, clock: Clock, *, is_killed: bool = False, **sett
         yield TransactionBroker(logs, broker)
         if not is_killed:
             broker.begin_stop()
-            await broker.replicas.flusher.drain()
+            await broker.flusher.drain()
         await _release(broker)
         if not is_killed:
             logs.close()

@@ -31,19 +31,19 @@ class LogManager(log_manager.LogManager):
 
     def retention_pass(self) -> int:
         """Removes segments that retention or delete_records gave up; returns how many. Raises OSError."""
-        for log in self.roll_expired():
+        for log in self.retention.roll_expired():
             with contextlib.suppress(OSError):  # that log has stopped, which says it to whoever appends
                 log.flush()
-        return run_here(self.retire())
+        return run_here(self.retention.retire())
 
     def write_checkpoint_if_due(self, now_ms: int) -> bool:
         """As checkpoint_job, at once; True if it was written. Raises OSError."""
         job = self.checkpoint_job(now_ms)
         if job is not None:
-            job.run()
+            job()
         return job is not None
 
     @property
     def dirty_bytes(self) -> int:
         """Bytes of all logs that are appended and not yet flushed."""
-        return sum(log.core.flushes.dirty_bytes for log in self.partitions())
+        return sum(log.core.flushes.dirty_bytes for log in self.partitions.of_clients())

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from brokerd.config.broker import BrokerConfig
+from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.topic_store import Topic
 from brokerd.errors import StorageError, TxnAbortedError, UnknownGroupError, UnknownTopicIdError, WireError
 from brokerd.groups import records as group_records
@@ -171,7 +172,8 @@ class Simulation:
 
     def new_broker(self) -> None:
         time = SimpleNamespace(stamp_ms=lambda: (next(self.stamps), 0))
-        logs: Any = SimpleNamespace(own_log=lambda _: None, topics=self, partitions=list, decided_members=None, time=time)
+        topics: Any = self
+        logs: Any = SimpleNamespace(topics=self, partitions=PartitionTable(topics), decided_members=None, time=time)
         nothing: Any = None
         self.groups = Groups(BrokerConfig(), logs, nothing, nothing, self.clock)
         self.groups.log = self.logs["groups"]  # type: ignore[assignment]

@@ -30,8 +30,8 @@ class Promises:
         lower.
         """
         core = replica.log.core
-        start, stable, high = core.log_start_offset, core.last_stable_offset, core.high_watermark
-        durable, end = core.durable_end, core.log_end_offset
+        start, stable, high = core.ends.log_start_offset, core.ends.last_stable_offset, core.ends.high_watermark
+        durable, end = core.ends.durable_end, core.ends.log_end_offset
         assert start <= stable <= high <= durable <= end, f"out of order: {start} {stable} {high} {durable} {end}"
         assert high >= replica.high_watermark, f"the high watermark went back from {replica.high_watermark} to {high}"
         assert end == replica.end, f"the log ends at {end}, not {replica.end}"
@@ -62,7 +62,7 @@ def check_state(replica: Replica) -> None:
     core = replica.log.core
     known, aborted = core.producers.aborted.entries, replica.aborted()
     assert set(known) <= set(aborted), f"{known} says more of aborted transactions than {aborted}"
-    begin = core.log_start_offset
+    begin = core.ends.log_start_offset
     left = [entry for entry in known if entry.marker_offset >= begin]
     assert left == [entry for entry in aborted if entry.marker_offset >= begin], f"{known} is not the fold of all batches {aborted}"
     check_look_ups(core, aborted)
@@ -73,8 +73,10 @@ def check_state(replica: Replica) -> None:
 
 def check_look_ups(core: PartitionCore, aborted: Sequence[AbortedTransaction]) -> None:
     """Checks the aborted transactions that overlap a range, for ranges of all kinds."""
-    ends = sorted({core.log_start_offset, core.last_stable_offset, *(offset for entry in aborted for offset in entry[1:])})
-    ends = [offset for offset in ends if core.log_start_offset <= offset <= core.last_stable_offset]
+    ends = sorted(
+        {core.ends.log_start_offset, core.ends.last_stable_offset, *(offset for entry in aborted for offset in entry[1:])}
+    )
+    ends = [offset for offset in ends if core.ends.log_start_offset <= offset <= core.ends.last_stable_offset]
     for first, until in itertools.combinations(ends, 2):
         found = core.aborted_transactions(first, until)
         expected = [entry for entry in aborted if entry.first_offset < until and entry.marker_offset >= first]
@@ -83,7 +85,7 @@ def check_look_ups(core: PartitionCore, aborted: Sequence[AbortedTransaction]) -
 
 def check_content(replica: Replica) -> None:
     """The files hold the history, each batch as its leader stamped it."""
-    begin = replica.log.log_start_offset
+    begin = replica.log.ends.log_start_offset
     wanted = [stored.header for stored in replica.history if stored.header.next_offset > begin]
     try:
         found = [batch.header._replace(header_crc=0) for batch in replica.read_all(begin)]
@@ -96,13 +98,13 @@ def end_of_epoch(core: PartitionCore, epoch: int) -> tuple[int, int]:
     """The last epoch of this log that is not above `epoch`, and where it ends."""
     entries = core.epochs.entries
     at = sum(entry.epoch <= epoch for entry in entries)
-    end = entries[at].start_offset if at < len(entries) else core.log_end_offset
+    end = entries[at].start_offset if at < len(entries) else core.ends.log_end_offset
     return (entries[at - 1].epoch if at else -1), end
 
 
 def reported_end(core: PartitionCore) -> int:
     """The end that a follower reports to its leader."""
-    return core.durable_end
+    return core.ends.durable_end
 
 
 def cut_offset(end: int, own_end: int) -> int:

@@ -17,13 +17,12 @@ from brokerd.config.topic import TopicConfig
 from brokerd.errors import Fate, StorageError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.aborted_transactions import AbortedTransaction
-from brokerd.partition.entries import NEW_PARTITION
 from brokerd.partition.flush_task import FlushTask
 from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.partition.log_ends import NOTHING_MOVED, LogEnd, Moved
-from brokerd.partition.log_state import LogResources
+from brokerd.partition.log_state import NEW_PARTITION
 from brokerd.partition.log_walk import RecoveryInput
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import LogResources, Partition
 from brokerd.partition.producer_state import ProducerStateEntry
 from brokerd.partition.recovery import PartitionRecovery
 from brokerd.partition.snapshots import remove_snapshot
@@ -67,10 +66,10 @@ class Replica:
         self.found_end = 0  # where the log ended at the start
         self.high_watermark = 0  # of this life, as it was last looked at
         self.agreed_epoch = 0  # in which it last cut what its leader does not have
-        self._log: PartitionLog | None = None
+        self._log: Partition | None = None
 
     @property
-    def log(self) -> PartitionLog:
+    def log(self) -> Partition:
         """The log; the replica is up."""
         assert self._log is not None
         return self._log
@@ -107,13 +106,13 @@ class Replica:
         if not is_alone:
             state.high_watermark = state.log_start_offset
         resources = LogResources(self.files, SpareFiles(self.files), open_files, _MAX_PRODUCER_IDS, self.write_checkpoint)
-        self._log = PartitionLog(TP, "t", self.config, resources, state, leader_epoch=epoch)
+        self._log = Partition(TP, "t", self.config, resources, state, leader_epoch=epoch)
         self.found_end = state.log_end_offset
         self.write_checkpoint()
 
     def crash(self, rng: random.Random, *, is_power_cut: bool) -> int:
         """Ends; returns how far the log said that it was durable."""
-        durable_end = self.log.core.durable_end
+        durable_end = self.log.core.ends.durable_end
         self._log = self.task = None
         self.held.clear()
         self.agreed_epoch = 0
@@ -155,11 +154,11 @@ class Replica:
 
     def remove_retired(self) -> int:
         """Removes what lies below the log start, as the data directory does; how many segments."""
-        segments = self.log.take_removable(self.checkpoint.log_start_offset)
+        segments, snapshot_offsets = self.log.take_removable(self.checkpoint.log_start_offset)
         files: Files = self.files
         for segment in segments:
             segment.remove()
-        for offset in self.log.core.take_old_snapshots():
+        for offset in snapshot_offsets:
             remove_snapshot(files, TP.directory_name, offset)
         return len(segments)
 
@@ -247,9 +246,9 @@ class Replica:
     def read_all(self, offset: int) -> Iterator[RecordBatch]:
         """All batches of the log from `offset` on."""
         log = self.log
-        while offset < log.log_end_offset:
-            found = log.reader.read(offset, max_bytes=1 << 20, until_offset=log.log_end_offset, cached_only=False)
-            assert found.chunks, f"nothing to read at {offset} below {log.log_end_offset}"
+        while offset < log.ends.log_end_offset:
+            found = log.read(offset, max_bytes=1 << 20, until_offset=log.ends.log_end_offset, cached_only=False)
+            assert found.chunks, f"nothing to read at {offset} below {log.ends.log_end_offset}"
             for chunk in found.chunks:
                 yield from walk_batches(pa.py_buffer(chunk), SEED)
             offset = found.next_offset
@@ -258,8 +257,8 @@ class Replica:
         """Where the ends are."""
         core = self.log.core
         return {
-            LogEnd.LOG_START: core.log_start_offset,
-            LogEnd.LAST_STABLE_OFFSET: core.last_stable_offset,
-            LogEnd.HIGH_WATERMARK: core.high_watermark,
-            LogEnd.LOG_END: core.log_end_offset,
+            LogEnd.LOG_START: core.ends.log_start_offset,
+            LogEnd.LAST_STABLE_OFFSET: core.ends.last_stable_offset,
+            LogEnd.HIGH_WATERMARK: core.ends.high_watermark,
+            LogEnd.LOG_END: core.ends.log_end_offset,
         }

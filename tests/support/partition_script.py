@@ -38,7 +38,6 @@ from brokerd.partition.log_ends import Moved
 from brokerd.partition.log_state import LogState
 from brokerd.partition.markers import Marker
 from brokerd.partition.producer_state import BatchMetadata, ProducerStates
-from brokerd.partition.retention_rules import deletion_target, removable_count, retained_from
 from brokerd.record.header import Attributes, BatchHeader, new_header
 from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.segment import Segment
@@ -129,15 +128,15 @@ class PartitionScript:
         marker = Marker((), ids) if is_aborted else Marker(ids, ())
         first_offset = self.core.first_open_offset(ids)
         if is_held and first_offset is not None:
-            assert not self.core.ends.hold_back(f"marker {self.core.log_end_offset}", first_offset)
+            assert not self.core.ends.hold_back(f"marker {self.core.ends.log_end_offset}", first_offset)
         self._carry_out(header, self.core.append_marker(header, self._now_ms, marker))
 
     def _carry_out(self, header: BatchHeader, append: Append, *, fails: bool = False) -> None:
         core = self.core
         where = f"{append.base_offset}-{append.next_offset - 1}, epoch {append.leader_epoch}"
         if append.must_roll:
-            core.rolled(SegmentBounds(core.log_end_offset))
-            self._lines.append(f"roll at {core.log_end_offset}")
+            core.rolled(SegmentBounds(core.ends.log_end_offset))
+            self._lines.append(f"roll at {core.ends.log_end_offset}")
         if fails:
             self._lines.append(f"write {where}: it fails, and nothing is reported")
             return
@@ -196,15 +195,15 @@ class PartitionScript:
         self._now_ms += int(ms)
 
     def _do_retain(self) -> None:
-        start = retained_from(self.core, self._now_ms)
+        start = self.core.retained_from(self._now_ms)
         self._lines.append(f"the log begins at {start}")
         self._moved(self.core.ends.set_log_start(start))
 
     def _do_delete(self, before_offset: str) -> None:
-        self._moved(self.core.ends.set_log_start(deletion_target(self.core, int(before_offset))))
+        self._moved(self.core.ends.set_log_start(self.core.deletion_target(int(before_offset))))
 
     def _do_remove_checkpoint(self, _at: str, offset: str) -> None:
-        count = removable_count(self.core, int(offset))
+        count = self.core.removable_count(int(offset))
         gone = [segment.base_offset for segment in self.core.segments[:count]]
         self.core.retired(count)
         self._lines.append(f"segments {gone} go, {[segment.base_offset for segment in self.core.segments]} stay")
@@ -223,7 +222,7 @@ class PartitionScript:
                 last.add(append.next_offset, append.size_bytes, append.max_timestamp, append.log_time)
             producers.replay(header, append.marker)
         core.truncated(cut, last, producers)
-        self._lines.append(f"the log ends at {core.log_end_offset}")
+        self._lines.append(f"the log ends at {core.ends.log_end_offset}")
 
     # --- looking
 
@@ -232,10 +231,10 @@ class PartitionScript:
             self._lines.append("moved: " + ", ".join(end.value for end in moved))
 
     def _do_ends(self) -> None:
-        core = self.core
+        ends = self.core.ends
         self._lines.append(
-            f"start {core.log_start_offset}, stable {core.last_stable_offset}, high watermark {core.high_watermark}, "
-            f"durable {core.durable_end}, end {core.log_end_offset}"
+            f"start {ends.log_start_offset}, stable {ends.last_stable_offset}, high watermark {ends.high_watermark}, "
+            f"durable {ends.durable_end}, end {ends.log_end_offset}"
         )
 
     def _do_producers(self) -> None:

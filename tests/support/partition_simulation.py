@@ -16,8 +16,8 @@ from brokerd.config.topic import TopicConfig
 from brokerd.errors import InvalidTxnStateError, StorageError, WireError
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch
 from brokerd.partition import flush_state
+from brokerd.partition.core import HIGH_WATERMARK
 from brokerd.partition.log_ends import LogEnd, Moved
-from brokerd.partition.retention_rules import HIGH_WATERMARK, deletion_target, retained_from
 from brokerd.record.batch import RecordBatch
 from brokerd.record.control import encode_control
 from brokerd.record.header import Attributes
@@ -307,14 +307,14 @@ class Simulation:
                 follower.files.hook = None
             follower.note(stored)
             self._count("replicated")
-        self._event(follower, lambda: core.ends.leader_at(leader.log.high_watermark))
+        self._event(follower, lambda: core.ends.leader_at(leader.log.ends.high_watermark))
 
     def _cut_what_diverges(self, leader: Replica, follower: Replica) -> None:
         while True:
             epoch, end = end_of_epoch(leader.log.core, follower.log.core.epochs.latest)
             _, own_end = end_of_epoch(follower.log.core, epoch)
             cut = cut_offset(end, own_end)
-            if cut >= follower.log.log_end_offset:
+            if cut >= follower.log.ends.log_end_offset:
                 return
             self._flush_all(follower)
             (batch,) = [header for header, *_ in follower.history if header.base_offset <= cut <= header.last_offset]
@@ -339,7 +339,7 @@ class Simulation:
             self.in_sync -= others
             self._count("left")
         elif follower is not None and follower.agreed_epoch == self.epoch:
-            if follower.log.core.durable_end < max(leader.log.high_watermark, self.epoch_start):
+            if follower.log.core.ends.durable_end < max(leader.log.ends.high_watermark, self.epoch_start):
                 return
             self.in_sync.add(follower.number)
             self._count("joined")
@@ -355,7 +355,7 @@ class Simulation:
         self._complete(leader)
         others = self.in_sync - {leader.number}
         self._event(leader, lambda: leader.log.core.lead(self.epoch, others))
-        self.epoch_start = leader.log.log_end_offset
+        self.epoch_start = leader.log.ends.log_end_offset
         self.promises.check_nothing_is_lost(leader)
         self._count("elected")
 
@@ -368,7 +368,7 @@ class Simulation:
 
     def _may_begin_at(self, replica: Replica, start: int) -> bool:
         """False if the other replica could not follow any more."""
-        return all(other is replica or (other.is_up and other.log.high_watermark >= start) for other in self.replicas)
+        return all(other is replica or (other.is_up and other.log.ends.high_watermark >= start) for other in self.replicas)
 
     def _retain(self) -> None:
         up = [replica for replica in self.replicas if replica.is_up and not replica.is_stopped]
@@ -376,10 +376,10 @@ class Simulation:
             return
         replica = self.rng.choice(up)
         core = replica.log.core
-        start = retained_from(core, self.now_ms)
+        start = core.retained_from(self.now_ms)
         if self._may_begin_at(replica, start):
-            undecided = replica.first_undecided(core.high_watermark)
-            assert undecided is None or start <= max(undecided, core.log_start_offset), "retention takes what is undecided"
+            undecided = replica.first_undecided(core.ends.high_watermark)
+            assert undecided is None or start <= max(undecided, core.ends.log_start_offset), "retention takes what is undecided"
             self._event(replica, lambda: replica.log.set_log_start(start))
         if self.rng.random() < 0.8:
             replica.write_checkpoint()
@@ -391,9 +391,9 @@ class Simulation:
         if leader is None:
             return
         core = leader.log.core
-        offset = self.rng.choice((HIGH_WATERMARK, self.rng.randint(core.log_start_offset, core.high_watermark)))
-        target = deletion_target(core, offset)
-        if target > core.log_start_offset and self._may_begin_at(leader, target):
+        offset = self.rng.choice((HIGH_WATERMARK, self.rng.randint(core.ends.log_start_offset, core.ends.high_watermark)))
+        target = core.deletion_target(offset)
+        if target > core.ends.log_start_offset and self._may_begin_at(leader, target):
             self._event(leader, lambda: leader.log.set_log_start(target))
             leader.write_checkpoint()
             self._count("records deleted")
@@ -438,7 +438,7 @@ class Simulation:
     def _start(self, replica: Replica) -> None:
         durable_end = replica.found_end
         replica.start(self.epoch, is_alone=self.is_alone)
-        end = replica.log.log_end_offset
+        end = replica.log.ends.log_end_offset
         assert end >= durable_end, f"the log ended durably at {durable_end}, and ends at {end}"
         if end > replica.end and replica.doubtful is not None:
             replica.note(replica.doubtful)
@@ -478,7 +478,9 @@ class Simulation:
         for replica in self.replicas:
             for commit in sorted(replica.held):
                 self._event(replica, lambda replica=replica, commit=commit: replica.release(commit))  # type: ignore[misc]
-            assert replica.log.high_watermark == replica.end, f"stuck at {replica.log.high_watermark}, short of {replica.end}"
+            assert replica.log.ends.high_watermark == replica.end, (
+                f"stuck at {replica.log.ends.high_watermark}, short of {replica.end}"
+            )
             self._event(replica, lambda replica=replica: replica.log.set_log_start(replica.end))  # type: ignore[misc]
             replica.write_checkpoint()
             replica.remove_retired()

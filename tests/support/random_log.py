@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from tests.support.build import append, delete_records, first_log, open_manager
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
@@ -13,7 +13,7 @@ from tests.support.files import MemoryFiles
 _SEGMENT_BYTES = 4_096
 
 
-def written_then_reopened(rng: random.Random) -> Iterator[PartitionLog]:
+def written_then_reopened(rng: random.Random) -> Iterator[Partition]:
     """The log as it was written, then after its first third was deleted and the directory was opened again."""
     files = MemoryFiles()
     manager, _ = open_manager(files, log_segment_bytes=_SEGMENT_BYTES, log_index_interval_bytes=rng.choice((0, 500, 65_536)))
@@ -23,14 +23,14 @@ def written_then_reopened(rng: random.Random) -> Iterator[PartitionLog]:
     log.flush()
     assert len(log.segments) > 2
     yield log
-    delete_records(log, log.log_end_offset // 3)
+    delete_records(log, log.ends.log_end_offset // 3)
     manager.write_checkpoint()
     manager.close()
     manager, _ = open_manager(files, log_segment_bytes=_SEGMENT_BYTES)
     yield first_log(manager)
 
 
-def unreadable_log(batches: int) -> PartitionLog:
+def unreadable_log(batches: int) -> Partition:
     """A log of durable batches whose files cannot be read."""
     files = MemoryFiles()
     manager, _ = open_manager(files, log_max_open_files=16)

@@ -116,7 +116,7 @@ class SimulatedPartition:
 
     def is_durable(self, offset: int) -> bool:
         """True if all below this offset is, or there is nothing to wait for any more."""
-        return self.is_deleted or self.core.high_watermark >= offset
+        return self.is_deleted or self.core.ends.high_watermark >= offset
 
     def flush_step(self) -> None:
         """A flush begins, or one that began ends."""
@@ -128,12 +128,12 @@ class SimulatedPartition:
 
     def flush(self) -> None:
         """All that is written becomes durable."""
-        while self._plan is not None or self.core.durable_end < self.core.log_end_offset:
+        while self._plan is not None or self.core.ends.durable_end < self.core.ends.log_end_offset:
             self.flush_step()
 
     def crash(self, rng: random.Random) -> None:
         """Loses some of what is not durable, and is recovered from the rest."""
-        kept = sum(stored.header.next_offset <= self.core.durable_end for stored in self.log)
+        kept = sum(stored.header.next_offset <= self.core.ends.durable_end for stored in self.log)
         del self.log[rng.randint(kept, len(self.log)) :]
         self._plan = None
         self.core = self._new_core()
@@ -148,7 +148,7 @@ class SimulatedPartition:
 
     def read(self) -> list[Row]:
         """The eager reader reads all that it may; returns the new rows."""
-        stable = self.core.last_stable_offset
+        stable = self.core.ends.last_stable_offset
         if stable <= self._read_to:
             return []
         rows = list(self._visible(self._read_to, stable))
@@ -158,7 +158,7 @@ class SimulatedPartition:
 
     def read_again(self) -> list[Row]:
         """All rows that a reader sees who begins now."""
-        return list(self._visible(0, self.core.last_stable_offset))
+        return list(self._visible(0, self.core.ends.last_stable_offset))
 
     def _visible(self, from_offset: int, until_offset: int) -> Iterator[Row]:
         aborted = self.core.aborted_transactions(from_offset, until_offset)
@@ -175,7 +175,7 @@ class SimulatedPartition:
 
     def decided(self) -> tuple[list[Row], set[int]]:
         """The rows that are committed, and the members that are aborted, as the durable part of the log says by itself."""
-        end = self.core.high_watermark
+        end = self.core.ends.high_watermark
         data: dict[int, list[Row]] = {}
         committed: list[Row] = []
         aborted: set[int] = set()

@@ -250,9 +250,9 @@ class Promises:
                     self._check_all_decided(commit)
 
     def _check_ends(self, partition: SimulatedPartition) -> None:
-        stable = partition.core.last_stable_offset
+        stable = partition.core.ends.last_stable_offset
         first = next(iter(partition.open.values()), None)
-        assert stable <= partition.core.high_watermark
+        assert stable <= partition.core.ends.high_watermark
         assert first is None or stable <= first, (
             f"{partition.tp}: the last stable offset {stable} passes an open transaction at {first}"
         )
@@ -266,9 +266,9 @@ class Promises:
         for partition in self._world.disk.partitions.values():
             assert not ended & partition.open.keys(), f"{partition.tp} has no marker for some members of {commit}"
             core = partition.core
-            if partition.open or core.high_watermark < core.log_end_offset or others or len(self._world.names) > 1:
+            if partition.open or core.ends.high_watermark < core.ends.log_end_offset or others or len(self._world.names) > 1:
                 continue
-            assert core.last_stable_offset == core.log_end_offset, f"{partition.tp} is behind when {commit} is visible"
+            assert core.ends.last_stable_offset == core.ends.log_end_offset, f"{partition.tp} is behind when {commit} is visible"
         wanted = event.totals
         found = [row for row, pid in self._decided_rows() if self._winners.get(pid) == commit]
         lost = self._lost_rows(set(event.committed_producer_ids))
@@ -313,7 +313,9 @@ class Promises:
             check_is_readable(partition)
             _check_order(partition)
             core = partition.core
-            assert core.last_stable_offset == core.log_end_offset, f"{partition.tp} hangs at {core.last_stable_offset}"
+            assert core.ends.last_stable_offset == core.ends.log_end_offset, (
+                f"{partition.tp} hangs at {core.ends.last_stable_offset}"
+            )
         seen = Counter(row.number for partition in world.disk.partitions.values() for row in partition.seen)
         wanted: Counter[int] = Counter()
         for commit, recorded in self.commits.items():

@@ -313,7 +313,7 @@ class Simulation:
         self.disk.crash(self.rng)
         self.promises.crashed()
         for partition in self.disk.partitions.values():
-            assert partition.core.log_end_offset >= (partition.seen[-1].offset + 1 if partition.seen else 0)
+            assert partition.core.ends.log_end_offset >= (partition.seen[-1].offset + 1 if partition.seen else 0)
         self._start()
         if self.rng.random() < 0.2:
             self._crash()

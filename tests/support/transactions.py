@@ -10,7 +10,7 @@ from brokerd.client.fetching.fetcher import PartitionResult
 from brokerd.client.fetching.positions import FetchRange, RangePosition
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition.log_ends import Moved
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.record.control import encode_control
 from brokerd.record.header import Attributes
 from brokerd.wire.v1 import control_pb2, fetch_pb2
@@ -20,7 +20,7 @@ from tests.support.clock import START_WALL_MS
 _EMPTY_ANSWERS_MAX = 3
 
 
-def append_member(log: PartitionLog, producer_id: int, sequence: int, *, count: int = 1, payload: bytes = b"member!!") -> int:
+def append_member(log: Partition, producer_id: int, sequence: int, *, count: int = 1, payload: bytes = b"member!!") -> int:
     """Appends a batch of a member of an open transaction; returns its base offset."""
     batch = raw_batch(
         payload,
@@ -33,7 +33,7 @@ def append_member(log: PartitionLog, producer_id: int, sequence: int, *, count: 
 
 
 def append_marker(
-    log: PartitionLog,
+    log: Partition,
     *,
     committed: Sequence[int] = (),
     aborted: Sequence[int] = (),
@@ -45,7 +45,7 @@ def append_marker(
     """
     first_offset = log.core.first_open_offset({*committed, *aborted})
     if is_held and first_offset is not None:
-        log.core.ends.hold_back(_commit(log.log_end_offset), first_offset)
+        log.core.ends.hold_back(_commit(log.ends.log_end_offset), first_offset)
     record = control_pb2.ControlRecord(
         transactional_id="x", committed_producer_ids=tuple(committed), aborted_producer_ids=tuple(aborted)
     )
@@ -53,7 +53,7 @@ def append_marker(
     return log.append_marker(batch, now_wall_ms=now_ms).base_offset
 
 
-def release_marker(log: PartitionLog, offset: int) -> Moved:
+def release_marker(log: Partition, offset: int) -> Moved:
     """The held marker at `offset` counts from now on."""
     return log.core.ends.release(_commit(offset))
 
@@ -62,7 +62,7 @@ def _commit(offset: int) -> str:
     return f"marker {offset}"
 
 
-def read_committed(log: PartitionLog, start_offset: int, until_offset: int, *, max_bytes: int = 1 << 20) -> list[int]:
+def read_committed(log: Partition, start_offset: int, until_offset: int, *, max_bytes: int = 1 << 20) -> list[int]:
     """The offsets of the records that a reader of committed records sees in a range, as the broker answers it now."""
     wanted = FetchRange(log.tp, start_offset, until_offset)
     position = RangePosition(wanted, is_read_committed=True, check_headers=True)
@@ -76,15 +76,15 @@ def read_committed(log: PartitionLog, start_offset: int, until_offset: int, *, m
     return offsets
 
 
-def _answer(log: PartitionLog, offset: int, max_bytes: int) -> PartitionResult:
-    data = log.reader.read(offset, max_bytes=max_bytes, until_offset=log.last_stable_offset, cached_only=False)
+def _answer(log: Partition, offset: int, max_bytes: int) -> PartitionResult:
+    data = log.read(offset, max_bytes=max_bytes, until_offset=log.ends.last_stable_offset, cached_only=False)
     aborted = log.core.aborted_transactions(offset, data.next_offset)
     result = fetch_pb2.PartitionFetchResult(
         topic_id=log.tp.topic_id,
         partition=log.tp.partition,
-        high_watermark=log.high_watermark,
-        last_stable_offset=log.last_stable_offset,
-        log_start_offset=log.log_start_offset,
+        high_watermark=log.ends.high_watermark,
+        last_stable_offset=log.ends.last_stable_offset,
+        log_start_offset=log.ends.log_start_offset,
     )
     for entry in aborted:
         result.aborted.add(producer_id=entry.producer_id, first_offset=entry.first_offset, marker_offset=entry.marker_offset)

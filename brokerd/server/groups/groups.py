@@ -37,9 +37,9 @@ from brokerd.groups.decided import Decided
 from brokerd.groups.group_table import GroupTable, Limits
 from brokerd.groups.records import decode, offsets_committed
 from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.purgatory.driver import TimedPurgatory
 from brokerd.server.admin import Admin
 from brokerd.server.own_log import OwnLog, Record
-from brokerd.server.replica_manager import ReplicaManager
 from brokerd.sharing.shares import Shares
 from brokerd.wire.v1.group_log_pb2 import CommittedOffset, GroupLogRecord
 
@@ -67,7 +67,7 @@ async def _nothing_is_decided() -> None:
 class Groups:
     """See the module. Create it inside the running event loop, after `logs` is open."""
 
-    def __init__(self, config: BrokerConfig, logs: LogManager, replicas: ReplicaManager, admin: Admin, clock: Clock) -> None:
+    def __init__(self, config: BrokerConfig, logs: LogManager, purgatory: TimedPurgatory, admin: Admin, clock: Clock) -> None:
         self._logs = logs
         self._clock = clock
         self._retention_ms = config.offsets_retention_minutes * _MS_PER_MINUTE
@@ -76,7 +76,7 @@ class Groups:
         self.table = GroupTable(limits, self._name_of)
         self.decided = Decided(self.table, limits)
         self.decisions_durable: Callable[[], Awaitable[None]] = _nothing_is_decided  # all that was decided before the call
-        self.log = OwnLog(GROUP_OFFSETS, logs, replicas, admin, clock)
+        self.log = OwnLog(GROUP_OFFSETS, logs, purgatory, admin, clock)
         self._deciding: dict[str, asyncio.Event] = {}  # groups that a transaction is about to decide on, until it may
         self._undurable: dict[str, int] = {}  # groups with changes that may not be durable, and where the log ended behind the last
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from brokerd.errors import LogTruncationError
 from brokerd.groups.group_table import Group
 from brokerd.ids import LogPosition, TopicIdPartition
-from brokerd.partition.core import PartitionCore
+from brokerd.partition.partition import Partition
 from brokerd.wire.v1 import offsets_pb2
 from brokerd.wire.v1.group_log_pb2 import CommittedOffset
 
@@ -19,11 +19,11 @@ def listing(group: Group) -> offsets_pb2.GroupListing:
     )
 
 
-def check_history(core: PartitionCore, committed: CommittedOffset | None) -> None:
+def check_history(partition: Partition, committed: CommittedOffset | None) -> None:
     """Raises LogTruncationError if the offset was committed in another history than the log is."""
     try:
         if committed is not None:
-            core.check_history(LogPosition(committed.offset, committed.leader_epoch_id))
+            partition.check_history(LogPosition(committed.offset, committed.leader_epoch_id))
     except LogTruncationError as error:
         error.message += "; commit another offset for the group, or `brokerd groups reset` it"
         raise

@@ -101,21 +101,21 @@ async def _checked(
 def checked_offset(broker: Broker, entry: Entry, now_ms: int, ahead_ms: int) -> CommittedOffset:
     """The offset to record. Raises UnknownTopicIdError and others for the partition, LogTruncationError, OffsetOutOfRangeError,
     OffsetMetadataTooLargeError."""
-    core = broker.replicas.replica(TopicIdPartition(entry.topic_id, entry.partition)).core
-    core.check_history(LogPosition(entry.offset, entry.leader_epoch_id))
-    end_offset = core.ends.high_watermark
+    partition = broker.partitions.leader(TopicIdPartition(entry.topic_id, entry.partition))
+    partition.check_history(LogPosition(entry.offset, entry.leader_epoch_id))
+    end_offset = partition.ends.high_watermark
     if entry.offset > end_offset:
         raise OffsetOutOfRangeError(
-            f"offsets.offset is {entry.offset}, beyond the high watermark {end_offset} of {core.name}: commit the offset of the "
-            "next record to read"
+            f"offsets.offset is {entry.offset}, beyond the high watermark {end_offset} of {partition.name}: commit the offset of "
+            "the next record to read"
         )
     size_bytes = len(entry.metadata.encode()) if entry.metadata else 0
     if size_bytes > METADATA_MAX_BYTES:
         raise OffsetMetadataTooLargeError(
-            f"offsets.metadata of {core.name} has {size_bytes} bytes, more than the {METADATA_MAX_BYTES} allowed"
+            f"offsets.metadata of {partition.name} has {size_bytes} bytes, more than the {METADATA_MAX_BYTES} allowed"
         )
     leader_epoch, epoch_id = entry.leader_epoch, entry.leader_epoch_id
-    before = core.epoch_before(entry.offset)
+    before = partition.epoch_before(entry.offset)
     if before is not None and not epoch_id and leader_epoch in (_NONE, before.epoch):
         leader_epoch, epoch_id = before.epoch, before.id
     committed = CommittedOffset()  # and field by field: half the time of keywords, where there are thousands

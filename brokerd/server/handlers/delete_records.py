@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from brokerd.errors import WireError
 from brokerd.ids import TopicIdPartition
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.core import HIGH_WATERMARK
+from brokerd.partition.partition import Partition
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
 from brokerd.server.fields import topic_id_partition
@@ -20,13 +21,11 @@ from brokerd.server.waiting.pauses import Pauses
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import topics_pb2
 
-_HIGH_WATERMARK = -1  # as PartitionLog has it
-
 
 def check(request: topics_pb2.DeleteRecordsRequest) -> None:
     """Checks the request as received. Raises MalformedError."""
     for entry in request.partitions:
-        if entry.before_offset < _HIGH_WATERMARK:
+        if entry.before_offset < HIGH_WATERMARK:
             raise malformed(
                 "partitions.before_offset", f"is {entry.before_offset}, but must be an offset, or -1 for the high watermark"
             )
@@ -38,13 +37,13 @@ async def handle(broker: Broker, request: topics_pb2.DeleteRecordsRequest) -> to
     broker.require_ready()
     asked = [(TopicIdPartition(entry.topic_id, entry.partition), entry.before_offset) for entry in request.partitions]
     response = topics_pb2.DeleteRecordsResponse()
-    found: list[tuple[PartitionLog, int, topics_pb2.PartitionDeleteRecordsResult]] = []
+    found: list[tuple[Partition, int, topics_pb2.PartitionDeleteRecordsResult]] = []
     pauses = Pauses(broker.turns)
     for tp, before_offset in asked:
         await pauses.after()
         result = response.results.add(topic_id=tp.topic_id, partition=tp.partition, log_start_offset=-1)
         try:
-            found.append((broker.replicas.replica(tp).log, before_offset, result))
+            found.append((broker.partitions.leader(tp), before_offset, result))
         except WireError as error:
             result.error.CopyFrom(to_proto(error))
         except Exception as error:
@@ -53,11 +52,10 @@ async def handle(broker: Broker, request: topics_pb2.DeleteRecordsRequest) -> to
     return response
 
 
-async def _delete(broker: Broker, found: list[tuple[PartitionLog, int, topics_pb2.PartitionDeleteRecordsResult]]) -> None:
-    errors = await broker.admin.run(broker.logs.delete_records([(log, before_offset) for log, before_offset, _ in found]))
+async def _delete(broker: Broker, found: list[tuple[Partition, int, topics_pb2.PartitionDeleteRecordsResult]]) -> None:
+    errors = await broker.admin.run(broker.logs.retention.delete_records([(log, before_offset) for log, before_offset, _ in found]))
     for (log, _, result), error in zip(found, errors, strict=True):
         if error is not None:
             result.error.CopyFrom(to_proto(error))
         else:
-            result.log_start_offset = log.log_start_offset
-            broker.replicas.wake(log.tp)
+            result.log_start_offset = log.ends.log_start_offset

@@ -36,7 +36,7 @@ async def handle(broker: Broker, request: topics_pb2.DeleteTopicsRequest) -> top
 
 async def _delete(broker: Broker, result: topics_pb2.TopicResult, wanted: str | bytes) -> None:
     try:
-        deleted = await broker.admin.run(broker.logs.changes.delete(wanted, lambda topic: _wake_all(broker, topic)))
+        deleted = await broker.admin.run(broker.logs.changes.delete(wanted, lambda topic: _forget(broker, topic)))
     except WireError as error:
         result.error.CopyFrom(to_proto(error))
     except Exception as error:
@@ -46,9 +46,8 @@ async def _delete(broker: Broker, result: topics_pb2.TopicResult, wanted: str | 
         result.topic_id = deleted.id
 
 
-def _wake_all(broker: Broker, topic: Topic) -> None:
+def _forget(broker: Broker, topic: Topic) -> None:
     broker.counters.forget(topic.id)
     broker.groups.forget_topic(topic.id)
     for partition in range(topic.partition_count):
-        broker.replicas.forget(TopicIdPartition(topic.id, partition))
         broker.transactions.leaders.forget(TopicIdPartition(topic.id, partition))

@@ -18,8 +18,8 @@ from functools import partial
 from brokerd.errors import WireError
 from brokerd.groups.group_table import Group
 from brokerd.ids import TopicIdPartition
-from brokerd.partition.backlog import Backlog
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.look_up import Backlog
+from brokerd.partition.partition import Partition
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
 from brokerd.server.fields import TOPIC_ID_BYTES, check_id
@@ -92,12 +92,12 @@ async def _described(
         committed=offset_result(tp, committed), log_start_offset=_NONE, end_offset=_NONE, lag_bytes=_NONE, lag_ms=_NONE
     )
     try:
-        log = broker.replicas.replica(tp).log
+        log = broker.partitions.leader(tp)
         described.topic = log.topic
-        described.log_start_offset = log.log_start_offset
-        described.end_offset = log.last_stable_offset if is_committed else log.high_watermark
-        check_history(log.core, committed)
-        next_offset = committed.offset if committed is not None else log.log_start_offset
+        described.log_start_offset = log.ends.log_start_offset
+        described.end_offset = log.ends.last_stable_offset if is_committed else log.ends.high_watermark
+        check_history(log, committed)
+        next_offset = committed.offset if committed is not None else log.ends.log_start_offset
         found = await _backlog(broker, log, next_offset, described.end_offset, is_committed=is_committed)
         described.lag_bytes = found.size_bytes
         if found.append_timestamp != _NONE:
@@ -109,11 +109,11 @@ async def _described(
     return described
 
 
-async def _backlog(broker: Broker, log: PartitionLog, offset: int, end_offset: int, *, is_committed: bool) -> Backlog:
+async def _backlog(broker: Broker, log: Partition, offset: int, end_offset: int, *, is_committed: bool) -> Backlog:
     if offset >= end_offset:
         return Backlog(0, _NONE)
     is_over = threading.Event()
-    work = partial(log.reader.backlog, offset, is_committed=is_committed, is_wanted=lambda: not is_over.is_set())
+    work = partial(log.backlog, offset, is_committed=is_committed, is_wanted=lambda: not is_over.is_set())
     try:
         return await broker.searchers.run(current_caller(), work)
     finally:

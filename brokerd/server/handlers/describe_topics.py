@@ -15,7 +15,7 @@ from brokerd.config.topic import TopicConfig, topic_config
 from brokerd.datadir.topic_store import Topic
 from brokerd.errors import StorageError, WireError
 from brokerd.ids import TopicIdPartition
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.server.broker import Broker
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.waiting.pauses import Pauses
@@ -50,7 +50,7 @@ def seen_by(broker: Broker, authorizer: TopicAuthorizer) -> list[Topic]:
 async def _described(broker: Broker, name: str, pauses: Pauses) -> topics_pb2.TopicDescription:
     try:
         topic = broker.logs.topics.by_name(name)
-        logs = [broker.logs.partition(TopicIdPartition(topic.id, partition)) for partition in range(topic.partition_count)]
+        logs = [broker.partitions.leader(TopicIdPartition(topic.id, partition)) for partition in range(topic.partition_count)]
     except WireError as error:
         return topics_pb2.TopicDescription(name=name, error=to_proto(error))
     described = topics_pb2.TopicDescription(name=topic.name, topic_id=topic.id, configs=_configs(broker, topic))
@@ -69,16 +69,16 @@ def _configs(broker: Broker, topic: Topic) -> list[topics_pb2.ConfigEntry]:
     ]
 
 
-def _partition(log: PartitionLog) -> topics_pb2.PartitionDescription:
+def _partition(log: Partition) -> topics_pb2.PartitionDescription:
     description = topics_pb2.PartitionDescription(
         partition=log.tp.partition,
-        log_start_offset=log.log_start_offset,
-        last_stable_offset=log.last_stable_offset,
-        high_watermark=log.high_watermark,
-        log_end_offset=log.log_end_offset,
-        size_bytes=log.core.size_bytes,
+        log_start_offset=log.ends.log_start_offset,
+        last_stable_offset=log.ends.last_stable_offset,
+        high_watermark=log.ends.high_watermark,
+        log_end_offset=log.ends.log_end_offset,
+        size_bytes=log.size_bytes,
         segment_count=len(log.segments),
-        producer_count=len(log.core.producers),
+        producer_count=len(log.producers),
     )
     problem = problem_of(log)
     if problem is not None:
@@ -86,9 +86,9 @@ def _partition(log: PartitionLog) -> topics_pb2.PartitionDescription:
     return description
 
 
-def problem_of(log: PartitionLog) -> WireError | None:
+def problem_of(log: Partition) -> WireError | None:
     """Why the partition accepts no appends; None if it does."""
-    failure = log.core.health.failure
+    failure = log.health.failure
     if failure is not None:
         return StorageError(f"a flush failed ({failure.strerror}): no appends until the broker's next start")
     return log.damage

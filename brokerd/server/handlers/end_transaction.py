@@ -97,7 +97,7 @@ def _keep_one_deleted(broker: Broker, request: transaction_pb2.EndTransactionReq
     is_any_missing = False
     for entry in request.partitions:
         tp = TopicIdPartition(entry.topic_id, entry.partition)
-        is_missing = broker.logs.get(tp) is None and not broker.logs.topics.count_of(tp.topic_id)
+        is_missing = broker.partitions.get(tp) is None and not broker.logs.topics.count_of(tp.topic_id)
         if not (is_missing and is_any_missing):
             kept.append(entry)
         is_any_missing |= is_missing

@@ -23,22 +23,22 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from brokerd.errors import OffsetOutOfRangeError, WireError
+from brokerd.errors import WireError
 from brokerd.ids import LogPosition, TopicIdPartition
 from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.log_ends import LogEnd
+from brokerd.partition.partition import Partition
+from brokerd.partition.reader import FetchDataInfo, NeedsRoom
 from brokerd.record.batch import begun_below, producer_ids_in
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
 from brokerd.server.fields import FIELDS_PER_ENTRY, OTHER_FIELDS, check_count, check_not_negative, topic_id_partition
-from brokerd.server.replica_manager import Replica
 from brokerd.server.requests import PARTITIONS, check_doubles
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.security.topic_rights import Right
 from brokerd.server.waiting.delayed_fetch import ParkedPartition
 from brokerd.sharing.room import Caller
 from brokerd.storage.files import Buffer, WouldBlock
-from brokerd.storage.log_reader import FetchDataInfo, NeedsRoom
 from brokerd.wire.errors import to_proto
 from brokerd.wire.records import Bytes, join_records, split_records
 from brokerd.wire.v1 import fetch_pb2
@@ -67,11 +67,11 @@ class FetchParams(NamedTuple):
 
 
 class PartitionRead(NamedTuple):
-    """The data read from one partition. `replica` is None, and `error` set, if it does not exist. `until_offset`: the end that its
-    reader sees, at the time."""
+    """The data read from one partition. `partition` is None, and `error` set, if it does not exist. `until_offset`: the end that
+    its reader sees, at the time."""
 
     asked: FetchPartition
-    replica: Replica | None
+    partition: Partition | None
     data: FetchDataInfo | None
     error: WireError | None
     until_offset: int = -1
@@ -149,38 +149,39 @@ async def read(
 async def _read_partition(
     broker: Broker, authorizer: TopicAuthorizer, caller: Caller, asked: FetchPartition, end: LogEnd, left: _Left
 ) -> PartitionRead:
-    replica = None
+    partition = None
     try:
         authorizer.require_id(Right.READ, asked.tp.topic_id)
-        replica = broker.replicas.replica(asked.tp, current_leader_epoch=asked.leader_epoch)
+        partition = broker.partitions.leader(asked.tp, asked.leader_epoch)
         if asked.position is not None:
-            replica.core.check_history(asked.position)
-        until_offset = _checked_end(replica, asked.fetch_offset, end)
-        nothing = PartitionRead(asked, replica, None, None, until_offset)
+            partition.check_history(asked.position)
+        until_offset = partition.ends.of(end)
+        nothing = PartitionRead(asked, partition, None, None, until_offset)
         if asked.fetch_offset >= until_offset or (left.bytes == 0 and left.first_batch_bytes is None):
+            partition.check_in_range(asked.fetch_offset)
             return nothing
         try:
-            data = await _read_log(broker, caller, replica, asked, left, until_offset)
+            data = await _read_log(broker, caller, partition, asked, left, until_offset)
         except NeedsRoom:
             if left.first_batch_bytes is not None:
                 raise
             return nothing
-        aborted = _aborted(replica, asked.fetch_offset, data) if end is LogEnd.LAST_STABLE_OFFSET else ()
-        return PartitionRead(asked, replica, data, None, until_offset, aborted)
+        aborted = _aborted(partition, asked.fetch_offset, data) if end is LogEnd.LAST_STABLE_OFFSET else ()
+        return PartitionRead(asked, partition, data, None, until_offset, aborted)
     except NeedsRoom:
         raise
     except WireError as error:
         broker.counters.failed_fetch[error.code] += 1
-        return PartitionRead(asked, replica, None, error)
+        return PartitionRead(asked, partition, None, error)
     except Exception as error:
-        return PartitionRead(asked, replica, None, internal(f"read of {asked.tp}", error))
+        return PartitionRead(asked, partition, None, internal(f"read of {asked.tp}", error))
 
 
-def _aborted(replica: Replica, fetch_offset: int, data: FetchDataInfo) -> Sequence[AbortedTransaction]:
+def _aborted(partition: Partition, fetch_offset: int, data: FetchDataInfo) -> Sequence[AbortedTransaction]:
     """The aborted transactions of the batches that were read; so there are no more of them than batches. Raises
     OffsetOutOfRangeError.
     """
-    overlapping = replica.core.aborted_transactions(fetch_offset, data.next_offset)
+    overlapping = partition.aborted_transactions(fetch_offset, data.next_offset)
     if not overlapping:
         return ()
     producer_ids = set().union(*map(producer_ids_in, data.chunks))
@@ -188,10 +189,10 @@ def _aborted(replica: Replica, fetch_offset: int, data: FetchDataInfo) -> Sequen
 
 
 async def _read_log(
-    broker: Broker, caller: Caller, replica: Replica, asked: FetchPartition, left: _Left, until_offset: int
+    broker: Broker, caller: Caller, partition: Partition, asked: FetchPartition, left: _Left, until_offset: int
 ) -> FetchDataInfo:
     read = partial(
-        replica.log.reader.read,
+        partition.read,
         asked.fetch_offset,
         max_bytes=min(left.bytes, asked.max_bytes),
         until_offset=until_offset,
@@ -218,18 +219,6 @@ def _begun_below(data: FetchDataInfo, until_offset: int) -> FetchDataInfo:
     return FetchDataInfo(chunks, sum(map(len, chunks)), data.first_offset, next_offset)
 
 
-def _checked_end(replica: Replica, offset: int, end: LogEnd) -> int:
-    core = replica.core
-    start = core.ends.log_start_offset
-    if not start <= offset <= core.log_end_offset:
-        raise OffsetOutOfRangeError(
-            f"there is no offset {offset} in {core.name}: it starts at offset {start}, and its next record gets offset "
-            f"{core.log_end_offset}",
-            log_start_offset=start,
-        )
-    return replica.end_offset(end)
-
-
 def must_answer_now(params: FetchParams, reads: Sequence[PartitionRead]) -> bool:
     """Whether the response must not wait for more data; see the module docstring."""
     return (
@@ -251,20 +240,20 @@ def _available_bytes(params: FetchParams, result: PartitionRead) -> int:
 
 def to_park(params: FetchParams, reads: Sequence[PartitionRead]) -> list[ParkedPartition]:
     """The state that a DelayedFetch needs of each partition, without data. No partition may have an error."""
-    return [_parked(params, result) for result in reads if result.replica is not None]
+    return [_parked(params, result) for result in reads if result.partition is not None]
 
 
 def _parked(params: FetchParams, result: PartitionRead) -> ParkedPartition:
-    replica = result.replica
-    assert replica is not None
+    partition = result.partition
+    assert partition is not None
     # The read ended at the readable end of that moment, or (if nothing was found) the offset is at or above it.
     read_until = result.data.next_offset if result.data is not None else result.asked.fetch_offset
     return ParkedPartition(
-        replica=replica,
+        partition=partition,
         fetch_offset=result.asked.fetch_offset,
         found_bytes=_available_bytes(params, result),
-        counted_bytes=replica.progress.bytes_below(read_until),
-        uncounted_above=read_until if read_until < replica.core.ends.high_watermark else None,
+        counted_bytes=partition.ends.bytes_below(read_until),
+        uncounted_above=read_until if read_until < partition.ends.high_watermark else None,
         max_bytes=min(result.asked.max_bytes, params.max_bytes),
     )
 
@@ -285,10 +274,10 @@ def _fill(out: fetch_pb2.PartitionFetchResult, result: PartitionRead, chunk_coun
     out.partition = result.asked.tp.partition
     if result.error is not None:
         out.error.CopyFrom(to_proto(result.error))
-    if result.replica is None:
+    if result.partition is None:
         out.high_watermark = out.last_stable_offset = out.log_start_offset = -1
         return
-    ends = result.replica.core.ends
+    ends = result.partition.ends
     out.high_watermark = ends.high_watermark
     out.last_stable_offset = ends.last_stable_offset
     out.log_start_offset = ends.log_start_offset

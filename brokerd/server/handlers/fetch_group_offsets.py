@@ -61,7 +61,7 @@ async def _add_asked(broker: Broker, request: Request, group: Group | None, resp
         await pauses.after()
         result = offset_result(tp, committed)
         try:
-            check_history(broker.replicas.replica(tp).core, committed)
+            check_history(broker.partitions.leader(tp), committed)
         except WireError as error:
             result.error.CopyFrom(to_proto(error))
         response.results.append(result)

@@ -11,11 +11,9 @@ from __future__ import annotations
 import heapq
 from operator import itemgetter
 
-from brokerd.errors import UnknownTopicIdError, UnknownTopicOrPartitionError
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.server.broker import Broker
 from brokerd.server.fields import check_not_negative
-from brokerd.server.replica_manager import Replica
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.transactions.views import may_see, open_partition
 from brokerd.server.waiting.pauses import Pauses
@@ -37,7 +35,7 @@ async def handle(
     broker.require_ready()
     found = []
     pauses = Pauses(broker.turns)
-    for log in broker.logs.partitions():
+    for log in broker.partitions.of_clients():
         await pauses.after()
         hanging = _hanging(broker, authorizer, log)
         if hanging is not None and hanging.idle_ms >= request.idle_ms:
@@ -46,10 +44,12 @@ async def handle(
     return transaction_pb2.FindHangingTransactionsResponse(transactions=oldest, more=len(found) > LISTED_MAX)
 
 
-def _hanging(broker: Broker, authorizer: TopicAuthorizer, log: PartitionLog) -> transaction_pb2.HangingTransaction | None:
-    producer_id = next(iter(log.core.open_producer_ids()), None)
-    data = log.core.open_data(producer_id) if producer_id is not None else None
-    name, first_offset = min(log.core.held_back.items(), key=itemgetter(1), default=("", 0))
+def _hanging(broker: Broker, authorizer: TopicAuthorizer, log: Partition) -> transaction_pb2.HangingTransaction | None:
+    if log.health.is_deleted:  # meanwhile
+        return None
+    producer_id = next(iter(log.producers.open_transactions), None)
+    data = log.open_data(producer_id) if producer_id is not None else None
+    name, first_offset = min(log.held_back.items(), key=itemgetter(1), default=("", 0))
     if name and (data is None or first_offset <= data.first_offset):
         return _unfinished(broker, authorizer, log, name, first_offset)
     if producer_id is None or data is None:
@@ -58,12 +58,9 @@ def _hanging(broker: Broker, authorizer: TopicAuthorizer, log: PartitionLog) -> 
     is_visible = may_see(authorizer, known.state) if known is not None else authorizer.administers_everything
     if not is_visible:
         return None
-    replica = _replica(broker, log)
-    if replica is None:
-        return None
-    last_ms = log.core.producers.entries[producer_id].last_timestamp
+    last_ms = log.producers.entries[producer_id].last_timestamp
     return transaction_pb2.HangingTransaction(
-        partition=open_partition(authorizer, replica, data.first_offset),
+        partition=open_partition(authorizer, log, data.first_offset),
         producer_id=producer_id,
         transactional_id=known.state.transactional_id if known is not None else "",
         idle_ms=max(broker.clock.wall_ms() - last_ms, 0),
@@ -71,23 +68,14 @@ def _hanging(broker: Broker, authorizer: TopicAuthorizer, log: PartitionLog) -> 
 
 
 def _unfinished(
-    broker: Broker, authorizer: TopicAuthorizer, log: PartitionLog, name: str, first_offset: int
+    broker: Broker, authorizer: TopicAuthorizer, log: Partition, name: str, first_offset: int
 ) -> transaction_pb2.HangingTransaction | None:
     state = broker.transactions.coordinator.states.get(name)
-    replica = _replica(broker, log)
-    if state is None or state.last is None or replica is None or not may_see(authorizer, state):
+    if state is None or state.last is None or not may_see(authorizer, state):
         return None
     return transaction_pb2.HangingTransaction(
-        partition=open_partition(authorizer, replica, first_offset),
+        partition=open_partition(authorizer, log, first_offset),
         producer_id=_NO_PRODUCER_ID,
         transactional_id=name,
         idle_ms=max(broker.clock.wall_ms() - state.timestamp, 0),
     )
-
-
-def _replica(broker: Broker, log: PartitionLog) -> Replica | None:
-    """None if its topic was deleted meanwhile."""
-    try:
-        return broker.replicas.replica(log.tp)
-    except (UnknownTopicIdError, UnknownTopicOrPartitionError):
-        return None

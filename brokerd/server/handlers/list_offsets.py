@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from brokerd.errors import LogTruncationError, UnsupportedVersionError, WireError
 from brokerd.ids import LogPosition, TopicIdPartition
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
 from brokerd.server.fields import check_not_negative, topic_id_partition
@@ -81,15 +81,15 @@ async def _answer(
         topic_id=tp.topic_id, partition=tp.partition, offset=_NONE, timestamp=_NONE, leader_epoch=_NONE
     )
     try:
-        log = broker.replicas.replica(tp, current_leader_epoch=entry.current_leader_epoch).log
+        log = broker.partitions.leader(tp, entry.current_leader_epoch)
         if entry.spec == offsets_pb2.OFFSET_SPEC_AFTER_BYTES:
-            reach = partial(log.reader.reach, entry.from_offset, entry.until_offset, entry.max_bytes)
+            reach = partial(log.reach, entry.from_offset, entry.until_offset, entry.max_bytes)
             result.offset, result.size_bytes = await _searched(broker, reach, is_committed)
             return result
         result.offset, result.timestamp = await _look_up(broker, log, entry, is_committed)
         if result.offset != _NONE:
-            result.leader_epoch = log.core.epochs.epoch_at(result.offset)
-            before = log.core.epoch_before(result.offset)
+            result.leader_epoch = log.epoch_at(result.offset)
+            before = log.epoch_before(result.offset)
             if before is not None:
                 result.leader_epoch_id, result.epoch_start_offset = before.id, before.start_offset
         _check_position(log, entry, result)
@@ -101,35 +101,33 @@ async def _answer(
 
 
 def _check_position(
-    log: PartitionLog, entry: offsets_pb2.PartitionListOffsets, result: offsets_pb2.PartitionListOffsetsResult
+    log: Partition, entry: offsets_pb2.PartitionListOffsets, result: offsets_pb2.PartitionListOffsetsResult
 ) -> None:
     if entry.HasField("position"):
         try:
-            log.core.check_history(LogPosition(entry.position.offset, entry.position.leader_epoch_id))
+            log.check_history(LogPosition(entry.position.offset, entry.position.leader_epoch_id))
         except LogTruncationError as error:
             result.truncation.CopyFrom(to_proto(error))
 
 
-async def _look_up(
-    broker: Broker, log: PartitionLog, entry: offsets_pb2.PartitionListOffsets, is_committed: bool
-) -> tuple[int, int]:
+async def _look_up(broker: Broker, log: Partition, entry: offsets_pb2.PartitionListOffsets, is_committed: bool) -> tuple[int, int]:
     """Offset and timestamp (ms), each -1 if there is none."""
     if entry.spec in _RESERVED:
         raise UnsupportedVersionError(
             "this broker has no segments in object storage: EARLIEST_LOCAL and LATEST_TIERED are reserved"
         )
     if entry.spec == offsets_pb2.OFFSET_SPEC_EARLIEST:
-        return log.log_start_offset, _NONE
+        return log.ends.log_start_offset, _NONE
     if entry.spec == offsets_pb2.OFFSET_SPEC_LATEST:
-        return (log.last_stable_offset if is_committed else log.high_watermark), _NONE
+        return (log.ends.last_stable_offset if is_committed else log.ends.high_watermark), _NONE
     if entry.spec == offsets_pb2.OFFSET_SPEC_GIVEN:
         return entry.from_offset, _NONE
     if entry.spec == offsets_pb2.OFFSET_SPEC_LAST_RECORDS:
-        return await _searched(broker, partial(log.reader.newest_offset, entry.record_count), is_committed), _NONE
+        return await _searched(broker, partial(log.newest_offset, entry.record_count), is_committed), _NONE
     if entry.spec == offsets_pb2.OFFSET_SPEC_MAX_TIMESTAMP:
-        look_up = log.reader.max_timestamp_offset
+        look_up = log.max_timestamp_offset
     else:
-        look_up = partial(log.reader.offset_for_timestamp, entry.timestamp)
+        look_up = partial(log.offset_for_timestamp, entry.timestamp)
     found = await _searched(broker, look_up, is_committed)
     return found if found is not None else (_NONE, _NONE)
 

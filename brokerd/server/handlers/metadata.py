@@ -106,7 +106,7 @@ def _partition(broker: Broker, tp: TopicIdPartition, node_id: int, epoch: int) -
         partition=tp.partition, leader=node_id, leader_epoch=epoch, replicas=[node_id], isr=[node_id]
     )
     try:
-        problem = problem_of(broker.logs.partition(tp))
+        problem = problem_of(broker.partitions.leader(tp))
     except WireError as error:  # being deleted, with its topic
         problem = error
     if problem is not None:

@@ -22,17 +22,17 @@ import pyarrow as pa
 
 from brokerd.errors import Action, InvalidRequestError, InvalidRequiredAcksError, InvalidTxnStateError, NotReadyError, WireError
 from brokerd.ids import TopicIdPartition
+from brokerd.partition.partition import Partition
 from brokerd.record.batch import RecordBatch, check_produced
 from brokerd.record.header import BatchHeader
 from brokerd.server.admin import STOPPING
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed, not_appended
 from brokerd.server.fields import FIELDS_PER_ENTRY, OTHER_FIELDS, check_not_negative, topic_id_partition
-from brokerd.server.replica_manager import Replica
 from brokerd.server.requests import first_double
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.security.topic_rights import Right
-from brokerd.server.waiting.delayed_produce import Awaited, DelayedProduce
+from brokerd.server.waiting.delayed_produce import WAIT_MAX_MS, Awaited, DelayedProduce
 from brokerd.sharing.room import Caller
 from brokerd.transaction.transactional_id import MEMBER_EPOCH
 from brokerd.wire.errors import to_proto
@@ -42,7 +42,6 @@ from brokerd.wire.v1 import produce_pb2
 ACKS_ALL = -1
 ACKS_NONE = 0
 _ACKS = (ACKS_ALL, ACKS_NONE, 1)
-WAIT_MAX_MS = 30_000  # for the flush, with acks=all; GetServerInfo tells it
 WAITING_REQUESTS_MAX = 64  # of one stream, that wait for their responses; told likewise
 
 
@@ -151,22 +150,23 @@ def _append(
     data: pa.Buffer,
 ) -> Awaited | None:
     """Appends one batch and fills in its result; returns what to wait for, if it was appended."""
-    replica = None
+    partition = None
     tp = TopicIdPartition(result.topic_id, result.partition)
     try:
         authorizer.require_id(Right.WRITE, tp.topic_id)
-        replica = broker.replicas.replica(tp, current_leader_epoch=head.partitions[index].current_leader_epoch)
-        batch = _check_batch(broker, authorizer, replica, data)
+        partition = broker.partitions.leader(tp, head.partitions[index].current_leader_epoch)
+        batch = _check_batch(broker, authorizer, partition, data)
         is_open_member = _check_member(broker, head, batch.header)
-        info = broker.replicas.append(replica, batch, caller, is_open_member=is_open_member)
+        now_ms, ahead_ms = broker.logs.time.stamp_ms()
+        info = partition.append(batch, now_wall_ms=now_ms, clock_ahead_ms=ahead_ms, is_open_member=is_open_member, caller=caller)
         if is_open_member:
             broker.transactions.appended(batch.header.producer_id, tp, 0 if info.is_duplicate else batch.header.record_count)
     except WireError as error:
         broker.counters.failed_produce[error.code] += 1
         if (
-            replica is not None and error.action is Action.PRODUCER_STATE
+            partition is not None and error.action is Action.PRODUCER_STATE
         ):  # it shows whether the records that the producer misses have expired
-            error.log_start_offset = result.log_start_offset = replica.core.ends.log_start_offset
+            error.log_start_offset = result.log_start_offset = partition.ends.log_start_offset
         result.error.CopyFrom(to_proto(not_appended(error)))
         return None
     except Exception as error:
@@ -176,17 +176,17 @@ def _append(
         broker.counters.appended(tp.topic_id, messages=info.last_offset - info.base_offset + 1, size_bytes=data.size)
     result.base_offset = info.base_offset
     result.append_timestamp = info.append_timestamp
-    result.is_log_append_time = replica.core.config.message_timestamp_type == "LogAppendTime"
+    result.is_log_append_time = partition.config.message_timestamp_type == "LogAppendTime"
     result.log_start_offset = info.log_start_offset
-    return Awaited(index, replica, info.last_offset)
+    return Awaited(index, partition, info.last_offset)
 
 
-def _check_batch(broker: Broker, authorizer: TopicAuthorizer, replica: Replica, data: pa.Buffer) -> RecordBatch:
+def _check_batch(broker: Broker, authorizer: TopicAuthorizer, partition: Partition, data: pa.Buffer) -> RecordBatch:
     """The batch, if it is whole and the caller may write it."""
     batch = check_produced(
         data,
-        replica.crc_seed,
-        max_message_bytes=replica.core.config.max_message_bytes,
+        partition.crc_seed,
+        max_message_bytes=partition.config.max_message_bytes,
         max_decompressed_bytes=broker.config.message_max_decompressed_bytes,
     )
     if batch.header.producer_id >= 0:
@@ -218,5 +218,5 @@ def _check_member(broker: Broker, head: produce_pb2.ProduceRequest, header: Batc
 def _wait_until_durable(broker: Broker, awaited: list[Awaited], timeout_ms: int) -> DelayedProduce:
     wait_ms = min(timeout_ms or WAIT_MAX_MS, WAIT_MAX_MS)
     operation = DelayedProduce(broker.clock.monotonic_ms() + wait_ms, awaited, asyncio.get_running_loop().create_future())
-    broker.replicas.produce_driver.watch(operation)
+    broker.produce_purgatory.watch(operation)
     return operation

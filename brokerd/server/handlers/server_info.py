@@ -10,7 +10,8 @@ import brokerd
 from brokerd.record.header import MAGIC, PAYLOAD_KIND_ARROW
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
-from brokerd.server.handlers.produce import WAIT_MAX_MS, WAITING_REQUESTS_MAX
+from brokerd.server.handlers.produce import WAITING_REQUESTS_MAX
+from brokerd.server.waiting.delayed_produce import WAIT_MAX_MS
 from brokerd.wire.v1 import metadata_pb2
 
 WIRE_VERSION = 1

@@ -70,13 +70,12 @@ async def snapshot(broker: Broker, *, stream_count: int, refused_count: int) -> 
     """Reads everything once, some microseconds for each partition, a few at a time: each is as of its own moment."""
     pauses = Pauses(broker.turns)
     found = LogFigures(broker.counters.topics, broker.config.metrics_max_partitions)
-    for log in broker.logs.partitions():
+    for log in broker.partitions.of_clients():
         found.add(log)
         await pauses.after()
     topics, partitions = found.topics(), tuple(found.partitions)
-    groups = group_figures(broker.groups.table, broker.logs, broker.config.metrics_max_group_partitions)
+    groups = group_figures(broker.groups.table, broker.logs.topics, broker.partitions, broker.config.metrics_max_group_partitions)
     transactions = await transaction_figures(broker.transactions.coordinator, pauses, now_ms=broker.clock.monotonic_ms())
-    replicas = broker.replicas
     gauges = (
         Gauge("topic_count", "Topics.", len(topics)),
         Gauge("partition_count", "Partitions.", found.count),
@@ -90,7 +89,7 @@ async def snapshot(broker: Broker, *, stream_count: int, refused_count: int) -> 
         Gauge(
             "dirty_bytes",
             "Bytes appended but not yet on disk; at log.max.dirty.bytes producers are throttled.",
-            replicas.dirty.used,
+            broker.dirty.used,
         ),
         Gauge("in_flight_bytes", "Bytes of produce requests in memory; max.in.flight.bytes.", broker.in_flight.used),
         Gauge(
@@ -124,7 +123,7 @@ async def snapshot(broker: Broker, *, stream_count: int, refused_count: int) -> 
         ),
         labelled=(*_labelled(broker, counters), *_group_families(groups)),
         times=tuple(_times(counters)),
-        flush_time=(replicas.flush_time.cumulative(), replicas.flush_time.sum_seconds),
+        flush_time=(broker.counters.flush_time.cumulative(), broker.counters.flush_time.sum_seconds),
     )
 
 
@@ -169,7 +168,7 @@ def _group_families(groups: Iterable[GroupFigures]) -> Iterator[tuple[str, str, 
 
 
 def _labelled(broker: Broker, counters: Counters) -> tuple[tuple[str, str, Labels, tuple[tuple[Labels, int], ...]], ...]:
-    purgatories = ((("Produce",), len(broker.replicas.produce_purgatory)), (("Fetch",), len(broker.replicas.fetch_purgatory)))
+    purgatories = ((("Produce",), len(broker.produce_purgatory)), (("Fetch",), len(broker.fetch_purgatory)))
     failed_produce = tuple(((code.name,), count) for code, count in counters.failed_produce.items())
     failed_fetch = tuple(((code.name,), count) for code, count in counters.failed_fetch.items())
     return (

@@ -72,6 +72,7 @@ class Counters:
         self.request_errors: Counter[tuple[str, str]] = Counter()  # (method, status) of calls and streams that ended badly
         self.produce_time = {phase: Histogram() for phase in Phase}
         self.fetch_time = {phase: Histogram() for phase in Phase}
+        self.flush_time = Histogram()
         self.call_time: dict[str, Histogram] = {}  # unary calls by method
 
     def appended(self, topic_id: bytes, *, messages: int, size_bytes: int) -> None:

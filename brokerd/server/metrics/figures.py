@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from brokerd.datadir.log_manager import LogManager
+from brokerd.datadir.partition_table import PartitionTable
+from brokerd.datadir.topic_store import TopicStore
 from brokerd.groups.group_table import GroupTable
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.server.metrics.counters import Traffic
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.transaction.coordinator import Coordinator, ExecutionKey
@@ -80,23 +81,22 @@ class LogFigures:
         self.partitions: list[PartitionFigures] = []
         self._limit = limit
         self._traffic = traffic
-        self._topics: dict[bytes, list[PartitionLog]] = {}
+        self._topics: dict[bytes, list[Partition]] = {}
         self._sizes: Counter[bytes] = Counter()
 
-    def add(self, log: PartitionLog) -> None:
+    def add(self, log: Partition) -> None:
         """Reads one log."""
-        core = log.core
-        size_bytes = core.size_bytes
+        size_bytes = log.size_bytes
         self.count += 1
-        self.producer_ids += len(core.producers)
-        self.offline += log.damage is not None or core.health.failure is not None
+        self.producer_ids += len(log.producers)
+        self.offline += log.damage is not None or log.health.failure is not None
         self._topics.setdefault(log.tp.topic_id, []).append(log)
         self._sizes[log.tp.topic_id] += size_bytes
         if len(self.partitions) < self._limit:
-            ends = core.ends
+            ends = log.ends
             self.partitions.append(
                 PartitionFigures(
-                    log.topic, log.tp.partition, ends.log_start_offset, ends.high_watermark, core.log_end_offset, size_bytes
+                    log.topic, log.tp.partition, ends.log_start_offset, ends.high_watermark, ends.log_end_offset, size_bytes
                 )
             )
 
@@ -110,7 +110,7 @@ class LogFigures:
         return tuple(found)
 
 
-def group_figures(table: GroupTable, logs: LogManager, limit: int) -> tuple[GroupFigures, ...]:
+def group_figures(table: GroupTable, topics: TopicStore, known: PartitionTable, limit: int) -> tuple[GroupFigures, ...]:
     """One entry per partition of a group, also for those of its topics that it has not read, `limit` at most: each principal has
     its share, its oldest groups first. Some microseconds each.
     """
@@ -118,16 +118,16 @@ def group_figures(table: GroupTable, logs: LogManager, limit: int) -> tuple[Grou
     groups = table.groups.values()
     counts = Counter[str]()
     for group in groups:
-        partitions = group.partitions(count_of=logs.topics.count_of)
+        partitions = group.partitions(count_of=topics.count_of)
         counts[group.principal] += sum(1 for _ in itertools.islice(partitions, limit - counts[group.principal]))
     left = equal_shares(counts, limit)
     for group in groups:
-        for tp in itertools.islice(group.partitions(count_of=logs.topics.count_of), left[group.principal]):
+        for tp in itertools.islice(group.partitions(count_of=topics.count_of), left[group.principal]):
             left[group.principal] -= 1
-            committed, log = group.offset(tp), logs.get(tp)
+            committed, log = group.offset(tp), known.get(tp)
             offset = committed.offset if committed is not None else _NO_OFFSET
             if log is not None:
-                lag = max(0, log.last_stable_offset - max(offset, log.log_start_offset))
+                lag = max(0, log.ends.last_stable_offset - max(offset, log.ends.log_start_offset))
                 found.append(GroupFigures(group.group_id, log.topic, tp.partition, offset, lag))
     return tuple(found)
 

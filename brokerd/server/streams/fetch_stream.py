@@ -17,6 +17,7 @@ import grpc
 
 from brokerd.clock import stopwatch_ns
 from brokerd.errors import BrokerdError, ErrorCode, NotReadyError, ResourceExhaustedError
+from brokerd.partition.reader import NeedsRoom
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal
 from brokerd.server.handlers import fetch
@@ -28,7 +29,6 @@ from brokerd.server.streams.messages import Context
 from brokerd.server.tasks import look_at_end
 from brokerd.server.waiting.delayed_fetch import DelayedFetch
 from brokerd.server.waiting.turns import LARGE_BYTES, LARGE_PARTITIONS
-from brokerd.storage.log_reader import NeedsRoom
 
 _RETRY_AFTER_MS = 1_000
 _FIRST_BATCH_BYTES = 1_048_576  # room for a first batch that is larger than what was asked for: the batch size of producers
@@ -178,7 +178,7 @@ class FetchStream(ClientStream):
         self._parked = operation
         self._count_parked(len(params.partitions))
         # Records may have been appended during a cold read above, so check again before parking.
-        self._broker.replicas.fetch_driver.watch(operation)
+        self._broker.fetch_purgatory.watch(operation)
 
     async def _answer_parked(
         self, params: FetchParams, answered: asyncio.Future[None], received_ns: int, parked_from_ns: int
@@ -227,7 +227,7 @@ class FetchStream(ClientStream):
             budget.end_write(self)
 
     def _too_many(self) -> ResourceExhaustedError:
-        waiting, principal = len(self._broker.replicas.fetch_purgatory), self._authorizer.principal
+        waiting, principal = len(self._broker.fetch_purgatory), self._authorizer.principal
         parked = self._broker.parked_partitions
         return ResourceExhaustedError(
             f"{waiting} fetches of {parked.total} partitions wait already, {parked.count(principal)} of them of principal "

@@ -105,7 +105,7 @@ class ProduceStream(ClientStream):
     async def _wait_for_room(self) -> None:
         while self._responses and (len(self._responses) >= WAITING_REQUESTS_MAX or self._waiting_bytes >= _WAITING_BYTES_MAX):
             await self._next_response()
-        for budget in (self._broker.in_flight, self._broker.replicas.dirty):
+        for budget in (self._broker.in_flight, self._broker.dirty):
             if not budget.is_free:
                 await budget.take(self.caller)
 
@@ -128,7 +128,7 @@ class ProduceStream(ClientStream):
         if self._broker.in_flight.is_excessive(self.caller.owner, _HARD_LIMIT):
             response = self._refuse_overload(request)
         else:
-            dirty = self._broker.replicas.dirty
+            dirty = self._broker.dirty
             if not dirty.is_free:
                 await dirty.take(self.caller)
             # Checked after the last await before the append: a newer stream may have said hello while this one waited.

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, MutableMapping
 
-from brokerd.clock import Clock
 from brokerd.datadir.log_manager import LogManager
 from brokerd.errors import InvalidRequestError, UnknownTopicIdError, UnknownTopicOrPartitionError, WireError
 from brokerd.ids import TopicIdPartition
-from brokerd.partition.open_data import OpenData
+from brokerd.partition.core import OpenData
+from brokerd.partition.partition import Partition
+from brokerd.purgatory.driver import TimedPurgatory
 from brokerd.record.control import encode_control
-from brokerd.server.durability import wait_durable
 from brokerd.server.limits.callers import current_caller
-from brokerd.server.replica_manager import Replica, ReplicaManager
+from brokerd.server.waiting.delayed_produce import wait_durable
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.transaction.markers import RecordFor
 from brokerd.transaction.transactional_id import Held, HeldData
@@ -26,7 +26,7 @@ from brokerd.wire.v1.transaction_log_pb2 import HeldBack
 _MARKER_PIECES = 10  # a marker takes about so many times as long as what Pauses counts, and one more for each ten members
 
 # Markers in the log, by partition: where they stand.
-Markers = MutableMapping[TopicIdPartition, tuple[Replica, int]]
+Markers = MutableMapping[TopicIdPartition, tuple[Partition, int]]
 
 
 class _MemberData:
@@ -42,17 +42,17 @@ class _MemberData:
 class LocalLeaders:
     """See the module. Belongs to the event loop."""
 
-    def __init__(self, logs: LogManager, replicas: ReplicaManager, clock: Clock) -> None:
+    def __init__(self, logs: LogManager, purgatory: TimedPurgatory) -> None:
         self._logs = logs
-        self._replicas = replicas
-        self._clock = clock
+        self._known = logs.partitions
+        self._purgatory = purgatory
         self._members: dict[int, _MemberData] = {}  # by producer id
         self._partitions: dict[TopicIdPartition, dict[int, None]] = {}  # producer ids
-        for log in logs.partitions():
-            for producer_id in log.core.open_producer_ids():
-                data = log.core.open_data(producer_id)
+        for partition in self._known.of_clients():
+            for producer_id in partition.producers.open_transactions:
+                data = partition.open_data(producer_id)
                 assert data is not None, "it is open there"
-                self.appended(producer_id, log.tp, data.records)
+                self.appended(producer_id, partition.tp, data.records)
 
     def appended(self, producer_id: int, tp: TopicIdPartition, records: int) -> None:
         """A member has written so many records there."""
@@ -74,15 +74,15 @@ class LocalLeaders:
         """Members that hold open data somewhere."""
         return self._members.keys()
 
-    def open_data(self, producer_id: int) -> dict[Replica, OpenData]:
+    def open_data(self, producer_id: int) -> dict[Partition, OpenData]:
         """The data that one member holds, by partition."""
         held = {}
         member = self._members.get(producer_id)
         for tp in sorted(member.partitions) if member is not None else ():
-            replica = self._replica(tp)
-            found = replica.core.open_data(producer_id) if replica is not None else None
-            if replica is not None and found is not None:
-                held[replica] = found
+            partition = self._known.get(tp)
+            found = partition.open_data(producer_id) if partition is not None else None
+            if partition is not None and found is not None:
+                held[partition] = found
         return held
 
     def held(self, producer_ids: Iterable[int], partitions: Iterable[TopicIdPartition] = ()) -> Held:
@@ -108,8 +108,8 @@ class LocalLeaders:
         ended = frozenset(producer_ids)
         found = []
         for tp in self.partitions_of(ended):
-            replica = self._replica(tp)
-            first_offset = replica.core.first_open_offset(ended) if replica is not None else None
+            partition = self._known.get(tp)
+            first_offset = partition.first_open_offset(ended) if partition is not None else None
             if first_offset is not None:
                 found.append(HeldBack(topic_id=tp.topic_id, partition=tp.partition, first_offset=first_offset))
         return found
@@ -117,9 +117,9 @@ class LocalLeaders:
     def hold_back(self, commit: str, held_back: Iterable[HeldBack]) -> None:
         """Keeps last stable offsets from passing the commit's data until `release`, whichever of its markers are written."""
         for one in held_back:
-            replica = self._replica(TopicIdPartition(one.topic_id, one.partition))
-            if replica is not None:
-                replica.core.ends.hold_back(commit, one.first_offset)
+            partition = self._known.get(TopicIdPartition(one.topic_id, one.partition))
+            if partition is not None:
+                partition.hold_back(commit, one.first_offset)
 
     async def write_markers(self, partitions: Iterable[TopicIdPartition], record_for: RecordFor, markers: Markers) -> None:
         """Writes a control batch to each partition that holds data of its members still, and notes it in `markers`. Returns once
@@ -137,7 +137,7 @@ class LocalLeaders:
             except WireError as error:
                 failed = failed or error
         placed = list(markers.items())
-        errors = await wait_durable(self._replicas, self._clock, [marker for _, marker in placed])
+        errors = await wait_durable(self._purgatory, [marker for _, marker in placed])
         for place, problem in errors.items():
             if isinstance(problem, UnknownTopicIdError):
                 del markers[placed[place][0]]
@@ -148,20 +148,22 @@ class LocalLeaders:
 
     def release(self, commit: str, held_back: Iterable[HeldBack]) -> None:
         """Lets the markers of a commit count, in all its partitions in one step."""
-        replicas = [self._replica(TopicIdPartition(one.topic_id, one.partition)) for one in held_back]
-        self._replicas.release(commit, [replica for replica in replicas if replica is not None])
+        partitions = [self._known.get(TopicIdPartition(one.topic_id, one.partition)) for one in held_back]
+        self._known.release(commit, [partition for partition in partitions if partition is not None])
 
     def _write(self, tp: TopicIdPartition, record_for: RecordFor, markers: Markers) -> None:
-        replica = self._replica(tp)
-        if replica is None:
+        partition = self._known.get(tp)
+        if partition is None:
             self.forget(tp)
             return
         record = record_for(self._partitions.get(tp, {}).keys())
         if record is None:
             return
         record.coordinator_epoch = self._logs.leader_epoch
-        batch = encode_control(record, tp, timestamp_ms=self._logs.time.stamp_ms()[0])
-        markers[tp] = replica, self._replicas.append_marker(replica, batch, current_caller()).base_offset
+        now_ms, ahead_ms = self._logs.time.stamp_ms()
+        batch = encode_control(record, tp, timestamp_ms=now_ms)
+        info = partition.append_marker(batch, now_wall_ms=now_ms, clock_ahead_ms=ahead_ms, caller=current_caller())
+        markers[tp] = partition, info.base_offset
         for producer_id in (*record.committed_producer_ids, *record.aborted_producer_ids):
             self._ended(producer_id, tp)
 
@@ -181,24 +183,17 @@ class LocalLeaders:
         """Members whose data is not durable everywhere."""
         found: set[int] = set()
         for tp, held in self._partitions.items():
-            replica = self._replica(tp)
-            if replica is not None and replica.core.ends.high_watermark < replica.core.log_end_offset:
+            partition = self._known.get(tp)
+            if partition is not None and partition.ends.high_watermark < partition.ends.log_end_offset:
                 for producer_id in held:
-                    data = replica.core.open_data(producer_id)
+                    data = partition.open_data(producer_id)
                     if data is not None and not data.is_durable:
                         found.add(producer_id)
         return found
 
-    def _replica(self, tp: TopicIdPartition) -> Replica | None:
-        """None if its topic is deleted."""
-        try:
-            return self._replicas.replica(tp)
-        except (UnknownTopicIdError, UnknownTopicOrPartitionError):
-            return None
-
     def _exists(self, tp: TopicIdPartition) -> bool:
         try:
-            self._replicas.replica(tp)
+            self._known.leader(tp)
         except UnknownTopicIdError:
             return False
         except UnknownTopicOrPartitionError as error:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Collection, Iterable
 
 from brokerd.datadir.decided_members import DecidedMembers
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.partition.unmarked import UnmarkedData, undecided_text, unmarked_data, with_lost_markers
 from brokerd.transaction.markers import Ending, Outcome, endings
 from brokerd.wire.v1.transaction_log_pb2 import TransactionLogRecord
@@ -28,7 +28,7 @@ class LostMarkers:
     def find(
         self,
         ended_ids: Collection[int],
-        logs: Iterable[PartitionLog],
+        logs: Iterable[Partition],
         records: Iterable[TransactionLogRecord | None],
         decided: DecidedMembers,
     ) -> None:
@@ -66,9 +66,8 @@ class LostMarkers:
         return [producer_id for producer_id in ended_ids if self._endings.get(producer_id, aborted) == aborted]
 
 
-def _unmarked(log: PartitionLog) -> list[UnmarkedData]:
-    core = log.core
-    return unmarked_data(core.producers, core.health.damaged, core.log_start_offset)
+def _unmarked(log: Partition) -> list[UnmarkedData]:
+    return unmarked_data(log.producers, log.health.damaged, log.ends.log_start_offset)
 
 
 def _outcomes(decided: DecidedMembers) -> dict[int, Outcome]:

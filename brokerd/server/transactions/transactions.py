@@ -37,10 +37,10 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import TopicIdPartition, member_producer_id
+from brokerd.purgatory.driver import TimedPurgatory
 from brokerd.server.admin import STOPPING, Admin
 from brokerd.server.groups.groups import AskedOffsets, Groups
 from brokerd.server.own_log import OwnLog, Record
-from brokerd.server.replica_manager import ReplicaManager
 from brokerd.server.tasks import forget_end
 from brokerd.server.transactions.local_leaders import LocalLeaders, Markers
 from brokerd.server.transactions.lost_markers import LostMarkers
@@ -123,7 +123,7 @@ class Transactions:
         self,
         config: BrokerConfig,
         logs: LogManager,
-        replicas: ReplicaManager,
+        purgatory: TimedPurgatory,
         admin: Admin,
         producer_ids: Admin,
         groups: Groups,
@@ -139,10 +139,10 @@ class Transactions:
             config.transaction_max_age_ms,
         )
         self.coordinator = self._new_coordinator()
-        self.log = OwnLog(TRANSACTION_STATE, logs, replicas, admin, clock)
+        self.log = OwnLog(TRANSACTION_STATE, logs, purgatory, admin, clock)
         self._groups = groups
         groups.decisions_durable = self.log.durable
-        self.leaders = LocalLeaders(logs, replicas, clock)
+        self.leaders = LocalLeaders(logs, purgatory)
         self.pages = Pages()
         self.outcomes = Outcomes()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # of ids that are being decided on
@@ -182,7 +182,7 @@ class Transactions:
         for record in sorted(offsets, key=lambda record: record.decision):
             self._groups.decided.add(record)
         ended = self.coordinator.presumed_aborted(self.leaders.producer_ids)
-        self._lost_markers.find(ended, self._logs.partitions(), self._records(), self._logs.decided_members)
+        self._lost_markers.find(ended, self._logs.partitions.of_clients(), self._records(), self._logs.decided_members)
 
     def _records(self) -> Iterator[TransactionLogRecord | None]:
         return (decode(value) if value is not None else None for value in self.log.read())

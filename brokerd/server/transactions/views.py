@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from brokerd.errors import InvalidRequestError
+from brokerd.partition.partition import Partition
 from brokerd.server.broker import Broker
-from brokerd.server.replica_manager import Replica
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.transaction.transactional_id import TransactionalIdState
 from brokerd.wire.v1 import transaction_pb2
@@ -60,13 +60,12 @@ def listing(broker: Broker, state: TransactionalIdState) -> transaction_pb2.Tran
     )
 
 
-def open_partition(authorizer: TopicAuthorizer, replica: Replica, first_offset: int) -> transaction_pb2.OpenPartition:
+def open_partition(authorizer: TopicAuthorizer, partition: Partition, first_offset: int) -> transaction_pb2.OpenPartition:
     """Where a member holds data; the topic's name only if the caller may see it."""
-    log = replica.log
     return transaction_pb2.OpenPartition(
-        topic=log.topic if authorizer.sees(log.topic) else "",
-        topic_id=log.tp.topic_id,
-        partition=log.tp.partition,
+        topic=partition.topic if authorizer.sees(partition.topic) else "",
+        topic_id=partition.tp.topic_id,
+        partition=partition.tp.partition,
         first_offset=first_offset,
-        last_stable_offset=log.last_stable_offset,
+        last_stable_offset=partition.ends.last_stable_offset,
     )

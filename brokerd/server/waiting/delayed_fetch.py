@@ -9,18 +9,18 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from brokerd.partition.log_ends import LogEnd
+from brokerd.partition.partition import Partition
 from brokerd.purgatory.purgatory import Completion, DelayedOperation
-from brokerd.server.replica_manager import Replica
 
 
 class ParkedPartition(NamedTuple):
     """One partition of a parked fetch, as of when it was parked."""
 
-    replica: Replica
+    partition: Partition
     fetch_offset: int
     found_bytes: int  # bytes that the read found
-    counted_bytes: int  # the partition's progress up to there: later bytes are added
-    # The offset up to which it was read, where the progress was further: bytes above, which were undecided, cannot be added. When
+    counted_bytes: int  # the partition's readable bytes up to there: later ones are added
+    # The offset up to which it was read, where more was readable: bytes above, which were undecided, cannot be added. When
     # the end moves past it, the partition counts in full.
     uncounted_above: int | None
     max_bytes: int  # the most that it counts for
@@ -47,7 +47,7 @@ class DelayedFetch(DelayedOperation):
     def __init__(
         self, expiry_ms: int, partitions: list[ParkedPartition], *, end: LogEnd, min_bytes: int, on_done: Callable[[], None]
     ) -> None:
-        super().__init__(expiry_ms, [partition.replica.waiters[end] for partition in partitions])
+        super().__init__(expiry_ms, [parked.partition.waiters[end] for parked in partitions])
         self._partitions = partitions
         self._log_end = end
         self._min_bytes = min_bytes
@@ -57,25 +57,25 @@ class DelayedFetch(DelayedOperation):
 
     def is_satisfied(self, place: int) -> bool:
         """Cases A to C."""
-        partition = self._partitions[place]
-        core = partition.replica.core
-        if partition.fetch_offset < core.ends.log_start_offset:  # case B
+        parked = self._partitions[place]
+        if parked.fetch_offset < parked.partition.ends.log_start_offset:  # case B
             return True
-        if core.health.is_deleted:  # case C
+        if parked.partition.health.is_deleted:  # case C
             return True
-        readable_bytes = self._readable_bytes(partition)
+        readable_bytes = self._readable_bytes(parked)
         self._available_bytes += readable_bytes - self._partition_bytes[place]
         self._partition_bytes[place] = readable_bytes
         return self._available_bytes >= self._min_bytes  # case A
 
-    def _readable_bytes(self, partition: ParkedPartition) -> int:
-        end_offset = partition.replica.end_offset(self._log_end)
-        if end_offset <= partition.fetch_offset:
+    def _readable_bytes(self, parked: ParkedPartition) -> int:
+        ends = parked.partition.ends
+        end_offset = ends.of(self._log_end)
+        if end_offset <= parked.fetch_offset:
             return 0
-        if partition.uncounted_above is not None and end_offset > partition.uncounted_above:
-            return partition.max_bytes
-        gained_bytes = partition.replica.progress.durable_bytes - partition.counted_bytes
-        return min(partition.found_bytes + gained_bytes, partition.max_bytes)
+        if parked.uncounted_above is not None and end_offset > parked.uncounted_above:
+            return parked.max_bytes
+        gained_bytes = ends.readable_bytes - parked.counted_bytes
+        return min(parked.found_bytes + gained_bytes, parked.max_bytes)
 
     def on_complete(self, completion: Completion) -> None:  # noqa: ARG002 - all cases are answered alike
         """Cases A to E: the data is read and the response sent."""

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from brokerd.errors import Fate, NotReadyError, RequestTimedOutError, StorageError, UnknownTopicIdError, WireError
 from brokerd.partition.log_ends import LogEnd
+from brokerd.partition.partition import Partition
+from brokerd.purgatory.driver import TimedPurgatory
 from brokerd.purgatory.purgatory import Completion, DelayedOperation
-from brokerd.server.replica_manager import Replica
+
+WAIT_MAX_MS = 30_000
 
 
 class Awaited(NamedTuple):
     """One appended batch (or recognised duplicate): durable once the high watermark is above `last_offset`."""
 
     place: int  # index in the request
-    replica: Replica
+    partition: Partition
     last_offset: int
 
 
@@ -34,7 +38,7 @@ class DelayedProduce(DelayedOperation):
 
     def __init__(self, expiry_ms: int, awaited: list[Awaited], settled: asyncio.Future[None]) -> None:
         """At least one batch is awaited. `settled` is done once the operation is complete; not if it is cancelled."""
-        super().__init__(expiry_ms, [one.replica.waiters[LogEnd.HIGH_WATERMARK] for one in awaited])
+        super().__init__(expiry_ms, [one.partition.waiters[LogEnd.HIGH_WATERMARK] for one in awaited])
         self._unsettled = dict(enumerate(awaited))
         self.settled = settled
         self.errors: dict[int, WireError] = {}  # by index in the request
@@ -55,18 +59,16 @@ class DelayedProduce(DelayedOperation):
             self.settled.set_result(None)
 
     def _settle(self, awaited: Awaited) -> bool:
-        core = awaited.replica.core
-        if core.ends.high_watermark > awaited.last_offset:  # case A
+        partition = awaited.partition
+        if partition.ends.high_watermark > awaited.last_offset:  # case A
             return True
-        if core.health.failure is not None:  # case B
+        if partition.health.failure is not None:  # case B
             self.errors[awaited.place] = StorageError(
                 "the disk refused to make the batch durable; the log stopped until the broker's next start", fate=Fate.UNKNOWN
             )
             return True
-        if core.health.is_deleted:  # case C
-            self.errors[awaited.place] = UnknownTopicIdError(
-                f"topic {awaited.replica.log.topic} was deleted meanwhile", fate=Fate.UNKNOWN
-            )
+        if partition.health.is_deleted:  # case C
+            self.errors[awaited.place] = UnknownTopicIdError(f"topic {partition.topic} was deleted meanwhile", fate=Fate.UNKNOWN)
             return True
         return False
 
@@ -75,3 +77,18 @@ def _unsettled(completion: Completion) -> WireError:
     if completion is Completion.EXPIRED:
         return RequestTimedOutError("the batch is written, but was not durable in time (timeout_ms)", fate=Fate.UNKNOWN)
     return NotReadyError("the broker stopped before the batch was durable", fate=Fate.UNKNOWN)
+
+
+async def wait_durable(purgatory: TimedPurgatory, batches: Sequence[tuple[Partition, int]]) -> dict[int, WireError]:
+    """Waits as a produce request with acks=all does, from code that awaits it: returns once the fate of all batches (their last
+    offsets) is known, or after 30 s, with the errors of those that are not durable, by their places. All are retriable but
+    UnknownTopicIdError, whose topic was deleted.
+    """
+    if not batches:
+        return {}
+    awaited = [Awaited(place, partition, last_offset) for place, (partition, last_offset) in enumerate(batches)]
+    settled = asyncio.get_running_loop().create_future()
+    operation = DelayedProduce(purgatory.clock.monotonic_ms() + WAIT_MAX_MS, awaited, settled)
+    purgatory.watch(operation)
+    await settled
+    return operation.errors

@@ -104,7 +104,7 @@ def test_streams_of_revoked_credentials_end_and_the_others_go_on(tmp_path: Path,
         stays, revoked, parked = first.producer(), second.producer(), reader.fetcher()
         assert error_of(stays, tp) == error_of(revoked, tp) == 0
         parked.post({tp: 2}, max_wait_ms=LONG_MS)
-        wait_until(lambda: len(running.daemon.broker.replicas.fetch_purgatory) == 1)
+        wait_until(lambda: len(running.daemon.broker.fetch_purgatory) == 1)
 
         heir = f'\n[principals.heir]\ntokens = ["{hash_token(TOKENS["reader"])}"]\nread = ["events-*"]\n'
         kept = AUTH_FILE.replace(f', "{hash_token(second_token)}"', "").replace(
@@ -119,7 +119,7 @@ def test_streams_of_revoked_credentials_end_and_the_others_go_on(tmp_path: Path,
         assert code is grpc.StatusCode.UNAUTHENTICATED
         assert "principal 'reader'" in details
         wait_until(lambda: running.daemon.open_stream_count == 1)
-        assert len(running.daemon.broker.replicas.fetch_purgatory) == 0
+        assert len(running.daemon.broker.fetch_purgatory) == 0
         assert error_of(stays, tp) == 0
         assert boss.latest(tp) == 3
 

@@ -86,7 +86,7 @@ def test_a_client_has_more_streams_than_a_connection_and_calls_beside_them(runni
                 await stream.send(request)
             info = metadata_pb2.GetServerInfoRequest()
             await connection.call("GetServerInfo", info, metadata_pb2.GetServerInfoResponse, timeout_ms=int(DEADLINE_S * 1_000))
-            await asyncio.to_thread(wait_until, lambda: len(running.daemon.broker.replicas.fetch_purgatory) == count)
+            await asyncio.to_thread(wait_until, lambda: len(running.daemon.broker.fetch_purgatory) == count)
             await asyncio.to_thread(client.producer().produce, tp, values_batch(tp))
             answers = [await stream.receive() for stream in streams]
             for stream in streams[1:]:

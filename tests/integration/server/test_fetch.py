@@ -22,7 +22,7 @@ def base_offsets(batches: list[RecordBatch]) -> list[int]:
 
 
 def parked(running: RunningDaemon) -> int:
-    return len(running.daemon.broker.replicas.fetch_purgatory)
+    return len(running.daemon.broker.fetch_purgatory)
 
 
 def fill(client: RawClient, tp: TopicIdPartition, count: int, *, size: int = 1_000) -> int:
@@ -295,7 +295,7 @@ def test_a_client_that_goes_leaves_nothing_behind(running: RunningDaemon, client
     wait_until(lambda: parked(running) == 20)
     for fetcher in fetchers:
         fetcher.cancel()
-    purgatory = running.daemon.broker.replicas.fetch_purgatory
+    purgatory = running.daemon.broker.fetch_purgatory
     wait_until(lambda: (len(purgatory), purgatory.next_due_ms()) == (0, None))
 
 
@@ -393,4 +393,4 @@ def test_retention_wakes_who_waits_for_more_behind_what_it_takes(running: Runnin
     running.run(broker.admin.run(broker.logs.changes.alter(topic.name, {"retention.bytes": "4096"}, [])))
     head, _ = fetcher.answer()
     assert ErrorCode(head.results[0].error.code) is ErrorCode.OFFSET_OUT_OF_RANGE
-    assert head.results[0].error.log_start_offset == broker.logs.partition(tp).log_start_offset > 0
+    assert head.results[0].error.log_start_offset == broker.logs.partitions.leader(tp).ends.log_start_offset > 0

@@ -63,7 +63,7 @@ def test_large_responses_that_become_due_at_once_are_copied_one_in_a_turn(
     readers = [client.fetcher() for _ in range(READERS)]
     for reader in readers:
         reader.post({tp: 0}, max_wait_ms=60_000)
-    wait_until(lambda: len(running.daemon.broker.replicas.fetch_purgatory) == READERS)
+    wait_until(lambda: len(running.daemon.broker.fetch_purgatory) == READERS)
     monkeypatch.setattr(fetch, "encode", loop_turns.noting(fetch.encode))
     monkeypatch.setattr(FetchStream, "_write", loop_turns.noting(FetchStream._write))
     client.producer().produce(tp, values_batch(tp, size=LARGE))
@@ -80,7 +80,7 @@ def test_wide_fetches_that_one_batch_wakes_are_read_one_in_a_turn(
     readers = [client.fetcher() for _ in range(READERS)]
     for reader in readers:
         reader.post(dict.fromkeys(tps, 0), max_wait_ms=60_000)
-    wait_until(lambda: len(running.daemon.broker.replicas.fetch_purgatory) == READERS)
+    wait_until(lambda: len(running.daemon.broker.fetch_purgatory) == READERS)
     monkeypatch.setattr(fetch, "read", loop_turns.noting(fetch.read))
     monkeypatch.setattr(fetch, "encode", loop_turns.noting(fetch.encode))
     client.producer().produce(tps[0], values_batch(tps[0]))

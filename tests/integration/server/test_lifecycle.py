@@ -46,7 +46,7 @@ def test_a_stop_answers_parked_fetches_waits_for_flushes_and_closes_cleanly(tmp_
         fetcher, stream, idle = client.fetcher(), client.producer(), client.producer()
         idle.produce(quiet, values_batch(quiet))
         fetcher.post({quiet: 1}, max_wait_ms=LONG_MS)
-        wait_until(lambda: len(running.daemon.broker.replicas.fetch_purgatory) == 1)
+        wait_until(lambda: len(running.daemon.broker.fetch_purgatory) == 1)
         with Gate(files, "fdatasync", path=tp.directory_name) as gate:
             stream.post([(tp, values_batch(tp))])
             gate.wait_until_reached()

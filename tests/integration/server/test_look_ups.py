@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from brokerd.ids import TopicIdPartition
-from brokerd.partition.partition_reader import PartitionReader
-from brokerd.partition.timestamps import LookUpAbandoned
+from brokerd.partition.look_up import LookUpAbandoned
+from brokerd.partition.partition import Partition
 from brokerd.wire.methods import UNARY
 from brokerd.wire.v1 import offsets_pb2
 from tests.support.daemon import RunningDaemon
@@ -26,18 +26,18 @@ class Held:
         self.begun: list[int] = []
         self.abandoned: list[int] = []
         self.go_on = threading.Event()
-        look_up = PartitionReader.offset_for_timestamp
+        look_up = Partition.offset_for_timestamp
 
-        def held(reader: PartitionReader, timestamp_ms: int, **arguments: Any) -> Any:
+        def held(log: Partition, timestamp_ms: int, **arguments: Any) -> Any:
             self.begun.append(timestamp_ms)
             assert self.go_on.wait(DEADLINE_S)
             try:
-                return look_up(reader, timestamp_ms, **arguments)
+                return look_up(log, timestamp_ms, **arguments)
             except LookUpAbandoned:
                 self.abandoned.append(timestamp_ms)
                 raise
 
-        monkeypatch.setattr(PartitionReader, "offset_for_timestamp", held)
+        monkeypatch.setattr(Partition, "offset_for_timestamp", held)
 
 
 @pytest.fixture

@@ -240,7 +240,7 @@ def test_acks_1_is_answered_while_the_disk_is_slow_and_acks_all_is_not(
         gate.wait_until_reached()
         assert fast.produce(tp, values_batch(tp), acks=1).base_offset == 1
         assert client.latest(tp) == 0, "nothing is visible before it is durable"
-        assert len(running.daemon.broker.replicas.produce_purgatory) == 1
+        assert len(running.daemon.broker.produce_purgatory) == 1
     assert slow.answer().results[0].base_offset == 0
     assert client.latest(tp) >= 1
 

@@ -8,9 +8,7 @@ import pytest
 
 from brokerd.errors import ErrorCode
 from brokerd.ids import TopicIdPartition
-from brokerd.partition.partition_log import PartitionLog
-from brokerd.server.limits.callers import BROKER
-from brokerd.server.replica_manager import Replica
+from brokerd.partition.partition import Partition
 from brokerd.wire.v1 import fetch_pb2, offsets_pb2
 from tests.support.build import arrow_batch
 from tests.support.clock import START_WALL_MS
@@ -53,27 +51,21 @@ class Transactions:
         """A held marker counts from now on, and waiting readers are woken."""
         self._running.run(self._release(offset))
 
-    def _append(self, append: Callable[[PartitionLog], int]) -> int:
+    def _append(self, append: Callable[[Partition], int]) -> int:
         log, offset = self._running.run(self._append_here(append))
-        wait_until(lambda: log.high_watermark == log.log_end_offset)
+        wait_until(lambda: log.ends.high_watermark == log.ends.log_end_offset)
         return offset
 
-    async def _append_here(self, append: Callable[[PartitionLog], int]) -> tuple[PartitionLog, int]:
-        replica = self._replica()
-        before = replica.log.segments[-1].size_bytes
-        offset = append(replica.log)
-        replica.progress.append(
-            next_offset=replica.log.log_end_offset, size_bytes=max(replica.log.segments[-1].size_bytes - before, 1)
-        )
-        self._running.daemon.broker.replicas.flusher.mark_dirty(replica.log, BROKER)
-        return replica.log, offset
+    async def _append_here(self, append: Callable[[Partition], int]) -> tuple[Partition, int]:
+        log = self._log()
+        return log, append(log)
 
     async def _release(self, offset: int) -> None:
-        log = self._replica().log
-        self._running.daemon.broker.replicas._advanced(log, release_marker(log, offset))
+        log = self._log()
+        log.wake(release_marker(log, offset))
 
-    def _replica(self) -> Replica:
-        return self._running.daemon.broker.replicas.replica(self._tp)
+    def _log(self) -> Partition:
+        return self._running.daemon.broker.partitions.leader(self._tp)
 
 
 @pytest.fixture
@@ -87,7 +79,7 @@ def transactions(running: RunningDaemon, tp: TopicIdPartition) -> Transactions:
 
 
 def parked(running: RunningDaemon) -> int:
-    return len(running.daemon.broker.replicas.fetch_purgatory)
+    return len(running.daemon.broker.fetch_purgatory)
 
 
 def fetched(client: RawClient, tp: TopicIdPartition, offset: int, **limits: int) -> tuple[list[tuple[int, int, int]], list[int]]:
@@ -168,12 +160,12 @@ def test_a_log_start_that_moves_during_a_read_leaves_nothing_to_return(
     transactions.abort(7)
     files.is_cold = True
     fetcher = client.fetcher()
-    log = running.daemon.broker.logs.partition(tp)
+    log = running.daemon.broker.logs.partitions.leader(tp)
     with Gate(files, "pread", path=tp.directory_name) as gate:
         fetcher.post({tp: 0}, isolation_level=COMMITTED)
         gate.wait_until_reached()
         running.loop.call_soon_threadsafe(log.set_log_start, 2)
-        wait_until(lambda: log.log_start_offset == 2)
+        wait_until(lambda: log.ends.log_start_offset == 2)
     head, (batches,) = fetcher.answer()
     assert ErrorCode(head.results[0].error.code) is ErrorCode.OFFSET_OUT_OF_RANGE
     assert batches == []

@@ -121,7 +121,7 @@ def test_a_stop_tells_everybody_although_some_do_not_read(tmp_path: Path) -> Non
     running = RunningDaemon(config, files=MemoryFiles())
     running.start()
     with RawClient(running.address) as client, RawClient(running.address) as slow:
-        parked = running.daemon.broker.replicas.fetch_purgatory
+        parked = running.daemon.broker.fetch_purgatory
         (tp,) = client.create_topic()
         for fetcher in [slow.fetcher() for _ in range(30)]:
             fetcher.post({tp: 0}, max_wait_ms=LONG_MS, min_bytes=2 * BATCH_BYTES)

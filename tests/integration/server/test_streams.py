@@ -111,7 +111,7 @@ def test_other_instances_are_not_fenced(client: RawClient) -> None:
 def test_a_request_held_back_by_the_disk_is_fenced_too(running: RunningDaemon, client: RawClient) -> None:
     """Read, then held back (dirty bytes), then a newer stream says hello, then room: it must not be appended."""
     (tp,) = client.create_topic()
-    dirty = running.daemon.broker.replicas.dirty
+    dirty = running.daemon.broker.dirty
     old = client.producer(instance_id=INSTANCE, incarnation=1)
     old.produce(tp, values_batch(tp))
     new = client.producer(instance_id=INSTANCE, incarnation=2)
@@ -140,7 +140,7 @@ def test_a_stream_with_too_many_waiting_requests_is_not_read(
         for _ in range(30):
             stream.post([(tp, values_batch(tp))])
         gate.wait_until_reached()
-        wait_until(lambda: len(running.daemon.broker.replicas.produce_purgatory) == 4)
+        wait_until(lambda: len(running.daemon.broker.produce_purgatory) == 4)
         assert client.describe().partitions[0].log_end_offset == 4
         other = client.producer()
         assert other.produce(tp, values_batch(tp), acks=1).base_offset == 4, "others are not held back"
@@ -189,12 +189,12 @@ def test_producers_are_held_back_while_the_disk_is_behind(running: RunningDaemon
             for _ in range(5):
                 stream.post([(tp, batch)], acks=1)
         gate.wait_until_reached()
-        wait_until(lambda: running.daemon.broker.replicas.dirty.waiter_count == len(streams))
+        wait_until(lambda: running.daemon.broker.dirty.waiter_count == len(streams))
         assert client.describe().partitions[0].log_end_offset == 4, "1.2 MB: what was let in last may exceed the limit"
         assert client.latest(tp) == 0, "the broker serves others meanwhile"
     for stream in streams:
         assert [stream.answer().correlation_id for _ in range(5)] == [1, 2, 3, 4, 5]
-    wait_until(lambda: running.daemon.broker.replicas.dirty.used == 0)
+    wait_until(lambda: running.daemon.broker.dirty.used == 0)
 
 
 def test_beyond_the_hard_limit_a_request_is_refused_with_a_hint(running: RunningDaemon, client: RawClient) -> None:
@@ -270,11 +270,11 @@ def test_a_client_that_goes_while_it_waits_leaves_nothing_behind(
         stream = client.producer()
         stream.post([(tp, values_batch(tp))])
         gate.wait_until_reached()
-        wait_until(lambda: len(broker.replicas.produce_purgatory) == 1)
+        wait_until(lambda: len(broker.produce_purgatory) == 1)
         stream.cancel()
-        wait_until(lambda: len(broker.replicas.produce_purgatory) == 0)
+        wait_until(lambda: len(broker.produce_purgatory) == 0)
     wait_until(lambda: client.latest(tp) == 1)
-    wait_until(lambda: (broker.in_flight.used, len(broker.replicas.produce_purgatory)) == (0, 0))
+    wait_until(lambda: (broker.in_flight.used, len(broker.produce_purgatory)) == (0, 0))
 
 
 def test_an_unexpected_failure_is_opaque_and_the_broker_goes_on(

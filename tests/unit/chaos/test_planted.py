@@ -11,16 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.config.broker import BrokerConfig
 from brokerd.errors import BrokerdError, InvalidTxnStateError
 from brokerd.ids import ProducerIdAndEpoch
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.record.header import Attributes
-from brokerd.server.replica_manager import Replica, ReplicaManager
 from brokerd.storage.files import Files, RealFiles
 from tests.chaos.planted_daemon import BUGS
 from tests.support.build import append, first_log, open_manager, payloads
-from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.planting import PlantError, plant
 from tests.support.transactions import append_marker, append_member, read_committed
@@ -84,7 +81,7 @@ def stable(_path: Path) -> list[int]:
     """The offsets below the last stable offset while a transaction is open."""
     log = log_of_a_member()
     log.flush()
-    return list(range(log.last_stable_offset))
+    return list(range(log.ends.last_stable_offset))
 
 
 def stranger(_path: Path) -> list[int]:
@@ -92,27 +89,27 @@ def stranger(_path: Path) -> list[int]:
     log = first_log(open_manager(MemoryFiles())[0])
     with suppress(InvalidTxnStateError):
         append(log, b"batch 00", producer=PRODUCER, sequence=0, attributes=int(Attributes.TRANSACTIONAL))
-    return list(range(log.log_end_offset))
+    return list(range(log.ends.log_end_offset))
 
 
-def released(_path: Path) -> list[PartitionLog]:
+def released(_path: Path) -> list[Partition]:
     """The partitions whose transaction is over once its markers have been released."""
 
-    async def release() -> list[PartitionLog]:
+    async def release() -> list[Partition]:
         manager = open_manager(MemoryFiles())[0]
         manager.create_topic("t", 2, {})
-        logs = manager.partitions()
+        logs = manager.partitions.of_clients()
         for log in logs:
             log.core.ends.hold_back("x", append_member(log, MEMBER, 0))
             append_marker(log, committed=[MEMBER])
             log.flush()
-        ReplicaManager(manager, BrokerConfig(), ManualClock()).release("x", [Replica(log) for log in logs])
-        return [log for log in logs if log.last_stable_offset == log.high_watermark]
+        manager.partitions.release("x", logs)
+        return [log for log in logs if log.ends.last_stable_offset == log.ends.high_watermark]
 
     return asyncio.run(release())
 
 
-def log_of_a_member() -> PartitionLog:
+def log_of_a_member() -> Partition:
     log = first_log(open_manager(MemoryFiles())[0])
     for sequence in range(2):
         append_member(log, MEMBER, sequence)

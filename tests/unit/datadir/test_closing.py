@@ -26,7 +26,7 @@ def test_what_was_not_written_to_costs_nothing() -> None:
     files = MemoryFiles()
     manager, _ = open_manager(files)
     topic = manager.create_topic("t", PARTITIONS, {})
-    logs = [manager.partition(TopicIdPartition(topic.id, partition)) for partition in range(PARTITIONS)]
+    logs = [manager.partitions.leader(TopicIdPartition(topic.id, partition)) for partition in range(PARTITIONS)]
     for log in logs[:20]:
         append(log, b"x")
         log.flush()
@@ -34,12 +34,12 @@ def test_what_was_not_written_to_costs_nothing() -> None:
     assert {one.split()[1].partition("/")[0] for one in seen} == {log.tp.directory_name for log in logs[:20]}
     manager, report = open_manager(files)
     assert report.was_clean
-    append(manager.partition(logs[7].tp), b"more")
+    append(manager.partitions.leader(logs[7].tp), b"more")
     seen = changes(files, manager)
     assert {one.split()[1].partition("/")[0] for one in seen} == {logs[7].tp.directory_name}
     manager, report = open_manager(files)
     assert report.was_clean
-    assert payloads(manager.partition(logs[7].tp)) == [b"x".ljust(8, b"\0"), b"more".ljust(8, b"\0")]
+    assert payloads(manager.partitions.leader(logs[7].tp)) == [b"x".ljust(8, b"\0"), b"more".ljust(8, b"\0")]
     assert changes(files, manager) == []
 
 
@@ -47,7 +47,7 @@ def test_an_end_that_is_lost_or_rotten_is_written_again() -> None:
     files = MemoryFiles()
     manager, _ = open_manager(files)
     topic = manager.create_topic("t", 2, {})
-    one, other = (manager.partition(TopicIdPartition(topic.id, partition)) for partition in range(2))
+    one, other = (manager.partitions.leader(TopicIdPartition(topic.id, partition)) for partition in range(2))
     for log in (one, other):
         append(log, b"x")
     manager.close()
@@ -65,7 +65,7 @@ def test_of_many_one_that_cannot_be_flushed_spoils_no_other() -> None:
     files = MemoryFiles()
     manager, _ = open_manager(files)
     topic = manager.create_topic("t", PARTITIONS, {})
-    logs = [manager.partition(TopicIdPartition(topic.id, partition)) for partition in range(PARTITIONS)]
+    logs = [manager.partitions.leader(TopicIdPartition(topic.id, partition)) for partition in range(PARTITIONS)]
     for log in logs:
         append(log, b"kept")
     bad = logs[3]
@@ -82,4 +82,4 @@ def test_of_many_one_that_cannot_be_flushed_spoils_no_other() -> None:
     assert [log.core.health.failure for log in logs if log is not bad] == [None] * (PARTITIONS - 1)
     manager, _ = open_manager(files)
     for log in logs:
-        assert payloads(manager.partition(log.tp)) == [b"kept".ljust(8, b"\0")]
+        assert payloads(manager.partitions.leader(log.tp)) == [b"kept".ljust(8, b"\0")]

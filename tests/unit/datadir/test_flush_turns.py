@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from brokerd.datadir.flusher import Flusher
-from brokerd.partition.log_ends import Moved
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.sharing.room import Caller
 from tests.support.build import append, open_manager
 from tests.support.files import MemoryFiles
@@ -49,11 +48,11 @@ class Logs:
     def __init__(self, *, partitions: int, threads: int) -> None:
         manager, _ = open_manager(MemoryFiles())
         manager.create_topic("t", partitions, {})
-        self.logs = sorted(manager.partitions(), key=lambda log: log.tp.partition)
+        self.logs = sorted(manager.partitions.of_clients(), key=lambda log: log.tp.partition)
         self.steps = Steps()
-        self.flusher = Flusher(threads=threads, on_advance=self._advanced, on_failure=lambda log: None)
+        self.flusher = Flusher(threads=threads, on_flush=self._flushed)
         self.flusher._pool = self.steps  # type: ignore[assignment]
-        self.advanced: Counter[int] = Counter()
+        self.flushes: Counter[int] = Counter()
 
     @property
     def started(self) -> list[int]:
@@ -80,8 +79,8 @@ class Logs:
         await self.flusher.drain()
         return order
 
-    def _advanced(self, log: PartitionLog, _moved: Moved) -> None:
-        self.advanced[log.tp.partition] += 1
+    def _flushed(self, log: Partition, _duration_ns: int) -> None:
+        self.flushes[log.tp.partition] += 1
 
 
 def test_whoever_has_one_dirty_log_waits_for_one_flush_of_each_other_owner() -> None:
@@ -94,7 +93,7 @@ def test_whoever_has_one_dirty_log_waits_for_one_flush_of_each_other_owner() -> 
         logs.write(11, Caller("third", "t1"))
         await all_wait()
         assert (await logs.drain())[:4] == [0, 1, 10, 11]
-        assert {log.high_watermark for log in logs.logs} == {1}
+        assert {log.ends.high_watermark for log in logs.logs} == {1}
 
     asyncio.run(run())
 
@@ -110,7 +109,7 @@ def test_nobody_has_all_threads() -> None:
         await all_wait()
         assert logs.started == [0, 1, 2, 3, 9]
         await logs.step(4)
-        assert (logs.started, logs.logs[9].high_watermark) == ([0, 1, 2, 3], 1)
+        assert (logs.started, logs.logs[9].ends.high_watermark) == ([0, 1, 2, 3], 1)
         await logs.drain()
 
     asyncio.run(run())
@@ -138,7 +137,7 @@ def test_a_log_of_two_owners_goes_with_the_turn_that_comes_first() -> None:
         logs.write(5, OTHER)
         await all_wait()
         assert await logs.drain() == [0, 1, 4, 2, 5, 3]
-        assert logs.advanced == dict.fromkeys(range(6), 1)
+        assert logs.flushes == dict.fromkeys(range(6), 1)
 
     asyncio.run(run())
 
@@ -154,7 +153,7 @@ def test_what_several_owners_write_during_a_flush_shares_the_next_one() -> None:
         await all_wait()
         assert logs.started == [0]
         assert await logs.drain() == [0, 0]
-        assert (logs.logs[0].high_watermark, logs.advanced[0]) == (41, 2)
+        assert (logs.logs[0].ends.high_watermark, logs.flushes[0]) == (41, 2)
 
     asyncio.run(run())
 
@@ -190,10 +189,10 @@ def test_all_is_flushed_in_turn_whatever_the_order_of_writes_and_flushes(seed: i
                 number = rng.randrange(len(logs.started))
                 partition = logs.started[number]
                 await logs.step(number)
-                assert logs.logs[partition].high_watermark > durable_at[partition]
-                durable_at[partition] = logs.logs[partition].high_watermark
+                assert logs.logs[partition].ends.high_watermark > durable_at[partition]
+                durable_at[partition] = logs.logs[partition].ends.high_watermark
             assert len(set(logs.started)) == len(logs.started)
         await logs.drain()
-        assert {log.tp.partition: log.high_watermark for log in logs.logs if log.high_watermark} == written
+        assert {log.tp.partition: log.ends.high_watermark for log in logs.logs if log.ends.high_watermark} == written
 
     asyncio.run(run())

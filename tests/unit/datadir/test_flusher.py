@@ -10,8 +10,7 @@ import pytest
 
 from brokerd.datadir.flusher import Flusher
 from brokerd.errors import StorageError
-from brokerd.partition.log_ends import Moved
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.sharing.room import Caller
 from tests.support.build import append, first_log, open_manager
 from tests.support.files import MemoryFiles
@@ -41,18 +40,17 @@ class SlowDisk:
 
 
 class TwoLogs:
-    """The logs of two topics on one slow disk, and a flusher with one thread, whose failures are noted."""
+    """The logs of two topics on one slow disk, and a flusher with one thread."""
 
     def __init__(self) -> None:
         files = MemoryFiles()
         self.manager, _ = open_manager(files)
         self.log, self.other = first_log(self.manager, "t"), first_log(self.manager, "u")
         self.disk = SlowDisk(files)
-        self.failed: list[PartitionLog] = []
 
     def flusher(self) -> Flusher:
         """To be made in the event loop."""
-        return Flusher(threads=1, on_advance=lambda log, _moved: None, on_failure=self.failed.append)
+        return Flusher(threads=1, on_flush=lambda _log, _duration_ns: None)
 
 
 async def drained(flusher: Flusher) -> None:
@@ -65,9 +63,7 @@ def test_what_comes_during_a_flush_shares_the_next_one() -> None:
         logs = TwoLogs()
         log, other, disk = logs.log, logs.other, logs.disk
         advanced: list[tuple[str, int]] = []
-        flusher = Flusher(
-            threads=3, on_advance=lambda log, _moved: advanced.append((log.name, log.high_watermark)), on_failure=lambda log: None
-        )
+        flusher = Flusher(threads=3, on_flush=lambda log, _duration_ns: advanced.append((log.name, log.ends.high_watermark)))
         for _ in range(3):
             append(log, b"first")
             flusher.mark_dirty(log, WRITER)
@@ -78,7 +74,7 @@ def test_what_comes_during_a_flush_shares_the_next_one() -> None:
         append(other, b"not held up")
         flusher.mark_dirty(other, WRITER)
         await asyncio.to_thread(disk.began.acquire, timeout=DEADLINE_S)
-        assert log.high_watermark == 0
+        assert log.ends.high_watermark == 0
         for _ in range(3):
             disk.may_end.release()
         await drained(flusher)
@@ -99,7 +95,6 @@ def test_a_failed_flush_is_told_once_and_others_go_on() -> None:
         append(log, b"doubt")
         flusher.mark_dirty(log, WRITER)
         await drained(flusher)
-        assert logs.failed == [log]
         with pytest.raises(StorageError):
             append(log, b"no")
         disk.error = None
@@ -108,8 +103,7 @@ def test_a_failed_flush_is_told_once_and_others_go_on() -> None:
         flusher.mark_dirty(other, WRITER)
         await drained(flusher)
         flusher.close()
-        assert (log.high_watermark, other.high_watermark) == (0, 1)
-        assert logs.failed == [log]
+        assert (log.ends.high_watermark, other.ends.high_watermark) == (0, 1)
 
     asyncio.run(run())
 
@@ -118,15 +112,15 @@ def test_more_partitions_than_threads_are_all_flushed() -> None:
     async def run() -> None:
         manager, _ = open_manager(MemoryFiles())
         manager.create_topic("many", 40, {})
-        flusher = Flusher(threads=3, on_advance=lambda log, _moved: None, on_failure=lambda log: None)
+        flusher = Flusher(threads=3, on_flush=lambda _log, _duration_ns: None)
         for _ in range(5):
-            for log in manager.partitions():
+            for log in manager.partitions.of_clients():
                 append(log, b"x")
                 flusher.mark_dirty(log, WRITER)
             await all_wait()  # the first flushes have begun
         await drained(flusher)
         flusher.close()
-        assert {log.high_watermark for log in manager.partitions()} == {5}
+        assert {log.ends.high_watermark for log in manager.partitions.of_clients()} == {5}
 
     asyncio.run(run())
 
@@ -147,10 +141,9 @@ def test_whatever_a_flush_ends_with_its_log_stops_and_others_go_on() -> None:
         disk.may_end.release()
         await drained(flusher)
         flusher.close()
-        assert logs.failed == [log]
         with pytest.raises(StorageError, match="MemoryError"):
             append(log, b"no")
-        assert (log.high_watermark, log.core.flushes.dirty_bytes, other.high_watermark) == (0, 0, 1)
+        assert (log.ends.high_watermark, log.core.flushes.dirty_bytes, other.ends.high_watermark) == (0, 0, 1)
 
     asyncio.run(run())
 
@@ -160,17 +153,17 @@ def test_listeners_that_fail_hold_up_nothing() -> None:
         manager, _ = open_manager(MemoryFiles())
         log, other = first_log(manager, "t"), first_log(manager, "u")
 
-        def fail(log: PartitionLog, _moved: Moved = ()) -> None:
+        def fail(log: Partition, _duration_ns: int) -> None:
             raise KeyError(log.name)
 
-        flusher = Flusher(threads=1, on_advance=fail, on_failure=fail)
+        flusher = Flusher(threads=1, on_flush=fail)
         for _ in range(3):
             for each in (log, other):
                 append(each, b"x")
                 flusher.mark_dirty(each, WRITER)
             await drained(flusher)
         flusher.close()
-        assert (log.high_watermark, other.high_watermark) == (3, 3)
+        assert (log.ends.high_watermark, other.ends.high_watermark) == (3, 3)
 
     asyncio.run(run())
 
@@ -189,16 +182,14 @@ def test_a_directory_that_cannot_be_opened_to_be_synced_is_no_failed_flush() -> 
                     raise OSError(code, errno.errorcode[code])
 
         files.hook = hook
-        failed: list[PartitionLog] = []
-        flusher = Flusher(threads=1, on_advance=lambda log, _moved: None, on_failure=failed.append)
+        flusher = Flusher(threads=1, on_flush=lambda _log, _duration_ns: None)
         for n in range(20):
             append(log, b"%04d" % n * 100)
         assert len(log.segments) > 1
         flusher.mark_dirty(log, WRITER)
         await drained(flusher)
         flusher.close()
-        assert not failed
-        assert (log.core.health.failure, log.high_watermark, log.core.flushes.dirty_bytes) == (None, 20, 0)
+        assert (log.core.health.failure, log.ends.high_watermark, log.core.flushes.dirty_bytes) == (None, 20, 0)
         assert not log.core.snapshots.has_waiting
         assert append(log, b"goes on") == 20
 
@@ -218,7 +209,7 @@ def test_a_flush_here_that_could_not_be_tried_says_so_and_stops_nothing() -> Non
     files.hook = hook
     with pytest.raises(OSError, match="EMFILE"):
         log.flush()
-    assert (log.core.health.failure, log.high_watermark) == (None, 0)
+    assert (log.core.health.failure, log.ends.high_watermark) == (None, 0)
     files.hook = None
     log.flush()
-    assert log.high_watermark == 20
+    assert log.ends.high_watermark == 20

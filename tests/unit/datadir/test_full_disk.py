@@ -11,7 +11,7 @@ import pytest
 from brokerd.datadir.epoch_slots import make_epoch_slots, read_epoch_slots, write_epoch_slot
 from brokerd.errors import LogDamagedError, StorageError
 from brokerd.ids import ProducerIdAndEpoch
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.storage.names import CLEAN_SHUTDOWN
 from brokerd.storage.spare_files import SPARE_COUNT, SpareFiles
 from tests.support.build import append, delete_records, first_log, open_manager, payloads
@@ -32,26 +32,26 @@ def manager(files: MemoryFiles) -> LogManager:
     return open_manager(files, **SETTINGS)[0]
 
 
-def _fill_disk(files: MemoryFiles, log: PartitionLog) -> int:
+def _fill_disk(files: MemoryFiles, log: Partition) -> int:
     """Appends until nothing fits any more; what is left of the disk is taken too. Returns the log end."""
     for _ in range(400):
         append(log, b"x" * 200)
     log.flush()
     files.space_left = 0
     _assert_full(log)
-    return log.log_end_offset
+    return log.ends.log_end_offset
 
 
-def _assert_full(log: PartitionLog) -> None:
+def _assert_full(log: Partition) -> None:
     with pytest.raises(StorageError, match="the disk is full"):
         append(log, b"x" * 200)
 
 
-def _assert_goes_on(log: PartitionLog) -> None:
+def _assert_goes_on(log: Partition) -> None:
     for _ in range(20):
         append(log, b"x" * 200)
     log.flush()
-    assert log.high_watermark == log.log_end_offset
+    assert log.ends.high_watermark == log.ends.log_end_offset
 
 
 def _spares(files: MemoryFiles) -> list[str]:
@@ -63,13 +63,13 @@ def test_retention_makes_room_and_appends_go_on(files: MemoryFiles, manager: Log
     log = first_log(manager)
     end = _fill_disk(files, log)
     assert manager.retention_pass() > 2
-    start = log.log_start_offset
+    start = log.ends.log_start_offset
     assert start > 0
     _assert_goes_on(log)
     assert len(_spares(files)) == SPARE_COUNT, "room for the next time"
     files.power_cut(random.Random(1))
     log = first_log(open_manager(files, **SETTINGS)[0])
-    assert (log.log_start_offset, log.log_end_offset) == (start, end + 20)
+    assert (log.ends.log_start_offset, log.ends.log_end_offset) == (start, end + 20)
 
 
 def test_records_can_be_deleted_as_often_as_there_are_spare_files(files: MemoryFiles, manager: LogManager) -> None:
@@ -118,9 +118,9 @@ def test_what_is_durable_already_goes_though_the_checkpoint_cannot_be_written(fi
     files.space_left = 0
     with pytest.raises(OSError, match="no spare file"):
         manager.retention_pass()
-    assert (len(log.segments), other.log_start_offset) == (1, 0)
+    assert (len(log.segments), other.ends.log_start_offset) == (1, 0)
     assert manager.retention_pass() > 2
-    assert 0 < other.log_start_offset < end
+    assert 0 < other.ends.log_start_offset < end
     _assert_goes_on(other)
 
 
@@ -141,7 +141,7 @@ def test_the_last_segments_of_several_logs_expire(files: MemoryFiles) -> None:
     files.kill()
     manager, report = open_manager(files, log_retention_ms=1_000)
     assert not report.damaged
-    assert [first_log(manager, name).log_start_offset for name in "abcdef"] == [100] * len(logs)
+    assert [first_log(manager, name).ends.log_start_offset for name in "abcdef"] == [100] * len(logs)
 
 
 def test_a_topic_can_be_altered_and_deleted(files: MemoryFiles, manager: LogManager) -> None:
@@ -160,7 +160,7 @@ def test_a_start_on_a_full_disk_comes_up_and_makes_room(files: MemoryFiles, mana
     manager, report = open_manager(files, log_retention_bytes=4_096, **SETTINGS)
     assert not report.read_only_reason
     log = first_log(manager)
-    assert log.log_end_offset == end
+    assert log.ends.log_end_offset == end
     assert len(payloads(log)) == end
     assert manager.retention_pass() > 2
     _assert_goes_on(log)
@@ -227,7 +227,7 @@ def test_a_disk_that_stays_full_is_started_on_as_often_as_one_likes(files: Memor
         manager, report = open_manager(files, log_retention_bytes=4_096, **SETTINGS)
         assert not report.read_only_reason
         log = first_log(manager)
-        assert (log.log_start_offset, log.log_end_offset) == (used_up, end)
+        assert (log.ends.log_start_offset, log.ends.log_end_offset) == (used_up, end)
         assert len(payloads(log)) == end - used_up
         epochs.append(log.core.leader_epoch)
     assert epochs == list(range(epochs[0], epochs[0] + 7))

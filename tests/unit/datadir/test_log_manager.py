@@ -95,13 +95,13 @@ def test_a_deleted_topic_is_gone_and_a_new_one_of_that_name_is_another() -> None
     with pytest.raises(UnknownTopicIdError):
         append(log, b"late")
     with pytest.raises(UnknownTopicIdError):
-        manager.partition(log.tp)
+        manager.partitions.leader(log.tp)
     with pytest.raises(UnknownTopicOrPartitionError):
         manager.delete_topic("t")
     again = manager.create_topic("t", 1, {})
     assert again.id != deleted.id
     with pytest.raises(UnknownTopicOrPartitionError):
-        manager.partition(TopicIdPartition(again.id, 1))
+        manager.partitions.leader(TopicIdPartition(again.id, 1))
     assert payloads(first_log(manager)) == []
     assert not [path for path in files.paths() if deleted.id.hex() in path]
     assert files.open_count <= 2
@@ -122,7 +122,7 @@ def test_partitions_grow_and_settings_change_durably() -> None:
     files.power_cut(random.Random(1))
     manager, _ = open_manager(files)
     assert manager.topics.by_name("t").configs == {"retention.bytes": "5", "retention.ms": "7"}
-    assert len(manager.partitions()) == 3
+    assert len(manager.partitions.of_clients()) == 3
 
 
 def test_node_id_that_is_not_the_directorys_is_refused_and_changes_nothing() -> None:
@@ -389,7 +389,7 @@ def test_the_checkpoint_is_written_at_most_once_an_interval_and_only_if_somethin
     assert manager.checkpoint_job(clock.monotonic_ms() + 999) is None
     delete_records(log, 2)
     newer = files.read_file("checkpoint")
-    job.run()
+    job()
     assert files.read_file("checkpoint") == newer
 
 
@@ -429,5 +429,5 @@ def test_a_batch_of_an_epoch_that_has_not_been_is_not_whole() -> None:
         files.kill()
     files.write_file("leader-epoch", encode_document("leader-epoch", 1, b'{"leader_epoch": 2}'))
     manager, report = open_manager(files)
-    assert first_log(manager).log_end_offset == 2
+    assert first_log(manager).ends.log_end_offset == 2
     assert sum(report.cut_bytes.values()) == 104

@@ -291,7 +291,7 @@ def test_the_noted_time_is_of_one_moment() -> None:
     """It is written in a thread, while appends go on: a half of a jump would be believed after a restart."""
     files, clock = MemoryFiles(), ManualClock()
     manager, _ = open_manager(files, clock, **SETTINGS)
-    steps = manager.retire()
+    steps = manager.retention.retire()
     job = next(steps)
     before = NotedTime(clock.wall_ms(), 0, 0, clock.boot_id(), clock.boot_ms())
     clock.jump_wall(DAY_MS)

@@ -14,7 +14,7 @@ from brokerd.errors import InvalidTopicError, UnknownTopicIdError, UnknownTopicO
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.doctor import check_data_dir
 from brokerd.offline.rebuild import rebuild_lost
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.storage.files import RealFiles
 from tests.support.build import append, open_manager, payloads
 from tests.support.clock import ManualClock
@@ -32,12 +32,12 @@ def own(request: pytest.FixtureRequest) -> Topic:
 
 def opened(
     own: Topic, files: MemoryFiles | RealFiles, clock: ManualClock | None = None, **settings: int
-) -> tuple[LogManager, PartitionLog]:
+) -> tuple[LogManager, Partition]:
     """A data directory that has a log of the broker's own."""
     manager, _ = open_manager(files, clock, **settings)
-    if manager.own_log(own) is None:
+    if manager.partitions.own(own) is None:
         run_here(manager.changes.create_own(own))
-    log = manager.own_log(own)
+    log = manager.partitions.own(own)
     assert log is not None
     return manager, log
 
@@ -59,7 +59,7 @@ def test_it_is_there_again_after_a_power_cut(own: Topic) -> None:
 def test_clients_find_nothing_of_it(own: Topic) -> None:
     manager, _ = opened(own, MemoryFiles(), max_topics=1, max_partitions=1)
     topics, name = manager.topics, own.name
-    assert (topics.list(), len(topics), topics.partition_count(), manager.partitions()) == ([], 0, 0, [])
+    assert (topics.list(), len(topics), topics.partition_count(), manager.partitions.of_clients()) == ([], 0, 0, [])
     assert not topics.has(name)
     by_name: list[Callable[[], object]] = [
         lambda: topics.by_name(name),
@@ -71,8 +71,8 @@ def test_clients_find_nothing_of_it(own: Topic) -> None:
             find()
     by_id: list[Callable[[], object]] = [
         lambda: topics.by_id(own.id),
-        lambda: manager.partition(TopicIdPartition(own.id, 0)),
-        lambda: manager.partition(TopicIdPartition(own.id, 1)),
+        lambda: manager.partitions.leader(TopicIdPartition(own.id, 0)),
+        lambda: manager.partitions.leader(TopicIdPartition(own.id, 1)),
     ]
     for find in by_id:
         with pytest.raises(UnknownTopicIdError):
@@ -93,7 +93,7 @@ def test_retention_leaves_it_alone_but_for_what_its_coordinator_gives_up(own: To
     clock.advance(YEAR_MS * 100)
     assert manager.retention_pass() == 0
     assert len(log.segments) == 3
-    assert run_here(manager.delete_records([(log, 2)])) == [None]
+    assert run_here(manager.retention.delete_records([(log, 2)])) == [None]
     assert manager.retention_pass() == 2
     assert len(log.segments) == 1
 

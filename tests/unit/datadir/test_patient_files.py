@@ -58,8 +58,8 @@ def test_rolls_topics_and_their_removal_go_on(crowded: LogManager) -> None:
 
 def test_delete_records_and_retention_go_on(crowded: LogManager) -> None:
     log = first_log(crowded)
-    assert run_here(crowded.delete_records([(log, 50)])) == [None]
-    assert log.log_start_offset == 50
+    assert run_here(crowded.retention.delete_records([(log, 50)])) == [None]
+    assert log.ends.log_start_offset == 50
     crowded.retention_pass()
     assert len(payloads(log)) == 50
     crowded.close()

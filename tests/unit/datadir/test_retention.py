@@ -13,8 +13,7 @@ import pytest
 from brokerd.datadir.steps import run_here
 from brokerd.errors import Fate, LogDamagedError, StorageError
 from brokerd.ids import ProducerIdAndEpoch
-from brokerd.partition.partition_log import PartitionLog
-from brokerd.partition.retention_rules import retained_from
+from brokerd.partition.partition import Partition
 from tests.support.build import append, delete_records, first_log, open_manager, read_batches
 from tests.support.clock import START_WALL_MS, ManualClock
 from tests.support.files import MemoryFiles
@@ -38,7 +37,7 @@ def _failing(operation: str, part: str, code: int = errno.EIO) -> Callable[[str,
     return hook
 
 
-def _fill(log: PartitionLog, count: int = 60) -> None:
+def _fill(log: Partition, count: int = 60) -> None:
     """Several segments, flushed."""
     for _ in range(count):
         append(log, b"x" * 200)
@@ -49,14 +48,14 @@ def test_nothing_at_or_above_damage_is_retired(files: MemoryFiles) -> None:
     manager, _ = open_manager(files, log_retention_bytes=4_096, **SETTINGS)
     log = first_log(manager)
     _fill(log)
-    assert retained_from(log.core, START_WALL_MS) > log.segments[2].base_offset
+    assert log.retained_from(START_WALL_MS) > log.segments[2].base_offset
     damaged = log.segments[1]
     files.flip_bit(damaged.path, 20 * 8)
     with pytest.raises(LogDamagedError):
-        log.reader.read(damaged.base_offset, max_bytes=1_000, until_offset=60, cached_only=False)
-    assert retained_from(log.core, START_WALL_MS) == damaged.base_offset
+        log.read(damaged.base_offset, max_bytes=1_000, until_offset=60, cached_only=False)
+    assert log.retained_from(START_WALL_MS) == 0
     assert manager.retention_pass() == 0
-    assert log.last_stable_offset == log.high_watermark == 60
+    assert log.ends.last_stable_offset == log.ends.high_watermark == 60
 
 
 @pytest.mark.parametrize("by", ["delete_records", "retention"])
@@ -74,13 +73,13 @@ def test_producer_state_outlives_the_records(files: MemoryFiles, by: str, ending
         delete_records(log, -1)
     with contextlib.suppress(OSError):
         manager.retention_pass()
-    assert log.log_start_offset > 0
+    assert log.ends.log_start_offset > 0
     files.power_cut(random.Random(1)) if ending == "power cut" else files.kill()
     log = first_log(open_manager(files, **settings)[0])
     assert log.segments[0].base_offset > 0
-    end = log.log_end_offset
+    end = log.ends.log_end_offset
     assert append(log, b"first", producer=EARLY, sequence=0) == 0, "a repeated batch is answered as its first append"
-    assert log.log_end_offset == end
+    assert log.ends.log_end_offset == end
     assert append(log, b"next", producer=EARLY, sequence=1) == end
 
 
@@ -112,7 +111,7 @@ def test_nothing_is_removed_below_a_log_start_that_is_not_durable(files: MemoryF
     files.hook = _failing("create", "checkpoint")
     with pytest.raises(OSError, match="EIO"):
         manager.retention_pass()
-    assert (log.log_start_offset, log.segments[0].base_offset) == (0, 0)
+    assert (log.ends.log_start_offset, log.segments[0].base_offset) == (0, 0)
     manager.alter_topic("a", {"retention.bytes": "-1"}, [])
     for moved in (log, other):
         moved.set_log_start(40)  # nothing is left for retention to decide, and nothing is durable
@@ -135,7 +134,7 @@ def test_a_log_that_cannot_roll_does_not_hold_up_the_others(files: MemoryFiles) 
     files.hook = _failing("create", stuck.tp.directory_name)
     clock.advance(10_000)
     assert manager.retention_pass() > 2
-    assert (stuck.log_start_offset, len(stuck.segments)) == (0, 1)
+    assert (stuck.ends.log_start_offset, len(stuck.segments)) == (0, 1)
     files.hook = None
     assert manager.retention_pass() == 1
 
@@ -163,12 +162,12 @@ def test_a_log_start_whose_directory_was_not_synced_has_an_unknown_fate() -> Non
         log = first_log(manager)
         _fill(log)
         files.hook = _failing("sync_dir", "")
-        (error,) = run_here(manager.delete_records([(log, 40)]))
+        (error,) = run_here(manager.retention.delete_records([(log, 40)]))
         files.hook = None
         assert isinstance(error, StorageError)
         assert error.fate is Fate.UNKNOWN
         assert "may turn out moved after a restart" in error.message
-        assert log.log_start_offset == 0, "it is as it was: what is read on is there"
+        assert log.ends.log_start_offset == 0, "it is as it was: what is read on is there"
         assert len(list(read_batches(log, 0))) == 60
         if seed % 3 == 0:
             manager.write_checkpoint()  # settles it
@@ -178,9 +177,9 @@ def test_a_log_start_whose_directory_was_not_synced_has_an_unknown_fate() -> Non
         else:
             files.kill()
         log = first_log(open_manager(files, **SETTINGS)[0])
-        outcomes.add((seed % 3 == 0, log.log_start_offset))
-        assert log.high_watermark == 60
-        assert len(list(read_batches(log, log.log_start_offset))) == 60 - log.log_start_offset
+        outcomes.add((seed % 3 == 0, log.ends.log_start_offset))
+        assert log.ends.high_watermark == 60
+        assert len(list(read_batches(log, log.ends.log_start_offset))) == 60 - log.ends.log_start_offset
     assert outcomes == {(True, 0), (False, 0), (False, 40)}
 
 
@@ -189,9 +188,9 @@ def test_a_log_start_that_could_not_be_written_has_not_moved(files: MemoryFiles)
     log = first_log(manager)
     _fill(log)
     files.hook = _failing("create", "checkpoint")
-    (error,) = run_here(manager.delete_records([(log, 40)]))
+    (error,) = run_here(manager.retention.delete_records([(log, 40)]))
     files.hook = None
     assert isinstance(error, StorageError)
     assert error.fate is not Fate.UNKNOWN
     files.kill()
-    assert first_log(open_manager(files, **SETTINGS)[0]).log_start_offset == 0
+    assert first_log(open_manager(files, **SETTINGS)[0]).ends.log_start_offset == 0

@@ -169,9 +169,9 @@ def test_an_addition_of_unknown_fate_takes_no_records() -> None:
         assert failed.value.fate is Fate.UNKNOWN
         assert [(topic.name, topic.partition_count) for topic in manager.topics.list()] == [("t", 1)]
         after = _crash(files, seed)
-        outcomes.add((seed % 2, len(after.partitions())))
+        outcomes.add((seed % 2, len(after.partitions.of_clients())))
         assert payloads(first_log(after)) == [b"kept\0\0\0\0"]
-        for log in after.partitions()[1:]:
+        for log in after.partitions.of_clients()[1:]:
             append(log, b"works")
             log.flush()
     assert outcomes == {(0, 1), (0, 3), (1, 1), (1, 2)}
@@ -202,5 +202,5 @@ def test_settings_of_unknown_fate_are_as_before_and_harm_nothing_if_they_show() 
         assert payloads(log)[1:] == [b"acknowledged...."]
         append(log, b"works...")
         log.flush()
-        assert log.high_watermark == 3
+        assert log.ends.high_watermark == 3
     assert outcomes == {(True, ("segment.bytes",)), (False, ()), (False, ("max.message.bytes", "retention.bytes"))}

@@ -166,7 +166,7 @@ def test_what_is_damaged_can_be_given_up(data_dir: Path) -> None:
     manager, report = open_manager(RealFiles(str(data_dir)), log_segment_bytes=4_096)
     log = first_log(manager)
     assert not report.damaged
-    assert log.high_watermark == 30, "no offset is reused"
+    assert log.ends.high_watermark == 30, "no offset is reused"
     with pytest.raises(LogDamagedError, match=r"offsets 13 to 29 .* goes on at offset 30") as told:
         payloads(log, 13)
     assert told.value.resume_offset == 30

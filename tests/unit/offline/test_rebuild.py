@@ -40,7 +40,7 @@ def data_dir(tmp_path: Path) -> Path:
                 manager.create_topic(name, partitions, {"retention.ms": "-1"})
             log = first_log(manager, name)
             for _ in range(20):
-                append(log, b"x" * 300, producer=ProducerIdAndEpoch(HELD, 0), sequence=log.log_end_offset)
+                append(log, b"x" * 300, producer=ProducerIdAndEpoch(HELD, 0), sequence=log.ends.log_end_offset)
             log.flush()
         _kill(tmp_path, manager)
     return tmp_path
@@ -171,7 +171,7 @@ def test_a_rebuild_that_was_cut_short_can_be_repeated(data_dir: Path) -> None:
 def test_ids_go_on_above_those_that_a_log_has_forgotten(data_dir: Path) -> None:
     manager = _open(data_dir)
     log = first_log(manager, "t")
-    delete_records(log, log.high_watermark)
+    delete_records(log, log.ends.high_watermark)
     assert manager.retention_pass()
     manager.close()
     ProducerIds(RealFiles(str(data_dir))).create(5 * PRODUCER_ID_MARGIN)
@@ -182,5 +182,5 @@ def test_ids_go_on_above_those_that_a_log_has_forgotten(data_dir: Path) -> None:
     rebuild_lost(str(data_dir), {})
     manager = _open(data_dir)
     producer = ProducerIdAndEpoch(manager.next_producer_id(), 0)
-    assert append(first_log(manager, "t"), b"new", producer=producer, sequence=0) == log.log_end_offset
+    assert append(first_log(manager, "t"), b"new", producer=producer, sequence=0) == log.ends.log_end_offset
     manager.close()

@@ -13,7 +13,7 @@ from brokerd.errors import LogDamagedError
 from brokerd.offline import doctor
 from brokerd.offline.doctor import accept_damaged, check_data_dir, give_up_damaged, rebuild_checkpoint
 from brokerd.offline.partition_check import Severity
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.storage.files import RealFiles
 from tests.support.build import append, first_log, open_manager, read_batches, readable
 from tests.support.clock import START_WALL_MS
@@ -26,16 +26,16 @@ COUNT = 40
 SIZE = 96 + 304
 
 
-def _append(log: PartitionLog) -> int:
-    return append(log, b"%04d" % log.log_end_offset * 76)
+def _append(log: Partition) -> int:
+    return append(log, b"%04d" % log.ends.log_end_offset * 76)
 
 
-def _open(root: Path, **settings: object) -> tuple[LogManager, PartitionLog]:
+def _open(root: Path, **settings: object) -> tuple[LogManager, Partition]:
     manager, _ = open_manager(RealFiles(str(root)), **{**SMALL, **settings})
     return manager, first_log(manager)
 
 
-def _fill(log: PartitionLog, count: int = COUNT) -> None:
+def _fill(log: Partition, count: int = COUNT) -> None:
     for _ in range(count):
         _append(log)
     log.flush()
@@ -73,7 +73,7 @@ def test_offsets_that_were_given_up_are_never_given_again(tmp_path: Path, is_res
         rebuild_checkpoint(str(tmp_path))
     manager, log = _open(tmp_path)
     assert log.damage is None
-    assert log.log_end_offset == COUNT + 15
+    assert log.ends.log_end_offset == COUNT + 15
     assert _append(log) == COUNT + 15
     log.flush()
     assert [batch.header.base_offset for batch in read_batches(log, COUNT + 15)] == [COUNT + 15]
@@ -101,7 +101,7 @@ def test_a_clean_stop_without_a_checkpoint_says_what_was_durable(tmp_path: Path,
         last_snapshot.unlink()
     manager, log = _open(tmp_path)
     assert log.damage is not None
-    assert log.log_end_offset == COUNT + 15
+    assert log.ends.log_end_offset == COUNT + 15
     manager.close()
     accept_damaged(str(tmp_path))
     manager, log = _open(tmp_path)
@@ -170,7 +170,7 @@ def test_batches_that_are_gone_count_again_once_the_holes_are_lost(tmp_path: Pat
     manager, log = _open(tmp_path)
     assert log.damage is not None
     with pytest.raises(LogDamagedError):
-        log.reader.offset_for_timestamp(START_WALL_MS + 1)
+        log.offset_for_timestamp(START_WALL_MS + 1)
     with pytest.raises(LogDamagedError):
         list(read_batches(log, lost))
     manager.close()
@@ -201,13 +201,13 @@ def test_a_repair_that_is_killed_anywhere_can_be_repeated(monkeypatch: pytest.Mo
             files.kill()
         if number % 2:  # a broker has run in between
             manager, _ = open_manager(files, **SMALL)
-            assert first_log(manager).log_end_offset == COUNT + 15
+            assert first_log(manager).ends.log_end_offset == COUNT + 15
             files.kill()
         for _ in range(2):
             repair("")
             files.kill()
         log = first_log(open_manager(files, **SMALL)[0])
-        assert (log.damage, log.log_end_offset, _append(log)) == (None, COUNT + 15, COUNT + 15)
+        assert (log.damage, log.ends.log_end_offset, _append(log)) == (None, COUNT + 15, COUNT + 15)
         log.flush()
         lost = {13, 50} if repair is accept_damaged else set(range(13, COUNT + 15))
         assert list(readable(log)) == [n for n in range(COUNT + 16) if n not in lost]

@@ -14,7 +14,7 @@ from brokerd.offline.doctor import check_data_dir
 from brokerd.offline.dump import describe_path
 from brokerd.offline.rebuild import rebuild_lost
 from brokerd.partition.aborted_transactions import AbortedTransaction
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.partition.snapshots import encode_snapshot, read_snapshot, snapshot_offsets, write_snapshot
 from brokerd.record import control
 from brokerd.record.header import crc_seed
@@ -28,7 +28,7 @@ COMMITTED, ABORTED, OPEN, ABORTED_LATE = 101, 5_000, 103, 104
 Change = Callable[[tuple[AbortedTransaction, ...]], tuple[AbortedTransaction, ...]]
 
 
-def _open(data_dir: Path) -> tuple[LogManager, PartitionLog]:
+def _open(data_dir: Path) -> tuple[LogManager, Partition]:
     manager, _ = open_manager(RealFiles(str(data_dir)), log_segment_bytes=4_096)
     return manager, first_log(manager)
 

@@ -9,9 +9,9 @@ import pytest
 
 from brokerd.errors import OffsetOutOfRangeError
 from brokerd.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
+from brokerd.partition.core import OpenData
 from brokerd.partition.leader_epochs import EpochEntry
-from brokerd.partition.open_data import OpenData
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry
 from brokerd.partition.snapshots import Snapshot, decode_snapshot, encode_snapshot
 from brokerd.storage.checksummed_file import DocumentError
@@ -49,7 +49,7 @@ def files() -> MemoryFiles:
     return MemoryFiles()
 
 
-def _open(files: MemoryFiles) -> tuple[LogManager, PartitionLog]:
+def _open(files: MemoryFiles) -> tuple[LogManager, Partition]:
     manager, _ = open_manager(files, log_segment_bytes=SEGMENT_BYTES)
     return manager, first_log(manager)
 
@@ -146,7 +146,7 @@ def test_a_marker_for_strangers_changes_nothing(files: MemoryFiles) -> None:
     append_marker(log, committed=[6], aborted=[7])
     log.flush()
     assert log.core.producers.aborted.entries == ()
-    assert (log.last_stable_offset, log.core.open_producer_ids()) == (0, [5])
+    assert (log.ends.last_stable_offset, log.core.open_producer_ids()) == (0, [5])
 
 
 def test_a_range_that_is_deleted_by_now_is_refused(files: MemoryFiles) -> None:
@@ -161,7 +161,7 @@ def test_a_range_that_is_deleted_by_now_is_refused(files: MemoryFiles) -> None:
     assert [entry.marker_offset for entry in log.core.aborted_transactions(1, 2)] == [1]
 
 
-def _abort_one_and_fill(log: PartitionLog, segments: int) -> None:
+def _abort_one_and_fill(log: Partition, segments: int) -> None:
     append_member(log, 5, 0)
     append_marker(log, aborted=[5])
     for _ in range(segments + 1):
@@ -174,7 +174,7 @@ def test_the_index_ends_where_the_log_begins(files: MemoryFiles) -> None:
     _abort_one_and_fill(log, 3)
     delete_records(log, 1)
     assert len(log.core.producers.aborted.entries) == 1, "its segment is there"
-    delete_records(log, log.high_watermark)
+    delete_records(log, log.ends.high_watermark)
     assert manager.retention_pass() == 3
     assert not log.core.producers.aborted.entries
 
@@ -188,5 +188,5 @@ def test_a_log_start_that_a_crash_takes_back_shows_no_aborted_record(files: Memo
     assert log.core.snapshots.newest > 2
     files.kill()
     _, restarted = _open(files)
-    assert restarted.log_start_offset == 0
-    assert read_committed(restarted, 0, restarted.high_watermark) == [2, 3, 4]
+    assert restarted.ends.log_start_offset == 0
+    assert read_committed(restarted, 0, restarted.ends.high_watermark) == [2, 3, 4]

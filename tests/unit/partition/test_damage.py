@@ -13,7 +13,7 @@ import pytest
 from brokerd.errors import LogDamagedError
 from brokerd.offline.doctor import accept_damaged, give_up_damaged, rebuild_checkpoint
 from brokerd.offline.partition_check import Severity
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.storage.files import RealFiles
 from tests.support.build import append, damaged_ranges, delete_records, first_log, open_manager, payloads, readable
 from tests.support.files import MemoryFiles
@@ -29,7 +29,7 @@ def _payload(n: int) -> bytes:
     return b"%04d" % n * 76
 
 
-def _filled(files: MemoryFiles | RealFiles, **settings: object) -> tuple[LogManager, PartitionLog]:
+def _filled(files: MemoryFiles | RealFiles, **settings: object) -> tuple[LogManager, Partition]:
     manager, _ = open_manager(files, **{**SMALL, **settings})
     log = first_log(manager)
     for n in range(COUNT):
@@ -39,17 +39,17 @@ def _filled(files: MemoryFiles | RealFiles, **settings: object) -> tuple[LogMana
     return manager, log
 
 
-def _place(log: PartitionLog, offset: int) -> tuple[str, int]:
+def _place(log: Partition, offset: int) -> tuple[str, int]:
     segment = next(segment for segment in reversed(log.segments) if segment.base_offset <= offset)
     return segment.path, (offset - segment.base_offset) * SIZE
 
 
-def _rot(files: MemoryFiles, log: PartitionLog, offset: int, at: int = 120) -> None:
+def _rot(files: MemoryFiles, log: Partition, offset: int, at: int = 120) -> None:
     path, position = _place(log, offset)
     files.flip_bit(path, (position + at) * 8)
 
 
-def _rot_file(root: Path, log: PartitionLog, offset: int, at: int = 120) -> None:
+def _rot_file(root: Path, log: Partition, offset: int, at: int = 120) -> None:
     path, position = _place(log, offset)
     data = bytearray((root / path).read_bytes())
     data[position + at] ^= 1
@@ -68,7 +68,7 @@ def test_rot_below_the_log_start_is_no_damage(start: int, at: int) -> None:
     manager, report = open_manager(files, **SMALL)
     log = first_log(manager)
     assert not report.damaged
-    assert (log.log_start_offset, log.high_watermark) == (start, COUNT)
+    assert (log.ends.log_start_offset, log.ends.high_watermark) == (start, COUNT)
     assert list(readable(log)) == list(range(start, COUNT))
     assert append(log, b"goes on") == COUNT
     log.flush()
@@ -89,7 +89,7 @@ def test_rot_below_the_log_start_is_met_by_readers_of_a_clean_start_and_is_none(
         segment.index = None
         segment.remove_index()
     assert list(readable(log)) == list(range(15, COUNT))
-    assert log.reader.offset_for_timestamp(0) is not None
+    assert log.offset_for_timestamp(0) is not None
     assert append(log, b"goes on") == COUNT
 
 
@@ -172,17 +172,17 @@ def test_what_is_accepted_is_a_hole_and_all_else_lives_on(data_dir: Path, rotten
         manager, report = open_manager(RealFiles(str(data_dir)), **SMALL)
         log = first_log(manager)
         assert not report.damaged
-        assert list(readable(log)) == [n for n in range(log.high_watermark) if n not in rotten]
+        assert list(readable(log)) == [n for n in range(log.ends.high_watermark) if n not in rotten]
         with pytest.raises(LogDamagedError, match="accepted as lost, the log goes on at offset") as told:
             payloads(log, rotten[0])
         assert told.value.resume_offset == next(n for n in range(rotten[0], COUNT + 1) if n not in rotten)
-        assert append(log, b"goes on") == log.high_watermark
+        assert append(log, b"goes on") == log.ends.high_watermark
         log.flush()
-        assert log.reader.offset_for_timestamp(0) is not None
+        assert log.offset_for_timestamp(0) is not None
         manager.close()
         assert not errors_in(data_dir)
     assert accept_damaged(str(data_dir)) == []
-    assert log.high_watermark == COUNT + 3
+    assert log.ends.high_watermark == COUNT + 3
 
 
 def test_retention_passes_a_hole(data_dir: Path) -> None:
@@ -208,7 +208,7 @@ def test_a_repair_leaves_the_log_start_and_the_end_where_they_are(data_dir: Path
     manager, report = open_manager(RealFiles(str(data_dir)), **SMALL)
     log = first_log(manager)
     assert not report.damaged
-    assert (log.log_start_offset, log.high_watermark) == (15, COUNT)
+    assert (log.ends.log_start_offset, log.ends.high_watermark) == (15, COUNT)
     lost = range(22, 23 if repair is accept_damaged else COUNT)
     assert list(readable(log)) == [n for n in range(15, COUNT) if n not in lost]
     assert append(log, b"goes on") == COUNT
@@ -225,7 +225,7 @@ def test_a_checkpoint_that_is_rebuilt_over_rot_keeps_what_stands_behind_it(data_
     rebuild_checkpoint(str(data_dir))
     manager, report = open_manager(RealFiles(str(data_dir)), **SMALL)
     log = first_log(manager)
-    assert (bool(report.damaged), report.cut_bytes, log.high_watermark) == (True, {}, COUNT)
+    assert (bool(report.damaged), report.cut_bytes, log.ends.high_watermark) == (True, {}, COUNT)
     assert list(readable(log)) == [n for n in range(COUNT) if n not in (13, 33, 35)]
     manager.close()
     accept_damaged(str(data_dir))

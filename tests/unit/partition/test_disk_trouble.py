@@ -10,7 +10,7 @@ import pytest
 
 from brokerd.errors import Fate, ResourceExhaustedError, StorageError
 from brokerd.ids import ProducerIdAndEpoch
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from tests.support.build import append, delete_records, first_log, open_manager, payloads
 from tests.support.files import MemoryFiles
 
@@ -29,7 +29,7 @@ def files() -> MemoryFiles:
 
 
 @pytest.fixture
-def log(files: MemoryFiles) -> PartitionLog:
+def log(files: MemoryFiles) -> Partition:
     log = first_log(open_manager(files, log_segment_bytes=4_096)[0])
     append(log, b"durable")
     log.flush()
@@ -37,7 +37,7 @@ def log(files: MemoryFiles) -> PartitionLog:
 
 
 @pytest.mark.parametrize("space", [0, 1, 95, 96, 130, 1_000])
-def test_a_full_disk_refuses_definitely_and_takes_appends_again(files: MemoryFiles, log: PartitionLog, space: int) -> None:
+def test_a_full_disk_refuses_definitely_and_takes_appends_again(files: MemoryFiles, log: Partition, space: int) -> None:
     before = files.read_file(log.segments[0].path)
     files.space_left = space
     producer = ProducerIdAndEpoch(3, 0)
@@ -53,7 +53,7 @@ def test_a_full_disk_refuses_definitely_and_takes_appends_again(files: MemoryFil
     assert payloads(log) == [b"durable\0", b"again\0\0\0"]
 
 
-def test_a_write_that_cannot_be_cut_off_again_has_an_unknown_fate(files: MemoryFiles, log: PartitionLog) -> None:
+def test_a_write_that_cannot_be_cut_off_again_has_an_unknown_fate(files: MemoryFiles, log: Partition) -> None:
     files.space_left = 50
     files.hook = _failing("truncate", ".log", errno.EIO)
     with pytest.raises(StorageError) as refused:
@@ -79,7 +79,7 @@ def test_a_failed_flush_stops_that_log_for_good_and_the_tail_is_written_again(fi
     with pytest.raises(OSError, match="EIO"):
         log.flush()
     files.hook = None
-    assert (log.high_watermark, log.core.flushes.dirty_bytes) == (1, 0)
+    assert (log.ends.high_watermark, log.core.flushes.dirty_bytes) == (1, 0)
     with pytest.raises(StorageError, match="a flush failed") as refused:
         append(log, b"no")
     assert refused.value.fate is Fate.NOT_APPENDED
@@ -96,27 +96,27 @@ def test_a_failed_flush_stops_that_log_for_good_and_the_tail_is_written_again(fi
     assert payloads(first_log(open_manager(files)[0], "t")) == served
 
 
-def test_a_read_error_is_that_ranges_alone(files: MemoryFiles, log: PartitionLog) -> None:
+def test_a_read_error_is_that_ranges_alone(files: MemoryFiles, log: Partition) -> None:
     for n in range(40):
         append(log, b"%04d" % n * 50)
     log.flush()
     assert len(log.segments) > 2
     files.hook = _failing("pread", log.segments[1].path, errno.EIO)
     with pytest.raises(StorageError, match=r"t-0: reading at offset \d+ failed"):
-        log.reader.read(log.segments[1].base_offset, max_bytes=100, until_offset=41, cached_only=False)
-    assert log.reader.read(0, max_bytes=100_000, until_offset=41, cached_only=False).next_offset == log.segments[1].base_offset
-    assert log.reader.read(log.segments[2].base_offset, max_bytes=100, until_offset=41, cached_only=False).chunks
+        log.read(log.segments[1].base_offset, max_bytes=100, until_offset=41, cached_only=False)
+    assert log.read(0, max_bytes=100_000, until_offset=41, cached_only=False).next_offset == log.segments[1].base_offset
+    assert log.read(log.segments[2].base_offset, max_bytes=100, until_offset=41, cached_only=False).chunks
     assert append(log, b"goes on") == 41
 
 
-def test_too_many_open_files_is_a_refused_request(files: MemoryFiles, log: PartitionLog) -> None:
+def test_too_many_open_files_is_a_refused_request(files: MemoryFiles, log: Partition) -> None:
     files.hook = _failing("open", ".log", errno.EMFILE)
     log._resources.open_files.close()
     with pytest.raises(ResourceExhaustedError, match="too many open files") as refused:
         append(log, b"x")
     assert refused.value.fate is Fate.NOT_APPENDED
     with pytest.raises(StorageError, match="too many open files"):
-        log.reader.read(0, max_bytes=100, until_offset=1, cached_only=False)
+        log.read(0, max_bytes=100, until_offset=1, cached_only=False)
     files.hook = None
     assert append(log, b"x") == 1
 
@@ -142,7 +142,7 @@ def test_derived_files_that_cannot_be_written_stop_nothing(files: MemoryFiles, s
         if n % 7 == 0:
             log.flush()
     log.flush()
-    assert log.high_watermark == 30
+    assert log.ends.high_watermark == 30
     found = payloads(log)
     files.kill()
     reopened, report = open_manager(files, log_segment_bytes=4_096)
@@ -150,7 +150,7 @@ def test_derived_files_that_cannot_be_written_stop_nothing(files: MemoryFiles, s
     assert payloads(first_log(reopened)) == found
 
 
-def test_a_roll_that_fails_leaves_the_log_as_it_was(files: MemoryFiles, log: PartitionLog) -> None:
+def test_a_roll_that_fails_leaves_the_log_as_it_was(files: MemoryFiles, log: Partition) -> None:
     append(log, b"x" * 3_800)
     files.hook = _failing("create", ".log", errno.EROFS)
     with pytest.raises(StorageError) as refused:
@@ -175,7 +175,7 @@ def test_a_checkpoint_that_cannot_be_written_undoes_what_depends_on_it(files: Me
         delete_records(log, 20)
     with pytest.raises(OSError, match="EIO"):
         manager.retention_pass()
-    assert log.log_start_offset == 0
+    assert log.ends.log_start_offset == 0
     assert len(payloads(log)) == 40
     with pytest.raises(OSError, match="EIO"):
         manager.write_checkpoint_if_due(10_000_000)
@@ -205,7 +205,7 @@ def test_a_roll_is_durable_though_no_derived_file_can_be_written(files: MemoryFi
     assert payloads(first_log(reopened)) == found
 
 
-def test_what_a_failed_write_left_does_not_stay_in_a_closed_segment(files: MemoryFiles, log: PartitionLog) -> None:
+def test_what_a_failed_write_left_does_not_stay_in_a_closed_segment(files: MemoryFiles, log: Partition) -> None:
     append(log, b"x" * 3_500)
     files.space_left = 50
     files.hook = _failing("truncate", ".log", errno.EIO)

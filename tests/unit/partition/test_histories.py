@@ -67,7 +67,7 @@ class Life:
 
     def _look(self) -> None:
         """The end as ListOffsets says it, and all before it as readers see it in the batches."""
-        self.end = self.log.high_watermark
+        self.end = self.log.ends.high_watermark
         before = self.log.core.epoch_before(self.end)
         if before is not None:
             self.positions.add(LogPosition(self.end, before.id))
@@ -76,7 +76,7 @@ class Life:
         for _ in range(self.rng.randint(1, 4)):
             base_offset = append(self.log, b"v" * self.rng.randrange(8, 900, 8), count=self.rng.choice((1, 1, 3)))
             positions = {
-                LogPosition(at, self.log.core.leader_epoch_id) for at in range(base_offset + 1, self.log.log_end_offset + 1)
+                LogPosition(at, self.log.core.leader_epoch_id) for at in range(base_offset + 1, self.log.ends.log_end_offset + 1)
             }
             if self.rng.random() < 0.7:
                 self.log.flush()
@@ -95,7 +95,7 @@ class Life:
         self._open()
 
     def delete(self) -> None:
-        delete_records(self.log, self.rng.randint(self.log.log_start_offset, self.log.high_watermark))
+        delete_records(self.log, self.rng.randint(self.log.ends.log_start_offset, self.log.ends.high_watermark))
 
     def lose_derived_files(self) -> None:
         """They are rebuilt from the log, as far as it goes."""
@@ -158,7 +158,7 @@ def test_each_position_of_another_history_is_refused(seed: int) -> None:
     if rng.random() < 0.5:
         original.stop()
     copy = Life(rng, files)
-    fork = copy.log.log_end_offset
+    fork = copy.log.ends.log_end_offset
     copy.positions |= common
     kinds = [Life.write] * 3 + [Life.stop, Life.crash, Life.lose_derived_files]
     _live(original, 6, kinds)

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 import pytest
 
 from brokerd.errors import StorageError
-from brokerd.partition import newest
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition import look_up
+from brokerd.partition.partition import Partition
 from tests.support.build import append, delete_records, first_log, open_manager, read_batches
 from tests.support.files import MemoryFiles
 from tests.support.random_log import unreadable_log
 from tests.support.transactions import append_marker, append_member, read_committed
 
 
-def random_logs(rng: random.Random) -> Iterator[PartitionLog]:
+def random_logs(rng: random.Random) -> Iterator[Partition]:
     """A log of records, transactions that were committed or aborted, and one that is open; then without its first third."""
     files = MemoryFiles()
     manager, _ = open_manager(files, log_segment_bytes=4_096, log_index_interval_bytes=rng.choice((0, 500, 65_536)))
@@ -32,7 +32,7 @@ def random_logs(rng: random.Random) -> Iterator[PartitionLog]:
     append(log, b"v" * 8)
     log.flush()
     yield log
-    delete_records(log, log.log_end_offset // 3)
+    delete_records(log, log.ends.log_end_offset // 3)
     yield log
     manager.write_checkpoint()
     manager.close()
@@ -40,34 +40,34 @@ def random_logs(rng: random.Random) -> Iterator[PartitionLog]:
     yield first_log(manager)
 
 
-def expected(offsets: list[int], count: int, log: PartitionLog, end: int) -> int:
+def expected(offsets: list[int], count: int, log: Partition, end: int) -> int:
     if count == 0:
         return end
-    return offsets[-count] if count <= len(offsets) else log.log_start_offset
+    return offsets[-count] if count <= len(offsets) else log.ends.log_start_offset
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_so_many_records_follow(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
-    monkeypatch.setattr(newest, "_PIECE_MAX_OFFSETS", rng.choice((1, 3, 65_536)))
+    monkeypatch.setattr(look_up, "_PIECE_MAX_OFFSETS", rng.choice((1, 3, 65_536)))
     for log in random_logs(rng):
-        committed = read_committed(log, log.log_start_offset, log.last_stable_offset)
-        headers = [batch.header for batch in read_batches(log, log.log_start_offset)]
+        committed = read_committed(log, log.ends.log_start_offset, log.ends.last_stable_offset)
+        headers = [batch.header for batch in read_batches(log, log.ends.log_start_offset)]
         spans = [range(header.base_offset, header.next_offset) for header in headers if not header.is_control]
-        written = [offset for span in spans for offset in span if offset >= log.log_start_offset]
+        written = [offset for span in spans for offset in span if offset >= log.ends.log_start_offset]
         for count in [*range(len(written) + 3), 10**18]:
-            assert log.reader.newest_offset(count) == expected(written, count, log, log.high_watermark), count
-            found = log.reader.newest_offset(count, is_committed=True)
-            assert found == expected(committed, count, log, log.last_stable_offset), count
+            assert log.newest_offset(count) == expected(written, count, log, log.ends.high_watermark), count
+            found = log.newest_offset(count, is_committed=True)
+            assert found == expected(committed, count, log, log.ends.last_stable_offset), count
 
 
 def test_a_log_without_records_begins_where_it_begins() -> None:
     manager, _ = open_manager(MemoryFiles())
-    assert first_log(manager).reader.newest_offset(5) == 0
+    assert first_log(manager).newest_offset(5) == 0
 
 
 def test_a_file_that_cannot_be_read_is_a_storage_error() -> None:
     log = unreadable_log(2)
     with pytest.raises(StorageError):
-        log.reader.newest_offset(1)
-    assert log.reader.newest_offset(2) == 0, "all that there is, whatever it is"
+        log.newest_offset(1)
+    assert log.newest_offset(2) == 0, "all that there is, whatever it is"

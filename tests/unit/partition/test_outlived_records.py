@@ -14,7 +14,7 @@ import pytest
 from brokerd.errors import InvalidProducerEpochError, OutOfOrderSequenceError, UnknownProducerIdError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.offline.doctor import give_up_damaged, rebuild_checkpoint
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.partition.snapshots import read_snapshot, snapshot_path
 from brokerd.record.header import crc_seed
 from brokerd.storage.files import Files, RealFiles
@@ -28,13 +28,13 @@ EARLY, LATE = ProducerIdAndEpoch(7, 3), ProducerIdAndEpoch(8, 0)
 COUNT = 40
 
 
-def _open(files: Files) -> tuple[LogManager, PartitionLog]:
+def _open(files: Files) -> tuple[LogManager, Partition]:
     manager, report = open_manager(files, **SETTINGS)
     assert not report.damaged
     return manager, first_log(manager)
 
 
-def _fill(log: PartitionLog) -> None:
+def _fill(log: Partition) -> None:
     """EARLY writes offsets 0 to 4, LATE all others, in several segments."""
     for sequence in range(5):
         append(log, b"x", producer=EARLY, sequence=sequence)
@@ -44,17 +44,17 @@ def _fill(log: PartitionLog) -> None:
     assert len(log.segments) > 3
 
 
-def _check(log: PartitionLog) -> None:
+def _check(log: Partition) -> None:
     """Both are known, though EARLY stands in no record any more."""
-    end = log.log_end_offset
-    assert log.log_start_offset > 5
+    end = log.ends.log_end_offset
+    assert log.ends.log_start_offset > 5
     assert [append(log, b"x", producer=EARLY, sequence=sequence) for sequence in (0, 3)] == [0, 3]
     with pytest.raises(InvalidProducerEpochError):
         append(log, b"x", producer=EARLY._replace(epoch=2), sequence=0)
     with pytest.raises(OutOfOrderSequenceError):
         append(log, b"x", producer=EARLY, sequence=7)
     assert append(log, b"x" * 300, producer=LATE, sequence=COUNT - 6) == COUNT - 1
-    assert log.log_end_offset == end
+    assert log.ends.log_end_offset == end
     assert append(log, b"x", producer=EARLY, sequence=5) == end
 
 
@@ -214,7 +214,7 @@ def test_what_an_operator_repairs_keeps_its_state(tmp_path: Path, is_given_up: b
         manager.close()
         manager, log = _open(RealFiles(str(tmp_path)))
     manager.close()
-    end = log.log_end_offset
+    end = log.ends.log_end_offset
     if is_given_up:
         damaged = tmp_path / log.segments[1].path
         data = bytearray(damaged.read_bytes())
@@ -226,7 +226,7 @@ def test_what_an_operator_repairs_keeps_its_state(tmp_path: Path, is_given_up: b
         (tmp_path / "checkpoint").unlink()
         assert rebuild_checkpoint(str(tmp_path))
     _, log = _open(RealFiles(str(tmp_path)))
-    assert log.log_end_offset == end
+    assert log.ends.log_end_offset == end
     assert append(log, b"x", producer=EARLY, sequence=3) == 3
     with pytest.raises(InvalidProducerEpochError):
         append(log, b"x", producer=EARLY._replace(epoch=2), sequence=0)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 import pytest
 
 from brokerd.errors import OffsetOutOfRangeError, StorageError, UnknownTopicIdError, WireError
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.storage.files import File
 from tests.support.build import append, delete_records, first_log, open_manager
 from tests.support.files import MemoryFiles
@@ -26,7 +26,7 @@ def manager(files: MemoryFiles) -> LogManager:
 
 
 @pytest.fixture
-def log(manager: LogManager) -> PartitionLog:
+def log(manager: LogManager) -> Partition:
     log = first_log(manager)
     for _ in range(60):
         append(log, b"x" * 200)
@@ -36,7 +36,7 @@ def log(manager: LogManager) -> PartitionLog:
     return log
 
 
-def _overtaken(log: PartitionLog, by: Callable[[], object], read: Callable[[], object]) -> WireError:
+def _overtaken(log: Partition, by: Callable[[], object], read: Callable[[], object]) -> WireError:
     """The result of a read if this happens between its look at the log and its look at the file."""
     use = log._resources.open_files.use
 
@@ -51,35 +51,35 @@ def _overtaken(log: PartitionLog, by: Callable[[], object], read: Callable[[], o
     return raised.value
 
 
-def test_a_read_overtaken_by_retention_is_told_where_the_log_begins(manager: LogManager, log: PartitionLog) -> None:
+def test_a_read_overtaken_by_retention_is_told_where_the_log_begins(manager: LogManager, log: Partition) -> None:
     def retire() -> None:
         delete_records(log, -1)
         manager.retention_pass()
 
-    error = _overtaken(log, retire, lambda: log.reader.read(0, max_bytes=1_000, until_offset=60, cached_only=False))
+    error = _overtaken(log, retire, lambda: log.read(0, max_bytes=1_000, until_offset=60, cached_only=False))
     assert isinstance(error, OffsetOutOfRangeError)
     assert error.log_start_offset == 60
 
 
-def test_a_read_overtaken_by_a_deletion_is_told_that(manager: LogManager, log: PartitionLog) -> None:
+def test_a_read_overtaken_by_a_deletion_is_told_that(manager: LogManager, log: Partition) -> None:
     def read() -> object:
-        return log.reader.read(0, max_bytes=1_000, until_offset=60, cached_only=False)
+        return log.read(0, max_bytes=1_000, until_offset=60, cached_only=False)
 
     error = _overtaken(log, lambda: manager.delete_topic("t"), read)
     assert isinstance(error, UnknownTopicIdError)
 
 
-def test_a_look_up_overtaken_may_be_asked_again(manager: LogManager, log: PartitionLog) -> None:
+def test_a_look_up_overtaken_may_be_asked_again(manager: LogManager, log: Partition) -> None:
     def retire() -> None:
         delete_records(log, -1)
         manager.retention_pass()
 
-    error = _overtaken(log, retire, lambda: log.reader.offset_for_timestamp(0))
+    error = _overtaken(log, retire, lambda: log.offset_for_timestamp(0))
     assert isinstance(error, StorageError)
     assert error.retriable
 
 
-def test_a_file_that_somebody_took_is_no_end_of_the_log(files: MemoryFiles, log: PartitionLog) -> None:
+def test_a_file_that_somebody_took_is_no_end_of_the_log(files: MemoryFiles, log: Partition) -> None:
     files.remove_file(log.segments[0].path)
     with pytest.raises(StorageError, match="a file of the log that holds offset 3 is missing"):
-        log.reader.read(3, max_bytes=1_000, until_offset=60, cached_only=False)
+        log.read(3, max_bytes=1_000, until_offset=60, cached_only=False)

@@ -9,10 +9,10 @@ import pytest
 
 from brokerd.errors import Fate, InvalidTxnStateError, OffsetOutOfRangeError
 from brokerd.ids import ProducerIdAndEpoch
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
+from brokerd.partition.reader import NeedsRoom
 from brokerd.record.header import StampFlags, decode_header
 from brokerd.storage.files import WouldBlock
-from brokerd.storage.log_reader import NeedsRoom
 from tests.support.build import append, arrow_batch, delete_records, first_log, open_manager, payloads, raw_batch, read_batches
 from tests.support.clock import START_WALL_MS, ManualClock
 from tests.support.files import MemoryFiles
@@ -32,44 +32,54 @@ def manager(files: MemoryFiles) -> LogManager:
 
 
 @pytest.fixture
-def log(manager: LogManager) -> PartitionLog:
+def log(manager: LogManager) -> Partition:
     return first_log(manager)
 
 
-def _filled(log: PartitionLog, count: int, *, size: int = 200, records: int = 3) -> PartitionLog:
+def _filled(log: Partition, count: int, *, size: int = 200, records: int = 3) -> Partition:
     for n in range(count):
         append(log, b"%08d" % n * (size // 8), count=records)
     log.flush()
     return log
 
 
-def test_an_append_is_stamped_and_durable_after_the_flush(log: PartitionLog) -> None:
+def test_an_append_is_stamped_and_durable_after_the_flush(log: Partition) -> None:
     info = log.append(raw_batch(b"payload!", count=5), now_wall_ms=START_WALL_MS + 9)
     assert info == (0, 4, START_WALL_MS + 9, False, 0)
-    assert (log.log_end_offset, log.high_watermark, log.last_stable_offset, log.core.flushes.dirty_bytes) == (5, 0, 0, 104)
+    assert (log.ends.log_end_offset, log.ends.high_watermark, log.ends.last_stable_offset, log.core.flushes.dirty_bytes) == (
+        5,
+        0,
+        0,
+        104,
+    )
     task = log.prepare_flush()
     assert task is not None
     assert log.prepare_flush() is None
     append(log, b"later")
     task.run()
     assert log.complete_flush(task)
-    assert (log.log_end_offset, log.high_watermark, log.last_stable_offset, log.core.flushes.dirty_bytes) == (6, 5, 5, 104)
+    assert (log.ends.log_end_offset, log.ends.high_watermark, log.ends.last_stable_offset, log.core.flushes.dirty_bytes) == (
+        6,
+        5,
+        5,
+        104,
+    )
     header = next(read_batches(log)).header
     assert (header.base_offset, header.append_timestamp, header.leader_epoch, header.stamp_flags) == (0, START_WALL_MS + 9, 1, 0)
     log.flush()
-    assert log.high_watermark == 6
+    assert log.ends.high_watermark == 6
     assert log.prepare_flush() is None
 
 
-def test_a_repeated_batch_is_answered_as_its_first_append(log: PartitionLog) -> None:
+def test_a_repeated_batch_is_answered_as_its_first_append(log: Partition) -> None:
     batch = raw_batch(b"once", count=2, producer=ProducerIdAndEpoch(5, 0), sequence=0)
     first = log.append(batch, now_wall_ms=START_WALL_MS)
     again = log.append(batch, now_wall_ms=START_WALL_MS + 50)
     assert again == first._replace(is_duplicate=True)
-    assert log.log_end_offset == 2
+    assert log.ends.log_end_offset == 2
 
 
-def test_a_transactional_batch_needs_an_open_member(log: PartitionLog) -> None:
+def test_a_transactional_batch_needs_an_open_member(log: Partition) -> None:
     batch = raw_batch(b"txn", producer=ProducerIdAndEpoch(5, 0), sequence=0, attributes=1)
     with pytest.raises(InvalidTxnStateError) as refused:
         log.append(batch, now_wall_ms=START_WALL_MS)
@@ -78,10 +88,10 @@ def test_a_transactional_batch_needs_an_open_member(log: PartitionLog) -> None:
     log.append(batch, now_wall_ms=START_WALL_MS, is_open_member=True)
     append(log, b"behind")
     log.flush()
-    assert (log.last_stable_offset, log.high_watermark) == (1, 3)
+    assert (log.ends.last_stable_offset, log.ends.high_watermark) == (1, 3)
 
 
-def test_segments_roll_by_size_and_age(log: PartitionLog) -> None:
+def test_segments_roll_by_size_and_age(log: Partition) -> None:
     _filled(log, 30)
     bases = [segment.base_offset for segment in log.segments]
     assert len(bases) == 30 * 296 // 4_096 + 1
@@ -93,10 +103,10 @@ def test_segments_roll_by_size_and_age(log: PartitionLog) -> None:
 
 
 @pytest.mark.parametrize("max_bytes", [1, 296, 300, 600, 1_000, 5_000, 1 << 20])
-def test_reads_are_whole_batches_in_order_at_most_as_large_as_asked(log: PartitionLog, max_bytes: int) -> None:
+def test_reads_are_whole_batches_in_order_at_most_as_large_as_asked(log: Partition, max_bytes: int) -> None:
     _filled(log, 40)
     for offset in range(120):
-        found = log.reader.read(offset, max_bytes=max_bytes, until_offset=120, cached_only=False)
+        found = log.read(offset, max_bytes=max_bytes, until_offset=120, cached_only=False)
         assert found.first_offset == offset // 3 * 3
         assert found.size_bytes == sum(len(chunk) for chunk in found.chunks)
         assert found.size_bytes <= max_bytes or found.next_offset == found.first_offset + 3
@@ -110,53 +120,51 @@ def test_reads_are_whole_batches_in_order_at_most_as_large_as_asked(log: Partiti
 @pytest.mark.parametrize("size", [100, 10_000])
 def test_a_first_batch_larger_than_there_is_room_for_is_not_read_but_its_size_told(files: MemoryFiles, size: int) -> None:
     log = _filled(first_log(open_manager(files)[0]), 3, size=size)
-    batch_bytes = log.reader.read(0, max_bytes=1, until_offset=9, cached_only=False).size_bytes
-    read = partial(log.reader.read, 3, max_bytes=1, until_offset=9, cached_only=False)
+    batch_bytes = log.read(0, max_bytes=1, until_offset=9, cached_only=False).size_bytes
+    read = partial(log.read, 3, max_bytes=1, until_offset=9, cached_only=False)
     with pytest.raises(NeedsRoom) as needs:
         read(first_batch_max_bytes=batch_bytes - 1)
     assert needs.value.size_bytes == batch_bytes
     assert read(first_batch_max_bytes=batch_bytes).size_bytes == batch_bytes
-    assert (
-        log.reader.read(0, max_bytes=2 * batch_bytes, until_offset=9, cached_only=False, first_batch_max_bytes=0).next_offset == 6
-    )
+    assert log.read(0, max_bytes=2 * batch_bytes, until_offset=9, cached_only=False, first_batch_max_bytes=0).next_offset == 6
     assert read(first_batch_max_bytes=0, until_offset=3).chunks == []
 
 
-def test_reads_stop_at_until_offset_and_at_the_ends(log: PartitionLog) -> None:
+def test_reads_stop_at_until_offset_and_at_the_ends(log: Partition) -> None:
     _filled(log, 10)
-    assert log.reader.read(0, max_bytes=10_000, until_offset=9, cached_only=False).next_offset == 9
-    assert log.reader.read(0, max_bytes=10_000, until_offset=10, cached_only=False).next_offset == 9
-    assert log.reader.read(9, max_bytes=10_000, until_offset=9, cached_only=False) == ([], 0, 9, 9)
-    assert log.reader.read(9, max_bytes=10_000, until_offset=10, cached_only=False).chunks == []
-    assert log.reader.read(30, max_bytes=10_000, until_offset=30, cached_only=False).chunks == []
+    assert log.read(0, max_bytes=10_000, until_offset=9, cached_only=False).next_offset == 9
+    assert log.read(0, max_bytes=10_000, until_offset=10, cached_only=False).next_offset == 9
+    assert log.read(9, max_bytes=10_000, until_offset=9, cached_only=False) == ([], 0, 9, 9)
+    assert log.read(9, max_bytes=10_000, until_offset=10, cached_only=False).chunks == []
+    assert log.read(30, max_bytes=10_000, until_offset=30, cached_only=False).chunks == []
     for offset in (-1, 31):
         with pytest.raises(OffsetOutOfRangeError) as refused:
-            log.reader.read(offset, max_bytes=1, until_offset=30, cached_only=False)
+            log.read(offset, max_bytes=1, until_offset=30, cached_only=False)
         assert refused.value.log_start_offset == 0
 
 
-def test_a_cold_read_says_so_instead_of_waiting(files: MemoryFiles, log: PartitionLog) -> None:
+def test_a_cold_read_says_so_instead_of_waiting(files: MemoryFiles, log: Partition) -> None:
     _filled(log, 5)
     files.is_cold = True
     with pytest.raises(WouldBlock):
-        log.reader.read(0, max_bytes=1_000, until_offset=15, cached_only=True)
-    assert log.reader.read(0, max_bytes=1_000, until_offset=15, cached_only=False).next_offset == 9
+        log.read(0, max_bytes=1_000, until_offset=15, cached_only=True)
+    assert log.read(0, max_bytes=1_000, until_offset=15, cached_only=False).next_offset == 9
     files.is_cold = False
-    assert log.reader.read(0, max_bytes=1_000, until_offset=15, cached_only=True).next_offset == 9
+    assert log.read(0, max_bytes=1_000, until_offset=15, cached_only=True).next_offset == 9
 
 
 @pytest.mark.parametrize("cold", [range(1), range(600_000, 900_000), range(1_100_000, 2_000_000)], ids=["head", "middle", "end"])
 def test_much_that_is_not_all_cached_is_not_even_begun(files: MemoryFiles, cold: range) -> None:
     log = _filled(first_log(open_manager(files)[0]), 12, size=100_000)
-    assert log.reader.read(0, max_bytes=2_000_000, until_offset=36, cached_only=True).next_offset == 36
+    assert log.read(0, max_bytes=2_000_000, until_offset=36, cached_only=True).next_offset == 36
     files.cold_positions = cold
     with pytest.raises(WouldBlock):
-        log.reader.read(0, max_bytes=2_000_000, until_offset=36, cached_only=True)
+        log.read(0, max_bytes=2_000_000, until_offset=36, cached_only=True)
     assert 0 < files.cold_read_bytes < 4_096, "more makes the kernel work, though nobody waits for it"
-    assert log.reader.read(0, max_bytes=2_000_000, until_offset=36, cached_only=False).next_offset == 36
+    assert log.read(0, max_bytes=2_000_000, until_offset=36, cached_only=False).next_offset == 36
 
 
-def test_an_index_that_points_between_batches_is_dropped_not_believed(log: PartitionLog) -> None:
+def test_an_index_that_points_between_batches_is_dropped_not_believed(log: Partition) -> None:
     _filled(log, 12)
     index = log.segments[0].index
     assert index is not None
@@ -166,34 +174,34 @@ def test_an_index_that_points_between_batches_is_dropped_not_believed(log: Parti
     assert log.damage is None
 
 
-def test_records_are_found_by_time(log: PartitionLog) -> None:
+def test_records_are_found_by_time(log: Partition) -> None:
     for n in range(30):
         times = [START_WALL_MS + n * 100 + 10 * k for k in range(3)]
         log.append(arrow_batch([b"x" * 50] * 3, times), now_wall_ms=START_WALL_MS + 10_000)
     log.flush()
     assert len(log.segments) > 1
-    assert log.reader.offset_for_timestamp(0) == (0, START_WALL_MS)
+    assert log.offset_for_timestamp(0) == (0, START_WALL_MS)
     for n in (0, 1, 7, 29):
         base = START_WALL_MS + n * 100
-        assert log.reader.offset_for_timestamp(base) == (n * 3, base)
-        assert log.reader.offset_for_timestamp(base + 1) == (n * 3 + 1, base + 10)
-        assert log.reader.offset_for_timestamp(base + 20) == (n * 3 + 2, base + 20)
-    assert log.reader.offset_for_timestamp(START_WALL_MS + 2_921) is None
-    assert log.reader.max_timestamp_offset() == (89, START_WALL_MS + 2_920)
+        assert log.offset_for_timestamp(base) == (n * 3, base)
+        assert log.offset_for_timestamp(base + 1) == (n * 3 + 1, base + 10)
+        assert log.offset_for_timestamp(base + 20) == (n * 3 + 2, base + 20)
+    assert log.offset_for_timestamp(START_WALL_MS + 2_921) is None
+    assert log.max_timestamp_offset() == (89, START_WALL_MS + 2_920)
     log.append(arrow_batch([b"y"], [START_WALL_MS + 9_999]), now_wall_ms=START_WALL_MS)
-    assert log.reader.offset_for_timestamp(START_WALL_MS + 9_999) is None
-    assert log.reader.max_timestamp_offset() == (89, START_WALL_MS + 2_920)
+    assert log.offset_for_timestamp(START_WALL_MS + 9_999) is None
+    assert log.max_timestamp_offset() == (89, START_WALL_MS + 2_920)
     delete_records(log, 4)
-    assert log.reader.offset_for_timestamp(0) == (4, START_WALL_MS + 110)
+    assert log.offset_for_timestamp(0) == (4, START_WALL_MS + 110)
 
 
-def test_times_out_of_order_are_found_too(log: PartitionLog) -> None:
+def test_times_out_of_order_are_found_too(log: Partition) -> None:
     for time in (500, 100, 900, 300, 950):
         log.append(arrow_batch([b"x"], [START_WALL_MS + time]), now_wall_ms=START_WALL_MS)
     log.flush()
-    assert log.reader.offset_for_timestamp(START_WALL_MS + 200) == (0, START_WALL_MS + 500)
-    assert log.reader.offset_for_timestamp(START_WALL_MS + 501) == (2, START_WALL_MS + 900)
-    assert log.reader.offset_for_timestamp(START_WALL_MS + 901) == (4, START_WALL_MS + 950)
+    assert log.offset_for_timestamp(START_WALL_MS + 200) == (0, START_WALL_MS + 500)
+    assert log.offset_for_timestamp(START_WALL_MS + 501) == (2, START_WALL_MS + 900)
+    assert log.offset_for_timestamp(START_WALL_MS + 901) == (4, START_WALL_MS + 950)
 
 
 def test_log_append_time_is_stamped_and_searched(manager: LogManager) -> None:
@@ -203,16 +211,16 @@ def test_log_append_time_is_stamped_and_searched(manager: LogManager) -> None:
     log.append(arrow_batch([b"x"], [4]), now_wall_ms=START_WALL_MS + 7)
     log.flush()
     assert next(read_batches(log)).header.stamp_flags == StampFlags.LOG_APPEND_TIME
-    assert log.reader.offset_for_timestamp(START_WALL_MS + 1) == (1, START_WALL_MS + 7)
+    assert log.offset_for_timestamp(START_WALL_MS + 1) == (1, START_WALL_MS + 7)
 
 
-def test_deleted_records_are_gone_durably(files: MemoryFiles, log: PartitionLog, manager: LogManager) -> None:
+def test_deleted_records_are_gone_durably(files: MemoryFiles, log: Partition, manager: LogManager) -> None:
     _filled(log, 40)
     append(log, b"not durable yet")
     assert delete_records(log, 50) == 50
     assert delete_records(log, 20) == 50
     with pytest.raises(OffsetOutOfRangeError):
-        log.reader.read(49, max_bytes=1, until_offset=120, cached_only=False)
+        log.read(49, max_bytes=1, until_offset=120, cached_only=False)
     with pytest.raises(OffsetOutOfRangeError):
         delete_records(log, 121)
     assert next(read_batches(log)).header.base_offset == 48
@@ -220,10 +228,10 @@ def test_deleted_records_are_gone_durably(files: MemoryFiles, log: PartitionLog,
     assert manager.retention_pass() == segments - len(log.segments) > 0
     files.kill()
     reopened = first_log(open_manager(files, **SMALL)[0])
-    assert reopened.log_start_offset == 50
+    assert reopened.ends.log_start_offset == 50
     assert next(read_batches(reopened)).header.base_offset == 48
     reopened.flush()
-    assert delete_records(reopened, -1) == reopened.high_watermark == 121
+    assert delete_records(reopened, -1) == reopened.ends.high_watermark == 121
 
 
 def test_retention_by_size_keeps_at_least_that_much(manager: LogManager) -> None:
@@ -234,8 +242,8 @@ def test_retention_by_size_keeps_at_least_that_much(manager: LogManager) -> None
     assert removed > 0
     assert 6_000 <= log.core.size_bytes < size
     assert log.core.size_bytes - log.segments[0].size_bytes < 6_000
-    assert log.log_start_offset == log.segments[0].base_offset
-    assert len(payloads(log)) * 3 == log.high_watermark - log.log_start_offset
+    assert log.ends.log_start_offset == log.segments[0].base_offset
+    assert len(payloads(log)) * 3 == log.ends.high_watermark - log.ends.log_start_offset
     assert manager.retention_pass() == 0
 
 
@@ -247,16 +255,16 @@ def test_retention_by_time_takes_the_last_segment_too_but_nothing_that_is_not_du
     clock.advance(60_001)
     append(log, b"new", now_ms=clock.wall_ms())
     manager.retention_pass()
-    assert log.log_start_offset == log.segments[0].base_offset <= 120
+    assert log.ends.log_start_offset == log.segments[0].base_offset <= 120
     log.flush()
     clock.advance(60_002)
     manager.retention_pass()
-    assert (log.log_start_offset, log.high_watermark, len(log.segments), log.core.size_bytes) == (121, 121, 1, 0)
+    assert (log.ends.log_start_offset, log.ends.high_watermark, len(log.segments), log.core.size_bytes) == (121, 121, 1, 0)
     assert append(log, b"goes on", now_ms=clock.wall_ms()) == 121
     manager.close()
     reopened, report = open_manager(files, clock, **SMALL)
     assert report.was_clean
-    assert first_log(reopened, "timed").log_start_offset == 121
+    assert first_log(reopened, "timed").ends.log_start_offset == 121
 
 
 def test_a_wall_clock_that_jumps_ahead_deletes_nothing(files: MemoryFiles) -> None:

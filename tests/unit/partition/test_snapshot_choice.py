@@ -10,7 +10,7 @@ import pytest
 from brokerd.errors import OutOfOrderSequenceError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition.leader_epochs import EpochEntry
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry
 from brokerd.partition.snapshots import SNAPSHOT_KIND, SNAPSHOT_VERSION, Snapshot, encode_snapshot, read_snapshot, snapshot_path
 from brokerd.record.header import crc_seed
@@ -31,12 +31,12 @@ def files() -> MemoryFiles:
         manager, _ = open_manager(files)
         log = first_log(manager)
         for _ in range(COUNT // 2):
-            append(log, b"x", producer=PRODUCER, sequence=log.log_end_offset)
+            append(log, b"x", producer=PRODUCER, sequence=log.ends.log_end_offset)
         manager.close()
     return files
 
 
-def _write(files: MemoryFiles, log: PartitionLog, snapshot: Snapshot) -> None:
+def _write(files: MemoryFiles, log: Partition, snapshot: Snapshot) -> None:
     data = encode_document(SNAPSHOT_KIND, SNAPSHOT_VERSION, encode_snapshot(snapshot))
     files.write_file(snapshot_path(log.tp.directory_name, snapshot.offset), data)
 

@@ -16,7 +16,7 @@ from brokerd.errors import DataDirectoryError, DuplicateSequenceError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.offline.doctor import accept_damaged, check_data_dir, take_out
 from brokerd.offline.partition_check import Severity
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.record.batch import RecordBatch
 from brokerd.storage.files import RealFiles
 from tests.support.build import damaged_ranges, delete_records, first_log, open_manager, read_batches
@@ -30,7 +30,7 @@ POISON = 8  # the first offset of batch number 4
 PRODUCER = ProducerIdAndEpoch(7, 0)
 
 
-def _batch(log: PartitionLog, n: int) -> RecordBatch:
+def _batch(log: Partition, n: int) -> RecordBatch:
     # The poison claims to be the newest.
     timestamp_ms = TIMESTAMP_MS + (50_000 if n == POISON // 2 else 1_000 * n)
     columns = key_values([b"%04d" % n * 20] * 2, timestamp_ms=timestamp_ms)
@@ -42,7 +42,7 @@ def _batch(log: PartitionLog, n: int) -> RecordBatch:
     return RecordBatch(header_of(data), data)
 
 
-def _open(root: Path) -> tuple[LogManager, PartitionLog]:
+def _open(root: Path) -> tuple[LogManager, Partition]:
     manager, report = open_manager(RealFiles(str(root)), **SMALL)
     assert not report.damaged
     assert not report.cut_bytes
@@ -61,7 +61,7 @@ def _fill(root: Path, *, is_clean: bool = True) -> None:
         (root / "clean-shutdown").unlink()
 
 
-def _seen(log: PartitionLog, offset: int | None = None) -> list[int]:
+def _seen(log: Partition, offset: int | None = None) -> list[int]:
     return [batch.header.base_offset for batch in read_batches(log, offset)]
 
 
@@ -81,7 +81,7 @@ def test_readers_go_past_a_batch_that_is_taken_out(
     others = [2 * n for n in range(COUNT) if 2 * n != POISON]
     assert _seen(log) == others
     assert _seen(log, POISON) == _seen(log, POISON + 1) == [offset for offset in others if offset > POISON]
-    assert (log.log_start_offset, log.log_end_offset) == (0, 2 * COUNT)
+    assert (log.ends.log_start_offset, log.ends.log_end_offset) == (0, 2 * COUNT)
     with pytest.raises(DuplicateSequenceError):
         log.append(_batch(log, POISON // 2), now_wall_ms=START_WALL_MS)
     assert log.append(_batch(log, COUNT), now_wall_ms=START_WALL_MS).base_offset == 2 * COUNT
@@ -94,7 +94,7 @@ def test_a_batch_at_the_end_is_waited_behind(tmp_path: Path) -> None:
     end = 2 * COUNT
     take_out(str(root), "t-0", end - 1)
     manager, log = _open(root)
-    found = log.reader.read(end - 2, max_bytes=1 << 20, until_offset=log.high_watermark, cached_only=False)
+    found = log.read(end - 2, max_bytes=1 << 20, until_offset=log.ends.high_watermark, cached_only=False)
     assert (found.chunks, found.next_offset) == ([], end)
     # Its retry is a repetition, and no offset is given twice.
     repeated = log.append(_batch(log, COUNT - 1), now_wall_ms=START_WALL_MS)
@@ -109,13 +109,13 @@ def test_times_are_looked_up_among_what_is_left(tmp_path: Path) -> None:
     root = tmp_path / "data"
     _fill(root)
     manager, log = _open(root)
-    assert log.reader.max_timestamp_offset() == (POISON + 1, TIMESTAMP_MS + 50_001)
+    assert log.max_timestamp_offset() == (POISON + 1, TIMESTAMP_MS + 50_001)
     manager.close()
     take_out(str(root), "t-0", POISON)
     manager, log = _open(root)
-    assert log.reader.max_timestamp_offset() == (2 * COUNT - 1, TIMESTAMP_MS + 1_000 * (COUNT - 1) + 1)
-    assert log.reader.offset_for_timestamp(TIMESTAMP_MS + 3_500) == (POISON + 2, TIMESTAMP_MS + 5_000)
-    assert log.reader.offset_for_timestamp(TIMESTAMP_MS + 40_000) is None
+    assert log.max_timestamp_offset() == (2 * COUNT - 1, TIMESTAMP_MS + 1_000 * (COUNT - 1) + 1)
+    assert log.offset_for_timestamp(TIMESTAMP_MS + 3_500) == (POISON + 2, TIMESTAMP_MS + 5_000)
+    assert log.offset_for_timestamp(TIMESTAMP_MS + 40_000) is None
     manager.close()
 
 

@@ -7,8 +7,8 @@ import errno
 import pytest
 
 from brokerd.errors import LogDamagedError, StorageError
-from brokerd.partition.partition_log import PartitionLog
-from brokerd.partition.timestamps import LookUpAbandoned
+from brokerd.partition.look_up import LookUpAbandoned
+from brokerd.partition.partition import Partition
 from tests.support.build import arrow_batch, first_log, open_manager
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
@@ -27,7 +27,7 @@ def files() -> MemoryFiles:
 
 
 @pytest.fixture
-def log(files: MemoryFiles) -> PartitionLog:
+def log(files: MemoryFiles) -> Partition:
     log = first_log(open_manager(files, log_index_interval_bytes=1 << 20)[0])
     for n in range(BATCHES):
         log.append(arrow_batch([b"v%d" % n] * 2, [_at(n), _at(n) + 1]), now_wall_ms=START_WALL_MS)
@@ -35,48 +35,48 @@ def log(files: MemoryFiles) -> PartitionLog:
     return log
 
 
-def _rot(files: MemoryFiles, log: PartitionLog, byte: int) -> None:
+def _rot(files: MemoryFiles, log: Partition, byte: int) -> None:
     segment = log.segments[0]
     files.flip_bit(segment.path, (segment.size_bytes // BATCHES * DAMAGED + byte) * 8)
 
 
 @pytest.mark.parametrize("byte", [20, 96], ids=["header", "payload"])
-def test_what_may_lie_in_damage_is_refused(files: MemoryFiles, log: PartitionLog, byte: int) -> None:
+def test_what_may_lie_in_damage_is_refused(files: MemoryFiles, log: Partition, byte: int) -> None:
     _rot(files, log, byte)
     for _ in range(2):
-        assert log.reader.offset_for_timestamp(_at(1)) == (2, _at(1)), "what lies before it does not matter"
+        assert log.offset_for_timestamp(_at(1)) == (2, _at(1)), "what lies before it does not matter"
         with pytest.raises(LogDamagedError, match=f"offsets {2 * DAMAGED} to {2 * DAMAGED + 1} "):
-            log.reader.offset_for_timestamp(_at(DAMAGED))
+            log.offset_for_timestamp(_at(DAMAGED))
 
 
-def test_nothing_behind_a_damaged_header_is_an_answer(files: MemoryFiles, log: PartitionLog) -> None:
+def test_nothing_behind_a_damaged_header_is_an_answer(files: MemoryFiles, log: Partition) -> None:
     _rot(files, log, 20)
     for wanted in (_at(DAMAGED + 1), _at(BATCHES - 1) + 1):
         with pytest.raises(LogDamagedError):
-            log.reader.offset_for_timestamp(wanted)
+            log.offset_for_timestamp(wanted)
     with pytest.raises(LogDamagedError):
-        log.reader.max_timestamp_offset()
+        log.max_timestamp_offset()
     log.set_log_start(2 * DAMAGED + 2)
-    assert log.reader.offset_for_timestamp(0) == (2 * DAMAGED + 2, _at(DAMAGED + 1))
+    assert log.offset_for_timestamp(0) == (2 * DAMAGED + 2, _at(DAMAGED + 1))
 
 
-def test_a_look_up_that_nobody_wants_any_more_ends(log: PartitionLog) -> None:
+def test_a_look_up_that_nobody_wants_any_more_ends(log: Partition) -> None:
     wanted = iter([True] * 3 + [False])
     with pytest.raises(LookUpAbandoned):
-        log.reader.offset_for_timestamp(_at(BATCHES - 1), is_wanted=lambda: next(wanted))
+        log.offset_for_timestamp(_at(BATCHES - 1), is_wanted=lambda: next(wanted))
     log.set_log_start(1)  # so that headers are walked
     wanted = iter([True, False])
     with pytest.raises(LookUpAbandoned):
-        log.reader.max_timestamp_offset(is_wanted=lambda: next(wanted))
+        log.max_timestamp_offset(is_wanted=lambda: next(wanted))
 
 
-def test_a_disk_that_cannot_be_read_is_said(files: MemoryFiles, log: PartitionLog) -> None:
+def test_a_disk_that_cannot_be_read_is_said(files: MemoryFiles, log: Partition) -> None:
     def hook(operation: str, path: str) -> None:
         if operation == "pread" and path.endswith(".log"):
             raise OSError(errno.EIO, "Input/output error")
 
     files.hook = hook
     with pytest.raises(StorageError, match="reading failed"):
-        log.reader.offset_for_timestamp(_at(1))
+        log.offset_for_timestamp(_at(1))
     files.hook = None
-    assert log.reader.offset_for_timestamp(_at(1)) == (2, _at(1))
+    assert log.offset_for_timestamp(_at(1)) == (2, _at(1))

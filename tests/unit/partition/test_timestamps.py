@@ -10,8 +10,8 @@ import pytest
 from brokerd.errors import CorruptMessageError, Fate, InvalidConfigError, InvalidTimestampError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition import timestamps
-from brokerd.partition.partition_log import PartitionLog
-from brokerd.partition.timestamps import TIMESTAMP_MAX_MS
+from brokerd.partition.core import TIMESTAMP_MAX_MS
+from brokerd.partition.partition import Partition
 from brokerd.record.arrow_metadata import read_arrow_metadata
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import HEADER_SIZE, crc_seed, decode_header, encode_header
@@ -38,37 +38,37 @@ def manager(files: MemoryFiles) -> LogManager:
 
 
 @pytest.fixture
-def log(manager: LogManager) -> PartitionLog:
+def log(manager: LogManager) -> Partition:
     return first_log(manager)
 
 
-def _append(log: PartitionLog, timestamp_ms: int, now_ms: int = START_WALL_MS) -> int:
+def _append(log: Partition, timestamp_ms: int, now_ms: int = START_WALL_MS) -> int:
     return log.append(arrow_batch([b"v"], [timestamp_ms]), now_wall_ms=now_ms).base_offset
 
 
 @pytest.mark.parametrize("timestamp_ms", [0, 1, START_WALL_MS, START_WALL_MS + HOUR_MS])
-def test_the_past_is_welcome_however_long_ago_and_an_hour_of_the_future(log: PartitionLog, timestamp_ms: int) -> None:
+def test_the_past_is_welcome_however_long_ago_and_an_hour_of_the_future(log: Partition, timestamp_ms: int) -> None:
     _append(log, timestamp_ms)
     log.flush()
-    assert log.reader.offset_for_timestamp(timestamp_ms) == (0, timestamp_ms)
+    assert log.offset_for_timestamp(timestamp_ms) == (0, timestamp_ms)
 
 
-def test_a_time_too_far_ahead_is_refused_and_leaves_no_trace(log: PartitionLog) -> None:
+def test_a_time_too_far_ahead_is_refused_and_leaves_no_trace(log: Partition) -> None:
     ahead = raw_batch(b"x", timestamp_ms=START_WALL_MS + HOUR_MS + 1, producer=PRODUCER, sequence=0)
     with pytest.raises(
         InvalidTimestampError, match=r"3600001 ms ahead .*message\.timestamp\.after\.max\.ms \(3600000\)"
     ) as refused:
         log.append(ahead, now_wall_ms=START_WALL_MS)
     assert refused.value.fate is Fate.NOT_APPENDED
-    assert (log.log_end_offset, len(log.core.producers), log.core.flushes.dirty_bytes) == (0, 0, False)
+    assert (log.ends.log_end_offset, len(log.core.producers), log.core.flushes.dirty_bytes) == (0, 0, False)
     append(log, b"x", producer=PRODUCER, sequence=0)
     _append(log, START_WALL_MS + 7)
     log.flush()
-    assert log.reader.offset_for_timestamp(START_WALL_MS + 1) == (1, START_WALL_MS + 7)
-    assert log.reader.max_timestamp_offset() == (1, START_WALL_MS + 7)
+    assert log.offset_for_timestamp(START_WALL_MS + 1) == (1, START_WALL_MS + 7)
+    assert log.max_timestamp_offset() == (1, START_WALL_MS + 7)
 
 
-def test_the_limit_is_the_topics_own(manager: LogManager, log: PartitionLog) -> None:
+def test_the_limit_is_the_topics_own(manager: LogManager, log: Partition) -> None:
     manager.alter_topic("t", {"message.timestamp.after.max.ms": "10"}, [])
     _append(log, START_WALL_MS + 10)
     with pytest.raises(InvalidTimestampError):
@@ -77,32 +77,32 @@ def test_the_limit_is_the_topics_own(manager: LogManager, log: PartitionLog) -> 
         manager.alter_topic("t", {"message.timestamp.after.max.ms": "-1"}, [])
 
 
-def test_with_the_brokers_time_the_producers_does_not_matter(manager: LogManager, log: PartitionLog) -> None:
+def test_with_the_brokers_time_the_producers_does_not_matter(manager: LogManager, log: Partition) -> None:
     manager.alter_topic("t", {"message.timestamp.type": "LogAppendTime"}, [])
     append(log, b"x", timestamp_ms=INT64_MAX)
     log.flush()
-    assert log.reader.max_timestamp_offset() == (0, START_WALL_MS)
+    assert log.max_timestamp_offset() == (0, START_WALL_MS)
 
 
-def test_without_a_limit_times_end_where_microseconds_do(manager: LogManager, log: PartitionLog) -> None:
+def test_without_a_limit_times_end_where_microseconds_do(manager: LogManager, log: Partition) -> None:
     manager.alter_topic("t", {"message.timestamp.after.max.ms": str(INT64_MAX)}, [])
     _append(log, TIMESTAMP_MAX_MS)
     with pytest.raises(InvalidTimestampError, match="is no record's time"):
         append(log, b"x", timestamp_ms=TIMESTAMP_MAX_MS + 1)
     log.flush()
-    assert log.reader.max_timestamp_offset() == (0, TIMESTAMP_MAX_MS)
-    assert log.reader.offset_for_timestamp(TIMESTAMP_MAX_MS + 1) is None
-    assert log.reader.offset_for_timestamp(INT64_MAX) is None
+    assert log.max_timestamp_offset() == (0, TIMESTAMP_MAX_MS)
+    assert log.offset_for_timestamp(TIMESTAMP_MAX_MS + 1) is None
+    assert log.offset_for_timestamp(INT64_MAX) is None
 
 
-def test_what_was_accepted_once_is_answered_so_after_the_clock_was_set_back(log: PartitionLog) -> None:
+def test_what_was_accepted_once_is_answered_so_after_the_clock_was_set_back(log: Partition) -> None:
     batch = raw_batch(b"x", timestamp_ms=START_WALL_MS, producer=PRODUCER, sequence=0)
     log.append(batch, now_wall_ms=START_WALL_MS)
     again = log.append(batch, now_wall_ms=START_WALL_MS - 10 * HOUR_MS)
     assert (again.base_offset, again.is_duplicate) == (0, True)
 
 
-def test_a_time_that_an_older_log_holds_breaks_no_look_up(files: MemoryFiles, log: PartitionLog) -> None:
+def test_a_time_that_an_older_log_holds_breaks_no_look_up(files: MemoryFiles, log: Partition) -> None:
     _append(log, START_WALL_MS)
     _append(log, START_WALL_MS + 5)
     log.flush()
@@ -112,9 +112,9 @@ def test_a_time_that_an_older_log_holds_breaks_no_look_up(files: MemoryFiles, lo
     files.write_file(path, encode_header(header, crc_seed(log.tp)) + data[HEADER_SIZE:])
     files.kill()
     log = first_log(open_manager(files)[0])
-    assert log.log_end_offset == 2
-    assert log.reader.max_timestamp_offset() is None, "the header lies: no record has that time"
-    assert log.reader.offset_for_timestamp(START_WALL_MS + 1) == (1, START_WALL_MS + 5)
+    assert log.ends.log_end_offset == 2
+    assert log.max_timestamp_offset() is None, "the header lies: no record has that time"
+    assert log.offset_for_timestamp(START_WALL_MS + 1) == (1, START_WALL_MS + 5)
 
 
 def _promising(count: int, claimed_ms: int) -> RecordBatch:
@@ -124,9 +124,7 @@ def _promising(count: int, claimed_ms: int) -> RecordBatch:
     return RecordBatch(header, pa.py_buffer(encode_header(header, 0) + batch.data.to_pybytes()[HEADER_SIZE:]))
 
 
-def test_a_look_up_reads_the_records_of_one_batch_whatever_headers_promise(
-    log: PartitionLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_look_up_reads_the_records_of_one_batch_whatever_headers_promise(log: Partition, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[int] = []
 
     def counting(data: pa.Buffer, **claims: int) -> pa.Array:
@@ -140,16 +138,16 @@ def test_a_look_up_reads_the_records_of_one_batch_whatever_headers_promise(
     _append(log, wanted)
     log.flush()
     # A little early: what promised the time is read in vain, and nothing that has it is missed.
-    assert log.reader.offset_for_timestamp(wanted) == (10, wanted)
+    assert log.offset_for_timestamp(wanted) == (10, wanted)
     assert decoded == [10]
 
 
-def test_an_honest_log_is_answered_to_the_record(log: PartitionLog) -> None:
+def test_an_honest_log_is_answered_to_the_record(log: Partition) -> None:
     times = [START_WALL_MS + number for number in range(100)]
     for first in range(0, 100, 10):
         log.append(arrow_batch([b"v"] * 10, times[first : first + 10]), now_wall_ms=START_WALL_MS)
     log.flush()
-    assert [log.reader.offset_for_timestamp(time) for time in times] == list(enumerate(times))
+    assert [log.offset_for_timestamp(time) for time in times] == list(enumerate(times))
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])

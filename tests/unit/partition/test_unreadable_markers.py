@@ -8,9 +8,9 @@ import pytest
 
 from brokerd.errors import LogDamagedError
 from brokerd.offline.doctor import accept_damaged, commit_members
-from brokerd.partition import partition_log
+from brokerd.partition import partition
 from brokerd.partition.markers import Marker
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.record import control
 from brokerd.storage.files import RealFiles
 from tests.support.build import append, first_log, open_manager
@@ -21,7 +21,7 @@ from tests.support.transactions import append_marker, append_member, read_commit
 MEMBER = 7
 
 
-def _open(data_dir: Path) -> tuple[LogManager, PartitionLog]:
+def _open(data_dir: Path) -> tuple[LogManager, Partition]:
     manager, _ = open_manager(RealFiles(str(data_dir)))
     return manager, first_log(manager)
 
@@ -36,7 +36,7 @@ def data_dir(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest
     position = log.segments[-1].size_bytes
     if request.param == "a later version":
         monkeypatch.setattr(control, "CONTROL_VERSION", 2)
-        monkeypatch.setattr(partition_log, "marker_of", lambda _batch, **_: Marker([MEMBER]))
+        monkeypatch.setattr(partition, "marker_of", lambda _batch, **_: Marker([MEMBER]))
     append_marker(log, committed=[MEMBER])
     monkeypatch.undo()
     append(log, b"plain")

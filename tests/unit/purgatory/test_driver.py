@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from brokerd.clock import SystemClock
-from brokerd.purgatory.driver import PurgatoryDriver
-from brokerd.purgatory.purgatory import Completion, DelayedOperation, Purgatory
-from brokerd.purgatory.timing_wheel import TimingWheel
+from brokerd.purgatory.driver import TimedPurgatory
+from brokerd.purgatory.purgatory import Completion, DelayedOperation
 from tests.support.wait import DEADLINE_S
 
 
@@ -34,14 +33,13 @@ def test_operations_expire_in_real_time_and_never_early() -> None:
     async def scenario() -> None:
         clock = SystemClock()
         start_ms = clock.monotonic_ms()
-        purgatory = Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=start_ms))
-        driver = PurgatoryDriver(purgatory, clock, period_ms=1)
+        purgatory = TimedPurgatory(clock)
         left: list[Alarm] = []
         done = asyncio.Event()
         alarms = [Alarm(start_ms + delay_ms, clock, left, done) for delay_ms in (60, 5, 30, 31, 1)]
         left.extend(alarms)
         for alarm in alarms:
-            driver.watch(alarm)
+            purgatory.watch(alarm)
         async with asyncio.timeout(DEADLINE_S):
             await done.wait()
         assert all(alarm.fired_ms >= alarm.expiry_ms for alarm in alarms)
@@ -54,15 +52,14 @@ def test_nothing_is_scheduled_while_nothing_waits_and_nothing_after_close() -> N
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         clock = SystemClock()
-        purgatory = Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=clock.monotonic_ms()))
-        driver = PurgatoryDriver(purgatory, clock, period_ms=1)
+        purgatory = TimedPurgatory(clock)
         assert not loop._scheduled  # type: ignore[attr-defined]
         first, second, third = (Alarm(clock.monotonic_ms() + 60_000, clock, [], asyncio.Event()) for _ in range(3))
-        assert not driver.watch(first)
-        assert not driver.watch(second)
+        assert not purgatory.watch(first)
+        assert not purgatory.watch(second)
         assert len(loop._scheduled) == 1  # type: ignore[attr-defined]
-        driver.close()
-        assert not driver.watch(third)
+        purgatory.close()
+        assert not purgatory.watch(third)
         assert all(handle.cancelled() for handle in loop._scheduled)  # type: ignore[attr-defined]
 
     asyncio.run(scenario())

@@ -27,7 +27,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
 
 def stable(broker: TransactionBroker, tps: list[TopicIdPartition]) -> list[int]:
     """Last stable offsets."""
-    return [broker.log(tp).last_stable_offset for tp in tps]
+    return [broker.log(tp).ends.last_stable_offset for tp in tps]
 
 
 class OneExecution:

@@ -137,14 +137,14 @@ def test_a_list_of_topics_costs_a_principal_those_that_it_may_see(monkeypatch: p
         await broker.topic("narrow", 1)
         broker.broker.port = 1
         looks = 0
-        partition = broker.logs.partition
+        partition = broker.logs.partitions.leader
 
         def counted(tp: TopicIdPartition) -> Any:
             nonlocal looks
             looks += 1
             return partition(tp)
 
-        monkeypatch.setattr(broker.logs, "partition", counted)
+        monkeypatch.setattr(broker.broker.partitions, "leader", counted)
         asked = metadata_pb2.MetadataRequest(all_topics=True)
         answer = at_once(metadata.handle(broker.broker, authorizer_of(broker.broker, OWNER), asked))
         assert [topic.name for topic in answer.topics] == ["narrow"]

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import defaultdict
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from brokerd.errors import ErrorCode
-from brokerd.ids import TopicIdPartition
-from brokerd.partition.log_ends import LogEnd
-from brokerd.partition.partition_log import PartitionLog
-from brokerd.purgatory.purgatory import Completion, Purgatory
+from brokerd.partition.log_ends import LogEnd, LogEnds, Moved, OpenTransactions
+from brokerd.partition.partition import Partition
+from brokerd.purgatory.purgatory import Completion, Purgatory, Waiters
 from brokerd.purgatory.timing_wheel import TimingWheel
-from brokerd.server.replica_manager import Replica
 from brokerd.server.waiting.delayed_fetch import DelayedFetch, ParkedPartition
 from brokerd.server.waiting.delayed_produce import Awaited, DelayedProduce
 from tests.support.scale import TEST_SCALE
@@ -25,43 +24,37 @@ BATCH_BYTES = 100
 EXPIRY_MS = 1_000
 
 
-class Core:
-    """The ends of a partition, and how often somebody has looked at them."""
+class Moving:
+    """A partition whose ends the test moves, and how often somebody has looked at them."""
 
     def __init__(self) -> None:
         self.looks = 0
+        self.topic = "t"
         self.health = SimpleNamespace(is_deleted=False, failure=None)
-        self._ends = SimpleNamespace(log_start_offset=0, high_watermark=0, last_stable_offset=0)
+        self.waiters: defaultdict[LogEnd, Waiters] = defaultdict(Waiters)
+        self._ends = LogEnds(0, 0, 0, OpenTransactions({}))
 
     @property
-    def ends(self) -> SimpleNamespace:
+    def ends(self) -> LogEnds:
         self.looks += 1
         return self._ends
 
-
-class Partition:
-    """A partition whose ends the test moves."""
-
-    def __init__(self, number: int) -> None:
-        self.core = Core()
-        log = SimpleNamespace(tp=TopicIdPartition(bytes(16), number), core=self.core, topic="t")
-        self.replica = Replica(cast("PartitionLog", log))
-        self.log_end_offset = 0
+    @property
+    def partition(self) -> Partition:
+        return cast("Partition", self)
 
     def append(self, size_bytes: int = BATCH_BYTES) -> None:
-        self.log_end_offset += 1
-        self.replica.progress.append(next_offset=self.log_end_offset, size_bytes=size_bytes)
+        self._ends.written(self._ends.log_end_offset + 1, size_bytes)
 
     def flush(self) -> None:
-        ends = self.core.ends
-        ends.high_watermark = ends.last_stable_offset = self.log_end_offset
-        self.replica.progress.advance(self.log_end_offset)
-        self.replica.wake([LogEnd.HIGH_WATERMARK, LogEnd.LAST_STABLE_OFFSET])
+        self.wake(self._ends.durable_to(self._ends.log_end_offset))
+
+    def wake(self, moved: Moved = (LogEnd.LOG_START,)) -> None:
+        Partition.wake(self.partition, moved)
 
     def parked(self, *, max_bytes: int = 2**20) -> ParkedPartition:
         """At its high watermark: nothing is left to read."""
-        counted_bytes = self.replica.progress.durable_bytes
-        return ParkedPartition(self.replica, self.core.ends.high_watermark, 0, counted_bytes, None, max_bytes)
+        return ParkedPartition(self.partition, self._ends.high_watermark, 0, self._ends.readable_bytes, None, max_bytes)
 
 
 def new_purgatory() -> Purgatory:
@@ -72,15 +65,15 @@ def fetch_of(partitions: list[ParkedPartition], *, min_bytes: int, end: LogEnd =
     return DelayedFetch(EXPIRY_MS, partitions, end=end, min_bytes=min_bytes, on_done=lambda: None)
 
 
-def looks_at(partitions: list[Partition]) -> int:
-    looks = sum(partition.core.looks for partition in partitions)
+def looks_at(partitions: list[Moving]) -> int:
+    looks = sum(partition.looks for partition in partitions)
     for partition in partitions:
-        partition.core.looks = 0
+        partition.looks = 0
     return looks
 
 
 def test_an_append_looks_at_one_partition_of_each_wide_fetch_that_waits() -> None:
-    partitions, purgatory = [Partition(number) for number in range(WIDE)], new_purgatory()
+    partitions, purgatory = [Moving() for _ in range(WIDE)], new_purgatory()
     narrow = fetch_of([partitions[7].parked()], min_bytes=3 * BATCH_BYTES)
     assert not purgatory.try_complete_else_watch(narrow)
     looks_at(partitions)
@@ -102,17 +95,17 @@ def test_an_append_looks_at_one_partition_of_each_wide_fetch_that_waits() -> Non
 
 def test_a_flush_settles_one_batch_of_a_wide_produce_request() -> None:
     async def scenario() -> None:
-        partitions, purgatory = [Partition(number) for number in range(WIDE)], new_purgatory()
+        partitions, purgatory = [Moving() for _ in range(WIDE)], new_purgatory()
         for partition in partitions:
             partition.append()
-        awaited = [Awaited(place, partition.replica, last_offset=0) for place, partition in enumerate(partitions)]
+        awaited = [Awaited(place, partition.partition, last_offset=0) for place, partition in enumerate(partitions)]
         produce = DelayedProduce(EXPIRY_MS, awaited, asyncio.get_running_loop().create_future())
         assert not purgatory.try_complete_else_watch(produce)
-        partitions[3].core.health.is_deleted = True
+        partitions[3].health.is_deleted = True
         looks_at(partitions)
         for partition in partitions:
             assert not produce.is_completed
-            partition.flush() if partition is not partitions[3] else partition.replica.wake()
+            partition.flush() if partition is not partitions[3] else partition.wake()
         assert looks_at(partitions) <= 4 * WIDE
         assert produce.completion is Completion.CONDITION
         assert {place: error.code for place, error in produce.errors.items()} == {3: ErrorCode.UNKNOWN_TOPIC_ID}
@@ -123,10 +116,10 @@ def test_a_flush_settles_one_batch_of_a_wide_produce_request() -> None:
 
 def test_what_is_not_settled_at_the_deadline_has_an_error_in_its_place() -> None:
     async def scenario() -> None:
-        partitions, purgatory = [Partition(number) for number in range(3)], new_purgatory()
+        partitions, purgatory = [Moving() for _ in range(3)], new_purgatory()
         for partition in partitions:
             partition.append()
-        awaited = [Awaited(10 + place, partition.replica, last_offset=0) for place, partition in enumerate(partitions)]
+        awaited = [Awaited(10 + place, partition.partition, last_offset=0) for place, partition in enumerate(partitions)]
         produce = DelayedProduce(EXPIRY_MS, awaited, asyncio.get_running_loop().create_future())
         purgatory.try_complete_else_watch(produce)
         partitions[1].flush()
@@ -141,22 +134,20 @@ def test_what_is_not_settled_at_the_deadline_has_an_error_in_its_place() -> None
 def is_due(partitions: list[ParkedPartition], end: LogEnd, min_bytes: int) -> bool:
     """Whether a fetch is to be answered, by a look at all of its partitions."""
     available_bytes = 0
-    for partition in partitions:
-        core = partition.replica.core
-        end_offset = partition.replica.end_offset(end)
-        if partition.fetch_offset < core.ends.log_start_offset or core.health.is_deleted:
+    for parked in partitions:
+        ends = parked.partition.ends
+        if parked.fetch_offset < ends.log_start_offset or parked.partition.health.is_deleted:
             return True
-        if end_offset <= partition.fetch_offset:
+        if ends.of(end) <= parked.fetch_offset:
             continue
-        gained_bytes = partition.replica.progress.durable_bytes - partition.counted_bytes
-        available_bytes += min(partition.found_bytes + gained_bytes, partition.max_bytes)
+        available_bytes += min(parked.found_bytes + ends.readable_bytes - parked.counted_bytes, parked.max_bytes)
     return available_bytes >= min_bytes
 
 
 @pytest.mark.parametrize("seed", range(40 * TEST_SCALE))
 def test_the_sum_is_that_of_a_look_at_all_partitions(seed: int) -> None:
     rng = random.Random(seed)
-    partitions, purgatory = [Partition(number) for number in range(5)], new_purgatory()
+    partitions, purgatory = [Moving() for _ in range(5)], new_purgatory()
     fetches: list[tuple[DelayedFetch, list[ParkedPartition], LogEnd, int]] = []
 
     def park() -> None:
@@ -169,8 +160,7 @@ def test_the_sum_is_that_of_a_look_at_all_partitions(seed: int) -> None:
 
     def delete_records() -> None:
         partition = rng.choice(partitions)
-        partition.core.ends.log_start_offset = rng.randrange(partition.core.ends.last_stable_offset + 1)
-        partition.replica.wake()
+        partition.wake(partition.ends.set_log_start(rng.randrange(partition.ends.last_stable_offset + 1)))
 
     for _ in range(300):
         step = rng.random()

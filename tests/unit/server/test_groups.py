@@ -203,7 +203,7 @@ def test_many_groups_that_expire_do_so_in_few_batches() -> None:
                 await commit(broker, f"group-{number}", tp, 0)
             clock.advance(11 * MINUTE_MS)
             await commit(broker, "kept", tp, 0)
-            log = broker.logs.own_log(GROUP_OFFSETS)
+            log = broker.logs.partitions.own(GROUP_OFFSETS)
             assert log is not None
             size_bytes = log.core.size_bytes
             await broker.groups.sweep()
@@ -332,16 +332,16 @@ def test_the_log_is_compacted_while_others_commit(monkeypatch: pytest.MonkeyPatc
             await broker.groups.commit("large", ANN, offsets)
             while not broker.groups.log.has_grown():
                 await commit(broker, "a", tps[0], 0)
-            log = broker.logs.own_log(GROUP_OFFSETS)
+            log = broker.logs.partitions.own(GROUP_OFFSETS)
             assert log is not None
-            before = log.log_end_offset
+            before = log.ends.log_end_offset
             compacting = asyncio.create_task(broker.groups.compact())
             count = 0
             while not compacting.done():
                 await commit(broker, f"during-{count % 3}", tps[count % 40], 0)
                 count += 1
             await compacting
-            assert before <= log.log_start_offset < log.log_end_offset
+            assert before <= log.ends.log_start_offset < log.ends.log_end_offset
             assert not broker.groups.log.has_grown()
             expected = held(broker)
             assert len(expected) == 2 + min(count, 3), "large, a, and those that came during it"
@@ -367,13 +367,13 @@ def test_a_compaction_that_the_disk_refuses_gives_up_nothing_and_is_not_tried_ag
                 await broker.groups.compact()
             assert "cannot be compacted" in caplog.text
             assert not broker.groups.log.has_grown()
-            log = broker.logs.own_log(GROUP_OFFSETS)
+            log = broker.logs.partitions.own(GROUP_OFFSETS)
             assert log is not None
-            assert log.log_start_offset == 0
+            assert log.ends.log_start_offset == 0
             while not broker.groups.log.has_grown():
                 await commit(broker, "a", tp, 0)
             await broker.groups.compact()
-            assert log.log_start_offset > 0
+            assert log.ends.log_start_offset > 0
             assert held(broker) == {"a": {tp: 0}}
 
     run(scenario())

@@ -17,14 +17,13 @@ from brokerd.offline.doctor import abort_members, accept_damaged, check_data_dir
 from brokerd.offline.dump import describe_path
 from brokerd.offline.partition_check import Finding, Severity
 from brokerd.record.header import HEADER_SIZE, decode_header
-from brokerd.server.limits.callers import BROKER
 from brokerd.server.transactions.transactions import FIRST_MS
 from brokerd.storage.files import RealFiles
 from tests.support.build import raw_batch
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
-from tests.support.inner_broker import PRINCIPAL, TransactionBroker, Write, end_request, running
+from tests.support.inner_broker import PRINCIPAL, TransactionBroker, Write, append_here, end_request, running
 from tests.support.transaction_bench import Execution
 from tests.unit.server.one_execution import NAME, run
 
@@ -66,8 +65,7 @@ class Scene:
 
     def append(self, broker: TransactionBroker, value: bytes) -> None:
         """A batch of no transaction, in partition 0."""
-        replicas = broker.broker.replicas
-        replicas.append(replicas.replica(self.tps[0]), raw_batch(value, timestamp_ms=self.clock.wall_ms()), BROKER)
+        append_here(broker.log(self.tps[0]), raw_batch(value, timestamp_ms=self.clock.wall_ms()), self.clock)
 
     async def execution(
         self, broker: TransactionBroker, version: int, *partitions: int, ends: str = "commit", between: bytes = b""
@@ -96,7 +94,7 @@ class Scene:
                 await broker.transactions.abort_all(NAME, "")
                 await self.compact(broker)
             self.append(broker, b"later")
-            await broker.broker.replicas.flusher.drain()
+            await broker.broker.flusher.drain()
             broker.logs.write_checkpoint()
         self.save()
 
@@ -110,10 +108,10 @@ class Scene:
 
     async def compact(self, broker: TransactionBroker) -> None:
         """The transaction log becomes a state of everything."""
-        log = broker.logs.own_log(TRANSACTION_STATE)
+        log = broker.logs.partitions.own(TRANSACTION_STATE)
         assert log is not None
         await broker.transactions.compact()
-        assert log.log_start_offset > 0
+        assert log.ends.log_start_offset > 0
 
     def rot(self, number: int, partition: int = 0) -> None:
         """The batch of this number in a partition rots; each has one record."""
@@ -138,8 +136,8 @@ class Scene:
     def outcome(self, broker: TransactionBroker, partition: int = 0) -> str:
         """The outcome of the first transaction in a partition, as readers of committed records are told it."""
         log = broker.log(self.tps[partition])
-        if log.last_stable_offset < log.log_end_offset:
-            return f"waiting at {log.last_stable_offset}"
+        if log.ends.last_stable_offset < log.ends.log_end_offset:
+            return f"waiting at {log.ends.last_stable_offset}"
         return "aborted" if log.core.aborted_transactions(0, 2) else "committed"
 
 
@@ -308,7 +306,7 @@ def test_data_below_the_log_start_waits_for_nobody(tmp_path: Path, compacting: N
         scene = Scene(tmp_path)
         async with scene.before() as broker:
             await scene.forgotten(broker, 0)
-            (error,) = await broker.broker.admin.run(broker.logs.delete_records([(broker.log(scene.tps[0]), 2)]))
+            (error,) = await broker.broker.admin.run(broker.logs.retention.delete_records([(broker.log(scene.tps[0]), 2)]))
             assert error is None
             scene.append(broker, b"to rot".ljust(32))
         scene.rot(1)
@@ -316,7 +314,7 @@ def test_data_below_the_log_start_waits_for_nobody(tmp_path: Path, compacting: N
         assert not errors(accept_damaged(str(tmp_path)))
         async with scene.after() as broker:
             log = broker.log(scene.tps[0])
-            assert log.last_stable_offset == log.log_end_offset, "nothing of it can be read"
+            assert log.ends.last_stable_offset == log.ends.log_end_offset, "nothing of it can be read"
 
     run(scenario())
 
@@ -330,9 +328,9 @@ def test_the_doctor_reads_a_damaged_log_of_the_transactions_as_a_start_does(
         scene = Scene(tmp_path)
         async with scene.before() as broker:
             await scene.forgotten(broker, 0)
-            log = broker.logs.own_log(TRANSACTION_STATE)
+            log = broker.logs.partitions.own(TRANSACTION_STATE)
             assert log is not None
-            piece = log.log_start_offset
+            piece = log.ends.log_start_offset
         scene.rot(1)
         scene.rot_at(log.tp, piece)  # the first piece of the state, with members of the last commit
         (error,) = errors(accept_damaged(str(tmp_path)))

@@ -10,7 +10,8 @@ from typing import cast
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from brokerd.datadir.log_manager import LogManager
+from brokerd.datadir.partition_table import PartitionTable
+from brokerd.datadir.topic_store import TopicStore
 from brokerd.groups.group_table import GroupTable, Limits
 from brokerd.ids import TopicIdPartition
 from brokerd.server.metrics.collector import Gauge, Snapshot, render
@@ -126,6 +127,6 @@ def test_groups_beyond_the_limit_are_not_even_counted() -> None:
     for number in range(100):
         offsets = [committed(TopicIdPartition(bytes(16), 0))]
         table.apply(table.commit(f"g{number}", "ann", offsets))
-    logs = SimpleNamespace(topics=SimpleNamespace(count_of=count_of), get=lambda _: None)
-    group_figures(table, cast("LogManager", logs), 10)
+    topics = cast("TopicStore", SimpleNamespace(count_of=count_of))
+    group_figures(table, topics, PartitionTable(topics), 10)
     assert len(asked) == 2, "one group has all that there is room for: it is counted, and shown"

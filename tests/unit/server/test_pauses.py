@@ -57,7 +57,12 @@ def manager() -> LogManager:
 
 
 def broker_of(manager: LogManager) -> Broker:
-    return cast("Broker", SimpleNamespace(logs=manager, config=BrokerConfig(), port=1, require_ready=lambda: None, turns=Turns()))
+    return cast(
+        "Broker",
+        SimpleNamespace(
+            logs=manager, partitions=manager.partitions, config=BrokerConfig(), port=1, require_ready=lambda: None, turns=Turns()
+        ),
+    )
 
 
 async def answered(work: Coroutine[Any, Any, Any], other: Callable[[], None]) -> Any:

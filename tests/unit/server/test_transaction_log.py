@@ -18,7 +18,7 @@ from brokerd.datadir.steps import Steps
 from brokerd.datadir.topic_store import TRANSACTION_STATE
 from brokerd.errors import StorageError, WireError
 from brokerd.offline.doctor import accept_damaged
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.record.batch import walk_batches
 from brokerd.server import own_log
 from brokerd.server.own_log import OwnLog, Record
@@ -46,8 +46,8 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StateWriter, "pieces", functools.partialmethod(StateWriter.pieces, 2))
 
 
-def log_of(broker: TransactionBroker) -> PartitionLog:
-    log = broker.logs.own_log(TRANSACTION_STATE)
+def log_of(broker: TransactionBroker) -> Partition:
+    log = broker.logs.partitions.own(TRANSACTION_STATE)
     assert log is not None
     return log
 
@@ -97,11 +97,11 @@ def test_a_state_of_many_pieces_takes_the_place_of_the_log(monkeypatch: pytest.M
         files, clock = MemoryFiles(), ManualClock()
         async with running(files, clock) as broker:
             await filled(broker)
-            before, end = known(broker), log_of(broker).log_end_offset
+            before, end = known(broker), log_of(broker).ends.log_end_offset
             after = AfterPieces(monkeypatch, lambda _number: None)
             await broker.transactions.compact()
             assert after.pieces == IDS
-            assert log_of(broker).log_start_offset == end
+            assert log_of(broker).ends.log_start_offset == end
             assert not broker.transactions.log.has_grown()
             assert known(broker) == before
         async with running(files, clock) as broker:
@@ -129,7 +129,7 @@ def test_events_between_the_pieces_are_read_again_as_they_were(monkeypatch: pyte
             AfterPieces(monkeypatch, act)
             await broker.transactions.compact()
             await broker.transactions.log.durable()
-            assert log_of(broker).log_start_offset > 0
+            assert log_of(broker).ends.log_start_offset > 0
             before = known(broker)
         files.kill()
         async for again in loaded(files, clock):
@@ -171,7 +171,7 @@ def test_cut_off_at_any_piece_the_log_says_what_it_said_there() -> None:
             note()
             with pytest.MonkeyPatch.context() as patch:
                 AfterPieces(patch, act)
-                patch.setattr(broker.logs, "give_up_below", refusing)
+                patch.setattr(broker.logs.retention, "give_up_below", refusing)
                 await broker.transactions.compact()
         assert len(said) > 2 * IDS
         content = files.read_file(SEGMENT)
@@ -186,7 +186,7 @@ def test_cut_off_at_any_piece_the_log_says_what_it_said_there() -> None:
     run(scenario())
 
 
-def refusing(_log: PartitionLog, _offset: int) -> Steps[WireError]:
+def refusing(_log: Partition, _offset: int) -> Steps[WireError]:
     """The log start stays where it is, as if the process had been killed before it moved."""
     yield lambda: None
     return StorageError("no space")
@@ -228,7 +228,7 @@ def test_a_disk_that_refuses_a_piece_leaves_the_log_as_it_was(
             if writes < refused:
                 return writes
             assert "transactions: " in caplog.text
-            assert log_of(broker).log_start_offset == 0
+            assert log_of(broker).ends.log_start_offset == 0
             commit(broker, "id-0", 3)
             await broker.transactions.log.durable()
             assert not broker.transactions.log.has_grown(), "not before it is twice as large"
@@ -237,7 +237,7 @@ def test_a_disk_that_refuses_a_piece_leaves_the_log_as_it_was(
         async for again in loaded(files, clock):
             assert known(again) == before
             await again.transactions.compact()
-            assert log_of(again).log_start_offset > 0
+            assert log_of(again).ends.log_start_offset > 0
             commit(again, "id-0", 4)
             await again.transactions.log.durable()
             before = known(again)
@@ -261,7 +261,7 @@ def test_a_disk_that_cannot_sync_a_state_stops_the_log(caplog: pytest.LogCapture
             with Gate(files, "fdatasync", path=DIRECTORY, error=errno.EIO):
                 await broker.transactions.compact()
             assert "transactions: " in caplog.text
-            assert log_of(broker).log_start_offset == 0
+            assert log_of(broker).ends.log_start_offset == 0
         files.kill()
         async for again in loaded(files, clock):
             assert known(again) == before
@@ -280,7 +280,7 @@ def test_nothing_is_given_up_before_the_state_is_durable(is_stopped: bool) -> No
             with Gate(files, "fdatasync", path=DIRECTORY) as gate:
                 compacting = asyncio.create_task(broker.transactions.compact())
                 await asyncio.to_thread(gate.wait_until_reached)
-                assert log_of(broker).log_start_offset == 0
+                assert log_of(broker).ends.log_start_offset == 0
                 if is_stopped:
                     compacting.cancel()
                     with pytest.raises(asyncio.CancelledError):
@@ -290,10 +290,10 @@ def test_nothing_is_given_up_before_the_state_is_durable(is_stopped: bool) -> No
             commit(broker, "id-0", 3)
             before = known(broker)
         async for again in loaded(files, clock):
-            assert (log_of(again).log_start_offset == 0) is is_stopped
+            assert (log_of(again).ends.log_start_offset == 0) is is_stopped
             assert known(again) == before
             await again.transactions.compact()
-            assert log_of(again).log_start_offset > 0
+            assert log_of(again).ends.log_start_offset > 0
 
     run(scenario())
 
@@ -339,7 +339,7 @@ def test_a_state_of_no_ids() -> None:
             for name in list(broker.transactions.coordinator.states):
                 broker.transactions._record(name, PRINCIPAL, TransactionalIdForgotten())
             await broker.transactions.compact()
-            assert log_of(broker).log_end_offset - log_of(broker).log_start_offset == 2
+            assert log_of(broker).ends.log_end_offset - log_of(broker).ends.log_start_offset == 2
         async with running(files, clock) as broker:
             assert not broker.transactions.coordinator.states
 

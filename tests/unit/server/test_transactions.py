@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from typing import Any
 
 import pytest
 
@@ -17,17 +16,16 @@ from brokerd.errors import (
     StorageError,
     TxnAbortedError,
 )
-from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
-from brokerd.server.durability import wait_durable
-from brokerd.server.limits.callers import BROKER
+from brokerd.ids import ProducerIdAndEpoch
 from brokerd.server.transactions.transactions import FIRST_MS
+from brokerd.server.waiting.delayed_produce import wait_durable
 from brokerd.transaction.coordinator import JOB_KEPT_MS
 from brokerd.wire.v1.transaction_log_pb2 import CommitCompleted, MemberOpened
 from tests.support.build import raw_batch
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
-from tests.support.inner_broker import PRINCIPAL, TIMEOUT_MS, TransactionBroker, Write, end_request, running
+from tests.support.inner_broker import PRINCIPAL, TIMEOUT_MS, TransactionBroker, Write, append_here, end_request, running
 from tests.support.loop import one_turn
 from tests.support.transaction_bench import Execution, commit_of
 from tests.unit.server.one_execution import NAME, ONE, OneExecution, run, stable
@@ -189,8 +187,7 @@ def test_last_stable_offsets_move_in_one_step_and_an_init_need_not_wait_for_it()
             with Gate(files, "fdatasync", path=one.tps[1].directory_name) as gate:
                 commit = asyncio.create_task(one.commit())
                 await asyncio.to_thread(gate.wait_until_reached)
-                replicas = broker.broker.replicas
-                await wait_durable(replicas, broker.broker.clock, [(replicas.replica(one.tps[0]), 1)])  # its marker
+                await wait_durable(broker.broker.produce_purgatory, [(broker.log(one.tps[0]), 1)])  # its marker
                 assert stable(broker, one.tps) == [0, 0]
                 with pytest.raises(AlreadyCommittedError):
                     await broker.init(NAME, Execution(0, "twin", "another run"), b"t" * 16)
@@ -244,13 +241,13 @@ def test_an_ended_member_writes_nothing_outside_of_transactions_either(is_commit
 
 def refuse_plain_batch(broker: TransactionBroker, one: OneExecution) -> None:
     """A batch outside of transactions, under the id of the member."""
-    end = broker.log(one.tps[0]).log_end_offset
+    end = broker.log(one.tps[0]).ends.log_end_offset
     for sequence, epoch in ((0, 0), (1, 0), (0, 1)):
         batch = raw_batch(b"plain", producer=ProducerIdAndEpoch(one.member.producer_id, epoch), sequence=sequence)
         is_open = one.member.producer_id in broker.transactions.coordinator.open_members
         with pytest.raises(InvalidTxnStateError, match="is of a transaction, but its batch is not"):
-            broker.broker.replicas.append(broker.broker.replicas.replica(one.tps[0]), batch, BROKER, is_open_member=is_open)
-    assert broker.log(one.tps[0]).log_end_offset == end
+            append_here(broker.log(one.tps[0]), batch, broker.broker.clock, is_open_member=is_open)
+    assert broker.log(one.tps[0]).ends.log_end_offset == end
 
 
 def test_a_topic_that_is_deleted_and_created_again_meanwhile() -> None:
@@ -260,12 +257,7 @@ def test_a_topic_that_is_deleted_and_created_again_meanwhile() -> None:
             one = await OneExecution(broker).begin()
             (kept,) = await broker.topic("kept", 1)
             await broker.write(one.member, [Write(kept, b"kept")])
-
-            def forget(topic: Any) -> None:
-                for partition in range(topic.partition_count):
-                    broker.broker.replicas.forget(TopicIdPartition(topic.id, partition))
-
-            await broker.broker.admin.run(broker.logs.changes.delete("t", forget))
+            await broker.broker.admin.run(broker.logs.changes.delete("t"))
             again = await broker.topic()
             assert not {tp.topic_id for tp in again} & {tp.topic_id for tp in one.tps}
             asked = end_request(NAME, ONE, [(one.member, 3)], [*one.tps, kept], rows=3)

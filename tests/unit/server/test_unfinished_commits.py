@@ -15,7 +15,6 @@ from brokerd.ids import TopicIdPartition
 from brokerd.offline.doctor import accept_damaged, give_up_damaged
 from brokerd.offline.partition_check import Finding
 from brokerd.server.handlers import find_hanging_transactions
-from brokerd.server.limits.callers import BROKER
 from brokerd.server.security.auth_file import Principal
 from brokerd.server.security.authenticator import ANYBODY
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
@@ -27,7 +26,7 @@ from tests.support.build import raw_batch
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
-from tests.support.inner_broker import PRINCIPAL, TransactionBroker, Write, end_request, running
+from tests.support.inner_broker import PRINCIPAL, TransactionBroker, Write, append_here, end_request, running
 from tests.support.transaction_bench import Execution
 from tests.unit.server.one_execution import NAME, ONE, OneExecution, run, stable
 
@@ -43,7 +42,7 @@ async def prepared_with_one_marker(files: MemoryFiles, clock: ManualClock) -> On
         one = await OneExecution(broker).begin()
         with no_space(files, one.tps[1]), pytest.raises(StorageError, match="is committed, but not visible yet"):
             await one.commit()
-        assert [broker.log(tp).log_end_offset for tp in one.tps] == [2, 1]
+        assert [broker.log(tp).ends.log_end_offset for tp in one.tps] == [2, 1]
         return one
 
 
@@ -129,7 +128,7 @@ def test_a_damaged_partition_takes_its_marker_once_an_operator_has_decided(
         assert repair(str(tmp_path))
         async with running(RealFiles(str(tmp_path)), clock) as broker:
             assert broker.visible(one.tps[0]) == [b"row"]
-            assert broker.log(one.tps[1]).last_stable_offset == broker.log(one.tps[1]).log_end_offset
+            assert broker.log(one.tps[1]).ends.last_stable_offset == broker.log(one.tps[1]).ends.log_end_offset
             assert not broker.transactions.coordinator.prepared()
 
     run(scenario())
@@ -140,7 +139,7 @@ async def damaged_after_a_decision(path: Path, clock: ManualClock) -> OneExecuti
     files = MemoryFiles()
     async with running(files, clock) as broker:
         tps = await broker.topic()
-        broker.broker.replicas.append(broker.broker.replicas.replica(tps[1]), raw_batch(b"to rot"), BROKER)
+        append_here(broker.log(tps[1]), raw_batch(b"to rot"), clock)
         one = await OneExecution(broker).begin()
         with no_space(files, one.tps[1]), pytest.raises(StorageError):
             await one.commit()
@@ -192,9 +191,9 @@ def test_a_state_of_everything_knows_what_a_commit_holds_back(monkeypatch: pytes
             async with refusing(files, clock, one) as broker:
                 assert stable(broker, one.tps) == [0, 0]
                 await broker.transactions.compact()
-                log = broker.logs.own_log(TRANSACTION_STATE)
+                log = broker.logs.partitions.own(TRANSACTION_STATE)
                 assert log is not None
-                assert log.log_start_offset > 0
+                assert log.ends.log_start_offset > 0
 
     run(scenario())
 

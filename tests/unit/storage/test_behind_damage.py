@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from brokerd.ids import TopicIdPartition
-from brokerd.partition.partition_log import PartitionLog
+from brokerd.partition.partition import Partition
 from brokerd.record.header import crc_seed, decode_header, stamp
 from tests.support.build import append, first_log, open_manager, raw_batch, readable
 from tests.support.clock import START_WALL_MS
@@ -51,7 +51,7 @@ FORGERIES = {
 }
 
 
-def _log(forgery: str, *, is_sealed: bool) -> tuple[MemoryFiles, PartitionLog, int]:
+def _log(forgery: str, *, is_sealed: bool) -> tuple[MemoryFiles, Partition, int]:
     """A killed broker's directory, the log, and the position of the batch with the forged ones in it."""
     files = MemoryFiles()
     manager, _ = open_manager(files, log_segment_bytes=1 << 20)
@@ -81,7 +81,7 @@ def _assert_true(files: MemoryFiles, *, is_sealed: bool, is_outer_gone: bool = T
     if not is_outer_gone:
         found.pop(OUTER, None)
     assert found == whole
-    assert log.high_watermark == END + is_sealed
+    assert log.ends.high_watermark == END + is_sealed
 
 
 @pytest.mark.parametrize("is_sealed", [False, True], ids=["active", "sealed"])

@@ -14,19 +14,24 @@ import google_crc32c
 import pyarrow as pa
 import pytest
 
+from brokerd.config.topic import TopicConfig
 from brokerd.errors import CorruptMessageError, LogDamagedError, UnsupportedVersionError
 from brokerd.ids import NO_PRODUCER, TopicIdPartition
 from brokerd.offline.dump import describe_path
 from brokerd.offline.partition_check import PartitionCheck
-from brokerd.partition.entries import CheckpointEntry
+from brokerd.partition import reader
+from brokerd.partition.core import PartitionCore
+from brokerd.partition.leader_epochs import LeaderEpochs
+from brokerd.partition.log_state import CheckpointEntry, LogState
 from brokerd.partition.log_walk import LogWalk, RecoveryInput
+from brokerd.partition.producer_state import ProducerStates
+from brokerd.partition.reader import PartitionReader
 from brokerd.record import whole
 from brokerd.record.batch import walk_batches
 from brokerd.record.control import encode_control
 from brokerd.record.header import Attributes, crc_seed, decode_header, header_problem, stamp
-from brokerd.storage import log_reader, scan
+from brokerd.storage import scan
 from brokerd.storage.files import RealFiles
-from brokerd.storage.log_reader import LogReader
 from brokerd.storage.names import LOG_SUFFIX, offset_file
 from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.scan import Scan
@@ -168,12 +173,13 @@ def by_reader(stored: Stored, max_bytes: int) -> int:
     open_files = OpenFiles(files, limit=2)
     segment = Segment(files, open_files, TP.directory_name, stored.base, SEED)
     segment.size_bytes, segment.next_offset = len(stored.data), FAR
-    reader = LogReader("t-3", SEED, open_files, index_interval_bytes=1_000, on_damage=lambda _: None)
-    reader.segments = (segment,)
+    state = LogState([segment], ProducerStates("t-3", limit=1), LeaderEpochs(), stored.base, FAR, stored.base)
+    core = PartitionCore("t-3", SEED, TopicConfig(index_interval_bytes=1_000), state, leader_epoch=1)
+    log_reader = PartitionReader(core, SEED, open_files)
     at, taken = stored.base, 0
     while True:
         try:
-            got = reader.read(at, max_bytes=max_bytes, until_offset=FAR, cached_only=False)
+            got = log_reader.read(at, max_bytes=max_bytes, until_offset=FAR, cached_only=False)
         except LogDamagedError:
             return taken
         if not got.chunks:
@@ -314,7 +320,7 @@ def test_a_scan_with_a_rule_of_its_own_is_found(monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.parametrize("rule", ["offset", "crc"])
 def test_a_reader_with_a_rule_of_its_own_is_found(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
-    monkeypatch.setattr(log_reader, "walk_whole", _without(rule))
+    monkeypatch.setattr(reader, "walk_whole", _without(rule))
     assert first_disagreement() is not None
 
 

@@ -1,17 +1,17 @@
 """Reads one partition's files: from an offset to bytes of whole batches. May run in the event loop (cached_only) or a thread.
 
-It sees segments through an immutable tuple, so that rolls and retention in the event loop do not disturb it. The caller bounds
-reads by the high watermark or the last stable offset.
+It sees the partition's segments through an immutable tuple, so that rolls and retention in the event loop do not disturb it. The
+caller bounds reads by the high watermark or the last stable offset.
 """
 
 from __future__ import annotations
 
 import errno
 from bisect import bisect_right
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from brokerd.errors import LogDamagedError, StorageError
+from brokerd.partition.core import PartitionCore
 from brokerd.record.header import HEADER_SIZE
 from brokerd.record.whole import NO_OFFSET_LIMIT, Walk, walk_whole
 from brokerd.storage.behind_damage import find_behind_damage
@@ -55,37 +55,36 @@ class _Start(NamedTuple):
     is_derived: bool
 
 
-class LogReader:
-    """Reads one partition's segments."""
+class PartitionReader:
+    """Reads the segments of one partition."""
 
-    def __init__(
-        self,
-        name: str,
-        seed: int,
-        open_files: OpenFiles,
-        *,
-        index_interval_bytes: int,
-        on_damage: Callable[[tuple[DamagedRange, ...]], None],
-    ) -> None:
-        """`on_damage` is called with all damaged ranges when another one is found, in the thread that reads."""
-        self._name = name
+    def __init__(self, core: PartitionCore, seed: int, open_files: OpenFiles) -> None:
+        self.core = core
+        self.open_files = open_files
         self._seed = seed
-        self._open_files = open_files
-        self._index_interval_bytes = index_interval_bytes
-        self._on_damage = on_damage
         self._hints: dict[int, tuple[int, int]] = {}  # next offset of an earlier read -> (segment base, position)
-        self.segments: tuple[Segment, ...] = ()
-        self.damaged: tuple[DamagedRange, ...] = ()
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Segments, oldest first; the last one is appended to."""
+        return cast("tuple[Segment, ...]", self.core.segments)  # a partition gives its core no other bounds
+
+    @property
+    def damaged(self) -> tuple[DamagedRange, ...]:
+        """All damaged ranges that are known."""
+        return self.core.health.damaged
 
     def read(
         self, offset: int, *, max_bytes: int, until_offset: int, cached_only: bool, first_batch_max_bytes: int = NO_LIMIT
     ) -> FetchDataInfo:
-        """See PartitionLog.read. `offset` lies in the log. Raises FileNotFoundError if its segment has been removed."""
-        offset = past_taken_out(self.damaged, offset)
-        damaged = damage_at(self.damaged, offset)
-        if damaged is not None:
-            raise damage_error(self._name, damaged)
-        until_offset = min([until_offset, *(entry.first_offset for entry in self.damaged if entry.first_offset > offset)])
+        """See Partition.read. `offset` lies in the log. Raises FileNotFoundError if its segment has been removed."""
+        known = self.damaged
+        if known:
+            offset = past_taken_out(known, offset)
+            damaged = damage_at(known, offset)
+            if damaged is not None:
+                raise damage_error(self.core.name, damaged)
+            until_offset = min([until_offset, *(entry.first_offset for entry in known if entry.first_offset > offset)])
         chunks: list[Buffer] = []
         size_bytes = 0
         next_offset = first_offset = offset
@@ -131,7 +130,7 @@ class LogReader:
         """
         segment = self.segment_at(offset)
         try:
-            with self._open_files.use(segment.path) as file:
+            with self.open_files.use(segment.path) as file:
                 start = self._start(segment, offset, cached_only)
                 found = self._read_from(file, segment, start, offset, max_bytes, until_offset, cached_only, first_max)
         except FileNotFoundError:
@@ -146,7 +145,7 @@ class LogReader:
             return _Start(offset, hint[1], True)
         if cached_only and segment.index is None:
             raise WouldBlock
-        floor = segment.loaded_index(self._index_interval_bytes).floor(offset)
+        floor = segment.loaded_index(self.core.config.index_interval_bytes).floor(offset)
         start = _Start(segment.base_offset, 0, False) if floor is None else _Start(*floor, True)
         for damaged in self.damaged:
             if damaged.resume_segment == segment.base_offset and start.offset < damaged.until_offset <= offset:
@@ -167,7 +166,7 @@ class LogReader:
         end = segment.size_bytes
         size = max(max_bytes, _PROBE_BYTES)
         while start.position < end:
-            wanted = min(size if start.offset == offset else size + self._index_interval_bytes, end - start.position)
+            wanted = min(size if start.offset == offset else size + self.core.config.index_interval_bytes, end - start.position)
             if cached_only and wanted > _INLINE_BYTES:
                 _probe(file, start.position, wanted)
             data = file.pread(wanted, start.position, nowait=cached_only)
@@ -245,7 +244,7 @@ class LogReader:
     def _behind(self, file: File, segment: Segment, position: int, bad_offset: int, problem: str, offset: int) -> _Start:
         damaged = self.register(file, segment, position, bad_offset, problem)
         if damaged.until_offset > offset or damaged.resume_segment != segment.base_offset:
-            raise damage_error(self._name, damaged)
+            raise damage_error(self.core.name, damaged)
         return _Start(damaged.until_offset, damaged.resume_position, False)
 
     def register(self, file: File, segment: Segment, position: int, bad_offset: int, problem: str) -> DamagedRange:
@@ -268,13 +267,12 @@ class LogReader:
             damaged = DamagedRange(bad_offset, found.header.base_offset, problem, segment.base_offset, found.position)
         holes = [Hole(entry.first_offset, entry.until_offset) for entry in self.damaged if entry.is_accepted]
         damaged = damaged._replace(is_accepted=is_covered(holes, bad_offset, damaged.until_offset))
-        self.damaged = (*self.damaged, damaged)
-        self._on_damage(self.damaged)
+        self.core.damage_found(damaged)
         return damaged
 
     def _storage_error(self, offset: int, error: OSError) -> StorageError:
         wait = " (too many open files)" if error.errno in (errno.EMFILE, errno.ENFILE) else ""
-        return StorageError(f"{self._name}: reading at offset {offset} failed: {error.strerror}{wait}", retry_after_ms=100)
+        return StorageError(f"{self.core.name}: reading at offset {offset} failed: {error.strerror}{wait}", retry_after_ms=100)
 
 
 def _has_room(size_bytes: int, first_max: int | None) -> bool:

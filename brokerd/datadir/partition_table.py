@@ -1,0 +1,92 @@
+"""The partitions of this node, by topic id and number: what handlers, coordinators and background work get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from brokerd.config.topic import TopicConfig
+from brokerd.datadir.topic_store import OWN_TOPICS, Topic, TopicStore
+from brokerd.errors import FencedLeaderEpochError, UnknownLeaderEpochError, UnknownTopicOrPartitionError
+from brokerd.ids import TopicIdPartition
+from brokerd.partition.partition import Partition
+
+
+class PartitionTable:
+    """See the module. Belongs to the event loop's thread. Iterates over all partitions, also the broker's own."""
+
+    def __init__(self, topics: TopicStore) -> None:
+        self._topics = topics
+        self._partitions: dict[TopicIdPartition, Partition] = {}
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self._partitions.values())
+
+    def __contains__(self, tp: TopicIdPartition) -> bool:
+        return tp in self._partitions
+
+    def leader(self, tp: TopicIdPartition, current_leader_epoch: int = -1) -> Partition:
+        """A partition of a client's topic. Raises UnknownTopicIdError, UnknownTopicOrPartitionError, FencedLeaderEpochError and
+        UnknownLeaderEpochError; an epoch of 0 or below is not checked.
+        """
+        partition = self.get(tp)
+        if partition is None:
+            topic = self._topics.by_id(tp.topic_id)
+            raise UnknownTopicOrPartitionError(
+                f"topic '{topic.name}' has partitions 0 to {topic.partition_count - 1}, not {tp.partition}"
+            )
+        if current_leader_epoch > 0:
+            _check_leader_epoch(partition, current_leader_epoch)
+        return partition
+
+    def get(self, tp: TopicIdPartition) -> Partition | None:
+        """A partition of a client's topic, if there is one."""
+        return self._partitions.get(tp) if tp.topic_id not in OWN_TOPICS else None
+
+    def of_clients(self) -> list[Partition]:
+        """All partitions of clients' topics."""
+        return [partition for partition in self if partition.tp.topic_id not in OWN_TOPICS]
+
+    def own(self, topic: Topic) -> Partition | None:
+        """The partition of one of the broker's own topics; None if it was never needed."""
+        return self._partitions.get(TopicIdPartition(topic.id, 0))
+
+    def add(self, partition: Partition) -> None:
+        """Adds a partition that has been opened."""
+        self._partitions[partition.tp] = partition
+
+    def configure(self, topic: Topic, config: TopicConfig) -> None:
+        """Applies new settings to a topic's partitions."""
+        for partition in self._of(topic):
+            partition.configure(config)
+
+    def delete(self, topic: Topic) -> None:
+        """Forgets a topic's partitions: whatever waits for them is completed."""
+        for partition in self._of(topic):
+            del self._partitions[partition.tp]
+            partition.mark_deleted()
+
+    def release(self, commit: str, partitions: Iterable[Partition]) -> None:
+        """Lets the markers of a commit count in all its partitions in one step: whoever waits is woken only then."""
+        moved = [(partition, partition.release(commit)) for partition in partitions]
+        for partition, ends in moved:
+            partition.wake(ends)
+
+    def _of(self, topic: Topic) -> list[Partition]:
+        found = (self._partitions.get(TopicIdPartition(topic.id, number)) for number in range(topic.partition_count))
+        return [partition for partition in found if partition is not None]
+
+
+def _check_leader_epoch(partition: Partition, epoch: int) -> None:
+    if epoch < partition.leader_epoch:
+        raise FencedLeaderEpochError(
+            f"current_leader_epoch is {epoch}, but the partition's is {partition.leader_epoch}: fetch new metadata",
+            current_leader_epoch=partition.leader_epoch,
+        )
+    if epoch > partition.leader_epoch:
+        raise UnknownLeaderEpochError(
+            f"current_leader_epoch is {epoch}, newer than {partition.leader_epoch}, which this node knows",
+            current_leader_epoch=partition.leader_epoch,
+        )
