@@ -42,52 +42,46 @@ class Command:
     verbs: tuple[Command, ...] = ()
 
 
-def option(*flags: str, **settings: Any) -> Option:
-    """Declares an option or a positional argument."""
-    return Option(flags, settings)
+def option(flags: str, metavar: str | None, text: str, **settings: Any) -> Option:
+    """Declares an option with a value, or a positional argument. `flags`: one or two, such as "-n --name"."""
+    return Option(tuple(flags.split()), {"metavar": metavar, "help": text, **settings})
 
 
-def flag(*flags: str, help: str) -> Option:  # noqa: A002 - argparse's word
+def flag(flags: str, text: str) -> Option:
     """Declares an option without a value."""
-    return Option(flags, {"action": "store_true", "help": help})
+    return Option(tuple(flags.split()), {"action": "store_true", "help": text})
 
 
-def repeated(*flags: str, **settings: Any) -> Option:
+def repeated(flags: str, metavar: str, text: str, **settings: Any) -> Option:
     """Declares an option that may be given several times."""
-    return Option(flags, {"action": "append", "default": [], **settings})
+    return option(flags, metavar, f"{text}; may be repeated", action="append", default=[], **settings)
 
 
 def _client_options(settings: str) -> tuple[Option, ...]:
     """The options of every command that connects to a broker."""
     return (
         option(
-            "-b",
-            "--bootstrap-server",
-            metavar="HOST:PORT",
-            help=f"the broker (default: ${BOOTSTRAP_SERVER_VARIABLE}, otherwise 127.0.0.1:{DEFAULT_PORT})",
+            "-b --bootstrap-server",
+            "HOST:PORT",
+            f"the broker (default: ${BOOTSTRAP_SERVER_VARIABLE}, otherwise 127.0.0.1:{DEFAULT_PORT})",
         ),
         repeated(
-            "-X",
-            dest="settings",
-            metavar="NAME=VALUE",
-            help=f"{settings} settings by Kafka's names, such as -X default.api.timeout.ms=5000; may be repeated",
+            "-X", "NAME=VALUE", f"{settings} settings by Kafka's names, such as -X default.api.timeout.ms=5000", dest="settings"
         ),
-        option(
-            "--command-config", metavar="FILE", help="file with client settings such as TLS and auth.token, one NAME=VALUE per line"
-        ),
+        option("--command-config", "FILE", "file with client settings such as TLS and auth.token, one NAME=VALUE per line"),
     )
 
 
 _CLIENT = _client_options("client")
-_JSON = flag("--json", help="as JSON")
+_JSON = flag("--json", "as JSON")
 _PRINTED = (_JSON, *_CLIENT)
-_QUIET = flag("-q", "--quiet", help="no summary on standard error")
-_TOPIC_CONFIG = ("-c", "--config")
+_QUIET = flag("-q --quiet", "no summary on standard error")
+_TOPIC_CONFIG = "-c --config"
 _TIMES = "ms since 1970, ISO 8601"
 _TOPICS_AND_PARTITIONS = (
-    option("topics", metavar="TOPIC", nargs="*", help="topics"),
-    repeated("--pattern", metavar="REGEX", help="also the topics in whose name this regular expression is found; may be repeated"),
-    option("-p", "--partition", type=int, action="append", metavar="N", help="only this partition; may be repeated (default: all)"),
+    option("topics", "TOPIC", "topics", nargs="*"),
+    repeated("--pattern", "REGEX", "also the topics in whose name this regular expression is found"),
+    option("-p --partition", "N", "only this partition; may be repeated (default: all)", type=int, action="append"),
 )
 
 _START = Command(
@@ -95,11 +89,11 @@ _START = Command(
     summary="run a broker",
     run="start.run",
     arguments=(
-        option("--config", metavar="FILE", help="TOML file with settings"),
-        option("--data-dir", metavar="DIR", help="directory of all data, created if missing (data.dir; default ./brokerd-data)"),
-        option("--host", help="address to listen on (host; default 127.0.0.1)"),
-        option("--port", help=f"port to listen on, 0 picks a free one (port; default {DEFAULT_PORT})"),
-        repeated("--set", metavar="NAME=VALUE", dest="settings", help="any setting; may be repeated"),
+        option("--config", "FILE", "TOML file with settings"),
+        option("--data-dir", "DIR", "directory of all data, created if missing (data.dir; default ./brokerd-data)"),
+        option("--host", None, "address to listen on (host; default 127.0.0.1)"),
+        option("--port", None, f"port to listen on, 0 picks a free one (port; default {DEFAULT_PORT})"),
+        repeated("--set", "NAME=VALUE", "any setting", dest="settings"),
     ),
     description="""\
 Runs a broker in the foreground until SIGTERM or SIGINT (Ctrl-C), then finishes requests in progress and exits with 0.
@@ -130,19 +124,16 @@ examples:
             summary="create a topic",
             run="topics.create_topic",
             arguments=(
-                option("name", metavar="NAME", help="letters, digits, '.', '_' and '-', at most 249"),
+                option("name", "NAME", "letters, digits, '.', '_' and '-', at most 249"),
                 option(
-                    "-p",
-                    "--partitions",
+                    "-p --partitions",
+                    "N",
+                    "number of partitions, the unit of order and of parallelism (default: the broker's num.partitions)",
                     type=int,
-                    metavar="N",
-                    help="number of partitions, the unit of order and of parallelism (default: the broker's num.partitions)",
                 ),
-                repeated(
-                    *_TOPIC_CONFIG, metavar="NAME=VALUE", help="a topic setting, such as retention.ms=86400000; may be repeated"
-                ),
-                flag("--if-not-exists", help="succeed without doing anything if the topic exists"),
-                flag("--dry-run", help="check name, partitions and settings without creating the topic"),
+                repeated(_TOPIC_CONFIG, "NAME=VALUE", "a topic setting, such as retention.ms=86400000"),
+                flag("--if-not-exists", "succeed without doing anything if the topic exists"),
+                flag("--dry-run", "check name, partitions and settings without creating the topic"),
                 *_CLIENT,
             ),
             epilog="""\
@@ -156,8 +147,8 @@ examples:
             summary="print the names of all topics, one per line",
             run="topics.list_topics",
             arguments=(
-                flag("-l", "--long", help="with partitions, offsets and size"),
-                flag("--json", help="names, or with --long descriptions, as JSON"),
+                flag("-l --long", "with partitions, offsets and size"),
+                flag("--json", "names, or with --long descriptions, as JSON"),
                 *_CLIENT,
             ),
         ),
@@ -166,8 +157,8 @@ examples:
             summary="print partitions, offsets, sizes and settings",
             run="topics.describe_topics",
             arguments=(
-                option("names", metavar="NAME", nargs="*", help="topics (default: all)"),
-                flag("-a", "--all-configs", help="also print settings inherited from the broker, and the meaning of each"),
+                option("names", "NAME", "topics (default: all)", nargs="*"),
+                flag("-a --all-configs", "also print settings inherited from the broker, and the meaning of each"),
                 *_PRINTED,
             ),
             epilog="""\
@@ -180,11 +171,11 @@ readers stop, 'written' is where the log ends, flushed or not. Markers of transa
             summary="add partitions, change settings",
             run="topics.alter_topic",
             arguments=(
-                option("name", metavar="NAME", help="the topic"),
-                option("-p", "--partitions", type=int, metavar="N", help="new total number of partitions"),
-                repeated(*_TOPIC_CONFIG, metavar="NAME=VALUE", help="set a setting; may be repeated"),
-                repeated("--delete-config", metavar="NAME", help="remove a setting, so that the broker's applies; may be repeated"),
-                flag("--dry-run", help="check without changing anything"),
+                option("name", "NAME", "the topic"),
+                option("-p --partitions", "N", "new total number of partitions", type=int),
+                repeated(_TOPIC_CONFIG, "NAME=VALUE", "set a setting"),
+                repeated("--delete-config", "NAME", "remove a setting, so that the broker's applies"),
+                flag("--dry-run", "check without changing anything"),
                 *_CLIENT,
             ),
             epilog="""\
@@ -197,10 +188,10 @@ after the change are in different partitions.
             summary="delete the oldest records of a topic, without confirmation",
             run="topics.trim_topic",
             arguments=(
-                option("name", metavar="NAME", help="the topic"),
-                option("--before", metavar="WHERE", required=True, help="delete the records before this"),
+                option("name", "NAME", "the topic"),
+                option("--before", "WHERE", "delete the records before this", required=True),
                 _TOPICS_AND_PARTITIONS[-1],
-                flag("--dry-run", help="print what would be deleted, and delete nothing"),
+                flag("--dry-run", "print what would be deleted, and delete nothing"),
                 *_PRINTED,
             ),
             epilog="""\
@@ -220,8 +211,8 @@ examples:
             summary="delete topics and all their records, without confirmation",
             run="topics.delete_topics",
             arguments=(
-                option("names", metavar="NAME", nargs="+", help="topics"),
-                flag("--if-exists", help="ignore names that do not exist"),
+                option("names", "NAME", "topics", nargs="+"),
+                flag("--if-exists", "ignore names that do not exist"),
                 *_CLIENT,
             ),
         ),
@@ -234,7 +225,7 @@ _OFFSETS = Command(
     run="offsets.run",
     arguments=(
         *_TOPICS_AND_PARTITIONS,
-        option("--time", metavar="TIME", help=f"also the offset of this time: {_TIMES}, or a time ago such as -10m"),
+        option("--time", "TIME", f"also the offset of this time: {_TIMES}, or a time ago such as -10m"),
         *_PRINTED,
     ),
     epilog="""\
@@ -249,7 +240,7 @@ examples:
 """,
 )
 
-_TRANSACTIONAL_ID = option("transactional_id", metavar="ID", help="the transactional id")
+_TRANSACTIONAL_ID = option("transactional_id", "ID", "the transactional id")
 _TRANSACTIONS = Command(
     name="transactions",
     summary="list, describe, abort and forget transactions, find those that hold back readers",
@@ -268,14 +259,9 @@ examples:
             summary="print transactional ids, one per line",
             run="transactions.list_transactions",
             arguments=(
-                option("prefix", metavar="PREFIX", nargs="?", default="", help="only ids that begin with this"),
+                option("prefix", "PREFIX", "only ids that begin with this", nargs="?", default=""),
                 option(
-                    "-s",
-                    "--state",
-                    metavar="STATE",
-                    choices=("open", "prepared", "empty"),
-                    default="",
-                    help="only those open, prepared, empty",
+                    "-s --state", "STATE", "only those open, prepared, empty", choices=("open", "prepared", "empty"), default=""
                 ),
                 *_PRINTED,
             ),
@@ -304,9 +290,9 @@ offset of a member in a partition; readers of committed records stop at STABLE.
                 _TRANSACTIONAL_ID,
                 option(
                     "--execution",
-                    metavar="EXECUTION",
+                    "EXECUTION",
+                    "only members of this execution (default: of all), as 'describe' prints it",
                     default="",
-                    help="only members of this execution (default: of all), as 'describe' prints it",
                 ),
                 *_PRINTED,
             ),
@@ -335,10 +321,10 @@ members are open ('abort' ends them) or a commit is not finished.
             arguments=(
                 option(
                     "--idle-ms",
+                    "MS",
+                    f"only those whose last record there is at least this old (default: {HANGING_IDLE_MS})",
                     type=int,
-                    metavar="MS",
                     default=HANGING_IDLE_MS,
-                    help=f"only those whose last record there is at least this old (default: {HANGING_IDLE_MS})",
                 ),
                 *_PRINTED,
             ),
@@ -351,8 +337,8 @@ broker's log says which of its partitions takes no marker, and IDLE is since whe
     ),
 )
 
-_GROUP = option("group_id", metavar="GROUP", help="the group")
-_GROUP_TOPICS = ("-t", "--topic")
+_GROUP = option("group_id", "GROUP", "the group")
+_GROUP_TOPICS = "-t --topic"
 _GROUPS = Command(
     name="groups",
     summary="list and describe groups of readers and their lag, reset and delete their offsets",
@@ -372,7 +358,7 @@ examples:
             summary="print groups, one per line",
             run="groups.list_groups",
             arguments=(
-                option("prefix", metavar="PREFIX", nargs="?", default="", help="only groups whose id begins with this"),
+                option("prefix", "PREFIX", "only groups whose id begins with this", nargs="?", default=""),
                 *_PRINTED,
             ),
         ),
@@ -394,23 +380,23 @@ committed OFFSET, of topics that the group reads, are counted from their beginni
             summary="set a group's offsets, without confirmation",
             run="groups.reset_group",
             arguments=(
-                option("group_id", metavar="GROUP", help="the group; it is created if it does not exist"),
+                option("group_id", "GROUP", "the group; it is created if it does not exist"),
                 repeated(
-                    *_GROUP_TOPICS,
-                    metavar="TOPIC[:N,N]",
-                    help="a topic, or some of its partitions; may be repeated (default: all that the group has an offset of)",
+                    _GROUP_TOPICS,
+                    "TOPIC[:N,N]",
+                    "a topic, or some of its partitions (default: all that the group has an offset of)",
                 ),
                 OneOf(
                     (
-                        flag("--to-earliest", help="to the first record of the log"),
-                        flag("--to-latest", help="to the end: records that are there are skipped"),
-                        option("--to-offset", type=int, metavar="N", help="to this offset"),
-                        option("--to-timestamp", metavar="TIME", help=f"to the first record of this time or later: {_TIMES}, -10m"),
-                        option("--shift-by", type=int, metavar="N", help="by N offsets, back if negative"),
+                        flag("--to-earliest", "to the first record of the log"),
+                        flag("--to-latest", "to the end: records that are there are skipped"),
+                        option("--to-offset", "N", "to this offset", type=int),
+                        option("--to-timestamp", "TIME", f"to the first record of this time or later: {_TIMES}, -10m"),
+                        option("--shift-by", "N", "by N offsets, back if negative", type=int),
                     ),
                     is_required=True,
                 ),
-                flag("--dry-run", help="print what would be set, and set nothing"),
+                flag("--dry-run", "print what would be set, and set nothing"),
                 *_PRINTED,
             ),
             epilog="""\
@@ -424,11 +410,7 @@ An offset outside of the log becomes the nearest one in it.
             run="groups.delete_group",
             arguments=(
                 _GROUP,
-                repeated(
-                    *_GROUP_TOPICS,
-                    metavar="TOPIC[:N,N]",
-                    help="only its offsets in this topic, or in some of its partitions; may be repeated",
-                ),
+                repeated(_GROUP_TOPICS, "TOPIC[:N,N]", "only its offsets in this topic, or in some of its partitions"),
                 *_PRINTED,
             ),
             description="Forgets a group, or its offsets in some topics, without confirmation.",
@@ -442,22 +424,20 @@ _PRODUCE = Command(
     summary="write lines from standard input or a file to a topic, one record each",
     run="produce.run",
     arguments=(
-        option("topic", metavar="TOPIC", help="the topic"),
-        option("--file", metavar="FILE", default="-", help="read lines from here (default: - = standard input)"),
-        option(
-            "-K", "--key-separator", metavar="TEXT", help="the part of a line before TEXT is the key; a line without TEXT has none"
-        ),
-        repeated("-H", "--header", metavar="NAME=VALUE", help="a header of every record; may be repeated"),
-        option("-p", "--partition", type=int, metavar="N", help="write to this partition (default: by the key's hash)"),
-        option("-D", "--delimiter", metavar="TEXT", default="\\n", help="the text that ends a record (default: \\n)"),
-        option("-Z", "--null", metavar="TEXT", help="a key or value of exactly TEXT is null; a null value is a tombstone"),
-        flag("-J", "--json", help="each line is a JSON object as 'consume --json' prints it: key, value, headers, timestamp"),
-        flag("--keep-partitions", help="with --json: keep the partition that each record names"),
-        option("--acks", choices=("all", "1", "0"), help="when a record counts as written (default: all, flushed to disk)"),
+        option("topic", "TOPIC", "the topic"),
+        option("--file", "FILE", "read lines from here (default: - = standard input)", default="-"),
+        option("-K --key-separator", "TEXT", "the part of a line before TEXT is the key; a line without TEXT has none"),
+        repeated("-H --header", "NAME=VALUE", "a header of every record"),
+        option("-p --partition", "N", "write to this partition (default: by the key's hash)", type=int),
+        option("-D --delimiter", "TEXT", "the text that ends a record (default: \\n)", default="\\n"),
+        option("-Z --null", "TEXT", "a key or value of exactly TEXT is null; a null value is a tombstone"),
+        flag("-J --json", "each line is a JSON object as 'consume --json' prints it: key, value, headers, timestamp"),
+        flag("--keep-partitions", "with --json: keep the partition that each record names"),
+        option("--acks", None, "when a record counts as written (default: all, flushed to disk)", choices=("all", "1", "0")),
         option(
             "--transactional-id",
-            metavar="ID",
-            help="write all lines in one transaction of this id: readers of committed records see all of them at the end, or none",
+            "ID",
+            "write all lines in one transaction of this id: readers of committed records see all of them at the end, or none",
         ),
         _QUIET,
         *_client_options("producer"),
@@ -481,23 +461,24 @@ _CONSUME = Command(
     run="consume.run",
     arguments=(
         *_TOPICS_AND_PARTITIONS,
-        flag("--from-beginning", help="start with the oldest record (--offset earliest)"),
-        option("-o", "--offset", metavar="WHERE", help="start here"),
-        option("--end", metavar="WHERE", help="stop before this"),
-        flag("-e", "--exit", help="stop at the current end of each partition (--end latest)"),
-        option("-n", "--max-messages", type=int, metavar="N", help="stop after N records"),
-        option("--timeout-ms", type=int, metavar="MS", help="stop after this long without a new record"),
+        flag("--from-beginning", "start with the oldest record (--offset earliest)"),
+        option("-o --offset", "WHERE", "start here"),
+        option("--end", "WHERE", "stop before this"),
+        flag("-e --exit", "stop at the current end of each partition (--end latest)"),
+        option("-n --max-messages", "N", "stop after N records", type=int),
+        option("--timeout-ms", "MS", "stop after this long without a new record", type=int),
         OneOf(
             (
-                option("-f", "--format", metavar="FORMAT", help="how to print a record (default: '%%s\\n')"),
-                option("-K", "--key-separator", metavar="TEXT", help="print key, TEXT and value"),
-                flag("-J", "--json", help="print one JSON object per line, with all fields"),
+                option("-f --format", "FORMAT", "how to print a record (default: '%%s\\n')"),
+                option("-K --key-separator", "TEXT", "print key, TEXT and value"),
+                flag("-J --json", "print one JSON object per line, with all fields"),
             )
         ),
         option(
             "--isolation-level",
+            None,
+            "whether records of open and aborted transactions are returned (default: read_committed)",
             choices=("read_committed", "read_uncommitted"),
-            help="whether records of open and aborted transactions are returned (default: read_committed)",
         ),
         _QUIET,
         *_client_options("consumer"),
@@ -528,15 +509,9 @@ _TOP = Command(
     summary="watch topics, rates, groups with their lag, and transactions",
     run="top.run",
     arguments=(
-        option(
-            "--interval-ms",
-            type=int,
-            metavar="MS",
-            default=TOP_INTERVAL_MS,
-            help=f"time between two samples (default: {TOP_INTERVAL_MS})",
-        ),
-        flag("--once", help="take two samples, for the rates, print the result and end"),
-        flag("--json", help="print one JSON object per line for each sample"),
+        option("--interval-ms", "MS", f"time between two samples (default: {TOP_INTERVAL_MS})", type=int, default=TOP_INTERVAL_MS),
+        flag("--once", "take two samples, for the rates, print the result and end"),
+        flag("--json", "print one JSON object per line for each sample"),
         *_CLIENT,
     ),
     description="Shows topics with their rates, groups with their lag, and open transactions, until interrupted.",
@@ -570,9 +545,9 @@ _DUMP_LOG = Command(
     summary="print what a log directory, segment, index or snapshot holds",
     run="dump_log.run",
     arguments=(
-        option("paths", metavar="PATH", nargs="+", help="directories and files"),
-        flag("-d", "--print-data", help="also print the records of each batch"),
-        flag("--json", help="one JSON object per line"),
+        option("paths", "PATH", "directories and files", nargs="+"),
+        flag("-d --print-data", "also print the records of each batch"),
+        flag("--json", "one JSON object per line"),
     ),
     description="Prints the contents of a data directory's files: segments batch by batch, indexes, snapshots, checkpoints.",
     epilog="""\
@@ -591,50 +566,40 @@ _DOCTOR = Command(
     summary="check every byte of a data directory",
     run="doctor.run",
     arguments=(
-        option("directory", metavar="DIR", help="the data directory (data.dir)"),
+        option("directory", "DIR", "the data directory (data.dir)"),
         OneOf(
             (
-                flag(
-                    "--rebuild-checkpoint",
-                    help="rebuild a lost or damaged checkpoint: the intact part of each log counts as durable",
-                ),
-                flag(
-                    "--accept-damaged",
-                    help="accept each damaged range as lost: reads of it fail, all else is served, appends resume",
-                ),
+                flag("--rebuild-checkpoint", "rebuild a lost or damaged checkpoint: the intact part of each log counts as durable"),
+                flag("--accept-damaged", "accept each damaged range as lost: reads of it fail, all else is served, appends resume"),
                 flag(
                     "--give-up-damaged",
-                    help="permanently give up each damaged batch and everything after it in its partition; no offset is reused",
+                    "permanently give up each damaged batch and everything after it in its partition; no offset is reused",
                 ),
                 flag(
                     "--rebuild-lost",
-                    help="rebuild lost or damaged topics, producer-ids, leader-epoch and meta from the logs; --name names topics",
+                    "rebuild lost or damaged topics, producer-ids, leader-epoch and meta from the logs; --name names topics",
                 ),
-                flag(
-                    "--decode",
-                    help="also decode the records of each batch, as readers do, and report batches that cannot be decoded",
-                ),
+                flag("--decode", "also decode the records of each batch, as readers do, and report batches that cannot be decoded"),
                 option(
                     "--take-out",
-                    metavar="PLACE",
-                    help="take out the one batch at a partition's offset, as in events-0@1234: readers skip it, and appends "
+                    "PLACE",
+                    "take out the one batch at a partition's offset, as in events-0@1234: readers skip it, and appends "
                     "resume; no offset is reused",
                 ),
             )
         ),
         option(
             "--decide",
-            choices=("commit", "abort"),
-            help="decide how members of transactions ended whose markers are lost and whose end nothing else tells: all of them, "
+            None,
+            "decide how members of transactions ended whose markers are lost and whose end nothing else tells: all of them, "
             "or those given with --member; the next start carries it out",
+            choices=("commit", "abort"),
         ),
-        repeated("--member", metavar="PRODUCER", type=int, help="with --decide: the producer id of a member; may be repeated"),
+        repeated("--member", "PRODUCER", "with --decide: the producer id of a member", type=int),
         repeated(
-            "--name",
-            metavar="ID=NAME",
-            help="with --rebuild-lost: the name of the topic with this id (32 hex digits; otherwise recovered-ID); may be repeated",
+            "--name", "ID=NAME", "with --rebuild-lost: the name of the topic with this id (32 hex digits; otherwise recovered-ID)"
         ),
-        flag("--json", help="findings as JSON"),
+        flag("--json", "findings as JSON"),
     ),
     description="Checks a data directory. Without an option it changes nothing.",
     epilog="""\
@@ -658,8 +623,8 @@ _CONFIG = Command(
     arguments=(
         OneOf(
             (
-                flag("--sample", help="every setting of the broker with its meaning, range and default (TOML)"),
-                flag("--systemd-unit", help="a hardened unit that runs this very installation"),
+                flag("--sample", "every setting of the broker with its meaning, range and default (TOML)"),
+                flag("--systemd-unit", "a hardened unit that runs this very installation"),
             ),
             is_required=True,
         ),
@@ -676,11 +641,7 @@ _HASH_TOKEN = Command(
     name="hash-token",
     summary="hash a token for the broker's auth file",
     run="install.print_token_hash",
-    arguments=(
-        option(
-            "--generate", metavar="FILE", help="generate a token and write it to FILE, which must not exist; only you can read it"
-        ),
-    ),
+    arguments=(option("--generate", "FILE", "generate a token and write it to FILE, which must not exist; only you can read it"),),
     description="Reads a token from standard input, or generates one, and prints its hash for the broker's auth.file.",
     epilog="""\
 A token is never passed as an argument: other users of the machine could see it. The hash goes into the broker's auth.file:
@@ -700,7 +661,7 @@ _COMPLETION = Command(
     name="completion",
     summary="print a script by which bash or zsh completes command lines",
     run="install.print_completion",
-    arguments=(option("shell", metavar="SHELL", choices=("bash", "zsh"), help="bash or zsh"),),
+    arguments=(option("shell", "SHELL", "bash or zsh", choices=("bash", "zsh")),),
     epilog="""\
 bash (with the package bash-completion):
   mkdir -p ~/.local/share/bash-completion/completions

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from brokerd.config.client import DEFAULT_PORT
-from brokerd.config.listeners import Listener, check_listeners
+from brokerd.config.client import DEFAULT_PORT, is_loopback
 from brokerd.config.settings import INT32_MAX, INT64_MAX, Value, declared, setting, settings_of
 from brokerd.config.topic import TopicConfig, topic_config
 from brokerd.errors import ConfigError, InvalidConfigError
@@ -253,7 +252,7 @@ class BrokerConfig:
 
 
 def check_broker(config: BrokerConfig) -> None:
-    """Checks rules between settings. Raises ConfigError naming both."""
+    """Checks rules between settings. Raises ConfigError naming both, and the remedy."""
     if config.fetch_max_bytes + config.message_max_bytes >= GRPC_MAX_MESSAGE_BYTES:
         raise ConfigError(
             f"fetch.max.bytes ({config.fetch_max_bytes}) + message.max.bytes ({config.message_max_bytes}) must stay below "
@@ -269,7 +268,51 @@ def check_broker(config: BrokerConfig) -> None:
         raise ConfigError(
             f"num.partitions ({config.num_partitions}) must not exceed max.partitions.per.topic ({config.max_partitions_per_topic})"
         )
-    check_listeners(listener_of(config))
+    check_listening(config)
+
+
+def check_listening(config: BrokerConfig) -> None:
+    """Checks the rules between the settings for listening, TLS and authentication. Raises ConfigError with the remedy."""
+    _check_tls(config)
+    _check_exposed("host", config.host, config)
+    if config.metrics_port >= 0:
+        _check_exposed("metrics.host", config.metrics_host, config)
+
+
+def _check_exposed(name: str, host: str, config: BrokerConfig) -> None:
+    """A host that other machines can reach needs authentication, and a token does not cross a network in plaintext, unless the
+    operator has explicitly allowed it."""
+    if is_loopback(host):
+        return
+    is_authenticated = bool(config.auth_file) or config.ssl_client_auth == "required"
+    if not is_authenticated and not config.allow_unauthenticated:
+        raise ConfigError(
+            f"{name} = {host} can be reached from other machines, without authentication: set auth.file (tokens) or "
+            "ssl.client.auth = required (certificates); or listen on 127.0.0.1; or, if anyone who reaches the port may "
+            "read, write and delete everything, set allow.unauthenticated = true"
+        )
+    if config.auth_file and not config.ssl_certificate_file and not config.allow_plaintext_tokens:
+        raise ConfigError(
+            f"{name} = {host} can be reached from other machines, and tokens would cross the network in plaintext: set "
+            "ssl.certificate.file and ssl.key.file; or, if a proxy or a mesh encrypts, set allow.plaintext.tokens = true"
+        )
+
+
+def _check_tls(config: BrokerConfig) -> None:
+    if bool(config.ssl_certificate_file) != bool(config.ssl_key_file):
+        given, missing = ("ssl.certificate.file", "ssl.key.file")
+        if config.ssl_key_file:
+            given, missing = missing, given
+        raise ConfigError(f"{given} is set and {missing} is not: TLS needs both")
+    if config.ssl_client_auth == "required":
+        if not config.ssl_certificate_file:
+            raise ConfigError("ssl.client.auth = required needs TLS: set ssl.certificate.file and ssl.key.file")
+        if not config.ssl_client_ca_file:
+            raise ConfigError(
+                "ssl.client.auth = required needs ssl.client.ca.file, the authorities that sign clients' certificates"
+            )
+    elif config.ssl_client_ca_file:
+        raise ConfigError("ssl.client.ca.file is set, but ssl.client.auth is none: set it to required, or leave the file out")
 
 
 def checked_topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> TopicConfig:
@@ -281,18 +324,3 @@ def checked_topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> 
             f"socket.request.max.bytes ({config.socket_request_max_bytes}), or its batches do not fit into a request"
         )
     return topic
-
-
-def listener_of(config: BrokerConfig) -> Listener:
-    """The settings that say who may reach the broker, and how."""
-    return Listener(
-        host=config.host,
-        metrics_host=config.metrics_host if config.metrics_port >= 0 else None,
-        certificate_file=config.ssl_certificate_file,
-        key_file=config.ssl_key_file,
-        client_ca_file=config.ssl_client_ca_file,
-        client_auth=config.ssl_client_auth,
-        auth_file=config.auth_file,
-        allow_unauthenticated=config.allow_unauthenticated,
-        allow_plaintext_tokens=config.allow_plaintext_tokens,
-    )

@@ -3,6 +3,7 @@ default differs, the sentence says so. Rules between settings are in `check_prod
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -223,3 +224,15 @@ def _idempotence_conflict(config: ProducerConfig) -> str | None:
     if config.retries == 0:
         return "retries above 0, not retries=0"
     return None
+
+
+def is_loopback(host: str) -> bool:
+    """True if only this machine can reach `host`. A name other than localhost counts as reachable: what it resolves to may
+    change."""
+    host = host.strip().strip("[]")
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

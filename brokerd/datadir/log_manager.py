@@ -40,8 +40,7 @@ from brokerd.ids import TopicPartition
 from brokerd.partition.partition import LogResources
 from brokerd.storage.files import Files
 from brokerd.storage.names import parse_partition_directory
-from brokerd.storage.open_files import OpenFiles
-from brokerd.storage.patient_files import PatientFiles
+from brokerd.storage.open_files import OpenFiles, PatientFiles
 from brokerd.storage.spare_files import SpareFiles
 
 logger = logging.getLogger(__name__)

@@ -14,10 +14,10 @@ from brokerd.errors import LogDamagedError, StorageError
 from brokerd.partition.core import PartitionCore
 from brokerd.record.header import HEADER_SIZE
 from brokerd.record.whole import NO_OFFSET_LIMIT, Walk, walk_whole
-from brokerd.storage.behind_damage import find_behind_damage
 from brokerd.storage.damage import DamagedRange, Hole, damage_at, damage_error, is_covered, past_taken_out
 from brokerd.storage.files import Buffer, File, WouldBlock
 from brokerd.storage.open_files import OpenFiles
+from brokerd.storage.resync import find_after_damage
 from brokerd.storage.segment import Segment
 
 NO_LIMIT = 2**63 - 1
@@ -253,7 +253,7 @@ class PartitionReader:
             leads_on = known.resume_segment == segment.base_offset or known.until_offset >= segment.next_offset
             if known.first_offset <= bad_offset < known.until_offset and leads_on:
                 return known
-        found = find_behind_damage(
+        found = find_after_damage(
             file,
             self._seed,
             position=position,

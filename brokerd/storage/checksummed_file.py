@@ -8,18 +8,14 @@ bodies mean is not known here.
 
 from __future__ import annotations
 
-import contextlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import google_crc32c
 
 from brokerd.errors import BrokerdError, DataDirectoryError
-from brokerd.storage.files import Files, is_no_space, read_whole, write_all
-from brokerd.storage.names import TEMPORARY_SUFFIX
-
-if TYPE_CHECKING:
-    from brokerd.storage.spare_files import SpareFiles
+from brokerd.storage.files import Files, is_no_space, read_whole, write_whole
+from brokerd.storage.spare_files import SpareFiles
 
 _NAME = "brokerd"
 
@@ -72,7 +68,7 @@ def write_document(
     """
     data = encode_document(kind, version, body)
     try:
-        _write_anew(files, path, data)
+        write_whole(files, path, data)
     except OSError as error:
         if spares is None or not is_no_space(error):
             raise
@@ -84,25 +80,6 @@ def write_document(
             raise NotSyncedError(error.errno, error.strerror, path) from error
         if spares is not None:
             spares.note_document(len(data))
-
-
-def _write_anew(files: Files, path: str, data: bytes) -> None:
-    """A temporary file, synced and then renamed. Raises OSError: nothing is left of it."""
-    temporary = path + TEMPORARY_SUFFIX
-    with contextlib.suppress(FileNotFoundError):
-        files.unlink(temporary)
-    try:
-        file = files.create(temporary)
-        try:
-            write_all(file, [data], 0, len(data))
-            file.fdatasync()
-        finally:
-            file.close()
-        files.rename(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            files.unlink(temporary)
-        raise
 
 
 def read_document(files: Files, path: str, kind: str, version: int) -> bytes:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeAlias
 
 from brokerd.errors import DataDirectoryError
-from brokerd.storage.names import LOCK
+from brokerd.storage.names import LOCK, TEMPORARY_SUFFIX
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -102,6 +102,26 @@ def write_all(file: File, buffers: Sequence[Buffer], position: int, size: int) -
         if count == 0:
             raise OSError(errno.EIO, "the file takes no more bytes")
         written += count
+
+
+def write_whole(files: Files, path: str, data: bytes) -> None:
+    """Replaces the file at `path`: a temporary file, synced and then renamed; the caller syncs the directory. Raises OSError: then
+    nothing is left of the new file."""
+    temporary = path + TEMPORARY_SUFFIX
+    with contextlib.suppress(FileNotFoundError):
+        files.unlink(temporary)
+    try:
+        file = files.create(temporary)
+        try:
+            write_all(file, [data], 0, len(data))
+            file.fdatasync()
+        finally:
+            file.close()
+        files.rename(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            files.unlink(temporary)
+        raise
 
 
 def read_whole(files: Files, path: str) -> bytes:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
 
 from brokerd.storage.files import File, Files, is_too_many_open
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Key = tuple[str, bool]
 
 
@@ -110,3 +113,35 @@ class OpenFiles:
         for key in idle:
             self._handles.pop(key).file.close()
         return len(idle)
+
+
+class PatientFiles:
+    """Files whose calls are repeated if too many files are open, after closing some that are only kept open. So the files that
+    reads and appends keep open take nothing from rolls, retention, topics and checkpoints.
+
+    A call that fails so has done nothing yet, since it begins by opening a file or directory: repeating it is safe.
+    """
+
+    def __init__(self, files: Files, make_room: Callable[[], bool]) -> None:
+        """`make_room` closes some open files; it returns False if there were none to close."""
+        self._make_room = make_room
+        self.open = self._repeated(files.open)
+        self.create = self._repeated(files.create)
+        self.listdir = self._repeated(files.listdir)
+        self.mkdir = self._repeated(files.mkdir)
+        self.rmdir = self._repeated(files.rmdir)
+        self.unlink = self._repeated(files.unlink)
+        self.rename = self._repeated(files.rename)
+        self.sync_dir = self._repeated(files.sync_dir)
+        self.lock, self.close = files.lock, files.close
+
+    def _repeated(self, call: Callable[P, T]) -> Callable[P, T]:
+        def repeat(*args: P.args, **keywords: P.kwargs) -> T:
+            while True:
+                try:
+                    return call(*args, **keywords)
+                except OSError as error:
+                    if not is_too_many_open(error) or not self._make_room():
+                        raise
+
+        return repeat

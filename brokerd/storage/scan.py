@@ -1,6 +1,6 @@
 """Walks the batches of a segment file, header by header, as long as batches are whole and follow each other (record/whole.py).
 
-behind_damage.py finds where a log goes on behind a bad batch; segment_walk.py walks past it.
+resync.py finds where a log continues after a bad batch; segment_walk.py walks past it.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from brokerd.record.header import BatchHeader
 from brokerd.record.whole import NO_EPOCH_LIMIT, NO_OFFSET_LIMIT
-from brokerd.storage.behind_damage import Place, find_behind_damage
 from brokerd.storage.files import File
+from brokerd.storage.resync import Place, find_after_damage
 from brokerd.storage.scan import Scan
 
 
@@ -128,7 +128,7 @@ class SegmentWalk:
     def _behind(self) -> Place | None:
         if not self._has_searched:
             known = self._durable_end
-            self._found = find_behind_damage(
+            self._found = find_after_damage(
                 self._file,
                 self._seed,
                 position=self.position,

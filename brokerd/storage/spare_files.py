@@ -12,7 +12,7 @@ import contextlib
 import errno
 import threading
 
-from brokerd.storage.files import File, Files, write_all
+from brokerd.storage.files import File, Files, write_all, write_whole
 from brokerd.storage.names import CHECKPOINT, TOPICS, spare_file
 
 SPARE_COUNT = 4
@@ -56,7 +56,8 @@ class SpareFiles:
                 return
             for name in map(spare_file, range(SPARE_COUNT)):
                 if self._sizes.get(name, 0) < self._wanted_bytes:
-                    self._make(name, self._wanted_bytes)
+                    write_whole(self._files, name, _FILLING * (self._wanted_bytes // len(_FILLING)))
+                    self._sizes[name] = self._wanted_bytes
             self._files.sync_dir()
 
     def write_over(self, path: str, data: bytes, *, is_derived: bool = False) -> None:
@@ -95,22 +96,3 @@ class SpareFiles:
             return file.size()
         finally:
             file.close()
-
-    def _make(self, name: str, size: int) -> None:
-        temporary = name + ".tmp"
-        with contextlib.suppress(FileNotFoundError):
-            self._files.unlink(temporary)
-        data = _FILLING * (size // len(_FILLING))
-        try:
-            file = self._files.create(temporary)
-            try:
-                write_all(file, [data], 0, size)
-                file.fdatasync()
-            finally:
-                file.close()
-            self._files.rename(temporary, name)
-        except OSError:
-            with contextlib.suppress(OSError):
-                self._files.unlink(temporary)
-            raise
-        self._sizes[name] = size

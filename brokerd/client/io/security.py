@@ -10,8 +10,7 @@ import ssl
 import grpc
 import grpc.aio
 
-from brokerd.config.client import ClientConfig
-from brokerd.config.listeners import is_loopback
+from brokerd.config.client import ClientConfig, is_loopback
 from brokerd.config.small_files import read_small_file
 from brokerd.errors import AuthenticationError, ConfigError
 from brokerd.wire.channel import CHANNEL_ARGUMENTS

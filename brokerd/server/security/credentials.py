@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from brokerd.config.listeners import Listener
+from brokerd.config.broker import BrokerConfig
 from brokerd.config.small_files import read_small_file
 from brokerd.errors import ConfigError
 
@@ -19,15 +19,15 @@ from brokerd.errors import ConfigError
 class Certificates:
     """Key, certificate and authorities for gRPC, which asks for them at each handshake in a thread of its own. TLS 1.2 or newer."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, config: BrokerConfig) -> None:
         """Reads the files. Raises ConfigError naming the setting and the file."""
-        self.tls = tls_context(listener)
-        self._needs_client = listener.client_auth == "required"
+        self.tls = tls_context(config)
+        self._needs_client = config.ssl_client_auth == "required"
         pair = (
-            read_small_file(listener.key_file, "ssl.key.file"),
-            read_small_file(listener.certificate_file, "ssl.certificate.file"),
+            read_small_file(config.ssl_key_file, "ssl.key.file"),
+            read_small_file(config.ssl_certificate_file, "ssl.certificate.file"),
         )
-        authorities = read_small_file(listener.client_ca_file, "ssl.client.ca.file") if self._needs_client else None
+        authorities = read_small_file(config.ssl_client_ca_file, "ssl.client.ca.file") if self._needs_client else None
         self._current = grpc.ssl_server_certificate_configuration([pair], root_certificates=authorities)
         self._lock = threading.Lock()
         self._next: Any = None
@@ -50,12 +50,12 @@ class Certificates:
         return newer
 
 
-def tls_context(listener: Listener) -> ssl.SSLContext:
+def tls_context(config: BrokerConfig) -> ssl.SSLContext:
     """The same certificates for a server that is not gRPC. Raises ConfigError naming the setting and the file."""
     for name, path in (
-        ("ssl.certificate.file", listener.certificate_file),
-        ("ssl.key.file", listener.key_file),
-        ("ssl.client.ca.file", listener.client_ca_file),
+        ("ssl.certificate.file", config.ssl_certificate_file),
+        ("ssl.key.file", config.ssl_key_file),
+        ("ssl.client.ca.file", config.ssl_client_ca_file),
     ):
         if path:
             read_small_file(path, name)
@@ -63,18 +63,18 @@ def tls_context(listener: Listener) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         # Without a password of its own, OpenSSL would ask the terminal for the one of an encrypted key.
-        context.load_cert_chain(listener.certificate_file, listener.key_file, password="")
+        context.load_cert_chain(config.ssl_certificate_file, config.ssl_key_file, password="")
     except ssl.SSLError as error:
         raise ConfigError(
-            f"ssl.certificate.file {listener.certificate_file} and ssl.key.file {listener.key_file} cannot be used: "
+            f"ssl.certificate.file {config.ssl_certificate_file} and ssl.key.file {config.ssl_key_file} cannot be used: "
             f"{_reason(error)}; they must be PEM, belong together, and the key must have no passphrase"
         ) from None
-    if listener.client_auth == "required":
+    if config.ssl_client_auth == "required":
         try:
-            context.load_verify_locations(listener.client_ca_file)
+            context.load_verify_locations(config.ssl_client_ca_file)
         except ssl.SSLError as error:
             raise ConfigError(
-                f"ssl.client.ca.file {listener.client_ca_file} holds no certificate that can be used: {_reason(error)}"
+                f"ssl.client.ca.file {config.ssl_client_ca_file} holds no certificate that can be used: {_reason(error)}"
             ) from None
         context.verify_mode = ssl.CERT_REQUIRED
     return context

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import grpc
 
 from brokerd.clock import Clock
-from brokerd.config.broker import BrokerConfig, listener_of
-from brokerd.config.listeners import check_listeners
+from brokerd.config.broker import BrokerConfig, check_listening
 from brokerd.server.security.auth_file import load_auth_file
 from brokerd.server.security.authenticator import Authenticator
 from brokerd.server.security.call_authorizer import CallAuthorizer
@@ -46,12 +45,8 @@ class Security(NamedTuple):
 
 def load_security(config: BrokerConfig) -> Security:
     """Raises ConfigError if the settings contradict each other, or a file cannot be used."""
-    listener = listener_of(config)
-    check_listeners(listener)
+    check_listening(config)
     needs_certificate = config.ssl_client_auth == "required"
     identities = load_auth_file(config.auth_file) if config.auth_file else None
     authenticator = Authenticator(identities, needs_certificate=needs_certificate)
-    return Security(
-        authenticator,
-        Certificates(listener) if listener.is_tls else None,
-    )
+    return Security(authenticator, Certificates(config) if config.ssl_certificate_file else None)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from brokerd.client.io.security import ClientSecurity
+from brokerd.config.broker import BrokerConfig
 from brokerd.config.client import ClientConfig
-from brokerd.config.listeners import Listener
 from brokerd.config.load import load_broker_config
 from brokerd.config.settings import from_mapping
 from brokerd.config.small_files import FILE_BYTES_MAX, read_small_file
@@ -65,7 +65,7 @@ def client_config(**settings: str) -> ClientConfig:
 READERS: dict[str, Callable[[str], object]] = {
     "auth.file": load_auth_file,
     "the configuration file": lambda path: load_broker_config(path=path, environ={}, flags={}),
-    "ssl.certificate.file": lambda path: Certificates(Listener("127.0.0.1", certificate_file=path, key_file=path)),
+    "ssl.certificate.file": lambda path: Certificates(BrokerConfig(ssl_certificate_file=path, ssl_key_file=path)),
     "ssl.ca.file": lambda path: ClientSecurity(client_config(**{"security.protocol": "SSL", "ssl.ca.file": path})),
     "auth.token.file": lambda path: ClientSecurity(client_config(**{"auth.token.file": path})).metadata(),
 }

@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from brokerd.datadir.steps import run_here
-from brokerd.storage.patient_files import PatientFiles
+from brokerd.storage.open_files import PatientFiles
 from tests.support.build import append, first_log, open_manager, payloads
 from tests.support.files import MemoryFiles
 from tests.support.log_manager import LogManager

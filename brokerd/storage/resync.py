@@ -1,20 +1,21 @@
-"""Finds where a log goes on behind a bad batch.
+"""Finds where a log continues after a bad batch.
 
-Bytes behind a bad batch that look like a batch need not be one: a value may hold what looks like a batch of this very partition,
-with correct CRCs and fitting offsets, for nothing in them is secret. So a candidate counts
+Bytes after a bad batch that look like a batch need not be one: a value may hold what looks like a batch of this very partition,
+with correct CRCs and fitting offsets, since nothing in them is secret. So a candidate counts
 
     1  if two of three facts in the bad batch's header lead to it: its length, its offsets, its payload's CRC;
     2  else, if the header is unreadable, if the batches from the candidate on reach the end of the segment, or a bad batch whose
-       header leads on by rule 1, and no batch behind them repeats one of their offsets. The first such candidate is taken that the
-       bad header's offsets do not contradict.
+       header leads on by rule 1, and no later batch repeats one of their offsets. Of these, the first that the bad header's offsets
+       do not contradict is taken.
 
-If the bad batch's header is whole, its length is certain: nothing inside the batch is considered. What remains undecidable is a
+If the bad batch's header is whole, its length is certain, and nothing inside the batch is considered. One case is undecidable: a
 value that extends to the very end of its batch and fits the offsets of the next one, in a batch whose header is lost altogether.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import google_crc32c
@@ -36,7 +37,7 @@ class Place(NamedTuple):
     header: BatchHeader
 
 
-class _Bad(NamedTuple):
+class _BadBatch(NamedTuple):
     """A bad batch: where it begins, and what is left of its header (None: nothing)."""
 
     position: int
@@ -54,7 +55,7 @@ class _Bad(NamedTuple):
         return self.offset + self.header.last_offset_delta + 1 if self.header and self.header.last_offset_delta >= 0 else -1
 
 
-def find_behind_damage(
+def find_after_damage(
     file: File,
     seed: int,
     *,
@@ -67,41 +68,31 @@ def find_behind_damage(
     epoch: int = 0,
     max_epoch: int = NO_EPOCH_LIMIT,
 ) -> Place | None:
-    """The batch where the log goes on behind the bad one at `position`, where `offset` was to stand; None if there is none.
+    """The batch where the log continues after the bad one at `position`, which should begin at `offset`; None if there is none.
 
-    `end` is the segment's size, `limit_offset` the base of the next segment, and `known_offset` one where a batch must begin or
-    the segment end, as far as they are known; `cut_offsets`: where an operator may have had it cut. Raises OSError.
+    `end` is the segment's size, `limit_offset` the base of the next segment, and `known_offset` an offset where a batch must begin
+    or the segment end, as far as they are known; `cut_offsets`: where an operator may have cut the log. Raises OSError.
     """
     known_offset = min(known_offset, limit_offset)
-    return _Search(file, seed, end, limit_offset, known_offset, cut_offsets, epoch, max_epoch).run(position, offset)
+    return _Resync(file, seed, end, limit_offset, known_offset, cut_offsets, epoch, max_epoch).run(position, offset)
 
 
-class _Search:
-    def __init__(
-        self,
-        file: File,
-        seed: int,
-        end: int,
-        limit_offset: int,
-        known_offset: int,
-        cut_offsets: Collection[int],
-        epoch: int,
-        max_epoch: int,
-    ) -> None:
-        self._file = file
-        self._seed = seed
-        self._end = end
-        self._limit_offset = limit_offset
-        self._known_offset = known_offset
-        self._cut_offsets = cut_offsets
-        self._epoch = epoch
-        self._max_epoch = max_epoch
+@dataclass(frozen=True, slots=True)
+class _Resync:
+    file: File
+    seed: int
+    end: int
+    limit_offset: int
+    known_offset: int
+    cut_offsets: Collection[int]
+    epoch: int
+    max_epoch: int
 
     def run(self, position: int, offset: int) -> Place | None:
-        while position < self._end:
+        while position < self.end:
             here = self._whole_at(position, offset)
             if here is not None:
-                return here  # batches are missing before it
+                return here  # batches before it are missing
             bad = self._bad_at(position, offset)
             led_to = self._led_to(bad)
             if led_to is not None:
@@ -111,11 +102,11 @@ class _Search:
             position, offset = bad.said_end, bad.said_offset
         return None
 
-    def _search(self, bad: _Bad) -> Place | None:
-        """Searches behind a bad batch whose header is unreadable or wrong."""
+    def _search(self, bad: _BadBatch) -> Place | None:
+        """Searches after a bad batch whose header is unreadable or wrong."""
         at = bad.position + _ALIGNMENT
         while (place := next(self._candidates(at, bad.offset), None)) is not None:
-            if place.header.base_offset >= self._known_offset:
+            if place.header.base_offset >= self.known_offset:
                 at = place.position + place.header.size
                 continue
             first, at = self._follow(place, bad)
@@ -123,7 +114,7 @@ class _Search:
                 return first
         return None
 
-    def _led_to(self, bad: _Bad) -> Place | None:
+    def _led_to(self, bad: _BadBatch) -> Place | None:
         """Applies rule 1."""
         if bad.header is None:
             return None
@@ -131,7 +122,7 @@ class _Search:
         if said is not None and (said.header.base_offset == bad.said_offset or self._has_payload(bad, said.position)):
             return said
         if self._is_header_whole(bad):
-            return None  # whatever stands before that end lies inside
+            return None  # all bytes before that end lie inside
         for place in self._candidates(bad.position + _ALIGNMENT, bad.offset):
             if place.header.base_offset == bad.said_offset and self._has_payload(bad, place.position):
                 return place
@@ -139,77 +130,77 @@ class _Search:
                 break
         return None
 
-    def _follow(self, place: Place, bad: _Bad) -> tuple[Place | None, int]:
-        """Applies rule 2. Returns the place to go on at, or None, and the end of the batches from `place` on."""
+    def _follow(self, place: Place, bad: _BadBatch) -> tuple[Place | None, int]:
+        """Applies rule 2. Returns the place where the log continues, or None, and the end of the batches from `place` on."""
         first = place
         reaches = False
         scan = Scan(
-            self._file,
-            self._seed,
+            self.file,
+            self.seed,
             position=place.position,
-            end=self._end,
+            end=self.end,
             next_offset=place.header.base_offset,
-            epoch=self._epoch,
-            max_epoch=self._max_epoch,
+            epoch=self.epoch,
+            max_epoch=self.max_epoch,
             payload_from=0,
         )
         for header in scan:
             if header.base_offset == bad.said_offset or scan.batch_position == bad.said_end:
                 first = Place(scan.batch_position, header)
-            reaches = reaches or header.next_offset == self._known_offset
+            reaches = reaches or header.next_offset == self.known_offset
         # Batches that end where the bad one says that it ends lie inside it.
         is_inside = scan.next_offset == bad.said_offset or scan.position == bad.said_end
-        if is_inside or scan.next_offset > self._limit_offset:
+        if is_inside or scan.next_offset > self.limit_offset:
             reaches = False
         elif scan.problem is None:
-            reaches = reaches or self._known_offset == NO_OFFSET_LIMIT or scan.next_offset in self._cut_offsets
+            reaches = reaches or self.known_offset == NO_OFFSET_LIMIT or scan.next_offset in self.cut_offsets
         elif not reaches:
             next_bad = self._bad_at(scan.position, scan.next_offset)
             led_to = self._led_to(next_bad)
             reaches = self._leads_to_remains(next_bad) if led_to is None else led_to.header.base_offset == next_bad.said_offset
-        if reaches and scan.position < self._end and self._is_refuted(scan.position, bad.offset, scan.next_offset):
+        if reaches and scan.position < self.end and self._is_refuted(scan.position, bad.offset, scan.next_offset):
             reaches = False
         return (first if reaches else None), max(scan.position, place.position + _ALIGNMENT)
 
     def _is_refuted(self, position: int, offset: int, next_offset: int) -> bool:
-        """True if a batch that is part of no other stands behind `position` with an offset that was already had before it."""
+        """True if a later batch that is part of no other repeats an offset below `next_offset`."""
         while (place := next(self._candidates(position, offset), None)) is not None:
             if place.header.base_offset < next_offset:
                 return True
             position = place.position + place.header.size
         return False
 
-    def _bad_at(self, position: int, offset: int) -> _Bad:
-        prefix = bytes(self._file.pread(HEADER_SIZE, position))
+    def _bad_at(self, position: int, offset: int) -> _BadBatch:
+        prefix = bytes(self.file.pread(HEADER_SIZE, position))
         header = decode_header(prefix) if len(prefix) == HEADER_SIZE else None
         if header is not None and header.mark != MARK and header.base_offset != offset:
             header = None
-        return _Bad(position, offset, header)
+        return _BadBatch(position, offset, header)
 
-    def _is_header_whole(self, bad: _Bad) -> bool:
+    def _is_header_whole(self, bad: _BadBatch) -> bool:
         header = self._header_at(bad.position)
         return header is not None and header.base_offset == bad.offset
 
-    def _leads_to_remains(self, bad: _Bad) -> bool:
-        """True if another bad batch stands where this one says that it ends: its header is there, with the offset that follows."""
-        if bad.header is None or not bad.position < bad.said_end <= self._end - HEADER_SIZE:
+    def _leads_to_remains(self, bad: _BadBatch) -> bool:
+        """True if another bad batch begins where this one says that it ends: its header is there, with the offset that follows."""
+        if bad.header is None or not bad.position < bad.said_end <= self.end - HEADER_SIZE:
             return False
-        header = decode_header(bytes(self._file.pread(HEADER_SIZE, bad.said_end)))
+        header = decode_header(bytes(self.file.pread(HEADER_SIZE, bad.said_end)))
         return header.mark == MARK and header.base_offset == bad.said_offset
 
-    def _has_payload(self, bad: _Bad, end: int) -> bool:
-        """True if what stands between the bad header and `end` is the payload that the header speaks of."""
+    def _has_payload(self, bad: _BadBatch, end: int) -> bool:
+        """True if the bytes between the bad header and `end` are the payload that the header describes."""
         begin = bad.position + HEADER_SIZE
         if bad.header is None or end <= begin:
             return False
-        payload = self._file.pread(end - begin, begin)
+        payload = self.file.pread(end - begin, begin)
         return len(payload) == end - begin and google_crc32c.value(bytes(payload)) == bad.header.payload_crc
 
     def _candidates(self, position: int, offset: int) -> Iterator[Place]:
-        """Whole batches from `position` on, whatever they are part of, whose offsets lie behind `offset`."""
+        """Whole batches from `position` on, parts of other batches included, whose offsets lie above `offset`."""
         at = position
-        while at < self._end:
-            window = bytes(self._file.pread(min(_WINDOW_BYTES, self._end - at), at))
+        while at < self.end:
+            window = bytes(self.file.pread(min(_WINDOW_BYTES, self.end - at), at))
             found = window.find(MARK)
             while found >= 0:
                 if (at + found) % _ALIGNMENT == 0:
@@ -223,25 +214,25 @@ class _Search:
 
     def _whole_at(self, position: int, offset: int) -> Place | None:
         """The batch at `position` if it is whole and lies between `offset` and the segment's end."""
-        header = self._header_at(position, self._end - position, self._epoch, self._max_epoch)
-        if header is None or header.base_offset <= offset or header.next_offset > self._limit_offset:
+        header = self._header_at(position, self.end - position, self.epoch, self.max_epoch)
+        if header is None or header.base_offset <= offset or header.next_offset > self.limit_offset:
             return None
-        payload = self._file.pread(header.batch_length, position + header.header_size)
+        payload = self.file.pread(header.batch_length, position + header.header_size)
         return None if payload_problem(payload, header.batch_length, header.payload_crc) else Place(position, header)
 
     def _header_at(
         self, position: int, end: int = NO_OFFSET_LIMIT, epoch: int = -(2**31), max_epoch: int = NO_EPOCH_LIMIT
     ) -> BatchHeader | None:
         """The header at `position` if it is whole; with `end` (from `position` on), if all of the batch is there."""
-        if not 0 <= position <= self._end - HEADER_SIZE:
+        if not 0 <= position <= self.end - HEADER_SIZE:
             return None
-        prefix = bytes(self._file.pread(HEADER_SIZE, position))
+        prefix = bytes(self.file.pread(HEADER_SIZE, position))
         if len(prefix) < HEADER_SIZE or prefix[: len(MARK)] != MARK:
             return None
         size = header_size_claimed(prefix)
-        head = prefix if size == HEADER_SIZE else bytes(self._file.pread(size, position))
+        head = prefix if size == HEADER_SIZE else bytes(self.file.pread(size, position))
         try:
-            next_batch(head, 0, end, self._seed, None, epoch, max_epoch)
+            next_batch(head, 0, end, self.seed, None, epoch, max_epoch)
         except (NotWholeError, MoreBytesError, UnsupportedVersionError):
             return None
         return decode_header(prefix)
