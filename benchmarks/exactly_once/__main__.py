@@ -1,8 +1,8 @@
 """Attacks on exactly once: `python -m benchmarks.exactly_once [--against brokerd,kafka,delta] [--attack NAME]...`
 
 Rows in files -> micro-batches of one file, two tasks -> the sink, and an accident on the way, the same for all sinks and outside of
-them. After each attack everything that a reader of committed rows sees is held against the input; the table says what was
-doubled, what was silently skipped, and what was refused with which error.
+them; or a program, or a query that reads. After each attack everything that a reader of committed rows sees is held against the
+input; the table says what was doubled, what was silently skipped, and what was refused with which error.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ attacks:
 {chr(10).join(f"  {each.name:22}{each.text}" for each in ATTACKS)}
 
 A cell of the table says: exact (each row is there once); N doubled; N silently skipped (the run ended well, the rows are not
-there); refused, with the error; N of an unfinished batch seen (while the driver was dead); N void (written, and hidden from readers
-of committed rows); not run, with the reason: the accident did not happen as it was meant to. The exit status is then 1.
+there); refused, with the error, and N left out; its N rows are there (though their writer was told that error); N of an unfinished
+batch seen (while the driver was dead); N void (written, and hidden from readers of committed rows); not run, with the reason: the
+accident did not happen as it was meant to. The exit status is then 1.
 
 Needs Linux and Java 17 or later. brokerd runs from this checkout, with the PySpark of this interpreter; pandas must be there, which
 Spark asks for where an accident is made inside of a query. Kafka and Delta run with PySpark {PYSPARK_OF_PEERS}, which pip puts
-into --peers/env, and with jars that Maven copies into --peers: about 1 GB, once. An attack takes a quarter of a minute to two; all
+into --peers/env, and with jars that Maven copies into --peers: about 1 GB, once. An attack takes a quarter of a minute to four; all
 processes listen on loopback (127.0.0.1 to 127.0.0.3), and end with the program, also on Ctrl-C. Files are below $TMPDIR, and are
 removed.
 """
@@ -122,7 +123,7 @@ def _attacked(system: System, chosen: Sequence[Attack]) -> tuple[str, Cells]:
                 try:
                     driver = _driver_on_cluster(system, stack) if each.on_cluster else local
                     outcome = attack(system, driver, each, uuid.uuid4().hex[:6])
-                    cells[each.name] = outcome.text() if outcome else "not applicable: no versions"
+                    cells[each.name] = outcome.text() if outcome else f"not applicable: no {each.needs}"
                     spark = driver.spark or spark
                 except (NotHitError, DriverDiedError, RuntimeError) as error:
                     cells[each.name] = f"{NOT_RUN}: {str(error) or 'the driver died'}"

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from benchmarks.exactly_once.pipeline import ROWS_PER_FILE, Pipeline
-from benchmarks.exactly_once.processes import DriverDiedError, DriverProcess
+from benchmarks.exactly_once.processes import DriverDiedError, DriverProcess, Program
+from benchmarks.exactly_once.relay import Relay
 from benchmarks.exactly_once.standalone import HOSTS
 from benchmarks.exactly_once.systems import System
 
 FILES = 4
+_IDLE_S = 100  # longer than a minute, after which offsets expire, and than brokers take to see it
+_QUIET_S = 5
+_DEADLINE_S = 120
 _HIT = 2  # the micro-batch, of one file, in which an accident happens
 
 
@@ -24,6 +31,7 @@ class Outcome(NamedTuple):
     error: str = ""
     torn: int = 0  # rows of an unfinished micro-batch that were visible before it was run again
     void: int = 0  # rows that reached the system, and that its readers of committed rows do not see
+    denied: int = 0  # rows that are there, and whose writer was told an error
 
     def text(self) -> str:
         """A cell of the table."""
@@ -33,7 +41,10 @@ class Outcome(NamedTuple):
         if self.missing and not self.error:
             said.append(f"**{self.missing} silently skipped**")
         if self.error:
-            said.append(f"refused: `{_condition(self.error)}`" + (f", {self.missing} not written" if self.missing else ""))
+            left_out = f", {self.missing} left out" if self.missing else ""
+            said.append(f"refused: `{_condition(self.error)}`{left_out}")
+        if self.denied:
+            said.append(f"**its {self.denied} rows are there**")
         if self.torn:
             said.append(f"{self.torn} of an unfinished batch seen")
         if self.void:
@@ -144,13 +155,124 @@ def _backwards(make: Make) -> Outcome:
     return _outcome(pipeline, pipeline.write_version(3))
 
 
+def _older_version(make: Make) -> Outcome:
+    pipeline = make()
+    _well(pipeline.write_version(1))
+    _well(pipeline.write_version(2))
+    return _outcome(pipeline, pipeline.write_version(1))
+
+
+def _lost_answer(make: Make) -> Outcome:
+    """Two programs with one transactional id. The first is told nothing until the other has committed."""
+    pipeline, other_rows = make(), make()
+    system, topic = pipeline.system, pipeline.topics[0]
+    with Relay() as relay, system.behind(relay):
+        _well(other_rows.write_rows())  # Spark has started before a client's time runs
+        with (
+            Program(system, "write", topic, "0", str(ROWS_PER_FILE)) as first,
+            Program(system, "write", topic, str(ROWS_PER_FILE), str(2 * ROWS_PER_FILE)) as other,
+        ):
+            pipeline.expect(str(number) for number in range(2 * ROWS_PER_FILE))
+            first.proceed()
+            first.wait_for_lines(1)
+            relay.lose_answers()
+            first.proceed()
+            _wait_for(lambda: pipeline.counts()["there"] == ROWS_PER_FILE, "the first commit")
+            if len(first.said()) != 1:
+                raise NotHitError(f"the first program was told too early: {first.said()}")
+            other.proceed()
+            other.wait_for_lines(1)
+            other.proceed()
+            other.wait_for_lines(2)
+            relay.cut()
+            told = first.wait_for_lines(2)[1]
+        if told == "committed":
+            return _outcome(pipeline, "")
+        return _outcome(pipeline, told)._replace(denied=ROWS_PER_FILE)
+
+
+def _idle_group(make: Make) -> Outcome:
+    """The program polls all the time, and is started again in the end."""
+    source, target = make(), make()
+    group = target.topics[0]
+    with _copying(source, target, group) as program:
+        time.sleep(_IDLE_S)
+        _well(source.write_rows())
+        _copied(source, target, program)
+    _well(source.write_rows())
+    with Program(source.system, "copy", source.topics[0], target.topics[0], group) as program:
+        return _copied(source, target, program)
+
+
+def _expired_group(make: Make) -> Outcome:
+    """The program sleeps, as with the lid of its machine closed, until its group is gone."""
+    source, target = make(), make()
+    group = target.topics[0]
+    with _copying(source, target, group) as program:
+        program.process.send_signal(signal.SIGSTOP)
+        time.sleep(_IDLE_S)
+        _wait_for(lambda: _offsets(source, group) == 0, "the group expires")
+        _well(source.write_rows())
+        program.process.send_signal(signal.SIGCONT)
+        return _copied(source, target, program)
+
+
+@contextmanager
+def _copying(source: Pipeline, target: Pipeline, group: str) -> Iterator[Program]:
+    """A program that has copied the first rows."""
+    _well(source.write_rows())
+    with Program(source.system, "copy", source.topics[0], target.topics[0], group) as program:
+        outcome = _copied(source, target, program)
+        if outcome.text() != "exact" or not _offsets(source, group):
+            raise NotHitError(f"the program does not run without an accident: {outcome.text()}")
+        yield program
+
+
+def _copied(source: Pipeline, target: Pipeline, program: Program) -> Outcome:
+    """When the program has nothing to do any more."""
+    target.expect(value for _, value in source.given)
+    _wait_for(lambda: program.error() or program.said(), "the first transaction, which makes Kafka's topic")
+    _wait_for(lambda: program.error() or not target.counts()["missing"], "the copy")
+    said: list[str] = []
+    while said != program.said():
+        said = program.said()
+        time.sleep(_QUIET_S)
+    return _outcome(target, program.error())
+
+
+def _offsets(source: Pipeline, group: str) -> int:
+    with Program(source.system, "offsets", source.topics[0], group) as program:
+        return int(program.wait_for_lines(1)[0])
+
+
+def _restored_log(make: Make) -> Outcome:
+    pipeline = make()
+    _well(pipeline.write_rows())
+    kept = set(pipeline.given)
+    pipeline.system.back_up()
+    _well(pipeline.write_rows())
+    _well(pipeline.follow())
+    if pipeline.followed().total() != len(pipeline.given):
+        raise NotHitError(f"the query has read {pipeline.followed().total()} rows")
+    pipeline.restore()
+    pipeline.given = kept
+    for _ in range(2):
+        _well(pipeline.write_rows())
+    if pipeline.counts()["missing"]:
+        raise NotHitError("the backup is not whole")
+    error = pipeline.follow()
+    found = pipeline.followed()
+    values = [value for _, value in pipeline.given]
+    return Outcome(len(values), sum(max(0, found[one] - 1) for one in values), sum(not found[one] for one in values), error)
+
+
 class Attack(NamedTuple):
     """One row of the table."""
 
     name: str
     text: str
     act: Callable[[Make], Outcome]
-    needs_versions: bool = False
+    needs: str = ""
     on_cluster: bool = False
 
 
@@ -159,7 +281,8 @@ ATTACKS = (
     Attack("task-retried", "a task fails after all its rows went to the sink, and is run again", _task_retried),
     Attack("copied-checkpoint", "the original goes on, then a copy of its checkpoint with the same rows", _copied_checkpoint),
     Attack("restored-checkpoint", "the same, and the copy's micro-batch holds other rows as well", _restored_checkpoint),
-    Attack("backwards", "`txnVersion` 5, then 3 with other rows", _backwards, needs_versions=True),
+    Attack("backwards", "`txnVersion` 5, then 3 with other rows", _backwards, needs="versions"),
+    Attack("older-version", "`txnVersion` 1, then 2, then 1 again with the rows that it had", _older_version, needs="versions"),
     Attack("killed-while-writing", "driver killed between two tasks of a micro-batch, restarted", _killed_while_writing),
     Attack("killed-in-commit", "driver killed after the sink's commit, before `commits/N`, restarted", _killed_in_commit),
     Attack(
@@ -178,12 +301,35 @@ ATTACKS = (
         _own_job_groups,
     ),
     Attack("twin", "a task runs twice at once on two hosts (speculation), its rows written by both", _twin, on_cluster=True),
+    Attack(
+        "lost-answer",
+        "a program's commit is durable, its answer lost; another with the same `transactional.id` commits; the first asks again",
+        _lost_answer,
+        needs="programs with a transactional id",
+    ),
+    Attack(
+        "idle-group",
+        "a program that copies a topic has no input for longer than the retention of offsets, goes on, and is started again",
+        _idle_group,
+        needs="groups",
+    ),
+    Attack(
+        "expired-group",
+        "the same program is suspended until its group has expired (`auto.offset.reset=earliest`), and goes on",
+        _expired_group,
+        needs="groups",
+    ),
+    Attack(
+        "restored-log",
+        "a query has read 1000 rows; the data is restored from a copy that has 500 of them; 1000 new rows; the query goes on",
+        _restored_log,
+    ),
 )
 
 
 def attack(system: System, driver: DriverProcess, chosen: Attack, run: str) -> Outcome | None:
     """Its outcome; None where it does not apply. Raises NotHitError, and DriverDiedError or RuntimeError if no driver lives."""
-    if chosen.needs_versions and not system.has_versions:
+    if chosen.needs in system.lacks:
         return None
     made = 0
 
@@ -211,6 +357,14 @@ def _well(error: str) -> None:
         raise NotHitError(f"the pipeline does not run without an accident: {error[-2000:]}")
 
 
+def _wait_for(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + _DEADLINE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise NotHitError(f"not within {_DEADLINE_S} s: {what}")
+        time.sleep(0.5)
+
+
 def _outcome(pipeline: Pipeline, error: str) -> Outcome:
     found = pipeline.counts()
     return Outcome(len(pipeline.given), found["doubled"], found["missing"], error)
@@ -221,4 +375,6 @@ def _condition(error: str) -> str:
     found = re.search(r"\b(?:ReplayMismatch|ProducerFenced|TxnConflict)Error\b", error) or re.search(
         r"\b[A-Z]\w+(?:Error|Exception)\b", error
     )
-    return found[0] if found else "error"
+    if found:
+        return found[0]
+    return error if re.fullmatch(r"\w+", error) else "error"

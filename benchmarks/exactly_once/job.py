@@ -8,6 +8,7 @@ stream     source, files (per micro-batch), checkpoint, format, options, columns
            micro-batch once; with groups it is foreachBatch, which writes an equal part of the rows after each setJobGroup, with a
            version where the sink asks for one
 batch      source, format, options, columns: one batch write
+follow     read, checkpoint, path: a query from a topic to files of text, until nothing is left
 read       reads, each with format, options, topic (an expression): the values that a reader sees, each with its topic
 
 An accident is {"kind", "from", "until", "mark", "commits"}: it happens once, in the micro-batch that holds rows number `from` to
@@ -178,6 +179,14 @@ class Driver:
         """One write."""
         rows = self._spark.read.schema(SCHEMA).json(step["source"])
         rows.select(*step["columns"]).write.format(step["format"]).options(**step["options"]).mode("append").save()
+        return {}
+
+    def follow(self, step: dict[str, Any]) -> dict[str, Any]:
+        """A query that reads what is attacked."""
+        rows = self._spark.readStream.format(step["read"]["format"]).options(**step["read"]["options"]).load()
+        writer = rows.selectExpr("cast(value as string) as value").writeStream.format("text")
+        writer = writer.option("path", step["path"]).option("checkpointLocation", step["checkpoint"])
+        writer.trigger(availableNow=True).start().awaitTermination()
         return {}
 
     def read(self, step: dict[str, Any]) -> dict[str, Any]:

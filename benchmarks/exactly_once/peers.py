@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.exactly_once.program import PARTITIONS
+from benchmarks.exactly_once.relay import Relay
 from benchmarks.exactly_once.systems import System, sink_of_topics, tail
 
 PYSPARK_OF_PEERS = "4.2.0"
@@ -23,11 +25,13 @@ _SERVER = """process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+advertised.listeners=PLAINTEXT://{address}
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
-log.dirs={directory}/kafka
-num.partitions=4
+log.dirs={data}
+num.partitions={partitions}
+offsets.retention.minutes=1
+offsets.retention.check.interval.ms=1000
 offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
@@ -48,9 +52,10 @@ class Peer(System):
     def prepare(self) -> None:
         """Gets interpreter and jars, if they are missing."""
         home = self.peers / "env"
-        if not all(list(home.glob(f"lib/python*/site-packages/{each}*")) for each in (f"pyspark-{PYSPARK_OF_PEERS}.", "pandas-")):
+        there = (f"pyspark-{PYSPARK_OF_PEERS}.", "pandas-", "confluent_kafka-")
+        if not all(list(home.glob(f"lib/python*/site-packages/{each}*")) for each in there):
             venv.create(home, with_pip=True)
-            wanted = (f"pyspark=={PYSPARK_OF_PEERS}", "pyarrow", "pandas")
+            wanted = (f"pyspark=={PYSPARK_OF_PEERS}", "pyarrow", "pandas", "confluent-kafka")
             _quietly([self.python, "-m", "pip", "install", "-q", *wanted])
         for profile in self.profiles:
             folder = self.peers / profile
@@ -60,7 +65,7 @@ class Peer(System):
                 _quietly(["mvn", "-q", "-B", "-f", str(_POM), f"-P{profile}", *goal])
                 part.rename(folder)
 
-    def start(self) -> None:
+    def start(self, relay: Relay | None = None) -> None:
         self.prepare()
 
     @property
@@ -77,24 +82,32 @@ class Peer(System):
 
 
 class Kafka(Peer):
-    """A Kafka of one node, and Spark's connector for it."""
+    """A Kafka of one node, Spark's connector for it, and Confluent's client. Offsets of an empty group expire after a minute."""
 
     name = "kafka"
-    has_versions = False
+    lacks = ("versions",)
     profiles = ("kafka", "kafka-spark")
 
-    def start(self) -> None:
+    def start(self, relay: Relay | None = None) -> None:
         self.prepare()
-        port, controller = _free_port(), _free_port()
-        self._address = f"127.0.0.1:{port}"
+        is_new = not self.data.exists()
+        if is_new:
+            self._ports = _free_port(), _free_port()
+        port, controller = self._ports
+        self.address = f"127.0.0.1:{port}"
+        if relay is not None:
+            relay.target = port
+            self.address = f"127.0.0.1:{relay.port}"
         properties, path = self.directory / "server.properties", self.directory / "kafka.log"
-        properties.write_text(_SERVER.format(port=port, controller=controller, directory=self.directory))
+        given = {"port": port, "controller": controller, "address": self.address, "data": self.data, "partitions": PARTITIONS}
+        properties.write_text(_SERVER.format(**given))
         java = ["java", "-Xmx512m", "-cp", os.pathsep.join(self.jars("kafka"))]
-        id_of_cluster = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
-        with path.open("w") as log:
-            formatting = [*java, "kafka.tools.StorageTool", "format", f"--cluster-id={id_of_cluster}", "-c", str(properties)]
-            if subprocess.run(formatting, stdout=log, stderr=log, check=False).returncode:
-                raise RuntimeError(f"Kafka's directory cannot be made: {tail(path)}")
+        with path.open("a") as log:
+            if is_new:
+                id_of_cluster = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+                formatting = [*java, "kafka.tools.StorageTool", "format", f"--cluster-id={id_of_cluster}", "-c", str(properties)]
+                if subprocess.run(formatting, stdout=log, stderr=log, check=False).returncode:
+                    raise RuntimeError(f"Kafka's directory cannot be made: {tail(path)}")
             command = [*java, "kafka.Kafka", str(properties)]
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
@@ -125,11 +138,11 @@ class Kafka(Peer):
         return {"spark.jars": ",".join(self.jars("kafka-spark"))}
 
     def sink(self, topics: Sequence[str]) -> dict[str, Any]:
-        return sink_of_topics("kafka", {"kafka.bootstrap.servers": self._address}, topics)
+        return sink_of_topics("kafka", {"kafka.bootstrap.servers": self.address}, topics)
 
     def reads(self, topics: Sequence[str], *, committed: bool = True) -> list[dict[str, Any]]:
         options = {
-            "kafka.bootstrap.servers": self._address,
+            "kafka.bootstrap.servers": self.address,
             "subscribe": ",".join(topics),
             "kafka.isolation.level": "read_committed" if committed else "read_uncommitted",
         }
@@ -144,6 +157,7 @@ class Delta(Peer):
     """A Delta table for each topic, on the local disk."""
 
     name = "delta"
+    lacks = ("groups", "programs with a transactional id")
     asks_for_versions = True
     profiles = ("delta",)
 
@@ -157,7 +171,7 @@ class Delta(Peer):
         }
 
     def _table(self, topic: str) -> str:
-        return str(self.directory / "tables" / topic)
+        return str(self.data / topic)
 
     def sink(self, topics: Sequence[str]) -> dict[str, Any]:
         columns = ["key", "value"]

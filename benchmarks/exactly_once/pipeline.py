@@ -7,8 +7,9 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.exactly_once.processes import DriverProcess
 from benchmarks.exactly_once.systems import System
@@ -24,7 +25,7 @@ class Pipeline:
     def __init__(
         self, system: System, driver: DriverProcess, name: str, *, two_topics: bool = False, groups: Sequence[str] = ()
     ) -> None:
-        self._system = system
+        self.system = system  # which is attacked
         self._driver = driver
         self.directory = system.directory / name
         self._source = self.directory / "source"
@@ -33,6 +34,7 @@ class Pipeline:
         for topic in self.topics:
             system.create(topic)
         self.checkpoint = self.directory / "checkpoint"
+        self._followed = self.directory / "followed"
         self._groups = groups
         self._files = 0
         self.given: set[tuple[str, str]] = set()
@@ -69,18 +71,48 @@ class Pipeline:
             files=files,
             accident=made if accident else None,
             groups=list(self._groups),
-            versions=self._system.asks_for_versions,
-            **self._system.sink(self.topics),
+            versions=self.system.asks_for_versions,
+            **self.system.sink(self.topics),
         )
         return str(response.get("error", ""))
 
     def write_version(self, version: int) -> str:
-        """A batch write of new rows under a version; its error."""
+        """A batch write under a version, of new rows or again of those that the version had; its error."""
         path = self.directory / f"version-{version}.json"
+        if not path.exists():
+            self._write(path)
+        return self._write_batch(path, {"txnAppId": self.topics[0], "txnVersion": str(version)})
+
+    def write_rows(self) -> str:
+        """A batch write of new rows; its error."""
+        path = self.directory / f"rows-{self._files}.json"
         self._write(path)
-        sink = self._system.sink(self.topics)
-        sink["options"] |= {"txnAppId": self.topics[0], "txnVersion": str(version)}
+        return self._write_batch(path, {})
+
+    def _write_batch(self, path: Path, options: dict[str, str]) -> str:
+        sink = self.system.sink(self.topics)
+        sink["options"] |= options
         return str(self._driver.step("batch", source=str(path), **sink).get("error", ""))
+
+    def expect(self, values: Iterable[str]) -> None:
+        """Values that a program writes to the topic."""
+        self.given = {(self.topics[0], value) for value in values}
+
+    def follow(self) -> str:
+        """A query that reads the topic until nothing is left; its error."""
+        read = self.system.follows(self.topics[0])
+        step = {"read": read, "checkpoint": str(self.checkpoint), "path": str(self._followed)}
+        return str(self._driver.step("follow", **step).get("error", ""))
+
+    def restore(self) -> None:
+        """Puts a backup in the place of the system's data. Spark ends meanwhile."""
+        self._driver.stop()
+        self.system.restore()
+
+    def followed(self) -> Counter[str]:
+        """The values that the query has read."""
+        read = {"format": "text", "options": {"path": str(self._followed)}, "topic": "''"}
+        return Counter(value for _, value in self._rows([read]))
 
     def happened(self) -> bool:
         """True if the accident has been."""
@@ -114,11 +146,14 @@ class Pipeline:
 
     def counts(self, *, committed: bool = True) -> dict[str, int]:
         """Rows that a reader of committed records sees, those that it sees twice, and those of the input that it does not see."""
-        response = self._driver.step("read", reads=self._system.reads(self.topics, committed=committed))
-        if "error" in response:
-            raise RuntimeError(response["error"])
-        found = Counter((topic, value) for topic, value in response["rows"])
+        found = Counter(self._rows(self.system.reads(self.topics, committed=committed)))
         strange = found.keys() - self.given
         if strange:
             raise RuntimeError(f"rows that nobody wrote: {sorted(strange)[:5]}")
         return {"there": len(found), "missing": len(self.given - found.keys()), "doubled": found.total() - len(found)}
+
+    def _rows(self, reads: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+        response = self._driver.step("read", reads=reads)
+        if "error" in response:
+            raise RuntimeError(response["error"])
+        return [(topic, value) for topic, value in response["rows"]]

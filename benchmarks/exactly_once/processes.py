@@ -1,4 +1,5 @@
-"""The processes of an attack: Spark's driver, and the master and workers of a cluster. They end with the program."""
+"""The processes of an attack: Spark's driver, programs without Spark, and the master and workers of a cluster. They end with this
+one."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ import json
 import os
 import signal
 import subprocess
+import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +19,8 @@ from benchmarks.exactly_once.standalone import standalone
 from benchmarks.exactly_once.systems import System, tail
 
 _JOB = Path(__file__).with_name("job.py")
+_PROGRAM = Path(__file__).with_name("program.py")
+_TOLD_S = 90
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -119,6 +124,57 @@ class DriverProcess:
         ready = json.loads(line)
         self.spark, self._jvm_pid = ready["spark"], ready["jvm_pid"]
         return process
+
+
+class Program:
+    """program.py with the interpreter of a system, until the block ends."""
+
+    def __init__(self, system: System, *arguments: str) -> None:
+        name = system.directory / f"program-{uuid.uuid4().hex[:6]}"
+        self._said, self._log = name.with_suffix(".out"), name.with_suffix(".log")
+        command = [system.python, str(_PROGRAM), system.name, system.address, *arguments]
+        with self._said.open("w") as output, self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                command,
+                env=_environment(system),
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def said(self) -> list[str]:
+        """All its lines so far."""
+        return self._said.read_text().splitlines()
+
+    def error(self) -> str:
+        """The name of the error that ended it. Raises RuntimeError if it ended without one."""
+        if self.process.poll():
+            raise RuntimeError(f"{_PROGRAM.name} ended with status {self.process.poll()}: {tail(self._log)}")
+        return "" if self.process.poll() is None else self.said()[-1]
+
+    def proceed(self) -> None:
+        """Gives it the line that it waits for."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def wait_for_lines(self, count: int) -> list[str]:
+        """All its lines, of which there are so many. Raises RuntimeError."""
+        deadline = time.monotonic() + _TOLD_S
+        while len(said := self.said()) < count:
+            if time.monotonic() > deadline or self.process.poll() not in (None, 0):
+                raise RuntimeError(f"a program of {_PROGRAM.name} said {said}; {tail(self._log)}")
+            time.sleep(0.05)
+        return said
 
 
 @contextlib.contextmanager

@@ -6,13 +6,18 @@ import importlib.util
 import shutil
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import brokerd
-from benchmarks.environment import Broker
+from benchmarks.environment import PROGRAM, Child
+from benchmarks.exactly_once.program import PARTITIONS
+from benchmarks.exactly_once.relay import Relay
+from brokerd.client.blocking import BlockingClient
+from brokerd.config.client import ClientConfig
 
 _TAIL_LINES = 15
 
@@ -21,13 +26,15 @@ class System(ABC):
     """One of them, from `with` to its end."""
 
     name = ""
-    has_versions = True
+    lacks: tuple[str, ...] = ()  # what an attack may need
     asks_for_versions = False  # of a write inside foreachBatch, which is written again without them
 
     def __init__(self, directory: Path, peers: Path) -> None:
         """Its data goes below `directory`; interpreters and jars are below `peers`, and are put there if they are missing."""
         self.directory = directory
         self.peers = peers
+        self.data = directory / "data"
+        self.address = ""  # for its clients, where it has such
 
     def __enter__(self) -> Self:
         self.start()
@@ -40,11 +47,39 @@ class System(ABC):
         """The things that it needs and this machine lacks, each with what to do."""
         return [] if shutil.which("java") else ["no `java` on the path: Spark needs Java 17 or later"]
 
-    def start(self) -> None:  # noqa: B027 - not every system has a process
-        """Until it serves. Raises RuntimeError."""
+    def start(self, relay: Relay | None = None) -> None:  # noqa: B027 - not every system has a process
+        """Until it serves, on the data that is there; its clients come through the relay. Raises RuntimeError."""
 
     def stop(self) -> None:  # noqa: B027
         """Until its process has ended."""
+
+    @contextmanager
+    def behind(self, relay: Relay) -> Iterator[None]:
+        """Its clients come through the relay until the block ends."""
+        self.stop()
+        self.start(relay)
+        try:
+            yield
+        finally:
+            self.stop()
+            self.start()
+
+    def back_up(self) -> None:
+        """Copies its data while it is stopped."""
+        self.stop()
+        shutil.copytree(self.data, self._backup)
+        self.start()
+
+    def restore(self) -> None:
+        """Puts the copy in the place of its data."""
+        self.stop()
+        shutil.rmtree(self.data)
+        self._backup.rename(self.data)
+        self.start()
+
+    @property
+    def _backup(self) -> Path:
+        return self.directory / "backup"
 
     def create(self, topic: str) -> None:  # noqa: B027
         """Makes a topic, where that is not done by itself."""
@@ -67,6 +102,11 @@ class System(ABC):
     def reads(self, topics: Sequence[str], *, committed: bool = True) -> list[dict[str, Any]]:
         """The reads of a step, for all committed rows of these topics; for the others too, where they can be read."""
 
+    def follows(self, topic: str) -> dict[str, Any]:
+        """The read of a step, for a query that begins with the first row."""
+        (read,) = self.reads([topic])
+        return {**read, "options": {**read["options"], "startingOffsets": "earliest"}}
+
     @property
     @abstractmethod
     def version(self) -> str:
@@ -74,7 +114,7 @@ class System(ABC):
 
 
 class Brokerd(System):
-    """This checkout, with default settings."""
+    """This checkout, with default settings but one: a group's offsets expire after a minute."""
 
     name = "brokerd"
 
@@ -82,30 +122,39 @@ class Brokerd(System):
         absent = [module for module in ("pyspark", "pandas") if importlib.util.find_spec(module) is None]
         return super().missing() + [f"no {each} in {sys.executable}: `pip install {each}`" for each in absent]
 
-    def start(self) -> None:
+    def start(self, relay: Relay | None = None) -> None:
         path = self.directory / "brokerd.log"
-        with path.open("w") as log:
+        settings = ["offsets.retention.minutes=1"]
+        if relay is not None:
+            settings.append(f"advertised.port={relay.port}")
+        flags = [flag for each in settings for flag in ("--set", each)]
+        with path.open("a") as log:
             try:
-                self._broker = Broker(str(self.directory), {}, log=log.fileno())
+                command = [sys.executable, *PROGRAM, "start", "--data-dir", str(self.data), "--port", "0", *flags]
+                self._child = Child(command, "brokerd ready on", log.fileno())
             except RuntimeError as error:
                 raise RuntimeError(f"{error}: {tail(path)}") from None
+        self.address = self._child.address
+        if relay is not None:
+            relay.target = int(self.address.rpartition(":")[2])
+            self.address = f"127.0.0.1:{relay.port}"
 
     def stop(self) -> None:
-        self._broker.__exit__(None, None, None)
+        self._child.stop()
 
     def create(self, topic: str) -> None:
-        with self._broker.client() as client:
-            client.create_topic(topic, 4)
+        with BlockingClient(ClientConfig(bootstrap_servers=self.address)) as client:
+            client.create_topic(topic, PARTITIONS)
 
     @property
     def python(self) -> str:
         return sys.executable
 
     def sink(self, topics: Sequence[str]) -> dict[str, Any]:
-        return sink_of_topics("brokerd", {"bootstrap.servers": self._broker.address}, topics)
+        return sink_of_topics("brokerd", {"bootstrap.servers": self.address}, topics)
 
     def reads(self, topics: Sequence[str], *, committed: bool = True) -> list[dict[str, Any]]:
-        options = {"bootstrap.servers": self._broker.address, "subscribe": ",".join(topics)}
+        options = {"bootstrap.servers": self.address, "subscribe": ",".join(topics)}
         uncommitted = {"isolation.level": "read_uncommitted"}
         return [{"format": "brokerd", "options": options if committed else options | uncommitted, "topic": "topic"}]
 

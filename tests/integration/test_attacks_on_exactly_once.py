@@ -3,6 +3,7 @@ and are made by hand: here its drivers are doubles."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from benchmarks.exactly_once import __main__ as program
 from benchmarks.exactly_once.attacks import ATTACKS, Outcome
 from benchmarks.exactly_once.processes import DriverDiedError
+from benchmarks.exactly_once.relay import Relay
 from benchmarks.exactly_once.systems import System
 
 
@@ -24,11 +26,29 @@ from benchmarks.exactly_once.systems import System
         (Outcome(2_000, 197, 0, torn=197), "**197 doubled**; 197 of an unfinished batch seen"),
         (Outcome(2_000, 0, 0, torn=250), "exact; 250 of an unfinished batch seen"),
         (Outcome(2_000, 3, 500), "**3 doubled**; **500 silently skipped**"),
-        (Outcome(2_000, 0, 500, "at x.y.Z: ReplayMismatchError: ..."), "refused: `ReplayMismatchError`, 500 not written"),
+        (Outcome(2_000, 0, 500, "at x.y.Z: ReplayMismatchError: ..."), "refused: `ReplayMismatchError`, 500 left out"),
+        (Outcome(1_000, 0, 0, "_FENCED", denied=500), "refused: `_FENCED`; **its 500 rows are there**"),
     ],
 )
 def test_a_cell_says_what_was_seen(outcome: Outcome, text: str) -> None:
     assert outcome.text() == text
+
+
+def test_a_lost_answer_was_asked_for_and_never_comes() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, Relay() as relay:
+        relay.target = listener.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", relay.port)) as client, listener.accept()[0] as server:
+            server.sendall(b"hello")
+            assert client.recv(5) == b"hello"
+            relay.lose_answers()
+            client.sendall(b"commit")
+            assert server.recv(6) == b"commit"
+            server.sendall(b"done")
+            with socket.create_connection(("127.0.0.1", relay.port)) as other, listener.accept()[0] as server_of_other:
+                server_of_other.sendall(b"hello")
+                assert other.recv(5) == b"hello"
+            relay.cut()
+            assert client.recv(4) == b""
 
 
 class Nothing(System):

@@ -1,0 +1,162 @@
+"""A program without Spark, in the environment of the system that is attacked. Arguments: the system, its address, and one of
+
+copy SOURCE TARGET GROUP  copies a topic in transactions that hold the group's offsets, begins with `earliest` where the group has
+                          none, and ends with the first error. Says how many records each transaction had
+write TARGET FIRST UNTIL  one transaction of these numbers, with the transactional id TARGET. Waits for a line of standard input
+                          before it begins, and for another before it commits; says "written", and then "committed"
+offsets SOURCE GROUP      says how many partitions have an offset of the group
+
+What it says is a line each; of an error, its name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from abc import ABC, abstractmethod
+from typing import Any
+
+PARTITIONS = 4
+
+
+def say(text: object) -> None:
+    """For the one who started it."""
+    print(text, flush=True)
+
+
+class Program(ABC):
+    """See above; with the clients of one system."""
+
+    errors: Any  # of its clients
+
+    @abstractmethod
+    def name_of(self, error: Exception) -> str:
+        """For the table."""
+
+    @abstractmethod
+    def copy(self, source: str, target: str, group: str) -> None:
+        """A topic to another."""
+
+    @abstractmethod
+    def write(self, target: str, first: str, until: str) -> None:
+        """One transaction."""
+
+    @abstractmethod
+    def offsets(self, source: str, group: str) -> None:
+        """Where a group stands."""
+
+
+class Brokerd(Program):
+    """With brokerd's own clients."""
+
+    def __init__(self, address: str) -> None:
+        self._brokerd: Any = importlib.import_module("brokerd")
+        self._common = {"bootstrap.servers": address}
+        errors: Any = importlib.import_module("brokerd.errors")
+        self.errors, self._unreachable = errors.BrokerdError, errors.BrokerUnreachableError
+
+    def name_of(self, error: Exception) -> str:
+        return type(error).__name__
+
+    def copy(self, source: str, target: str, group: str) -> None:
+        settings = {"group.id": group, "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+        consumer = self._brokerd.Consumer({**self._common, **settings})
+        with consumer, self._brokerd.Producer({**self._common, "transactional.id": group}) as producer:
+            consumer.assign([(source, number) for number in range(PARTITIONS)])
+            while True:
+                try:
+                    records = consumer.poll(timeout_ms=1_000)
+                except self._unreachable:  # the program slept; the next call tries again
+                    continue
+                if records:
+                    with producer.transaction() as transaction:
+                        transaction.send_offsets({tp: consumer.position(tp) for tp in consumer.assignment()}, consumer)
+                        for record in records:
+                            producer.send(target, key=record.key, value=record.value)
+                    say(len(records))
+
+    def write(self, target: str, first: str, until: str) -> None:
+        sys.stdin.readline()
+        with self._brokerd.Producer({**self._common, "transactional.id": target}) as producer:
+            with producer.transaction():
+                for number in range(int(first), int(until)):
+                    producer.send(target, value=b"%d" % number)
+                producer.flush()
+                say("written")
+                sys.stdin.readline()
+            say("committed")
+
+    def offsets(self, source: str, group: str) -> None:
+        with self._brokerd.Consumer({**self._common, "group.id": group}) as consumer:
+            committed = consumer.committed([self._brokerd.TopicPartition(source, number) for number in range(PARTITIONS)])
+            say(sum(offset is not None for offset in committed.values()))
+
+
+class Kafka(Program):
+    """With confluent_kafka, as its example eos-transactions.py does."""
+
+    def __init__(self, address: str) -> None:
+        self._kafka: Any = importlib.import_module("confluent_kafka")
+        self._common = {"bootstrap.servers": address}
+        self.errors = self._kafka.KafkaException
+
+    def name_of(self, error: Exception) -> str:
+        return str(error.args[0].name())
+
+    def copy(self, source: str, target: str, group: str) -> None:
+        consumer = self._consumer(group)
+        producer = self._kafka.Producer({**self._common, "transactional.id": group})
+        producer.init_transactions()
+        consumer.subscribe([source])
+        while True:
+            records = [record for record in consumer.consume(500, timeout=1) if record.error() is None]
+            if records:
+                producer.begin_transaction()
+                for record in records:
+                    producer.produce(target, key=record.key(), value=record.value())
+                offsets = consumer.position(consumer.assignment())
+                producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata())
+                producer.commit_transaction()
+                say(len(records))
+
+    def write(self, target: str, first: str, until: str) -> None:
+        sys.stdin.readline()
+        producer = self._kafka.Producer({**self._common, "transactional.id": target})
+        producer.init_transactions()
+        producer.begin_transaction()
+        for number in range(int(first), int(until)):
+            producer.produce(target, value=b"%d" % number)
+        producer.flush()
+        say("written")
+        sys.stdin.readline()
+        while True:
+            try:
+                producer.commit_transaction()
+                break
+            except self._kafka.KafkaException as error:
+                if not error.args[0].retriable():
+                    raise
+        say("committed")
+
+    def offsets(self, source: str, group: str) -> None:
+        partitions = [self._kafka.TopicPartition(source, number) for number in range(PARTITIONS)]
+        say(sum(one.offset >= 0 for one in self._consumer(group).committed(partitions)))
+
+    def _consumer(self, group: str) -> Any:
+        settings = {"group.id": group, "enable.auto.commit": False, "auto.offset.reset": "earliest", "session.timeout.ms": 10_000}
+        return self._kafka.Consumer({**self._common, **settings})
+
+
+def main(system: str, address: str, do: str, *arguments: str) -> None:
+    """Until it is killed, or at its end."""
+    programs: dict[str, type[Brokerd | Kafka]] = {"brokerd": Brokerd, "kafka": Kafka}
+    program = programs[system](address)
+    try:
+        getattr(program, do)(*arguments)
+    except program.errors as error:
+        print(error, file=sys.stderr)
+        say(program.name_of(error))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,72 @@
+"""A relay between the clients of a server and its port, which can lose answers that are under way."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from types import TracebackType
+from typing import Self
+
+_CHUNK_BYTES = 65_536
+
+
+class Relay:
+    """Forwards bytes both ways, on a port of loopback, until the block ends. `target` is the server's port, to be set first."""
+
+    def __init__(self) -> None:
+        self.target = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._threads = [threading.Thread(target=self._accept)]
+        self._clients: list[socket.socket] = []
+        self._servers: list[socket.socket] = []
+        self._lost: set[socket.socket] = set()  # of the clients
+
+    def __enter__(self) -> Self:
+        self._threads[0].start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        _shut(self._listener)
+        self._threads[0].join()
+        ends = [self._listener, *self._clients, *self._servers]
+        for end in ends:
+            _shut(end)
+        for thread in self._threads[1:]:
+            thread.join()
+        for end in ends:
+            end.close()
+
+    def lose_answers(self) -> None:
+        """Connections that are open now take requests to the server, and bring no byte back. Later ones are as always."""
+        self._lost = set(self._clients)
+
+    def cut(self) -> None:
+        """Breaks the connections whose answers were lost."""
+        for client in self._lost:
+            _shut(client)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # it is shut
+            while True:
+                client, _ = self._listener.accept()
+                self._clients.append(client)
+                server = socket.create_connection(("127.0.0.1", self.target))
+                self._servers.append(server)
+                for source, to in ((client, server), (server, client)):
+                    self._threads.append(threading.Thread(target=self._forward, args=(source, to, client)))
+                    self._threads[-1].start()
+
+    def _forward(self, source: socket.socket, to: socket.socket, client: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(_CHUNK_BYTES):
+                if source is client or client not in self._lost:
+                    to.sendall(data)
+        _shut(source)
+        _shut(to)
+
+
+def _shut(end: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
