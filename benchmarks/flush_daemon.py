@@ -16,8 +16,7 @@ import time
 from brokerd.cli import main
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.flush_task import FlushTask
-from brokerd.server.handlers.produce import decode
-from brokerd.server.streams.produce_stream import ProduceStream
+from brokerd.server.handlers.produce import ProduceStream, decode
 
 SHARED = "shared"
 EACH = "each"

@@ -11,7 +11,7 @@ Exports are imported on first use, so a Spark worker that only looks for data so
     storage/ partition/ datadir/  bytes on disk; one partition; a directory of them
     offline/                      doctor, dump, rebuild: for a directory that no broker has open
     purgatory/                    waiting for a condition or a deadline
-    sharing/                      who may have how much of what is scarce, and who is next
+    sharing.py                    who may have how much of what is scarce, and who is next
     transaction/ groups/          the decisions of transactions; how far groups of readers have got
     server/                       the daemon
     wire/                         the wire contract, generated and by hand

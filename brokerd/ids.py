@@ -13,7 +13,7 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 NO_PRODUCER_ID = -1
 # A producer id is a number that is never assigned twice, a bit that says whether it was assigned to a member of a transaction, and
-# the tag of its owner (server/security/producer_owners.py): the id alone tells both, for ever.
+# the tag of its owner (server/security/topic_authorizer.py): the id alone tells both, for ever.
 PRODUCER_NUMBER_BITS = 39
 PRODUCER_NUMBERS = 1 << PRODUCER_NUMBER_BITS
 _MEMBER = PRODUCER_NUMBERS

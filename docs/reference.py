@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from brokerd import errors
@@ -27,8 +28,7 @@ from brokerd.config.spark_options import SINK_OPTIONS, SOURCE_OPTIONS, SparkOpti
 from brokerd.config.topic import TopicConfig
 from brokerd.errors import Action, ClientError, ErrorCode, action_of
 from brokerd.server.daemon import Daemon
-from brokerd.server.metrics.collector import Snapshot, render, snapshot
-from brokerd.server.metrics.figures import PartitionFigures, TopicFigures
+from brokerd.server.metrics.families import families, render
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "reference"
@@ -173,7 +173,7 @@ def _range(spec: Setting) -> str:
 def metrics() -> str:
     """The response of /metrics."""
     rows = []
-    for family in text_string_to_metric_families(render(asyncio.run(_one_of_each())).decode()):
+    for family in text_string_to_metric_families(asyncio.run(_one_of_each()).decode()):
         if family.name.startswith("brokerd"):
             suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
             labels = sorted({label for sample in family.samples for label in sample.labels} - {"le"})
@@ -192,21 +192,21 @@ def metrics() -> str:
     )
 
 
-async def _one_of_each() -> Snapshot:
-    """A running broker's figures, with one sample of each family that it has none of yet: a sample shows a family's labels."""
+async def _one_of_each() -> bytes:
+    """A running broker's /metrics, with one sample of each family that it has none of yet: a sample shows a family's labels."""
     with tempfile.TemporaryDirectory() as directory:
         daemon = Daemon(from_mapping(BrokerConfig, {"data.dir": f"{directory}/data", "port": 0}))
         await daemon.start()
         try:
-            taken = await snapshot(daemon.broker, stream_count=0, refused_count=0)
+            found, counters = await families(daemon.broker, stream_count=0), daemon.broker.counters
         finally:
             await daemon.stop()
-    return taken._replace(
-        data_dir=tempfile.gettempdir(),
-        topics=(TopicFigures("events", *[0] * (len(TopicFigures._fields) - 1)),),
-        partitions=(PartitionFigures("events", *[0] * (len(PartitionFigures._fields) - 1)),),
-        labelled=tuple((name, doc, labels, ((("",) * len(labels), 0),)) for name, doc, labels, _ in taken.labelled),
-    )
+    for family in found:
+        if isinstance(family, (CounterMetricFamily, GaugeMetricFamily)) and not family.samples:
+            family.add_metric([""] * len(family._labelnames), 0)  # noqa: SLF001 - there is no public way
+    for counter, label_count in ((counters.failed_produce, 1), (counters.failed_fetch, 1), (counters.request_errors, 2)):
+        counter.labels(*[""] * label_count)
+    return render(found, counters.registry, tempfile.gettempdir())
 
 
 def error_page() -> str:

@@ -113,7 +113,7 @@ class BrokerConfig:
     )
     max_memory_bytes: int = setting(
         0,
-        "Memory use above which the broker closes connections, those first whose last complete request is longest ago; 0 = half of "
+        "Memory use above which the broker closes its clients' connections; they connect again. 0 = half of "
         "the machine's (or of the lowest limit of its unit or container), or 128 MiB + max.in.flight.bytes + "
         "2 * max.fetch.bytes.in.flight if that is more, but at most 7/8. "
         "It covers memory that no other limit counts: set it well above their sum.",

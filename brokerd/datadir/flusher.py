@@ -1,7 +1,7 @@
 """Flushes dirty partitions off the event loop: one flush per partition at a time, several partitions in parallel.
 
 Batches appended during a partition's flush are covered by its next one, so acknowledgements share fsyncs. A disk syncs one
-partition after the other, so those who append take turns (brokerd/sharing/room.py): somebody who writes to a thousand partitions
+partition after the other, so those who append take turns (brokerd/sharing.py): somebody who writes to a thousand partitions
 waits for them, and another waits for one of them at most. A partition to which several have appended goes with the first of their
 turns. flush_task.py does the flush.
 """
@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from brokerd.partition.flush_task import FlushTask
 from brokerd.partition.partition import Partition
-from brokerd.sharing.room import Caller, Room, Ticket
+from brokerd.sharing import Caller, FairQueue, Waiting
 
 logger = logging.getLogger(__name__)
 
@@ -31,10 +31,10 @@ class Flusher:
         self._on_flush = on_flush
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="brokerd-flush")
-        self._room: Room[Partition] = Room(threads)
+        self._room: FairQueue[Partition] = FairQueue(threads)
         # By dirty log, those who have appended since its last flush began. They stand in line but while the log is being flushed.
-        self._tickets: dict[Partition, dict[Caller, Ticket[Partition]]] = {}
-        self._under_way: dict[Partition, Ticket[Partition]] = {}  # with the one whose turn it was
+        self._tickets: dict[Partition, dict[Caller, Waiting[Partition]]] = {}
+        self._under_way: dict[Partition, Waiting[Partition]] = {}  # with the one whose turn it was
         self._told: dict[Partition, list[asyncio.Future[None]]] = {}
         self._retrying: set[Partition] = set()  # logs that could not be opened; retried soon
         self._is_closed = False
@@ -50,7 +50,7 @@ class Flusher:
             self._idle.clear()
         elif caller in tickets:
             return
-        ticket = tickets[caller] = Ticket(caller, 1, log)
+        ticket = tickets[caller] = Waiting(caller, 1, log)
         if log in self._under_way:
             return
         self._room.join(ticket)
@@ -82,7 +82,7 @@ class Flusher:
         if not self._tickets and not self._under_way and not self._retrying:
             self._idle.set()
 
-    def _start_flush(self, ticket: Ticket[Partition]) -> None:
+    def _start_flush(self, ticket: Waiting[Partition]) -> None:
         """Begins the flush of a log whose turn it is, for all who have appended to it."""
         log = ticket.waiter
         others = self._tickets.pop(log)

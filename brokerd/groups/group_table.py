@@ -18,7 +18,7 @@ from typing import NamedTuple
 from brokerd.errors import Fate, PolicyViolationError, ProducerFencedError, UnknownGroupError
 from brokerd.groups.records import group_deleted, offsets_committed, offsets_deleted
 from brokerd.ids import TopicIdPartition
-from brokerd.sharing.shares import Shares
+from brokerd.sharing import Shares
 from brokerd.wire.v1.group_log_pb2 import CommittedOffset, GroupLogRecord, OffsetsDeleted
 
 METADATA_MAX_BYTES = 4_096

@@ -17,7 +17,7 @@ from brokerd.partition.log_walk import RecoveryInput
 from brokerd.partition.markers import read_marker
 from brokerd.partition.recovery import PartitionRecovery
 from brokerd.partition.unmarked import UnmarkedData, undecided_text, unmarked_data, with_lost_markers
-from brokerd.sharing.shares import Shares
+from brokerd.sharing import Shares
 from brokerd.storage.files import Files
 from brokerd.storage.open_files import OpenFiles
 from brokerd.transaction.coordinator import Coordinator, Limits

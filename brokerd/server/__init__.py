@@ -2,8 +2,8 @@
 
     daemon.py           builds all parts, starts them, stops them in reverse order
     service.py          the methods: bytes in, bytes out, errors as status codes
-    streams/            one produce or fetch stream
-    handlers/           one file per request (requests.py, fields.py: the checks that come first; pages.py: lists)
+    streams.py          the state that both kinds of streams share
+    handlers/           one file per request (requests.py, fields.py: the checks that come first)
     transactions/       makes the coordinator's decisions durable, in order
     groups/             how far readers have got, durably
     own_log.py          a log of the broker's own, for both
@@ -16,7 +16,7 @@
     health.py           grpc.health.v1
     background.py       retention, checkpoint and expiry timers
     stopping.py         the deadline of a shutdown
-    logs.py             the format of log lines (grpc_log.py: filters gRPC's own)
+    logs.py             the format of log lines
     method_names.py     method names that are not UTF-8
     systemd.py          reports the service's state to systemd
 

@@ -7,10 +7,8 @@ from typing import TypeVar
 
 from brokerd.datadir.steps import Steps, drive
 from brokerd.errors import Fate, NotReadyError
-from brokerd.server.limits.budgets import Budget
-from brokerd.server.limits.callers import BROKER, current_caller
 from brokerd.server.tasks import forget_end
-from brokerd.sharing.room import Caller
+from brokerd.sharing import BROKER, Budget, Caller, current_caller
 
 T = TypeVar("T")
 STOPPING = "the broker is stopping: try again, it or another one will be available"

@@ -11,14 +11,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from brokerd.allocator import give_back_memory
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal
-from brokerd.server.limits.budgets import PATIENCE_MS
-from brokerd.server.limits.callers import BROKER
-from brokerd.server.limits.disconnect import address_of, connected, disconnect
-from brokerd.server.limits.machine_memory import machine_bytes
-from brokerd.server.limits.memory_guard import Rounds, memory_limit_bytes, resident_bytes
+from brokerd.server.limits import memory
+from brokerd.server.limits.disconnect import address_of, disconnect
+from brokerd.server.limits.response_budget import PATIENCE_MS
+from brokerd.sharing import BROKER
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +24,6 @@ _PRODUCER_EXPIRY_INTERVAL_MS = 60_000
 _TRANSACTIONS_INTERVAL_MS = 10_000
 _GROUPS_INTERVAL_MS = 60_000
 _OWN_LOG_INTERVAL_MS = 100  # in which it grows by some hundred entries at most, and a start reads all of it
-_MEMORY_INTERVAL_MS = 50  # a local client sends a gigabyte per second; reading the resident set takes 13 us
-_REPORT_INTERVAL_MS = 60_000
 
 
 class Background:
@@ -35,10 +31,8 @@ class Background:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._memory_limit_bytes = memory_limit_bytes(broker.config, machine_bytes())
-        self._rounds = Rounds()
-        self._next_report_ms = broker.clock.monotonic_ms()
-        self._closed_count = 0  # not reported yet
+        limit_bytes = memory.memory_limit_bytes(broker.config, memory.available_bytes())
+        self._memory_guard = memory.MemoryGuard(limit_bytes, lambda: {broker.port})
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -53,7 +47,7 @@ class Background:
             ("group log", _OWN_LOG_INTERVAL_MS, self._broker.groups.compact),
             ("transaction log", _OWN_LOG_INTERVAL_MS, self._broker.transactions.compact),
             ("checkpoint", config.log_checkpoint_interval_ms, self._checkpoint),
-            ("memory", _MEMORY_INTERVAL_MS, self._memory),
+            ("memory", memory.INTERVAL_MS, self._memory),
         ]
         self._tasks = [asyncio.create_task(_repeat(name, interval_ms, job), name=name) for name, interval_ms, job in jobs]
 
@@ -88,40 +82,7 @@ class Background:
             await asyncio.to_thread(job)
 
     async def _memory(self) -> None:
-        used_bytes, now_ms = resident_bytes(), self._broker.clock.monotonic_ms()
-        if used_bytes is None or used_bytes <= self._memory_limit_bytes:
-            self._rounds.enough()
-            return
-        if self._rounds.is_resting(now_ms=now_ms):
-            return
-        await asyncio.to_thread(give_back_memory)  # what stays resident is in use, and not only kept for the next request
-        used_bytes = resident_bytes() or 0
-        if used_bytes <= self._memory_limit_bytes:
-            self._rounds.enough()
-        elif self._rounds.begin(now_ms=now_ms):
-            await self._close_half(used_bytes, now_ms)
-        else:
-            logger.warning(
-                "%d bytes of memory are in use, more than max.memory.bytes (%d), and closing connections did not help: raise it, "
-                "or lower other limits",
-                used_bytes,
-                self._memory_limit_bytes,
-            )
-
-    async def _close_half(self, used_bytes: int, now_ms: int) -> None:
-        everybody = await asyncio.to_thread(connected)
-        count = await asyncio.to_thread(disconnect, self._broker.last_requests.longest_silent(everybody))
-        self._closed_count += count
-        if count and now_ms >= self._next_report_ms:
-            self._next_report_ms = now_ms + _REPORT_INTERVAL_MS
-            logger.warning(
-                "memory is short (%d bytes in use, max.memory.bytes is %d): %d connections were closed, those first whose last "
-                "complete request is longest ago; their clients connect again",
-                used_bytes,
-                self._memory_limit_bytes,
-                self._closed_count,
-            )
-            self._closed_count = 0
+        await self._memory_guard.look(now_ms=self._broker.clock.monotonic_ms())
 
 
 async def _repeat(name: str, interval_ms: int, job: Callable[[], Awaitable[None]]) -> None:

@@ -14,16 +14,15 @@ from brokerd.partition.partition import Partition
 from brokerd.purgatory.driver import TimedPurgatory
 from brokerd.server.admin import STOPPING, Admin
 from brokerd.server.groups.groups import Groups
-from brokerd.server.limits.budgets import Budget, ResponseBudget
 from brokerd.server.limits.fence import InstanceFence
-from brokerd.server.limits.memory_guard import LastRequests
+from brokerd.server.limits.response_budget import ResponseBudget
 from brokerd.server.limits.threads import Threads
 from brokerd.server.metrics.counters import Counters
 from brokerd.server.stopping import within
 from brokerd.server.transactions.transactions import Transactions
 from brokerd.server.waiting.response_queue import ResponseQueue
 from brokerd.server.waiting.turns import Turns
-from brokerd.sharing.shares import Shares
+from brokerd.sharing import Budget, Shares
 
 _READ_THREADS = 5  # of what is not in the page cache; one caller alone has 4
 _SEARCH_THREADS = 3  # one caller alone has 2
@@ -69,7 +68,6 @@ class Broker:
             config.max_fetch_bytes_in_flight, write_timeout_ms=config.fetch_write_timeout_ms
         )
         self.turns = Turns()
-        self.last_requests = LastRequests()
         self.readers = Threads(_READ_THREADS, "brokerd-read")
         # Separate, so that look-ups by time do not delay cold fetches.
         self.searchers = Threads(_SEARCH_THREADS, "brokerd-search")
@@ -105,7 +103,7 @@ class Broker:
         await within(_READERS_PATIENCE_S, asyncio.to_thread(self._wait_for_readers))
 
     def _flushed(self, _partition: Partition, duration_ns: int) -> None:
-        self.counters.flush_time.observe_ns(duration_ns)
+        self.counters.flush_time.observe(duration_ns / 1e9)
 
     def _wait_for_readers(self) -> None:
         for threads in (self.readers, self.searchers):

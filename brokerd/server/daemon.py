@@ -15,7 +15,7 @@ import socket
 from collections.abc import Sequence
 
 import grpc
-from grpc_health.v1 import health, health_pb2  # noqa: F401 - registers its descriptor for reflection
+from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection
 
 from brokerd.clock import Clock, SystemClock
@@ -26,14 +26,15 @@ from brokerd.errors import BrokerdError, counted
 from brokerd.server.background import Background
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal
-from brokerd.server.grpc_log import leave_out_gone_clients
 from brokerd.server.health import HealthService
 from brokerd.server.limits.descriptors import fitted, raise_limit
+from brokerd.server.logs import quiet_grpc
 from brokerd.server.method_names import accept_undecodable_names
-from brokerd.server.metrics.collector import snapshot
 from brokerd.server.metrics.endpoint import MetricsEndpoint
+from brokerd.server.metrics.families import scrape
+from brokerd.server.security.authenticator import AuthenticationInterceptor, Authenticator
 from brokerd.server.security.call_authorizer import CallAuthorizer
-from brokerd.server.security.setup import Security, load_security
+from brokerd.server.security.credentials import Certificates, load_credentials
 from brokerd.server.service import BrokerService
 from brokerd.server.stopping import overdue, stop_limit_ms, within
 from brokerd.storage.files import Files, RealFiles
@@ -70,14 +71,15 @@ class Daemon:
         self._files = files
         self._interceptors = interceptors
         self._clock = clock if clock is not None else SystemClock()
-        self._health = HealthService()
+        self._health = HealthService()  # it says that the broker serves; before the start, nothing answers
         self._server: grpc.aio.Server | None = None
         self._logs: LogManager | None = None
         self._broker: Broker | None = None
         self._service: BrokerService | None = None
         self._background: Background | None = None
         self._metrics: MetricsEndpoint | None = None
-        self._security: Security | None = None
+        self._authenticator: Authenticator | None = None
+        self._certificates: Certificates | None = None  # None: plaintext
         self._call_authorizer: CallAuthorizer | None = None
         self._reloading = asyncio.Lock()
         self._has_started = False
@@ -112,16 +114,18 @@ class Daemon:
         """Reloads the certificates and the auth file. They apply to new handshakes and calls, and the rights also to open
         streams; a stream whose credentials are no longer valid is ended. Raises ConfigError and then changes nothing.
         """
-        assert self._security is not None
+        assert self._authenticator is not None
         assert self._call_authorizer is not None
         async with self._reloading:  # the last reload wins
-            newer = await asyncio.to_thread(load_security, self.config)
-            self._security.replace(newer)
+            newer = await asyncio.to_thread(load_credentials, self.config)
+            self._authenticator.replace(newer.identities)
+            if self._certificates is not None and newer.certificates is not None:
+                self._certificates.replace(newer.certificates)
             self._call_authorizer.refresh()
             ended_count = await self._service.end_revoked_streams() if self._service is not None else 0
             if self._metrics is not None and newer.certificates is not None:
                 self._metrics.replace_tls(newer.certificates.tls)
-        identities = newer.authenticator.identities
+        identities = newer.identities
         principals = counted(len(identities.principals), "principal") if identities is not None else "no principals"
         self._call_authorizer.audit.reloaded(f"{principals}, {counted(ended_count, 'stream')} ended")
         logger.info(
@@ -160,7 +164,8 @@ class Daemon:
         assert self._service is not None
         assert self._background is not None
         self._broker.begin_stop()
-        self._health.set_serving(False)
+        self._step = "answering watchers of its health"
+        await within(_PATIENCE_S, self._health.enter_graceful_shutdown())  # one that does not read would hold it up
         self._step = "stopping periodic jobs"
         await self._background.stop()
         self._step = "answering requests in progress"
@@ -179,15 +184,18 @@ class Daemon:
             await asyncio.sleep(0)
 
     async def _start(self) -> None:
-        security = self._security = load_security(self.config)
+        read = load_credentials(self.config)
+        certificates = self._certificates = read.certificates
+        authenticator = Authenticator(read.identities, needs_certificate=self.config.ssl_client_auth == "required")
+        self._authenticator = authenticator
         self.config = fitted(self.config, raise_limit())
         accept_undecodable_names()
-        leave_out_gone_clients()
+        quiet_grpc()
         self._server = grpc.aio.server(
             options=server_arguments(self.config),
-            interceptors=(*security.interceptors(), *self._interceptors),
+            interceptors=(*([] if authenticator.is_open else [AuthenticationInterceptor(authenticator)]), *self._interceptors),
         )
-        credentials = security.certificates.credentials() if security.certificates is not None else None
+        credentials = certificates.credentials() if certificates is not None else None
         self.port = _bind(self._server, self.config.host, self.config.port, credentials)
         files = self._files if self._files is not None else RealFiles(self.config.data_dir)
         logs = self._logs = LogManager(self.config, files, self._clock)
@@ -198,32 +206,37 @@ class Daemon:
         self._broker.port = self.port
         await self._broker.groups.start()
         await self._broker.transactions.start()
-        call_authorizer = self._call_authorizer = security.call_authorizer(
-            self.config, logs.topics, self._broker.turns, self._clock, lambda: logs.free_producer_id
+        call_authorizer = self._call_authorizer = CallAuthorizer(
+            authenticator,
+            logs.topics,
+            self._clock,
+            auto_creates=self.config.auto_create_topics,
+            turns=self._broker.turns,
+            free_producer_number=lambda: logs.free_producer_id,
+            on_stranger=self._broker.counters.authentication_failures.inc,
         )
         self._service = BrokerService(self._broker, call_authorizer)
-        # Registered by name: the calls of each method stand in a line of their own before they are here, so that floods of others,
-        # and of methods that there are not, hold them up by one call each.
+        # Registered by name: gRPC keeps the calls of each method in a queue of their own, so floods of others do not delay them.
         self._server.add_registered_method_handlers(SERVICE, self._service.method_handlers())
+        await self._health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
         self._server.add_registered_method_handlers(health.SERVICE_NAME, self._health.method_handlers())
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
         self._background = Background(self._broker)
         self._background.start()
         if self.config.metrics_port >= 0:
-            await self._start_metrics(security, call_authorizer)
+            await self._start_metrics(authenticator, call_authorizer)
         await self._server.start()
         self._has_started = True
-        self._health.set_serving(True)
 
-    async def _start_metrics(self, security: Security, call_authorizer: CallAuthorizer) -> None:
+    async def _start_metrics(self, authenticator: Authenticator, call_authorizer: CallAuthorizer) -> None:
         broker = self.broker
         endpoint = self._metrics = MetricsEndpoint(
-            lambda: snapshot(broker, stream_count=self.open_stream_count, refused_count=call_authorizer.refused_count),
+            lambda: scrape(broker, stream_count=self.open_stream_count),
             lambda: self._has_started and not broker.is_stopping,
-            security.authenticator,
+            authenticator,
             call_authorizer.audit,
         )
-        tls = security.certificates.tls if security.certificates is not None else None
+        tls = self._certificates.tls if self._certificates is not None else None
         await endpoint.start(self.config.metrics_host, self.config.metrics_port, tls)
         self.metrics_port = endpoint.port
 

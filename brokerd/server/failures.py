@@ -14,7 +14,8 @@ from typing import TypeAlias
 import grpc
 
 from brokerd.errors import BrokerdError, ErrorCode, Fate, UnknownServerError, WireError
-from brokerd.server.security.authenticator import ForbiddenError, UnauthenticatedError
+from brokerd.server.security.authenticator import UnauthenticatedError
+from brokerd.server.security.topic_authorizer import ForbiddenError
 from brokerd.wire.errors import to_trailer
 from brokerd.wire.texts import plain_text
 

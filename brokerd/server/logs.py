@@ -12,8 +12,11 @@ import re
 import sys
 from datetime import UTC, datetime
 
+import grpc
+from google.protobuf.message import DecodeError
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-_GRPC = "grpc._cython.cygrpc"
+GRPC = "grpc._cython.cygrpc"  # the logger of gRPC's server
 _TEXT_TIME = "%Y-%m-%d %H:%M:%S"
 
 
@@ -22,12 +25,18 @@ def set_up_logging(*, level: str, log_format: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    logging.getLogger(_GRPC).addFilter(is_no_strangers_fault)
 
 
-def is_no_strangers_fault(record: logging.LogRecord) -> bool:
-    """False for gRPC's message, with traceback, about each header that is not UTF-8: anyone could fill the disk with those."""
-    return not str(record.msg).startswith("Invalid encoding on")
+def quiet_grpc() -> None:
+    """Leaves out of gRPC's own log what any stranger can cause: kilobytes of traceback for each call would fill the disk.
+    Idempotent."""
+    logging.getLogger(GRPC).addFilter(is_worth_a_line)
+
+
+def is_worth_a_line(record: logging.LogRecord) -> bool:
+    """False for a header that is not UTF-8, a request that cannot be parsed, and a call that ended because its client is gone."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not str(record.msg).startswith("Invalid encoding on") and not isinstance(error, (grpc.aio.InternalError, DecodeError))
 
 
 class TextFormatter(logging.Formatter):

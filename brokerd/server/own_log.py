@@ -24,8 +24,8 @@ from brokerd.record.header import decode_header, encode_header, new_header
 from brokerd.record.payload import encode_payload
 from brokerd.record.schema import SCHEMA_0
 from brokerd.server.admin import Admin
-from brokerd.server.limits.callers import current_caller
 from brokerd.server.waiting.delayed_produce import wait_durable
+from brokerd.sharing import current_caller
 
 logger = logging.getLogger(__name__)
 

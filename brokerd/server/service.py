@@ -3,10 +3,9 @@
 To gRPC every method reads a stream, even the unary ones, though of one message. So gRPC assembles no message before the handler
 asks for one, and a stranger is rejected before that.
 
-Every method of the contract is in `UNARY_HANDLERS`, in `CALLER_HANDLERS` or one of the two streams; a test keeps the tables equal
-to the service.
-Unsupported methods return UNIMPLEMENTED with one sentence. Whatever a handler raises becomes a status here, so that nothing a
-client sends can end the event loop.
+Every method of the contract is in `METHODS` or one of the two streams; a test keeps the table equal to the service. Unsupported
+methods return UNIMPLEMENTED with one sentence. Whatever a handler raises becomes a status here, so that nothing a client sends can
+end the event loop.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import grpc
 from google.protobuf.message import Message
@@ -48,87 +47,62 @@ from brokerd.server.handlers import (
     metadata,
     server_info,
 )
-from brokerd.server.limits.callers import set_caller
+from brokerd.server.handlers.fetch import FetchStream
+from brokerd.server.handlers.produce import ProduceStream
+from brokerd.server.metrics.counters import Phase
 from brokerd.server.requests import Requests
 from brokerd.server.security.authenticator import caller_of
 from brokerd.server.security.call_authorizer import CallAuthorizer
-from brokerd.server.security.request_filter import Call
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
-from brokerd.server.streams.fetch_stream import FetchStream
-from brokerd.server.streams.messages import Context, read_message
-from brokerd.server.streams.produce_stream import ProduceStream
-from brokerd.sharing.room import Caller
-from brokerd.sharing.shares import Shares
+from brokerd.server.streams import Context, read_message
+from brokerd.sharing import Caller, Shares, set_caller
 from brokerd.wire.methods import UNARY, Unary
 
-Handler = Callable[[Broker, Any], Awaitable[Message]]
-CallerHandler = Callable[[Broker, TopicAuthorizer, Any], Awaitable[Message]]
-Check = Callable[[Any], None]
+Handler = Callable[[Broker, TopicAuthorizer, Any], Awaitable[Message]]
+
+
+class Method(NamedTuple):
+    """A unary method. A handler sees only the entries that its caller has a right to, so `check` judges the request as received."""
+
+    handle: Handler
+    check: Callable[[Any], None] | None = None
+
 
 _PATIENCE_S = 60.0  # a request of 2 MiB over a slow line
 _HALF_OPEN_MAX = 10_000
 _STOPPING = "the broker is stopping: connect again"
 
 
-def _not_served(what: str) -> Handler:
-    async def handle(broker: Broker, request: Message) -> Message:  # noqa: ARG001 - the shape of a handler
-        raise NotServedError(f"{what} are not supported by this broker; GetServerInfo lists its features")
+async def _coordinator(_broker: Broker, _authorizer: TopicAuthorizer, _request: Message) -> Message:
+    raise NotServedError(
+        "coordinators of groups and transactions are not supported by this broker; GetServerInfo lists its features"
+    )
 
-    return handle
 
-
-UNARY_HANDLERS: dict[str, Handler] = {
-    "GetServerInfo": server_info.handle,
-    "FindCoordinator": _not_served("coordinators of groups and transactions"),
-    "CreateTopics": create_topics.handle,
-    "DeleteTopics": delete_topics.handle,
-    "CreatePartitions": create_partitions.handle,
-    "AlterTopicConfigs": alter_topic_configs.handle,
-    "DeleteRecords": delete_records.handle,
-    "ListOffsets": list_offsets.handle,
-}
-# Handlers whose answer, or its cost, depends on who asks: ids, groups and transactions belong to principals.
-CALLER_HANDLERS: dict[str, CallerHandler] = {
-    "Metadata": metadata.handle,
-    "DescribeTopics": describe_topics.handle,
-    "CommitGroupOffsets": commit_group_offsets.handle,
-    "FetchGroupOffsets": fetch_group_offsets.handle,
-    "ListGroups": list_groups.handle,
-    "DescribeGroup": describe_group.handle,
-    "DeleteGroup": delete_group.handle,
-    "InitProducerId": init_producer_id.handle,
-    "EndTransaction": end_transaction.handle,
-    "Heartbeat": heartbeat.handle,
-    "ListTransactions": list_transactions.handle,
-    "DescribeTransaction": describe_transaction.handle,
-    "AbortTransaction": abort_transaction.handle,
-    "FindHangingTransactions": find_hanging_transactions.handle,
-    "ForgetTransactionalId": forget_transactional_id.handle,
-}
-
-# Checks of a request exactly as received. A handler sees only the entries that its caller has a right to, so it cannot judge the
-# rest, or the whole.
-UNARY_CHECKS: dict[str, Check] = {
-    "GetServerInfo": server_info.check,
-    "Metadata": metadata.check,
-    "CreateTopics": create_topics.check,
-    "DeleteTopics": delete_topics.check,
-    "AlterTopicConfigs": alter_topic_configs.check,
-    "DeleteRecords": delete_records.check,
-    "ListOffsets": list_offsets.check,
-    "CommitGroupOffsets": commit_group_offsets.check,
-    "FetchGroupOffsets": fetch_group_offsets.check,
-    "ListGroups": list_groups.check,
-    "DescribeGroup": describe_group.check,
-    "DeleteGroup": delete_group.check,
-    "InitProducerId": init_producer_id.check,
-    "EndTransaction": end_transaction.check,
-    "Heartbeat": heartbeat.check,
-    "ListTransactions": list_transactions.check,
-    "DescribeTransaction": describe_transaction.check,
-    "AbortTransaction": abort_transaction.check,
-    "FindHangingTransactions": find_hanging_transactions.check,
-    "ForgetTransactionalId": forget_transactional_id.check,
+METHODS: dict[str, Method] = {
+    "GetServerInfo": Method(server_info.handle, server_info.check),
+    "Metadata": Method(metadata.handle, metadata.check),
+    "FindCoordinator": Method(_coordinator),
+    "CreateTopics": Method(create_topics.handle, create_topics.check),
+    "DeleteTopics": Method(delete_topics.handle, delete_topics.check),
+    "DescribeTopics": Method(describe_topics.handle),
+    "CreatePartitions": Method(create_partitions.handle),
+    "AlterTopicConfigs": Method(alter_topic_configs.handle, alter_topic_configs.check),
+    "DeleteRecords": Method(delete_records.handle, delete_records.check),
+    "ListOffsets": Method(list_offsets.handle, list_offsets.check),
+    "CommitGroupOffsets": Method(commit_group_offsets.handle, commit_group_offsets.check),
+    "FetchGroupOffsets": Method(fetch_group_offsets.handle, fetch_group_offsets.check),
+    "ListGroups": Method(list_groups.handle, list_groups.check),
+    "DescribeGroup": Method(describe_group.handle, describe_group.check),
+    "DeleteGroup": Method(delete_group.handle, delete_group.check),
+    "InitProducerId": Method(init_producer_id.handle, init_producer_id.check),
+    "EndTransaction": Method(end_transaction.handle, end_transaction.check),
+    "Heartbeat": Method(heartbeat.handle, heartbeat.check),
+    "ListTransactions": Method(list_transactions.handle, list_transactions.check),
+    "DescribeTransaction": Method(describe_transaction.handle, describe_transaction.check),
+    "AbortTransaction": Method(abort_transaction.handle, abort_transaction.check),
+    "FindHangingTransactions": Method(find_hanging_transactions.handle, find_hanging_transactions.check),
+    "ForgetTransactionalId": Method(forget_transactional_id.handle, forget_transactional_id.check),
 }
 
 
@@ -159,7 +133,7 @@ class BrokerService:
     def method_handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """The handlers to register with a gRPC server. Messages stay bytes up to here: gRPC's own (de)serializers are not used."""
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-            name: grpc.stream_unary_rpc_method_handler(self._unary(UNARY[name])) for name in (*UNARY_HANDLERS, *CALLER_HANDLERS)
+            name: grpc.stream_unary_rpc_method_handler(self._unary(UNARY[name])) for name in METHODS
         }
         handlers["Produce"] = grpc.stream_stream_rpc_method_handler(self._produce)
         handlers["Fetch"] = grpc.stream_stream_rpc_method_handler(self._fetch)
@@ -198,10 +172,9 @@ class BrokerService:
             try:
                 authorizer, generation = self._call_authorizer.authenticate(context), self._call_authorizer.generation
                 caller = caller_of(authorizer.principal, peer)
-                set_caller(authorizer.principal, caller)
+                set_caller(caller)
                 data = await self._read(method, context, caller)
-                self._broker.last_requests.completed(peer)
-                await self._broker.turns.take(authorizer.principal, peer)
+                await self._broker.turns.take(caller)
                 if generation != self._call_authorizer.generation:
                     authorizer = self._call_authorizer.authenticate(context)  # as of now: the request may have taken long to arrive
                 with self._under_way(method.name):
@@ -236,17 +209,12 @@ class BrokerService:
 
     async def _answer(self, method: Unary, authorizer: TopicAuthorizer, data: bytes, peer: str) -> Message:
         request = self._requests.parse(method.name, data)
-        check = UNARY_CHECKS.get(method.name)
+        handle, check = METHODS[method.name]
         if check is not None:
             check(request)
-        handle = self._handler(method.name, authorizer)
-        return await self._call_authorizer.call(method.name, authorizer, request, method.response, handle, peer)
-
-    def _handler(self, name: str, authorizer: TopicAuthorizer) -> Call:
-        handler = UNARY_HANDLERS.get(name)
-        if handler is not None:
-            return functools.partial(handler, self._broker)
-        return functools.partial(CALLER_HANDLERS[name], self._broker, authorizer)
+        return await self._call_authorizer.call(
+            method.name, authorizer, request, method.response, functools.partial(handle, self._broker, authorizer), peer
+        )
 
     @contextlib.contextmanager
     def _under_way(self, name: str) -> Iterator[None]:
@@ -257,7 +225,7 @@ class BrokerService:
         try:
             yield
         finally:
-            self._broker.counters.called(name, stopwatch_ns() - started_ns)
+            self._broker.counters.request_time.labels(name, Phase.TOTAL.value).observe((stopwatch_ns() - started_ns) / 1e9)
             self._calls -= 1
             if self._calls == 0:
                 self._idle.set()
@@ -313,7 +281,7 @@ class BrokerService:
     def _counted(self, name: str, error: BrokerdError) -> tuple[grpc.StatusCode, str, Trailer]:
         """The status of a call that fails with an error, which is counted."""
         code, details, trailer = status_of(error)
-        self._broker.counters.request_errors[name, code.name] += 1
+        self._broker.counters.request_errors.labels(name, code.name).inc()
         return code, details, trailer
 
 

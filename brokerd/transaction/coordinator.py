@@ -19,7 +19,7 @@ from brokerd.errors import (
     PolicyViolationError,
     TransactionalIdAuthorizationFailedError,
 )
-from brokerd.sharing.shares import Shares
+from brokerd.sharing import Shares
 from brokerd.transaction.records import event_of
 from brokerd.transaction.snapshot import StateWriter
 from brokerd.transaction.transactional_id import CommitDecision, Execution, Held, TransactionalIdState, aborted

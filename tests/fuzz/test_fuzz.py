@@ -77,20 +77,20 @@ def test_an_acknowledged_batch_that_is_not_there_is_found(tmp_path: Path, report
 
 
 def test_a_handler_that_fails_is_found(tmp_path: Path, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def careless(broker: Any, request: Any) -> Any:
+    async def careless(_broker: Any, _authorizer: Any, request: Any) -> Any:
         raise IndexError(request.partitions[0])
 
-    monkeypatch.setitem(server_service.UNARY_HANDLERS, "ListOffsets", careless)
+    monkeypatch.setitem(server_service.METHODS, "ListOffsets", server_service.Method(careless))
     with pytest.raises(FuzzError):
         service.run({"unary.fields": 200}, 1, report, tmp_path)
 
 
 def test_a_file_outside_the_data_directory_is_found(tmp_path: Path, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def escaping(broker: Any, request: Any) -> Any:
+    async def escaping(*_: Any) -> Any:
         (tmp_path / "level" / "escape").touch()
         raise NotServedError("no")
 
-    monkeypatch.setitem(server_service.UNARY_HANDLERS, "ListOffsets", escaping)
+    monkeypatch.setitem(server_service.METHODS, "ListOffsets", server_service.Method(escaping))
     with pytest.raises(FuzzError, match="outside the data directory"):
         service.run({"unary.fields": 200}, 1, report, tmp_path)
 

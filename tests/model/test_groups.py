@@ -18,7 +18,7 @@ from brokerd.groups import group_table
 from brokerd.groups.group_table import GroupTable, Limits
 from brokerd.groups.records import decode, group_deleted, offsets_committed
 from brokerd.ids import TopicIdPartition
-from brokerd.sharing.shares import Shares
+from brokerd.sharing import Shares
 from brokerd.wire.v1.group_log_pb2 import CommittedOffset, GroupLogRecord
 from tests.support.group_offsets import committed
 from tests.support.scale import TEST_SCALE

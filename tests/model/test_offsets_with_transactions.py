@@ -9,7 +9,7 @@ from brokerd.errors import PolicyViolationError
 from brokerd.groups.decided import Decided
 from brokerd.groups.group_table import GroupTable, Limits
 from brokerd.ids import TopicIdPartition
-from brokerd.sharing.shares import Shares
+from brokerd.sharing import Shares
 from tests.support.group_offsets import committed
 from tests.support.offsets_bugs import MUTANTS
 from tests.support.offsets_simulation import run_seed

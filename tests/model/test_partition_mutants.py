@@ -23,7 +23,7 @@ from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry, 
 from brokerd.partition.snapshots import Snapshot, read_snapshot, snapshot_of
 from brokerd.partition.truncation import LogCut
 from brokerd.record.header import BatchHeader
-from brokerd.sharing.room import Caller
+from brokerd.sharing import Caller
 from brokerd.storage.segment_bounds import SegmentBounds
 from tests.support import partition_simulation
 from tests.support.mutants import Mutants

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from brokerd.ids import TopicIdPartition
-from brokerd.sharing.shares import Shares
+from brokerd.sharing import Shares
 from brokerd.transaction.coordinator import Coordinator, Limits
 from brokerd.transaction.loading import load
 from brokerd.transaction.markers import RecordFor, control_records

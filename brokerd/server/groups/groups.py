@@ -40,7 +40,7 @@ from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.purgatory.driver import TimedPurgatory
 from brokerd.server.admin import Admin
 from brokerd.server.own_log import OwnLog, Record
-from brokerd.sharing.shares import Shares
+from brokerd.sharing import Shares
 from brokerd.wire.v1.group_log_pb2 import CommittedOffset, GroupLogRecord
 
 logger = logging.getLogger(__name__)

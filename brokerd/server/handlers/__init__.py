@@ -9,6 +9,6 @@
     commit_group_offsets.py, fetch_group_offsets.py, list_groups.py, describe_group.py, delete_group.py
     create_topics.py, delete_topics.py, create_partitions.py, alter_topic_configs.py, describe_topics.py, delete_records.py
 
-A unary handler is `async def handle(broker, request) -> response`, or `handle(broker, authorizer, request)` where the answer
-depends on who asks. Produce and Fetch are parts of their streams (../streams/), which own order, back-pressure and waiting.
+A unary handler is `async def handle(broker, authorizer, request) -> response`, and `check(request)` raises MalformedError for a
+request that no correct client sends. Produce and Fetch are streams (../streams.py has what both share).
 """

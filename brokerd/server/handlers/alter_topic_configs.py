@@ -15,6 +15,7 @@ from brokerd.errors import WireError
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
 from brokerd.server.fields import check_config_texts
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import topics_pb2
 
@@ -28,7 +29,9 @@ def check(request: topics_pb2.AlterTopicConfigsRequest) -> None:
         raise malformed("unset", f"'{both[0]}' is in set too")
 
 
-async def handle(broker: Broker, request: topics_pb2.AlterTopicConfigsRequest) -> topics_pb2.AlterTopicConfigsResponse:
+async def handle(
+    broker: Broker, _authorizer: TopicAuthorizer, request: topics_pb2.AlterTopicConfigsRequest
+) -> topics_pb2.AlterTopicConfigsResponse:
     """The topic, or its error."""
     broker.require_ready()
     response = topics_pb2.AlterTopicConfigsResponse(result=topics_pb2.TopicResult(name=request.name))

@@ -11,11 +11,14 @@ from __future__ import annotations
 from brokerd.errors import WireError
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import topics_pb2
 
 
-async def handle(broker: Broker, request: topics_pb2.CreatePartitionsRequest) -> topics_pb2.CreatePartitionsResponse:
+async def handle(
+    broker: Broker, _authorizer: TopicAuthorizer, request: topics_pb2.CreatePartitionsRequest
+) -> topics_pb2.CreatePartitionsResponse:
     """The topic, or its error."""
     broker.require_ready()
     response = topics_pb2.CreatePartitionsResponse(result=topics_pb2.TopicResult(name=request.name))

@@ -20,6 +20,7 @@ from brokerd.errors import (
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal
 from brokerd.server.fields import check_config_texts, check_not_negative
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import topics_pb2
 
@@ -33,7 +34,9 @@ def check(request: topics_pb2.CreateTopicsRequest) -> None:
         check_config_texts("topics.configs", chain(topic.configs, topic.configs.values()))
 
 
-async def handle(broker: Broker, request: topics_pb2.CreateTopicsRequest) -> topics_pb2.CreateTopicsResponse:
+async def handle(
+    broker: Broker, _authorizer: TopicAuthorizer, request: topics_pb2.CreateTopicsRequest
+) -> topics_pb2.CreateTopicsResponse:
     """One result per requested topic, in the same order."""
     broker.require_ready()
     response = topics_pb2.CreateTopicsResponse()

@@ -17,6 +17,7 @@ from brokerd.partition.partition import Partition
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
 from brokerd.server.fields import topic_id_partition
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import topics_pb2
@@ -32,7 +33,9 @@ def check(request: topics_pb2.DeleteRecordsRequest) -> None:
         topic_id_partition("partitions", entry.topic_id, entry.partition)
 
 
-async def handle(broker: Broker, request: topics_pb2.DeleteRecordsRequest) -> topics_pb2.DeleteRecordsResponse:
+async def handle(
+    broker: Broker, _authorizer: TopicAuthorizer, request: topics_pb2.DeleteRecordsRequest
+) -> topics_pb2.DeleteRecordsResponse:
     """One result per requested partition, in the same order."""
     broker.require_ready()
     asked = [(TopicIdPartition(entry.topic_id, entry.partition), entry.before_offset) for entry in request.partitions]

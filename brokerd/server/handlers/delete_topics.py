@@ -13,6 +13,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal
 from brokerd.server.fields import check_topic_id
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import topics_pb2
 
@@ -23,7 +24,9 @@ def check(request: topics_pb2.DeleteTopicsRequest) -> None:
         check_topic_id("topic_ids", topic_id)
 
 
-async def handle(broker: Broker, request: topics_pb2.DeleteTopicsRequest) -> topics_pb2.DeleteTopicsResponse:
+async def handle(
+    broker: Broker, _authorizer: TopicAuthorizer, request: topics_pb2.DeleteTopicsRequest
+) -> topics_pb2.DeleteTopicsResponse:
     """One result per requested topic."""
     broker.require_ready()
     response = topics_pb2.DeleteTopicsResponse()
@@ -47,7 +50,7 @@ async def _delete(broker: Broker, result: topics_pb2.TopicResult, wanted: str | 
 
 
 def _forget(broker: Broker, topic: Topic) -> None:
-    broker.counters.forget(topic.id)
+    broker.counters.topics.pop(topic.id, None)
     broker.groups.forget_topic(topic.id)
     for partition in range(topic.partition_count):
         broker.transactions.leaders.forget(TopicIdPartition(topic.id, partition))

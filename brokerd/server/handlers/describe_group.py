@@ -24,10 +24,9 @@ from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
 from brokerd.server.fields import TOPIC_ID_BYTES, check_id
 from brokerd.server.groups.views import check_history, listing, offset_result
-from brokerd.server.limits.callers import current_caller
-from brokerd.server.security.topic_authorizer import TopicAuthorizer
-from brokerd.server.security.topic_rights import Right
+from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.server.waiting.pauses import Pauses
+from brokerd.sharing import current_caller
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import fetch_pb2, offsets_pb2
 from brokerd.wire.v1.group_log_pb2 import CommittedOffset

@@ -44,7 +44,7 @@ async def handle(
 
 def seen_by(broker: Broker, authorizer: TopicAuthorizer) -> list[Topic]:
     """All topics that the caller may see: it pays for no others, which its answer does not name either."""
-    return [topic for topic in broker.logs.topics.list() if authorizer.sees(topic.name)]
+    return [topic for topic in broker.logs.topics.list() if authorizer.rights.sees(topic.name)]
 
 
 async def _described(broker: Broker, name: str, pauses: Pauses) -> topics_pb2.TopicDescription:

@@ -27,8 +27,7 @@ from brokerd.server.fields import check_id, check_not_negative, check_text, topi
 from brokerd.server.groups.groups import AskedOffsets
 from brokerd.server.handlers.commit_group_offsets import check_entry, checked_offset
 from brokerd.server.handlers.init_producer_id import EPOCH_MAX
-from brokerd.server.security.topic_authorizer import TopicAuthorizer
-from brokerd.server.security.topic_rights import Right
+from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.server.transactions.fields import check_execution
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import transaction_pb2

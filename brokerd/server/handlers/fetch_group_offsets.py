@@ -17,8 +17,7 @@ from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
 from brokerd.server.fields import TOPIC_ID_BYTES, check_id, topic_id_partition
 from brokerd.server.groups.views import check_history, offset_result
-from brokerd.server.security.topic_authorizer import TopicAuthorizer
-from brokerd.server.security.topic_rights import Right
+from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1.offsets_pb2 import FetchGroupOffsetsRequest as Request

@@ -55,7 +55,7 @@ def _hanging(broker: Broker, authorizer: TopicAuthorizer, log: Partition) -> tra
     if producer_id is None or data is None:
         return None
     known = broker.transactions.coordinator.open_members.get(producer_id)
-    is_visible = may_see(authorizer, known.state) if known is not None else authorizer.administers_everything
+    is_visible = may_see(authorizer, known.state) if known is not None else authorizer.rights.administers_everything
     if not is_visible:
         return None
     last_ms = log.producers.entries[producer_id].last_timestamp

@@ -30,7 +30,7 @@ async def handle(
     name = request.transactional_id
     try:
         principal = find(broker, authorizer, name).principal
-        if not authorizer.administers_everything:
+        if not authorizer.rights.administers_everything:
             raise TransactionalIdAuthorizationFailedError(
                 f"to have transactional id {name!r} forgotten needs ADMIN on every topic: ask an operator"
             )

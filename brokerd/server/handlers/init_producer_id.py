@@ -4,7 +4,7 @@ Behaviour
 - Ids come from a durable counter and are never reused.
 - Without a transactional id. producer_id = producer_epoch = -1: a new id with epoch 0. Otherwise the given id with its epoch
   increased by one; an epoch of 32,767 cannot be increased, so a new id is assigned. A member's id leads to a new one too, and with
-  authentication another principal's (security/producer_owners.py).
+  authentication another principal's (security/topic_authorizer.py).
 - With one: the caller becomes a member of an execution of a version, with an id of its own and epoch 0, durable when answered. The
   same member_id again gets the same id. What is committed already is ALREADY_COMMITTED or PRODUCER_FENCED, with the last version,
   execution and run (brokerd/transaction/transactional_id.py has the table).
@@ -56,17 +56,18 @@ async def handle(
     broker.require_ready()
     if request.transactional_id:
         return await _member(broker, authorizer, request)
-    granted = await _grant(broker, ProducerIdAndEpoch(request.producer_id, request.producer_epoch))
+    granted = await _grant(broker, authorizer, ProducerIdAndEpoch(request.producer_id, request.producer_epoch))
     return transaction_pb2.InitProducerIdResponse(producer_id=granted.producer_id, producer_epoch=granted.epoch, last_version=-1)
 
 
-async def _grant(broker: Broker, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
-    if current == NO_PRODUCER or current.epoch == EPOCH_MAX or is_member_producer_id(current.producer_id):
-        while not broker.logs.has_producer_id:
-            await broker.producer_ids.run(broker.logs.reserve_producer_ids())
-        # No await from here on: the id is known to be the caller's before any other request can run.
-        return ProducerIdAndEpoch(broker.logs.next_producer_id(), 0)
-    return ProducerIdAndEpoch(current.producer_id, current.epoch + 1)
+async def _grant(broker: Broker, authorizer: TopicAuthorizer, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
+    is_usable = current != NO_PRODUCER and current.epoch < EPOCH_MAX and not is_member_producer_id(current.producer_id)
+    if is_usable and authorizer.owns_producer(current.producer_id):
+        return ProducerIdAndEpoch(current.producer_id, current.epoch + 1)
+    while not broker.logs.has_producer_id:
+        await broker.producer_ids.run(broker.logs.reserve_producer_ids())
+    # No await from here on: the id is known to be the caller's before any other request can run.
+    return ProducerIdAndEpoch(authorizer.own_producer_id(broker.logs.next_producer_id()), 0)
 
 
 async def _member(

@@ -11,9 +11,8 @@ from brokerd.errors import WireError
 from brokerd.server.broker import Broker
 from brokerd.server.fields import check_text
 from brokerd.server.groups.views import listing
-from brokerd.server.pages import page_of
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
-from brokerd.server.waiting.pauses import Pauses
+from brokerd.server.waiting.pauses import Pauses, page_of
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import offsets_pb2
 
@@ -31,13 +30,13 @@ async def handle(
     broker.require_ready()
     try:
         async with broker.groups.settled() as table:
-            groups, pauses = table.groups if authorizer.may_use_groups else {}, Pauses(broker.turns)
+            groups, pauses = table.groups if authorizer.rights.allows_groups else {}, Pauses(broker.turns)
             page = await page_of(
                 groups,
                 prefix=request.prefix,
                 after=request.after,
                 pauses=pauses,
-                is_wanted=lambda group: authorizer.may_use_group(group.group_id),
+                is_wanted=lambda group: authorizer.rights.allows_group(group.group_id),
             )
             response = offsets_pb2.ListGroupsResponse(more=page.more)
             for group_id in page.names:

@@ -26,8 +26,9 @@ from brokerd.partition.partition import Partition
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
 from brokerd.server.fields import check_not_negative, topic_id_partition
-from brokerd.server.limits.callers import current_caller
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.waiting.pauses import Pauses
+from brokerd.sharing import current_caller
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import fetch_pb2, offsets_pb2
 
@@ -45,7 +46,9 @@ def check(request: offsets_pb2.ListOffsetsRequest) -> None:
         _check_entry(entry)
 
 
-async def handle(broker: Broker, request: offsets_pb2.ListOffsetsRequest) -> offsets_pb2.ListOffsetsResponse:
+async def handle(
+    broker: Broker, _authorizer: TopicAuthorizer, request: offsets_pb2.ListOffsetsRequest
+) -> offsets_pb2.ListOffsetsResponse:
     """One result per requested partition, in the same order."""
     broker.require_ready()
     asked = [(TopicIdPartition(entry.topic_id, entry.partition), entry) for entry in request.partitions]

@@ -10,10 +10,9 @@ from __future__ import annotations
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
 from brokerd.server.fields import check_text
-from brokerd.server.pages import page_of
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.transactions.views import listing, seen_by, state_of
-from brokerd.server.waiting.pauses import Pauses
+from brokerd.server.waiting.pauses import Pauses, page_of
 from brokerd.wire.v1 import transaction_pb2
 
 

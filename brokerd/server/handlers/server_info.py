@@ -11,6 +11,7 @@ from brokerd.record.header import MAGIC, PAYLOAD_KIND_ARROW
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
 from brokerd.server.handlers.produce import WAITING_REQUESTS_MAX
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.waiting.delayed_produce import WAIT_MAX_MS
 from brokerd.wire.v1 import metadata_pb2
 
@@ -48,8 +49,7 @@ def check(request: metadata_pb2.GetServerInfoRequest) -> None:
 
 
 async def handle(
-    broker: Broker,
-    request: metadata_pb2.GetServerInfoRequest,  # noqa: ARG001 - the shape of a handler
+    broker: Broker, _authorizer: TopicAuthorizer, _request: metadata_pb2.GetServerInfoRequest
 ) -> metadata_pb2.GetServerInfoResponse:
     """The server's version, features and limits."""
     settings = [(name, getattr(broker.config, attribute)) for name, attribute in _LIMITS]

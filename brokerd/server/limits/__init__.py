@@ -5,11 +5,10 @@ others response size, not time. A request is in gRPC's memory until its last byt
 `socket.request.max.bytes`, `max.connections` and `max.memory.bytes` bound those. A call costs 20 KB before a byte of its message
 has arrived and its caller is known: `max.streams.per.connection` bounds them.
 
-budgets.py         bytes of requests and of fetch responses, to throttle clients
+response_budget.py bytes of fetch responses, and which readers are too slow
 threads.py         a few threads for all
-callers.py         who makes a call
 fence.py           producer instances
 disconnect.py      closes connections
-memory_guard.py    closes connections when memory is short (machine_memory.py: available memory)
+memory.py          closes all connections when memory is short
 descriptors.py     open-file limit of the process
 """

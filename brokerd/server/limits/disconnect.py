@@ -26,18 +26,12 @@ def disconnect(addresses: Collection[Address]) -> int:
     """Shuts down the connections of these clients, which ends all their streams; returns how many there were. Blocks for some
     microseconds per open file.
     """
-    count = 0
-    for address, connection in _connections():
-        if address in addresses:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-                count += 1
-    return count
+    return sum(_shut_down(connection) for address, connection in _connections() if address in addresses)
 
 
-def connected() -> list[Address]:
-    """The clients of all open connections."""
-    return [address for address, _ in _connections()]
+def disconnect_all(ports: Collection[int]) -> int:
+    """Shuts down all connections to these ports of this process, as `disconnect` does."""
+    return sum(_shut_down(connection) for _, connection in _connections() if connection.getsockname()[1] in ports)
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -50,6 +44,14 @@ def address_of(peer: str) -> Address | None:
     if family not in ("ipv4", "ipv6") or not port.isdigit():
         return None
     return _plain(host.strip("[]")), int(port)
+
+
+def _shut_down(connection: socket.socket) -> int:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:  # closed meanwhile
+        return 0
+    return 1
 
 
 def _connections() -> Iterator[tuple[Address, socket.socket]]:

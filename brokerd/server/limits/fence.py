@@ -4,7 +4,7 @@ processed.
 Without it, a retry on a new stream could overtake requests left in the old one: the retry is appended, then the old copy arrives,
 and a client that has re-sequenced in between has its records twice. Pure; `now_ms` is monotonic.
 
-Instances are remembered by principal: nobody fences another's, and nobody fills the table (sharing/shares.py).
+Instances are remembered by principal: nobody fences another's, and nobody fills the table (Shares).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from brokerd.errors import InvalidRequestError, ResourceExhaustedError
-from brokerd.sharing.shares import Shares
+from brokerd.sharing import Shares
 
 REMEMBERED_MS = 600_000
 _SWEEP_AT_MOST = 100

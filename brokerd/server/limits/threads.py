@@ -9,8 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from brokerd.errors import NotReadyError
-from brokerd.server.limits.budgets import Budget
-from brokerd.sharing.room import Caller
+from brokerd.sharing import Budget, Caller
 
 T = TypeVar("T")
 _STOPS = "the broker stops"

@@ -1,44 +1,15 @@
-"""Request counters and histograms. Plain numbers that belong to the event loop's thread, updated once per request or once per
-batch, never per record. collector.py gives them their public names.
-"""
+"""Counters and histograms of requests, from the broker's start. Updated once per request or once per batch, never per record."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from itertools import accumulate
 
-from brokerd.errors import ErrorCode
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
-# From a request served from the page cache to a disk about to fail.
-SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-
-
-class Histogram:
-    """Counts durations that were at most each of SECONDS."""
-
-    __slots__ = ("_counts", "sum_seconds")
-
-    def __init__(self) -> None:
-        self._counts = [0] * (len(SECONDS) + 1)
-        self.sum_seconds = 0.0
-
-    @property
-    def count(self) -> int:
-        """The number of observations."""
-        return sum(self._counts)
-
-    def observe_ns(self, nanoseconds: int) -> None:
-        """Counts one duration."""
-        seconds = nanoseconds / 1e9
-        self._counts[bisect_left(SECONDS, seconds)] += 1
-        self.sum_seconds += seconds
-
-    def cumulative(self) -> list[tuple[float, int]]:
-        """(upper bound in seconds, observations up to it); the last bound is infinite."""
-        return list(zip((*SECONDS, float("inf")), accumulate(self._counts), strict=True))
+# Seconds: from a request served from the page cache to a disk about to fail.
+BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
 class Phase(Enum):
@@ -60,46 +31,49 @@ class Traffic:
 
 
 class Counters:
-    """All counters of one broker, since its start."""
+    """All counters of one broker."""
 
     def __init__(self) -> None:
-        self.messages_in = 0
-        self.bytes_in = 0
-        self.bytes_out = 0
-        self.topics: dict[bytes, Traffic] = {}  # by topic id
-        self.failed_produce: Counter[ErrorCode] = Counter()  # batches, or whole requests, that were refused
-        self.failed_fetch: Counter[ErrorCode] = Counter()  # partitions, or whole requests, that were refused
-        self.request_errors: Counter[tuple[str, str]] = Counter()  # (method, status) of calls and streams that ended badly
-        self.produce_time = {phase: Histogram() for phase in Phase}
-        self.fetch_time = {phase: Histogram() for phase in Phase}
-        self.flush_time = Histogram()
-        self.call_time: dict[str, Histogram] = {}  # unary calls by method
+        self.registry = CollectorRegistry()
+        self.topics: dict[bytes, Traffic] = {}  # by topic id; a deleted topic's are dropped
+        self._messages_in = self._counter("messages_in", "Records appended.")
+        self._bytes_in = self._counter("bytes_in", "Bytes of record batches appended.")
+        self.bytes_out = self._counter("bytes_out", "Bytes of fetch responses.")
+        self.authentication_failures = self._counter("authentication_failures", "Calls without valid credentials.")
+        self.failed_produce = self._counter("failed_produce_requests", "Batches or whole requests that were refused.", "error")
+        self.failed_fetch = self._counter("failed_fetch_requests", "Partitions or whole fetches that were refused.", "error")
+        self.request_errors = self._counter(
+            "request_errors", "Calls and streams that ended with a status other than OK.", "request", "status"
+        )
+        self.request_time = self._histogram("request_time_seconds", "Time of requests by phase.", "request", "phase")
+        self.flush_time = self._histogram("log_flush_time_seconds", "Time of flushes to disk.")
+        self.produce_time = {phase: self.request_time.labels("Produce", phase.value) for phase in Phase}
+        self.fetch_time = {phase: self.request_time.labels("Fetch", phase.value) for phase in Phase}
 
     def appended(self, topic_id: bytes, *, messages: int, size_bytes: int) -> None:
         """Counts an appended batch."""
-        self.messages_in += messages
-        self.bytes_in += size_bytes
-        topic = self._topic(topic_id)
+        self._messages_in.inc(messages)
+        self._bytes_in.inc(size_bytes)
+        topic = self.traffic(topic_id)
         topic.messages_in += messages
         topic.bytes_in += size_bytes
 
-    def fetched(self, topic_id: bytes, size_bytes: int) -> None:
-        """Counts batches of a topic in a response."""
-        self._topic(topic_id).bytes_out += size_bytes
+    def responded(self, request_time: Mapping[Phase, Histogram], *, local_ns: int, remote_ns: int, send_ns: int) -> None:
+        """Counts the time of a request that was answered."""
+        request_time[Phase.LOCAL].observe(local_ns / 1e9)
+        request_time[Phase.REMOTE].observe(remote_ns / 1e9)
+        request_time[Phase.RESPONSE_SEND].observe(send_ns / 1e9)
+        request_time[Phase.TOTAL].observe((local_ns + remote_ns + send_ns) / 1e9)
 
-    def forget(self, topic_id: bytes) -> None:
-        """Drops the counters of a deleted topic."""
-        self.topics.pop(topic_id, None)
+    def traffic(self, topic_id: bytes) -> Traffic:
+        """The traffic of a topic, to read or to add to."""
+        found = self.topics.get(topic_id)
+        if found is None:
+            found = self.topics[topic_id] = Traffic()
+        return found
 
-    def _topic(self, topic_id: bytes) -> Traffic:
-        traffic = self.topics.get(topic_id)
-        if traffic is None:
-            traffic = self.topics[topic_id] = Traffic()
-        return traffic
+    def _counter(self, name: str, doc: str, *labels: str) -> Counter:
+        return Counter(f"brokerd_{name}", doc, labels, registry=self.registry)
 
-    def called(self, method: str, nanoseconds: int) -> None:
-        """Counts a finished unary call, successful or not."""
-        histogram = self.call_time.get(method)
-        if histogram is None:
-            histogram = self.call_time[method] = Histogram()
-        histogram.observe_ns(nanoseconds)
+    def _histogram(self, name: str, doc: str, *labels: str) -> Histogram:
+        return Histogram(f"brokerd_{name}", doc, labels, registry=self.registry, buckets=BUCKETS)

@@ -17,10 +17,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from brokerd.clock import stopwatch_ns
 from brokerd.errors import BrokerdError, ConfigError
 from brokerd.server.failures import internal
-from brokerd.server.limits.callers import set_caller
-from brokerd.server.metrics.collector import Snapshot, render
 from brokerd.server.security.audit import Audit
 from brokerd.server.security.authenticator import AUTHORIZATION, CERTIFICATE, Authenticator, UnauthenticatedError, caller_of
+from brokerd.sharing import set_caller
 
 logger = logging.getLogger(__name__)
 
@@ -32,17 +31,17 @@ _PROBES_MAX = 48  # further connections, which get health only; one beyond them 
 
 
 class MetricsEndpoint:
-    """A small HTTP server. `take` reads the broker, in turns of its caller; `is_serving` is its health.
+    """A small HTTP server. `scrape` reads the broker, in turns of its caller; `is_serving` is its health.
 
     There is one scrape at a time, and then none for as long as it took: its text is made in a thread, which holds the interpreter.
     """
 
     def __init__(
-        self, take: Callable[[], Awaitable[Snapshot]], is_serving: Callable[[], bool], authenticator: Authenticator, audit: Audit
+        self, scrape: Callable[[], Awaitable[bytes]], is_serving: Callable[[], bool], authenticator: Authenticator, audit: Audit
     ) -> None:
         self.port = 0  # the bound port, from start() on
         self._tls: ssl.SSLContext | None = None
-        self._take = take
+        self._read_broker = scrape
         self._scraping = asyncio.Lock()
         self._rests_until_ns = 0
         self._is_serving = is_serving
@@ -53,12 +52,6 @@ class MetricsEndpoint:
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
         """Starts listening. Raises ConfigError if it cannot."""
-        try:
-            import prometheus_client  # noqa: F401 - fails now, not at the first scrape
-        except ImportError:
-            raise ConfigError(
-                "metrics.port is set, but prometheus-client is not installed: pip install prometheus-client"
-            ) from None
         self._tls = tls
         await self._listen(host, port)
         logger.info("metrics on http%s://%s:%d/metrics", "s" if tls else "", host, self.port)
@@ -131,7 +124,7 @@ class MetricsEndpoint:
         if method not in ("GET", "HEAD"):
             return _response("405 Method Not Allowed", "GET it", "Allow: GET, HEAD")
         try:
-            set_caller(principal.name, caller_of(principal.name, _host(writer)))
+            set_caller(caller_of(principal.name, _host(writer)))
             body = await self._scrape()
         except BrokerdError as error:
             return _response("503 Service Unavailable", error.message)
@@ -143,7 +136,7 @@ class MetricsEndpoint:
         async with self._scraping:
             await asyncio.sleep((self._rests_until_ns - stopwatch_ns()) / 1e9)
             began_ns = stopwatch_ns()
-            body = await asyncio.to_thread(render, await self._take())
+            body = await self._read_broker()
             self._rests_until_ns = 2 * stopwatch_ns() - began_ns
             return body
 

@@ -1,18 +1,11 @@
 """Authenticates callers and decides what they may do. In the order in which a call passes:
 
-    setup.py             builds it all out of the settings
-    credentials.py       certificates as gRPC and the metrics endpoint take them
-    interceptors.py      answers unknown methods, and admits only authenticated callers to all but health and the broker's service
-    authenticator.py     a call's token or certificate -> a principal (certificate_names.py)
-    tokens.py            bearer tokens and their hashes
-    auth_file.py         principals, hashed tokens and rights, read from TOML
-    topic_rights.py      a principal's rights on topics and groups, by name or prefix; pure
-    call_authorizer.py   a gRPC call -> the TopicAuthorizer of its caller, or a refusal
-    topic_authorizer.py  decides what one principal may do to each topic, and remembers it
-    method_rules.py      what every method of the contract needs: the one table
-    request_filter.py    applies a method's rule to a unary request: takes out refused entries, hides what may not be seen
-    producer_owners.py   which principal a producer id belongs to
-    audit.py             writes down refusals and changes (audited_changes.py: what a call has changed)
+    credentials.py        the auth file and the certificates that the settings name (auth_file.py, tokens.py)
+    authenticator.py      who calls: a token or certificate -> a principal (certificate_names.py: the names in one)
+    call_authorizer.py    whether the call may be made: its caller, its method's rule, the audit trail
+    method_rules.py       what every method of the contract needs: the one table
+    topic_authorizer.py   what one principal may do: to topics, to groups, with producer ids
+    audit.py              writes down refusals and changes
 
 The principal comes from the call alone, never from a field of a request. Handlers decide nothing here. Streams authenticate once,
 and each partition of each request is one look-up in a set. Errors, logs and reprs never contain a secret, clients learn of

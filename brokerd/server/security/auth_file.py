@@ -21,21 +21,13 @@ from typing import Any, NamedTuple
 from brokerd.config.small_files import read_small_file
 from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError
-from brokerd.server.security.producer_owners import owner_tag
 from brokerd.server.security.tokens import is_token_hash
-from brokerd.server.security.topic_rights import Right, TopicRights
+from brokerd.server.security.topic_authorizer import Principal, Right, TopicRights, owner_tag
 
 PRINCIPALS_MAX = 1_000
 CREDENTIALS_MAX = 1_000  # tokens of all principals: each is compared for each call
 _NAME = re.compile(r"[a-zA-Z0-9._@-]{1,100}")
 _KEYS = ("tokens", "certificates", *(right.value for right in Right), "groups")
-
-
-class Principal(NamedTuple):
-    """A caller's authenticated identity. `name` may stand in logs and errors."""
-
-    name: str
-    rights: TopicRights
 
 
 class Identities(NamedTuple):

@@ -1,38 +1,50 @@
-"""Finds the principal that makes a call, by its bearer token or the client certificate of its connection. Knows no gRPC object.
+"""Finds the principal that makes a call, by its bearer token or the client certificate of its connection.
 
 A token that is sent must be valid: an invalid one never falls back to the certificate or to no principal at all. Errors tell a
 caller no more than it needs to know, and never quote any part of its credentials.
+
+The broker's own methods authenticate their callers themselves, before they read a message. `AuthenticationInterceptor` does it for
+every other service but health, which is open to everybody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import grpc
+from grpc_health.v1 import health
 
 from brokerd.errors import BrokerdError
-from brokerd.server.security.auth_file import Identities, Principal
+from brokerd.server.security.auth_file import Identities
 from brokerd.server.security.certificate_names import names_in_pem
 from brokerd.server.security.tokens import TOKEN_CHARACTERS_MAX, find_hash
-from brokerd.server.security.topic_rights import UNLIMITED
-from brokerd.sharing.room import Caller
+from brokerd.server.security.topic_authorizer import ANYBODY, TRUSTED, Principal
+from brokerd.sharing import Caller
+from brokerd.wire.methods import SERVICE
 
 AUTHORIZATION = "authorization"
 _BEARER = "bearer "
 CERTIFICATE = "x509_pem_cert"  # as gRPC calls it
-_TRUSTED = Principal("certificate", UNLIMITED)
-ANYBODY = Principal("anybody", UNLIMITED)
+_OPEN = (f"/{SERVICE}/", f"/{health.SERVICE_NAME}/")  # to the interceptor
+
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+_Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]]"
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 def caller_of(principal: str, peer: str) -> Caller:
     """The caller as it shares with others: as its principal; where everybody is the same one, as its connection."""
-    return Caller(peer if principal in (ANYBODY.name, _TRUSTED.name) else principal, peer)
+    return Caller(peer if principal in (ANYBODY.name, TRUSTED.name) else principal, peer)
+
+
+def host_of(peer: str) -> str:
+    """The host of a peer as gRPC writes it: all connections of one host count as one stranger."""
+    return peer.rpartition(":")[0] or peer
 
 
 class UnauthenticatedError(BrokerdError):
     """The caller has not shown who it is; becomes the status UNAUTHENTICATED."""
-
-
-class ForbiddenError(BrokerdError):
-    """The caller is known and may not make this call at all; becomes the status PERMISSION_DENIED."""
 
 
 class Authenticator:
@@ -54,7 +66,7 @@ class Authenticator:
         if self.is_open:
             return ANYBODY
         if self.identities is None:
-            return _TRUSTED  # the handshake has checked that an authority of ssl.client.ca.file signed its certificate
+            return TRUSTED  # the handshake has checked that an authority of ssl.client.ca.file signed its certificate
         headers = [value for name, value in metadata if name.lower() == AUTHORIZATION]
         if headers:
             return self.by_token(headers)
@@ -86,3 +98,37 @@ class Authenticator:
 
 def _certificate_names(peer: Mapping[str, Iterable[bytes]]) -> set[str]:
     return {name for certificate in peer.get(CERTIFICATE, ()) for name in names_in_pem(certificate)}
+
+
+class AuthenticationInterceptor(grpc.aio.ServerInterceptor):
+    """Refuses strangers every service but the broker's own, which authenticates its callers itself, and health."""
+
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
+
+    async def intercept_service(
+        self, continuation: _Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> _Handler | None:
+        """See gRPC."""
+        handler = await continuation(handler_call_details)
+        if handler is None or handler_call_details.method.startswith(_OPEN):
+            return handler
+        return self._authenticated(handler)
+
+    def _authenticated(self, handler: _Handler) -> _Handler:
+        """The same method, which checks its caller's token or certificate first: only the call itself tells them."""
+        serve = handler.stream_stream
+        assert serve is not None, "a method must read a stream, or gRPC reads its message before the caller is authenticated"
+
+        async def authenticate_and_serve(requests: object, context: _Context) -> AsyncIterator[Any]:
+            try:
+                self._authenticator.principal(context.invocation_metadata() or (), context.auth_context())
+            except UnauthenticatedError as error:
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, error.message)
+            responses: Any = serve(requests, context)  # type: ignore[arg-type]
+            async for response in responses:
+                yield response
+
+        return grpc.stream_stream_rpc_method_handler(
+            authenticate_and_serve, handler.request_deserializer, handler.response_serializer
+        )

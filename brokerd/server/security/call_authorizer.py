@@ -1,30 +1,30 @@
-"""Finds the caller of a gRPC call and what it may do: the one place that knows both. The rules are in the files beside it."""
+"""Decides whether a gRPC call may be made: finds its caller, applies its method's rule, and writes the audit trail.
+
+Entries of a unary request that the caller has no right to never reach the handler, and topics that it may not see never reach the
+caller. `method_rules.py` has the rule of each method.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from google.protobuf.message import Message
 
 from brokerd.clock import Clock
-from brokerd.errors import UnknownTopicIdError, WireError
-from brokerd.server.security.audit import Audit
-from brokerd.server.security.audited_changes import CHANGES, changes, created_topics
-from brokerd.server.security.auth_file import Principal
-from brokerd.server.security.authenticator import ANYBODY, Authenticator, ForbiddenError, UnauthenticatedError
-from brokerd.server.security.method_rules import METHOD_RULES
-from brokerd.server.security.producer_owners import ProducerOwners
-from brokerd.server.security.request_filter import RequestFilter
-from brokerd.server.security.topic_authorizer import TopicAuthorizer, Topics
-from brokerd.server.security.topic_rights import NOTHING
+from brokerd.errors import TopicAuthorizationFailedError, UnknownTopicIdError, WireError
+from brokerd.server.security.audit import CHANGES, Audit, changes, created_topics
+from brokerd.server.security.authenticator import Authenticator, UnauthenticatedError, host_of
+from brokerd.server.security.method_rules import METHOD_RULES, OneTopic, PerTopic, Somewhere, Stream
+from brokerd.server.security.topic_authorizer import ANYBODY, NOTHING, ForbiddenError, Principal, Right, TopicAuthorizer, Topics
 from brokerd.server.tasks import forget_end
+from brokerd.server.waiting.pauses import Pauses
+from brokerd.server.waiting.turns import Turns
+from brokerd.wire.errors import to_proto
+from brokerd.wire.v1 import topics_pb2
 
-logger = logging.getLogger(__name__)
-
-_REPORT_INTERVAL_MS = 10_000
+Handle = Callable[[Any], Awaitable[Message]]
 
 
 class CallContext(Protocol):
@@ -41,27 +41,30 @@ class CallContext(Protocol):
 
 
 class CallAuthorizer:
-    """Authenticates the calls of one broker, gives each caller its authorizer, and writes the audit trail."""
+    """The decisions about the calls of one broker. `auto_creates`: Metadata creates the topics that it names; `turns`: for calls
+    that name many topics; `free_producer_number`: see TopicAuthorizer; `on_stranger` is called for each call
+    without valid credentials."""
 
     def __init__(
         self,
         authenticator: Authenticator,
         topics: Topics,
-        request_filter: RequestFilter,
         clock: Clock,
-        free_producer_id: Callable[[], int],
+        *,
+        auto_creates: bool = False,
+        turns: Turns | None = None,
+        free_producer_number: Callable[[], int] | None = None,
+        on_stranger: Callable[[], None] = lambda: None,
     ) -> None:
-        self.refused_count = 0  # calls of strangers
         self.generation = 0  # rises when credentials may have changed: callers authenticated before must be again
         self.audit = Audit(clock)
         self._authenticator = authenticator
         self._topics = topics
-        self._request_filter = request_filter
-        self._clock = clock
+        self._auto_creates = auto_creates
+        self._turns = turns
+        self._free_producer_number = free_producer_number
+        self._on_stranger = on_stranger
         self._authorizers: dict[str, TopicAuthorizer] = {}
-        self._owners = ProducerOwners(free_producer_id, is_open=authenticator.is_open)
-        self._unreported_count = 0
-        self._next_report_ms = clock.monotonic_ms()
 
     def authenticate(self, context: CallContext) -> TopicAuthorizer:
         """The authorizer of the caller's principal. Raises UnauthenticatedError."""
@@ -70,7 +73,7 @@ class CallAuthorizer:
         try:
             principal = self._authenticator.principal(context.invocation_metadata() or (), context.auth_context())
         except UnauthenticatedError as error:
-            self._count_refused(context.peer())
+            self._on_stranger()
             self.audit.refused(host_of(context.peer()), error.message)
             raise
         return self._authorizer_of(principal)
@@ -100,20 +103,17 @@ class CallAuthorizer:
             authorizer.replace(NOTHING if principal is None else principal.rights)
 
     async def call(
-        self,
-        method: str,
-        authorizer: TopicAuthorizer,
-        request: Any,
-        response_type: type[Message],
-        handle: Callable[[Any], Awaitable[Message]],
-        peer: str,
+        self, method: str, authorizer: TopicAuthorizer, request: Any, response_type: type[Message], handle: Handle, peer: str
     ) -> Message:
-        """Handles a unary call under its method's rule, and audits it. Raises ForbiddenError, and what `handle` raises."""
+        """Handles a unary call under its method's rule, and audits it. Raises ForbiddenError, and what `handle` raises.
+
+        Malformed requests were refused before, as they were received; entries are few enough, and none is a duplicate.
+        """
         created = self._created_by_naming(method, request)
 
         async def audited() -> Message:
             try:
-                response = await self._request_filter.call(METHOD_RULES[method], authorizer, request, response_type, handle)
+                response = await self._allowed(method, authorizer, request, response_type, handle)
             except ForbiddenError as error:
                 self.audit.refused(authorizer.principal, error.message)
                 raise
@@ -125,14 +125,80 @@ class CallAuthorizer:
 
         if method not in CHANGES and not created:
             return await audited()
-        # A caller that goes does not take back what it has asked for, nor the line about it.
+        # A caller that disconnects takes back neither the change nor the line about it.
         task = asyncio.create_task(audited())
         forget_end(task)
         return await asyncio.shield(task)
 
+    async def _allowed(
+        self, method: str, authorizer: TopicAuthorizer, request: Any, response_type: type[Message], handle: Handle
+    ) -> Message:
+        """The response to what the caller may do of the request."""
+        rule = METHOD_RULES[method]
+        assert not isinstance(rule, Stream), "a stream asks TopicAuthorizer itself"
+        if isinstance(rule, Somewhere):
+            authorizer.require_somewhere(rule.right)
+        if isinstance(rule, OneTopic):
+            error = authorizer.refuse_name(rule.right, request.name)
+            if error is not None:
+                authorizer.note_refused(error)
+                return response_type(result=topics_pb2.TopicResult(name=request.name, error=to_proto(error)))
+        if isinstance(rule, PerTopic) and not authorizer.is_unlimited:
+            return await self._per_topic(rule, authorizer, request, response_type, handle)
+        return await handle(request)
+
+    async def _per_topic(
+        self, rule: PerTopic, authorizer: TopicAuthorizer, request: Any, response_type: type[Message], handle: Handle
+    ) -> Message:
+        response: Any
+        if rule.is_list is not None and rule.is_list(request):
+            response = await handle(request)
+            _hide(getattr(response, rule.results), rule, authorizer)
+        else:
+            kept, refused = await self._split(rule, authorizer, request)
+            # Without its refused entries, a request may mean "list all" to the handler, though the caller named topics.
+            response = response_type() if rule.is_list is not None and rule.is_list(kept) else await handle(kept)
+            if refused:
+                _put_back(getattr(response, rule.results), refused)
+        message: Message = response
+        return message
+
+    async def _split(self, rule: PerTopic, authorizer: TopicAuthorizer, request: Any) -> tuple[Any, dict[int, Message]]:
+        """The request without its refused entries (itself, if none is), and the results of the refused ones by their places."""
+        refused: dict[int, Message] = {}
+        kept: dict[str, list[Any]] = {}
+        asked = 0
+        pauses = Pauses(self._turns)
+        for entries in rule.entries:
+            values = getattr(request, entries.field)
+            kept[entries.field] = []
+            for value in values:
+                await pauses.after()
+                error = self._refusal(rule, authorizer, entries.topic_of(value))
+                if error is None:
+                    kept[entries.field].append(value)
+                else:
+                    authorizer.note_refused(error)
+                    refused[asked] = entries.refused(value, to_proto(error))
+                asked += 1
+        if not refused:
+            return request, refused
+        left = type(request)()
+        left.CopyFrom(request)
+        for field, values in kept.items():
+            left.ClearField(field)
+            getattr(left, field).extend(values)
+        return left, refused
+
+    def _refusal(self, rule: PerTopic, authorizer: TopicAuthorizer, topic: str | bytes) -> WireError | None:
+        error = _refused(rule, authorizer, topic)
+        if error is None and isinstance(topic, str) and rule.creates and self._auto_creates and not self._topics.has(topic):
+            return authorizer.refuse_name(Right.ADMIN, topic)
+        return error
+
     def _created_by_naming(self, method: str, request: Any) -> Collection[str]:
         """Topics that the call creates, if it may."""
-        if method != "Metadata" or not self._request_filter.auto_creates:
+        if method != "Metadata" or not self._auto_creates:
             return ()
         return {name for name in request.topics if not self._topics.has(name)}
 
@@ -142,28 +208,31 @@ class CallAuthorizer:
         except UnknownTopicIdError:  # deleted meanwhile
             return topic_id.hex()
 
-    def _refused(self, principal: str, error: WireError) -> None:
-        self.audit.refused(principal, error.message)
-
     def _authorizer_of(self, principal: Principal) -> TopicAuthorizer:
         authorizer = self._authorizers.get(principal.name)
         if authorizer is None:
-            authorizer = self._authorizers[principal.name] = TopicAuthorizer(principal, self._topics, self._owners, self._refused)
+            authorizer = TopicAuthorizer(principal, self._topics, self._free_producer_number, self.audit)
+            self._authorizers[principal.name] = authorizer
         return authorizer
 
-    def _count_refused(self, peer: str) -> None:
-        """Logs one line in ten seconds at most: a client with a wrong token retries for ever."""
-        self.refused_count += 1
-        self._unreported_count += 1
-        now_ms = self._clock.monotonic_ms()
-        if now_ms >= self._next_report_ms:
-            logger.warning(
-                "refused %d calls of callers that did not show who they are, the last from %s", self._unreported_count, peer
-            )
-            self._unreported_count = 0
-            self._next_report_ms = now_ms + _REPORT_INTERVAL_MS
+
+def _put_back(results: Any, refused: dict[int, Message]) -> None:
+    """Sets the results of refused entries in their places."""
+    answered = iter(list(results))
+    merged = [refused[place] if place in refused else next(answered) for place in range(len(results) + len(refused))]
+    del results[:]
+    results.extend(merged)
 
 
-def host_of(peer: str) -> str:
-    """The host of a peer as gRPC writes it: all connections of one host count as one stranger."""
-    return peer.rpartition(":")[0] or peer
+def _hide(results: Any, rule: PerTopic, authorizer: TopicAuthorizer) -> None:
+    """Takes topics that may not be seen out of a list of all."""
+    assert rule.listed is not None
+    hidden = (TopicAuthorizationFailedError, UnknownTopicIdError)
+    seen = [result for result in results if not isinstance(_refused(rule, authorizer, rule.listed(result)), hidden)]
+    if len(seen) != len(results):
+        del results[:]
+        results.extend(seen)
+
+
+def _refused(rule: PerTopic, authorizer: TopicAuthorizer, topic: str | bytes) -> WireError | None:
+    return authorizer.refuse_id(rule.right, topic) if isinstance(topic, bytes) else authorizer.refuse_name(rule.right, topic)

@@ -1,19 +1,35 @@
-"""The broker's certificates: read and checked at the start and at each reload, in the forms that gRPC and the metrics take.
+"""The auth file and the certificates that the settings name, the latter in the forms that gRPC and the metrics endpoint take.
 
-gRPC finds a bad file only when the first client connects, and then says little; here the start fails with a sentence.
+All is read and checked at the start and at each reload. gRPC finds a bad certificate only when the first client connects, and then
+says little; here the start fails with a sentence.
 """
 
 from __future__ import annotations
 
 import ssl
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
-from brokerd.config.broker import BrokerConfig
+from brokerd.config.broker import BrokerConfig, check_listening
 from brokerd.config.small_files import read_small_file
 from brokerd.errors import ConfigError
+from brokerd.server.security.auth_file import Identities, load_auth_file
+
+
+class Credentials(NamedTuple):
+    """`identities` None: no auth file; `certificates` None: plaintext."""
+
+    identities: Identities | None
+    certificates: Certificates | None
+
+
+def load_credentials(config: BrokerConfig) -> Credentials:
+    """Raises ConfigError if the settings contradict each other, or a file cannot be used."""
+    check_listening(config)
+    identities = load_auth_file(config.auth_file) if config.auth_file else None
+    return Credentials(identities, Certificates(config) if config.ssl_certificate_file else None)
 
 
 class Certificates:

@@ -1,8 +1,8 @@
 """The one table of the rights that each method of the contract needs. A test fails for a method without a rule.
 
-request_filter.py applies the rules. Handlers of what names a group ask `TopicAuthorizer.require_group`. The two streams ask
-`TopicAuthorizer` themselves, partition by partition, for the right that stands here. Methods that are not served have a rule all
-the same, so that serving one cannot forget it.
+call_authorizer.py applies the rules. Handlers of groups ask `TopicAuthorizer.require_group`, that of producer ids asks which are
+the caller's own, and the two streams ask for each partition, for the right in this table. Methods that are not served have a rule
+too, so that none can be served without one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
 
-from brokerd.server.security.topic_rights import Right
+from brokerd.server.security.topic_authorizer import Right
 from brokerd.wire.v1 import error_pb2, metadata_pb2, offsets_pb2, topics_pb2
 
 _NONE = -1
@@ -24,14 +24,6 @@ class Anyone(NamedTuple):
 
 class Somewhere(NamedTuple):
     """For every principal that has `right` on any topic: the call touches no topic, but is of use only to those."""
-
-    right: Right
-
-
-class ProducerId(NamedTuple):
-    """As Somewhere; and the field `producer_id` must be -1 or the principal's own: another's id is taken out of the request, so
-    that a new one is given. The id in the response is the principal's.
-    """
 
     right: Right
 
@@ -72,7 +64,7 @@ class Stream(NamedTuple):
     right: Right
 
 
-Rule = Anyone | Somewhere | ProducerId | PerTopic | OneTopic | Stream
+Rule = Anyone | Somewhere | PerTopic | OneTopic | Stream
 
 
 def _name(entry: Any) -> str:
@@ -146,7 +138,7 @@ METHOD_RULES: dict[str, Rule] = {
     "ListGroups": Anyone(),
     "DescribeGroup": Anyone(),
     "DeleteGroup": Anyone(),
-    "InitProducerId": ProducerId(Right.WRITE),
+    "InitProducerId": Somewhere(Right.WRITE),
     "EndTransaction": Somewhere(Right.WRITE),
     "Heartbeat": Somewhere(Right.WRITE),
     # These show and abort the principal's own, and others' to whoever has ADMIN on every topic; who alone may have one forgotten.

@@ -1,17 +1,33 @@
-"""Decides what one principal may do to topics and groups. Grants by topic id are remembered: one look-up on hot paths.
+"""Decides what one principal may do: to topics, to groups of readers, and with producer ids. Knows no call and no handler.
 
-A topic that the principal may not see is answered like one that does not exist: by name TOPIC_AUTHORIZATION_FAILED, by id
-UNKNOWN_TOPIC_ID, each word for word the same. A topic that it sees without having the right is TOPIC_AUTHORIZATION_FAILED. A group
-is judged by its name alone, so a refusal does not tell whether it exists.
+Rights are given by name or prefix; grants by topic id are remembered: one look-up on hot paths. A topic that the principal may not
+see is answered like one that does not exist: by name TOPIC_AUTHORIZATION_FAILED, by id UNKNOWN_TOPIC_ID, each word for word the
+same. A topic that it sees without having the right is TOPIC_AUTHORIZATION_FAILED. A group is judged by its name alone, so a refusal
+does not tell whether it exists.
+
+A producer id belongs to the principal that it was given to, so that no principal writes as another's producer: a raised epoch would
+fence that producer, and sequences ahead of its own would make its batches pass for repetitions. (Kafka checks neither for
+idempotent producers.) The id itself names its owner, so nothing has to be remembered, and a restart forgets nothing:
+
+    bit 63: 0 | bits 40 to 62: tag of its owner | bit 39: of a member of a transaction | bits 0 to 38: a number, never given twice
+
+A tag is a hash of the principal's name; the auth file is refused if two names have the same. The tag 0 belongs to no principal: the
+ids of a broker without authentication have it. So a producer whose principal is renamed, or whose broker gets an auth file, holds
+an id that is no longer its own: it gets UNKNOWN_PRODUCER_ID and requests another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, TypeAlias
+import enum
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, Protocol
 
 from brokerd.datadir.topic_store import Topic
 from brokerd.errors import (
+    BrokerdError,
+    ConfigError,
     Fate,
     GroupAuthorizationFailedError,
     TopicAuthorizationFailedError,
@@ -19,15 +35,113 @@ from brokerd.errors import (
     UnknownTopicIdError,
     WireError,
 )
-from brokerd.server.security.auth_file import Principal
-from brokerd.server.security.producer_owners import ProducerOwners, owner_tag
-from brokerd.server.security.topic_rights import Right, TopicRights
+from brokerd.ids import PRODUCER_TAG_SHIFT, producer_number
+from brokerd.server.security.audit import Audit
 
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{0,249}\*|[a-zA-Z0-9._-]{1,249}")
+_GROUP = re.compile(r"[^*]{0,249}\*|[^*]{1,249}")
 _REMEMBERED_MAX = 100_000  # ids of deleted topics stay until then
+_TAGS = 1 << 63 - PRODUCER_TAG_SHIFT
+_BELOW_TAG = (1 << PRODUCER_TAG_SHIFT) - 1
+NOBODY = 0  # the tag of no principal
+
+
+class ForbiddenError(BrokerdError):
+    """The caller is known and may not make this call at all; becomes the status PERMISSION_DENIED."""
+
+
+class Right(enum.Enum):
+    """A right on a topic. None implies another; a principal that has any of them may see the topic and its offsets."""
+
+    READ = "read"
+    WRITE = "write"
+    ADMIN = "admin"  # create, delete, add partitions, alter settings, delete records
+
+
+class NamePatterns:
+    """A set of topics or groups: exact names, and prefixes that end in `*`."""
+
+    __slots__ = ("_names", "_prefixes", "is_everything")
+
+    def __init__(self, patterns: Iterable[str], form: re.Pattern[str], what: str) -> None:
+        """Raises ConfigError for a pattern that is neither a name of `form` nor a prefix."""
+        given = list(patterns)
+        for pattern in given:
+            if not form.fullmatch(pattern) or not pattern.isprintable():
+                raise ConfigError(f"{pattern[:300]!a} is no {what} name and no prefix such as 'events-*' or '*'")
+        self._names = frozenset(pattern for pattern in given if not pattern.endswith("*"))
+        self._prefixes = tuple(pattern[:-1] for pattern in given if pattern.endswith("*"))
+        self.is_everything = "" in self._prefixes
+
+    def __contains__(self, name: str) -> bool:
+        """True if it is one of them."""
+        return name in self._names or name.startswith(self._prefixes)
+
+    def __bool__(self) -> bool:
+        """True if any name can be one of them."""
+        return bool(self._names or self._prefixes)
+
+
+class TopicRights:
+    """The topics that each right holds for, and the groups that the principal may use."""
+
+    __slots__ = ("_groups", "_topics")
+
+    def __init__(self, patterns: Mapping[Right, Iterable[str]], groups: Iterable[str] = ()) -> None:
+        """A right that is not given holds for nothing. Raises ConfigError."""
+        self._topics = {right: NamePatterns(patterns.get(right, ()), _TOPIC, "topic") for right in Right}
+        self._groups = NamePatterns(groups, _GROUP, "group")
+
+    @property
+    def is_unlimited(self) -> bool:
+        """True if every right holds for every topic."""
+        return all(topics.is_everything for topics in self._topics.values())
+
+    @property
+    def sees_everything(self) -> bool:
+        """True if some right holds for every topic."""
+        return any(topics.is_everything for topics in self._topics.values())
+
+    @property
+    def administers_everything(self) -> bool:
+        """True if ADMIN holds for every topic."""
+        return self._topics[Right.ADMIN].is_everything
+
+    def allows(self, right: Right, topic: str) -> bool:
+        """True if `right` holds for the topic."""
+        return topic in self._topics[right]
+
+    def allows_group(self, group_id: str) -> bool:
+        """True if the principal may commit, read, list and delete the offsets of the group. ADMIN on every topic includes that."""
+        return self.administers_everything or group_id in self._groups
+
+    @property
+    def allows_groups(self) -> bool:
+        """True if the principal may use any group at all."""
+        return self.administers_everything or bool(self._groups)
+
+    def allows_somewhere(self, right: Right) -> bool:
+        """True if `right` holds for any topic at all."""
+        return bool(self._topics[right])
+
+    def sees(self, topic: str) -> bool:
+        """True if any right holds for the topic: its existence is no secret then."""
+        return any(topic in topics for topics in self._topics.values())
+
+
+class Principal(NamedTuple):
+    """A caller's authenticated identity. `name` may stand in logs and errors."""
+
+    name: str
+    rights: TopicRights
+
+
+NOTHING = TopicRights({})
+UNLIMITED = TopicRights(dict.fromkeys(Right, ("*",)))
+ANYBODY = Principal("anybody", UNLIMITED)  # every caller of a broker without authentication; may use every producer id
+TRUSTED = Principal("certificate", UNLIMITED)  # every caller with a verified certificate, on a broker without an auth file
+
 _VERBS = {None: "see", Right.READ: "read", Right.WRITE: "write to", Right.ADMIN: "administer"}
-
-
-OnRefused: TypeAlias = "Callable[[str, WireError], None]"
 
 
 class Topics(Protocol):
@@ -43,69 +157,47 @@ class Topics(Protocol):
 class TopicAuthorizer:
     """The decisions about one principal; shared by all its calls and streams."""
 
-    __slots__ = (
-        "_granted",
-        "_on_refused",
-        "_owners",
-        "_rights",
-        "_tag",
-        "_topics",
-        "is_unlimited",
-        "principal",
-    )
-
     def __init__(
-        self, principal: Principal, topics: Topics, owners: ProducerOwners | None = None, on_refused: OnRefused | None = None
+        self,
+        principal: Principal,
+        topics: Topics,
+        free_producer_number: Callable[[], int] | None = None,
+        audit: Audit | None = None,
     ) -> None:
-        """Without `owners` everybody may write with any producer id. `on_refused` is called with the principal and the error."""
-        self._on_refused = on_refused
+        """`free_producer_number` returns the lowest number that was not given to any producer; without it, ids are not checked.
+        Refusals go to `audit`."""
         self.principal = principal.name
         self._topics = topics
-        self._owners = owners
-        self._tag = owner_tag(principal.name)
+        self._tag = NOBODY if principal is ANYBODY else owner_tag(principal.name)
+        self._free_producer_number = free_producer_number
+        self._given_below = 0  # all numbers below it were given: they only rise
+        self._audit = audit
         self.replace(principal.rights)
 
     def replace(self, rights: TopicRights) -> None:
         """Replaces the principal's rights, also for its open streams."""
-        self._rights = rights
-        self.is_unlimited = rights.is_unlimited  # may do everything to every topic
+        self.rights = rights
+        self.is_unlimited = rights.is_unlimited  # kept, as every batch of every request asks
         self._granted: dict[Right, set[bytes]] = {right: set() for right in Right}
-
-    def exists(self, name: str) -> bool:
-        """True if there is a topic of that name. A caller that may not see it must not learn this."""
-        return self._topics.has(name)
-
-    def sees(self, name: str) -> bool:
-        """True if the topic may be listed, or would be if it existed."""
-        return self.is_unlimited or self._rights.sees(name)
-
-    def has_somewhere(self, right: Right) -> bool:
-        """True if the principal has `right` on any topic."""
-        return self.is_unlimited or self._rights.allows_somewhere(right)
-
-    @property
-    def administers_everything(self) -> bool:
-        """True if the principal has ADMIN on every topic: what belongs to other principals is its business too."""
-        return self._rights.administers_everything
 
     def refuse_name(self, right: Right | None, name: str) -> WireError | None:
         """The error for using `right` (None: seeing) on a topic by name; None if it is allowed."""
-        if self.is_unlimited or (self._rights.sees(name) if right is None else self._rights.allows(right, name)):
+        if self.rights.sees(name) if right is None else self.rights.allows(right, name):
             return None
         return self._forbidden(right, name)
 
     def refuse_id(self, right: Right | None, topic_id: bytes) -> WireError | None:
-        """As `refuse_name`, by id. An id that nobody has is refused too, unless the principal may do everything."""
+        """As `refuse_name`, by id. An id that no topic has is refused too, unless the principal may do everything."""
         if self.is_unlimited or (right is not None and topic_id in self._granted[right]):
             return None
         try:
             name = self._topics.by_id(topic_id).name
         except UnknownTopicIdError as error:
             return error
-        if not self._rights.sees(name):
+        if not self.rights.sees(name):
             self.note_refused(self._forbidden(None, name))  # hidden from the caller, not from the audit trail
             return unknown_topic_id(topic_id)
-        if right is not None and not self._rights.allows(right, name):
+        if right is not None and not self.rights.allows(right, name):
             return self._forbidden(right, name)
         if right is not None:
             self._remember(right, topic_id)
@@ -120,18 +212,16 @@ class TopicAuthorizer:
             self.note_refused(error)
             raise error
 
-    @property
-    def may_use_groups(self) -> bool:
-        """True if there may be a group that the principal may use."""
-        return self._rights.allows_groups
-
-    def may_use_group(self, group_id: str) -> bool:
-        """True if the principal may commit, read, list and delete the offsets of the group, whether there is one or not."""
-        return self._rights.allows_group(group_id)
+    def require_somewhere(self, right: Right) -> None:
+        """Raises ForbiddenError for a principal that has the right on no topic at all."""
+        if not self.rights.allows_somewhere(right):
+            raise ForbiddenError(
+                f"principal '{self.principal}' may {right.value} no topic at all: the broker's auth.file says who may"
+            )
 
     def require_group(self, group_id: str) -> None:
         """Raises GroupAuthorizationFailedError for a group that the principal may not use, whether there is one or not."""
-        if not self.may_use_group(group_id):
+        if not self.rights.allows_group(group_id):
             error = GroupAuthorizationFailedError(
                 f"principal '{self.principal}' may not use group {group_id!r}: the broker's auth.file says who may (groups)"
             )
@@ -139,21 +229,29 @@ class TopicAuthorizer:
             raise error
 
     def note_refused(self, error: WireError) -> None:
-        """Reports a refused request for the audit trail. An error for a topic that does not exist is not a refusal."""
-        if self._on_refused is not None and isinstance(error, (TopicAuthorizationFailedError, GroupAuthorizationFailedError)):
-            self._on_refused(self.principal, error)
+        """Writes a refusal into the audit trail. An error for a topic that does not exist is none."""
+        if self._audit is not None and isinstance(error, (TopicAuthorizationFailedError, GroupAuthorizationFailedError)):
+            self._audit.refused(self.principal, error.message)
 
     def owns_producer(self, producer_id: int) -> bool:
-        """True if the principal may use that id."""
-        return self._owners is None or self._owners.owns(self._tag, producer_id)
+        """True if the principal may use that id. False also for a number that was not given yet, as when a producer outlives a
+        broker whose count of them was lost."""
+        if self._free_producer_number is None:
+            return True
+        if self._tag != NOBODY and producer_id >> PRODUCER_TAG_SHIFT != self._tag:
+            return False
+        number = producer_number(producer_id)
+        if number >= self._given_below:
+            self._given_below = self._free_producer_number()
+        return number < self._given_below
 
     def own_producer_id(self, producer_id: int) -> int:
         """The id that the principal gets for a newly assigned producer id: it carries the principal's tag."""
-        return producer_id if self._owners is None else self._owners.given_to(self._tag, producer_id)
+        return producer_id if self._tag == NOBODY else self._tag << PRODUCER_TAG_SHIFT | producer_id & _BELOW_TAG
 
     def require_producer(self, producer_id: int) -> None:
         """Raises UnknownProducerIdError for an id that the principal may not use."""
-        if self._owners is not None and not self._owners.owns(self._tag, producer_id):
+        if not self.owns_producer(producer_id):
             raise UnknownProducerIdError(
                 f"producer id {producer_id} was not given to principal '{self.principal}', or that is forgotten: ask for another "
                 "with InitProducerId",
@@ -171,6 +269,12 @@ class TopicAuthorizer:
         return TopicAuthorizationFailedError(
             f"principal '{self.principal}' may not {what} topic '{name}': the broker's auth.file says who may"
         )
+
+
+def owner_tag(principal: str) -> int:
+    """The tag of all ids that a principal is given. It never changes."""
+    digest = hashlib.sha256(principal.encode()).digest()
+    return 1 + int.from_bytes(digest[:8], "big") % (_TAGS - 1)
 
 
 def unknown_topic_id(topic_id: bytes) -> UnknownTopicIdError:

@@ -16,9 +16,9 @@ from brokerd.partition.core import OpenData
 from brokerd.partition.partition import Partition
 from brokerd.purgatory.driver import TimedPurgatory
 from brokerd.record.control import encode_control
-from brokerd.server.limits.callers import current_caller
 from brokerd.server.waiting.delayed_produce import wait_durable
 from brokerd.server.waiting.pauses import Pauses
+from brokerd.sharing import current_caller
 from brokerd.transaction.markers import RecordFor
 from brokerd.transaction.transactional_id import Held, HeldData
 from brokerd.wire.v1.transaction_log_pb2 import HeldBack

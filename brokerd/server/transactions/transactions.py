@@ -45,7 +45,7 @@ from brokerd.server.tasks import forget_end
 from brokerd.server.transactions.local_leaders import LocalLeaders, Markers
 from brokerd.server.transactions.lost_markers import LostMarkers
 from brokerd.server.waiting.pauses import Pauses
-from brokerd.sharing.shares import Shares
+from brokerd.sharing import Shares
 from brokerd.transaction.coordinator import Coordinator, Limits
 from brokerd.transaction.loading import load
 from brokerd.transaction.markers import RecordFor, control_records

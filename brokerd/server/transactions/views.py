@@ -17,12 +17,12 @@ _NONE = -1
 def seen_by(broker: Broker, authorizer: TopicAuthorizer) -> Mapping[str, TransactionalIdState]:
     """The transactional ids that are the caller's, or the caller's business."""
     coordinator = broker.transactions.coordinator
-    return coordinator.states if authorizer.administers_everything else coordinator.states_of(authorizer.principal)
+    return coordinator.states if authorizer.rights.administers_everything else coordinator.states_of(authorizer.principal)
 
 
 def may_see(authorizer: TopicAuthorizer, state: TransactionalIdState) -> bool:
     """True if the transactional id is the caller's, or the caller's business."""
-    return state.principal == authorizer.principal or authorizer.administers_everything
+    return state.principal == authorizer.principal or authorizer.rights.administers_everything
 
 
 def find(broker: Broker, authorizer: TopicAuthorizer, transactional_id: str) -> TransactionalIdState:
@@ -63,7 +63,7 @@ def listing(broker: Broker, state: TransactionalIdState) -> transaction_pb2.Tran
 def open_partition(authorizer: TopicAuthorizer, partition: Partition, first_offset: int) -> transaction_pb2.OpenPartition:
     """Where a member holds data; the topic's name only if the caller may see it."""
     return transaction_pb2.OpenPartition(
-        topic=partition.topic if authorizer.sees(partition.topic) else "",
+        topic=partition.topic if authorizer.rights.sees(partition.topic) else "",
         topic_id=partition.tp.topic_id,
         partition=partition.tp.partition,
         first_offset=first_offset,

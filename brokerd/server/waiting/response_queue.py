@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from brokerd.sharing.line import Line
-from brokerd.sharing.room import Caller
+from brokerd.sharing import Caller, RoundRobin
 
 _AT_ONCE = 16
 _PATIENCE_S = 0.005
@@ -27,7 +26,7 @@ class ResponseQueue:
 
     def __init__(self, *, patience_s: float = _PATIENCE_S) -> None:
         self._patience_s = patience_s
-        self._queued: Line[StartResponse] = Line()
+        self._queued: RoundRobin[StartResponse] = RoundRobin()
         self._server: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 import pytest
+from prometheus_client import Counter
 
 from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
@@ -24,7 +25,7 @@ from brokerd.config.settings import from_mapping
 from brokerd.errors import AuthenticationError, BrokerdError, ConfigError, ErrorCode
 from brokerd.ids import TopicIdPartition
 from brokerd.server import daemon
-from brokerd.server.security.setup import Security, load_security
+from brokerd.server.security.credentials import Credentials, load_credentials
 from brokerd.server.security.tokens import hash_token
 from brokerd.wire.v1 import metadata_pb2
 from tests.integration.security.conftest import with_token
@@ -244,19 +245,19 @@ def test_another_authority_for_clients_is_asked_of_new_connections(tmp_path: Pat
 def test_of_two_at_once_the_later_one_counts(tmp_path: Path, auth_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     has_read, may_go_on = threading.Event(), threading.Event()
 
-    def load_slowly(config: BrokerConfig) -> Security:
+    def load_slowly(config: BrokerConfig) -> Credentials:
         """The first one to read is slow to come back."""
         is_first = not has_read.is_set()
-        security = load_security(config)
+        credentials = load_credentials(config)
         has_read.set()
         assert not is_first or may_go_on.wait(DEADLINE_S)
-        return security
+        return credentials
 
     with (
         running_daemon(tmp_path / "data", files=MemoryFiles(), auth_file=str(auth_file)) as running,
         with_token(running.address, LATE_TOKEN) as late,
     ):
-        monkeypatch.setattr(daemon, "load_security", load_slowly)
+        monkeypatch.setattr(daemon, "load_credentials", load_slowly)
         first = asyncio.run_coroutine_threadsafe(running.daemon.reload(), running.loop)
         assert has_read.wait(DEADLINE_S)
         auth_file.write_text(AUTH_FILE + LATE)
@@ -324,10 +325,14 @@ def test_a_producer_whose_token_is_gone_for_a_moment_loses_nothing(tmp_path: Pat
             assert producer.send("events-1", b"x").result(DEADLINE_S).offset == 0
             auth_file.write_text(AUTH_FILE.replace(hash_token(TOKENS["writer"]), hash_token("another-" + TOKENS["writer"])))
             running.run(running.daemon.reload())
-            authorizer = running.daemon._call_authorizer
-            assert authorizer is not None
+            refused = running.daemon.broker.counters.authentication_failures
             sent = producer.send("events-1", b"y")
-            wait_until(lambda: authorizer.refused_count > 0 or sent.done())
+            wait_until(lambda: value_of(refused) > 0 or sent.done())
             auth_file.write_text(AUTH_FILE)
             running.run(running.daemon.reload())
             assert sent.result(DEADLINE_S).offset == 1
+
+
+def value_of(counter: Counter) -> float:
+    """The counter's number."""
+    return next(sample.value for family in counter.collect() for sample in family.samples if sample.name.endswith("_total"))

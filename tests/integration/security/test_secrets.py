@@ -74,7 +74,6 @@ def test_what_a_process_says_holds_no_secret(tmp_path: Path, auth_file: str, cap
                 assert main(["topics", "list", "-b", daemon.address, "-X", f"auth.token={token}"]) in (0, 1)
             daemon.terminate()
         said = daemon.stderr_path.read_text()
-        assert "refused 1 calls of callers that did not show who they are" in said
         assert "brokerd.audit" in said
         assert "refused: the token is not known" in said
         check_silent(said)

@@ -57,11 +57,8 @@ class Planted:
 @pytest.fixture
 def planted(monkeypatch: pytest.MonkeyPatch) -> Planted:
     planted = Planted()
-    monkeypatch.setattr(service, "UNARY_CHECKS", {})  # requests are empty
-    for name in service.UNARY_HANDLERS:
-        monkeypatch.setitem(service.UNARY_HANDLERS, name, planted.handle)
-    for name in service.CALLER_HANDLERS:
-        monkeypatch.setitem(service.CALLER_HANDLERS, name, planted.handle)
+    for name in service.METHODS:
+        monkeypatch.setitem(service.METHODS, name, service.Method(planted.handle))  # without a check: requests are empty
     return planted
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from brokerd.server.handlers import fetch, produce
-from brokerd.server.streams.fetch_stream import FetchStream
+from brokerd.server.handlers.fetch import FetchStream
 from brokerd.server.waiting.turns import LARGE_BYTES, LARGE_PARTITIONS
 from tests.support.daemon import RunningDaemon
 from tests.support.raw_client import RawClient, values_batch
@@ -97,7 +97,7 @@ def test_large_requests_are_taken_in_one_in_a_turn(
     producers = [client.producer() for _ in tps]
     for tp, producer in zip(tps, producers, strict=True):
         producer.produce(tp, values_batch(tp))
-    monkeypatch.setattr("brokerd.server.streams.produce_stream.handle", loop_turns.noting(produce.handle))
+    monkeypatch.setattr("brokerd.server.handlers.produce.handle", loop_turns.noting(produce.handle))
     for tp, producer in zip(tps, producers, strict=True):
         producer.post([(tp, values_batch(tp, size=LARGE))])
     for producer in producers:

@@ -1,4 +1,4 @@
-"""Requests that begin and never end: the daemon's memory stays bounded, and honest clients are served.
+"""Requests that begin and never end: the daemon's memory stays bounded, and honest clients are served again.
 
 Method: a daemon in a process of its own with a low max.memory.bytes; bare HTTP/2 clients that send all of a large request but its
 last byte.
@@ -9,13 +9,14 @@ from __future__ import annotations
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import grpc
 import pytest
 
 from brokerd.config.broker import BrokerConfig
 from brokerd.wire.methods import FETCH, PRODUCE, UNARY
 from tests.support.daemon import DaemonProcess
 from tests.support.partial_requests import PartialRequest
-from tests.support.victim import Victim, peak_bytes
+from tests.support.victim import Victim, outcome, peak_bytes
 from tests.support.wait import wait_until
 
 LIMIT_BYTES = 250_000_000
@@ -43,11 +44,15 @@ def test_unfinished_requests_take_bounded_memory(tmp_path: Path, path: str, clie
             return all(one.is_done for one in hostile)
 
         wait_until(is_done, what="all have sent what they may")
-        victim.works()
         assert any(one.is_closed for one in hostile)
         assert peak_bytes(victim) < BOUND_BYTES < clients * streams * REQUEST_BYTES * 2 // 3
         wait_until(lambda: "memory is short" in victim.log_text())
         stack.close()
+        wait_until(lambda: victim.resident_bytes() < LIMIT_BYTES, what="memory is not short any more")
+        wait_until(
+            lambda: outcome(lambda: victim.unary("GetServerInfo", b""), "") is grpc.StatusCode.OK,
+            what="its connection was closed with all others, and it connects again",
+        )
         victim.works()
         victim.channel.close()
         assert daemon.terminate() == 0

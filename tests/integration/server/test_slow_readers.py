@@ -11,7 +11,7 @@ import pytest
 
 from brokerd.config.broker import BrokerConfig
 from brokerd.ids import TopicIdPartition
-from brokerd.server.limits import budgets
+from brokerd.server.limits import response_budget
 from tests.integration.security.conftest import with_token
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
@@ -84,7 +84,7 @@ def test_one_who_fills_all_it_may_holds_nobody_else_up(
     """Principals share, and without them connections: it has four fifths, and what it asks for besides waits for itself. Nobody
     has to be disconnected to make room for others.
     """
-    monkeypatch.setattr(budgets, "PATIENCE_MS", 600_000)
+    monkeypatch.setattr(response_budget, "PATIENCE_MS", 600_000)
     settings: dict[str, Any] = dict(LIMIT)
     if has_principals:
         (tmp_path / "auth.toml").write_text(AUTH_FILE)

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from brokerd.errors import ErrorCode, Fate
-from brokerd.server.streams import produce_stream
+from brokerd.server.handlers import produce
 from brokerd.wire.v1 import produce_pb2
 from tests.support.daemon import RunningDaemon
 from tests.support.files import MemoryFiles
@@ -133,7 +133,7 @@ async def _add(budget: Any, delta_bytes: int, owner: str = "") -> None:
 def test_a_stream_with_too_many_waiting_requests_is_not_read(
     running: RunningDaemon, client: RawClient, files: MemoryFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(produce_stream, "WAITING_REQUESTS_MAX", 4)
+    monkeypatch.setattr(produce, "WAITING_REQUESTS_MAX", 4)
     (tp,) = client.create_topic()
     stream = client.producer()
     with Gate(files, "fdatasync", path=tp.directory_name) as gate:
@@ -156,7 +156,7 @@ def test_a_stream_whose_response_cannot_be_encoded_ends(client: RawClient, monke
     (tp,) = client.create_topic()
     stream = client.producer()
     with monkeypatch.context() as patched:
-        patched.setattr(produce_stream, "encode", fail)
+        patched.setattr(produce, "encode", fail)
         stream.post([(tp, values_batch(tp))])
         assert stream.status()[0] is grpc.StatusCode.INTERNAL
     assert client.producer(instance_id=b"o" * 16).produce(tp, values_batch(tp)).base_offset == 1
@@ -165,7 +165,7 @@ def test_a_stream_whose_response_cannot_be_encoded_ends(client: RawClient, monke
 def test_a_stream_with_too_many_waiting_bytes_is_not_read(
     client: RawClient, files: MemoryFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(produce_stream, "_WAITING_BYTES_MAX", 1_048_576)
+    monkeypatch.setattr(produce, "_WAITING_BYTES_MAX", 1_048_576)
     (tp,) = client.create_topic()
     stream = client.producer()
     batch = values_batch(tp, size=400_000)

@@ -38,12 +38,11 @@ def list_offset(client: RawClient, tp: TopicIdPartition, spec: int, **fields: An
 
 
 def test_every_method_of_the_contract_has_a_handler(running: RunningDaemon) -> None:
-    from brokerd.server.service import CALLER_HANDLERS, UNARY_HANDLERS
+    from brokerd.server.service import METHODS
 
     methods = set(broker_pb2.DESCRIPTOR.services_by_name["Broker"].methods_by_name)
-    assert not set(UNARY_HANDLERS) & set(CALLER_HANDLERS)
-    assert set(UNARY_HANDLERS) | set(CALLER_HANDLERS) | set(STREAMS) == methods
-    assert set(UNARY_HANDLERS) | set(CALLER_HANDLERS) == set(UNARY)
+    assert set(METHODS) | set(STREAMS) == methods
+    assert list(METHODS) == list(UNARY)
 
 
 def test_the_server_says_what_it_is(client: RawClient) -> None:

@@ -11,7 +11,7 @@ import pytest
 from brokerd.datadir.topic_store import TRANSACTION_STATE
 from brokerd.errors import ErrorCode
 from brokerd.ids import TopicIdPartition
-from brokerd.server.metrics.collector import snapshot
+from brokerd.server.metrics.families import families
 from brokerd.wire.v1 import metadata_pb2, offsets_pb2, topics_pb2, transaction_pb2
 from tests.support.daemon import RunningDaemon
 from tests.support.raw_client import RawClient, idempotent_batch, values_batch
@@ -145,13 +145,12 @@ def test_the_figures_of_transactions(running: RunningDaemon, client: RawClient) 
     failed = Txn(client, version=2)
     failed.member()
     failed.abort()
-    taken = running.run(snapshot(running.daemon.broker, stream_count=0, refused_count=0))
-    gauges = {gauge.name: gauge.value for gauge in taken.gauges}
-    counters = {name: value for name, _, value in taken.counters}
-    assert (gauges["open_transaction_count"], gauges["open_member_count"], gauges["prepared_transaction_count"]) == (1, 1, 0)
-    assert (gauges["transactional_id_count"], gauges["topic_count"]) == (2, 1)
-    assert gauges["oldest_open_transaction_age_seconds"] >= 0
-    assert [counters[f"{name}_transactions"] for name in ("committed", "aborted", "expired")] == [2, 1, 0]
+    found = running.run(families(running.daemon.broker, stream_count=0))
+    figures = {sample.name.removeprefix("brokerd_"): sample.value for family in found for sample in family.samples}
+    assert (figures["open_transaction_count"], figures["open_member_count"], figures["prepared_transaction_count"]) == (1, 1, 0)
+    assert (figures["transactional_id_count"], figures["topic_count"]) == (2, 1)
+    assert figures["oldest_open_transaction_age_seconds"] >= 0
+    assert [figures[f"{name}_transactions_total"] for name in ("committed", "aborted", "expired")] == [2, 1, 0]
 
 
 def test_operators_see_who_is_open_and_abort_it(client: RawClient) -> None:

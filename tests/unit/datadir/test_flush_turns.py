@@ -16,7 +16,7 @@ import pytest
 
 from brokerd.datadir.flusher import Flusher
 from brokerd.partition.partition import Partition
-from brokerd.sharing.room import Caller
+from brokerd.sharing import Caller
 from tests.support.build import append, open_manager
 from tests.support.files import MemoryFiles
 from tests.support.loop import all_wait

@@ -11,7 +11,7 @@ import pytest
 from brokerd.datadir.flusher import Flusher
 from brokerd.errors import StorageError
 from brokerd.partition.partition import Partition
-from brokerd.sharing.room import Caller
+from brokerd.sharing import Caller
 from tests.support.build import append, first_log, open_manager
 from tests.support.files import MemoryFiles
 from tests.support.loop import all_wait

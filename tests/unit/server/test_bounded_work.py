@@ -13,19 +13,14 @@ from brokerd.groups.records import offsets_committed
 from brokerd.ids import TopicIdPartition
 from brokerd.server.broker import Broker
 from brokerd.server.handlers import end_transaction, list_groups, list_transactions, metadata
-from brokerd.server.limits.callers import set_caller
-from brokerd.server.metrics.collector import snapshot
 from brokerd.server.metrics.endpoint import MetricsEndpoint
-from brokerd.server.pages import LISTED_MAX, page_of
-from brokerd.server.security.auth_file import Principal
-from brokerd.server.security.authenticator import ANYBODY
-from brokerd.server.security.method_rules import METHOD_RULES
-from brokerd.server.security.request_filter import RequestFilter
-from brokerd.server.security.topic_authorizer import TopicAuthorizer
-from brokerd.server.security.topic_rights import Right, TopicRights
-from brokerd.server.waiting.pauses import Pauses
+from brokerd.server.metrics.families import families
+from brokerd.server.security.authenticator import Authenticator
+from brokerd.server.security.call_authorizer import CallAuthorizer
+from brokerd.server.security.topic_authorizer import ANYBODY, Principal, Right, TopicAuthorizer, TopicRights
+from brokerd.server.waiting.pauses import LISTED_MAX, Pauses, page_of
 from brokerd.server.waiting.turns import Turns
-from brokerd.sharing.room import Caller
+from brokerd.sharing import Caller, set_caller
 from brokerd.transaction.records import record_of
 from brokerd.transaction.transactional_id import Held
 from brokerd.wire.v1 import metadata_pb2, offsets_pb2, transaction_pb2
@@ -158,8 +153,8 @@ def test_of_many_calls_of_one_principal_one_goes_on_in_a_turn() -> None:
         turns, done = Turns(), list[int]()
 
         async def walk(peer: str) -> None:
-            set_caller("many", Caller("many", peer))
-            await turns.take("many", peer)
+            set_caller(Caller("many", peer))
+            await turns.take(Caller("many", peer))
             pauses = Pauses(turns)
             for _ in range(5):
                 done.append(loop_turn)
@@ -185,12 +180,13 @@ def test_refused_entries_are_answered_in_pieces() -> None:
             return offsets_pb2.CommitGroupOffsetsResponse()
 
         work = asyncio.ensure_future(
-            RequestFilter(auto_creates=False, turns=Turns()).call(
-                METHOD_RULES["CommitGroupOffsets"],
+            CallAuthorizer(Authenticator(None, needs_certificate=True), broker.logs.topics, ManualClock(), turns=Turns()).call(
+                "CommitGroupOffsets",
                 authorizer,
                 offsets_pb2.CommitGroupOffsetsRequest(group_id="g", offsets=asked),
                 offsets_pb2.CommitGroupOffsetsResponse,
                 handle,
+                "ipv4:127.0.0.1:1",
             )
         )
         loop_turns = 0
@@ -252,39 +248,34 @@ def test_a_scrape_reads_partitions_in_pieces() -> None:
     async def scenario(broker: TransactionBroker) -> None:
         await broker.topic("wide", 1_500)
         await broker.topic("narrow", 1)
-        scrape = asyncio.ensure_future(snapshot(broker.broker, stream_count=0, refused_count=0))
+        scrape = asyncio.ensure_future(families(broker.broker, stream_count=0))
         loop_turns = 0
         while not scrape.done():
             loop_turns += 1
             await one_turn()
         assert loop_turns >= 1_500 // 200
-        taken = scrape.result()
-        assert {topic.topic: topic.partition_count for topic in taken.topics} == {"wide": 1_500, "narrow": 1}
-        assert len(taken.partitions) == broker.broker.config.metrics_max_partitions == 1_000
-        gauges = {gauge.name: gauge.value for gauge in taken.gauges}
-        assert (gauges["partition_count"], gauges["partitions_left_out"]) == (1_501, 501)
+        samples = {family.name: family.samples for family in scrape.result()}
+        counts = {sample.labels["topic"]: sample.value for sample in samples["brokerd_topic_partition_count"]}
+        assert counts == {"wide": 1_500, "narrow": 1}
+        assert len(samples["brokerd_log_end_offset"]) == broker.broker.config.metrics_max_partitions == 1_000
+        assert [samples[f"brokerd_{name}"][0].value for name in ("partition_count", "partitions_left_out")] == [1_501, 501]
 
     with_broker(scenario)
 
 
-def test_scrapes_come_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scrapes_come_one_at_a_time() -> None:
     async def scenario() -> None:
         under_way = under_way_max = 0
 
-        async def take() -> Any:
+        async def scrape() -> bytes:
             nonlocal under_way, under_way_max
             under_way += 1
             under_way_max = max(under_way_max, under_way)
             await one_turn()
-            return None
-
-        def render(_taken: Any) -> bytes:
-            nonlocal under_way
             under_way -= 1
             return b"text"
 
-        monkeypatch.setattr("brokerd.server.metrics.endpoint.render", render)
-        endpoint = MetricsEndpoint(take, lambda: True, None, None)  # type: ignore[arg-type]
+        endpoint = MetricsEndpoint(scrape, lambda: True, None, None)  # type: ignore[arg-type]
         assert await asyncio.gather(*[endpoint._scrape() for _ in range(5)]) == [b"text"] * 5
         assert under_way_max == 1
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.server.limits import disconnect as module
-from brokerd.server.limits.disconnect import address_of, connected, disconnect
+from brokerd.server.limits.disconnect import address_of, disconnect, disconnect_all
 from tests.support.wait import DEADLINE_S
 
 
@@ -53,11 +53,20 @@ if has_ipv6():
 def test_the_named_connection_ends_and_the_others_stay(family: socket.AddressFamily, host: str, target: str, peer: str) -> None:
     with connected_pair(family, host, target) as named, connected_pair(family, host, target) as other:
         address = address_of(peer.format(named[0].getsockname()[1]))
-        assert address in connected()
         assert address is not None
         assert disconnect({address}) == 1
         assert named[0].recv(1) == b""
         assert not is_open(*named)
+        assert is_open(*other)
+
+
+def test_all_connections_to_a_port_end_and_no_others() -> None:
+    with (
+        connected_pair(socket.AF_INET, "127.0.0.1", "127.0.0.1") as ours,
+        connected_pair(socket.AF_INET, "127.0.0.1", "127.0.0.1") as other,
+    ):
+        assert disconnect_all({ours[1].getsockname()[1]}) == 1
+        assert not is_open(*ours)
         assert is_open(*other)
 
 
@@ -74,7 +83,6 @@ def test_what_is_no_tcp_connection_has_no_address(name: str) -> None:
 def test_without_a_list_of_open_files_nothing_is_found_and_nothing_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "_FILES", (str(tmp_path / "none"),))
     with connected_pair(socket.AF_INET, "127.0.0.1", "127.0.0.1") as (client, _):
-        assert connected() == []
         assert disconnect({client.getsockname()}) == 0
 
 

@@ -14,9 +14,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.server import own_log
 from brokerd.server.groups.views import listing
 from brokerd.server.handlers import describe_group
-from brokerd.server.security.auth_file import Principal
-from brokerd.server.security.topic_authorizer import TopicAuthorizer
-from brokerd.server.security.topic_rights import UNLIMITED
+from brokerd.server.security.topic_authorizer import UNLIMITED, Principal, TopicAuthorizer
 from brokerd.wire.v1 import offsets_pb2
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles

@@ -6,9 +6,11 @@ import json
 import logging
 import sys
 
+import grpc
 import pytest
+from google.protobuf.message import DecodeError
 
-from brokerd.server.logs import JsonFormatter, TextFormatter, one_line
+from brokerd.server.logs import GRPC, JsonFormatter, TextFormatter, one_line, quiet_grpc
 
 HOSTILE = 'a\nERROR forged\r\x1b[31mred\x00\x85\u2028"quoted"'
 
@@ -49,3 +51,21 @@ def test_json_is_an_object_that_gives_the_message_back() -> None:
 
 def test_ordinary_text_is_left_alone() -> None:
     assert one_line("größer als 5 MiB: 'x' \\n") == "größer als 5 MiB: 'x' \\n"
+
+
+def test_what_a_stranger_can_cause_is_no_line_of_grpc_and_an_error_is_one(caplog: pytest.LogCaptureFixture) -> None:
+    quiet_grpc()
+    quiet_grpc()
+    logger = logging.getLogger(GRPC)
+    for error in (grpc.aio.InternalError("execute_batch"), DecodeError("no message"), ValueError("ours")):
+        try:
+            raise error
+        except Exception:
+            logger.exception("raised by a method")
+    logger.warning("something else")
+
+    assert [(record.message, bool(record.exc_info)) for record in caplog.records] == [
+        ("raised by a method", True),
+        ("something else", False),
+    ]
+    assert len(logger.filters) == 1

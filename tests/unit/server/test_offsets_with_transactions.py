@@ -16,10 +16,7 @@ from brokerd.groups.group_table import METADATA_MAX_BYTES
 from brokerd.ids import TopicIdPartition
 from brokerd.server.failures import MalformedError
 from brokerd.server.handlers import commit_group_offsets, end_transaction, fetch_group_offsets
-from brokerd.server.security.auth_file import Principal
-from brokerd.server.security.authenticator import ANYBODY
-from brokerd.server.security.topic_authorizer import TopicAuthorizer
-from brokerd.server.security.topic_rights import Right, TopicRights
+from brokerd.server.security.topic_authorizer import ANYBODY, Principal, Right, TopicAuthorizer, TopicRights
 from brokerd.wire.v1 import offsets_pb2, transaction_pb2
 from brokerd.wire.v1.transaction_log_pb2 import MemberOpened
 from tests.support.clock import ManualClock

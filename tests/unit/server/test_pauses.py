@@ -12,9 +12,7 @@ import pytest
 from brokerd.config.broker import BrokerConfig
 from brokerd.server.broker import Broker
 from brokerd.server.handlers import commit_group_offsets, describe_topics, metadata
-from brokerd.server.security.auth_file import Principal
-from brokerd.server.security.authenticator import ANYBODY
-from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.security.topic_authorizer import ANYBODY, Principal, TopicAuthorizer
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.server.waiting.turns import Turns
 from brokerd.wire.v1 import metadata_pb2, offsets_pb2, topics_pb2

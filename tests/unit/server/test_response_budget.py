@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from brokerd.server.limits.budgets import PATIENCE_MS, ResponseBudget
-from brokerd.sharing.room import Caller
+from brokerd.server.limits.response_budget import PATIENCE_MS, ResponseBudget
+from brokerd.sharing import Caller
 from tests.support.loop import all_wait
 from tests.support.wait import DEADLINE_S
 

@@ -9,14 +9,13 @@ import grpc
 import pytest
 
 from brokerd.ids import TopicIdPartition
-from brokerd.server.security.authenticator import ANYBODY, Authenticator, UnauthenticatedError
+from brokerd.server.handlers import produce
+from brokerd.server.handlers.fetch import FetchStream
+from brokerd.server.handlers.produce import ProduceStream
+from brokerd.server.security.authenticator import Authenticator, UnauthenticatedError
 from brokerd.server.security.call_authorizer import CallAuthorizer
-from brokerd.server.security.request_filter import RequestFilter
-from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.security.topic_authorizer import ANYBODY, TopicAuthorizer
 from brokerd.server.service import BrokerService
-from brokerd.server.streams import produce_stream
-from brokerd.server.streams.fetch_stream import FetchStream
-from brokerd.server.streams.produce_stream import ProduceStream
 from brokerd.wire.records import join_records
 from brokerd.wire.v1 import fetch_pb2, produce_pb2
 from tests.support.call_context import Context
@@ -49,7 +48,7 @@ def fetch_request(tp: TopicIdPartition) -> bytes:
 def test_a_stream_whose_client_has_ended_it_is_not_ended_twice(
     kind: type[Stream], end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(produce_stream, "_LAST_RESPONSES_S", DEADLINE_S)
+    monkeypatch.setattr(produce, "_LAST_RESPONSES_S", DEADLINE_S)
 
     async def scenario() -> None:
         files = MemoryFiles()
@@ -72,15 +71,14 @@ def test_a_stream_whose_client_has_ended_it_is_not_ended_twice(
 
 def test_a_stream_that_fails_while_it_is_revoked_is_not_ended_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its failure waits for a response that the revocation no longer waits for."""
-    monkeypatch.setattr(produce_stream, "_LAST_RESPONSES_S", 0)
+    monkeypatch.setattr(produce, "_LAST_RESPONSES_S", 0)
 
     async def scenario() -> None:
         files = MemoryFiles()
         async with running(files, ManualClock()) as broker:
             (tp, _) = await broker.topic()
             monkeypatch.setattr(broker.broker, "require_ready", lambda: None)
-            authenticator, request_filter = Authenticator(None, needs_certificate=False), RequestFilter(auto_creates=False)
-            callers = CallAuthorizer(authenticator, broker.logs.topics, request_filter, ManualClock(), lambda: 0)
+            callers = CallAuthorizer(Authenticator(None, needs_certificate=False), broker.logs.topics, ManualClock())
             service = BrokerService(broker.broker, callers)
             context = Context([produce_request(tp), b"senseless"])
             with Gate(files, "fdatasync", path=tp.directory_name):

@@ -7,12 +7,13 @@ import asyncio
 import pytest
 
 from brokerd.server.waiting.turns import Turns
+from brokerd.sharing import Caller
 from tests.support.loop import all_wait, one_turn
 
 
 async def taken(turns: Turns, order: list[str], principal: str, peer: str, name: str) -> None:
     """Takes a turn and notes it."""
-    await turns.take(principal, peer)
+    await turns.take(Caller(principal, peer))
     order.append(name)
 
 
@@ -21,7 +22,7 @@ def test_a_turn_is_there_at_once_for_who_is_alone() -> None:
         turns = Turns()
         for _ in range(3):
             with pytest.raises(StopIteration):
-                turns.take("p", "c").send(None)
+                turns.take(Caller("p", "c")).send(None)
             await all_wait()  # that turn is over
 
     asyncio.run(alone())
@@ -69,7 +70,7 @@ def test_who_is_gone_holds_nobody_up() -> None:
         for task in tasks[1:9]:
             task.cancel()
         await asyncio.wait(tasks)
-        await turns.take("p", "c")
+        await turns.take(Caller("p", "c"))
         return order
 
     assert asyncio.run(crowd()) == ["0", "9"]
@@ -81,7 +82,7 @@ def test_after_a_long_turn_all_who_come_are_let_in_before_the_next() -> None:
 
         async def long(name: str) -> None:
             nonlocal now_ns
-            await turns.take("many", "c")
+            await turns.take(Caller("many", "c"))
             now_ns += turn_ns
             order.append(name)
 
@@ -107,7 +108,7 @@ class LongTurns:
 
     async def take(self) -> None:
         """Takes a turn, and its time."""
-        await self.turns.take("p", "c")
+        await self.turns.take(Caller("p", "c"))
         self._now_ns += 5_000_000
 
 
@@ -123,45 +124,5 @@ def test_calls_without_end_do_not_hold_up_the_next_turn() -> None:
         flooding = asyncio.create_task(flood())
         await asyncio.gather(*[long.take() for _ in range(5)])
         flooding.cancel()
-
-    asyncio.run(crowd())
-
-
-def test_who_has_used_the_loop_rests_and_who_asks_for_little_finds_it_free() -> None:
-    now_ns, order = 1, list[str]()
-    turns = Turns(lambda: now_ns)
-
-    async def work(principal: str, turn_ns: int) -> None:
-        nonlocal now_ns
-        await turns.take(principal, "c")
-        now_ns += turn_ns
-        order.append(principal)
-
-    async def crowd() -> None:
-        nonlocal now_ns
-        turns.note("few")
-        first, second, *_ = tasks = [asyncio.create_task(work("many", 5_000_000)) for _ in range(3)]
-        await first
-        for _ in range(20):
-            await work("few", 100)
-        assert order == ["many", *["few"] * 20]
-        await all_wait()  # the last of those turns is over
-        now_ns += 5_000_000  # as long as it has worked
-        await second
-        await work("few", 100)
-        assert order[-2:] == ["many", "few"]
-        await all_wait()
-        now_ns += 5_000_000
-        await asyncio.gather(*tasks)
-
-    asyncio.run(crowd())
-
-
-def test_nobody_rests_who_is_alone() -> None:
-    async def crowd() -> None:
-        long = LongTurns()
-        tasks = [asyncio.create_task(long.take()) for _ in range(5)]
-        await all_wait()  # no time passes beside the work
-        assert all(task.done() for task in tasks)
 
     asyncio.run(crowd())

@@ -15,10 +15,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.offline.doctor import accept_damaged, give_up_damaged
 from brokerd.offline.partition_check import Finding
 from brokerd.server.handlers import find_hanging_transactions
-from brokerd.server.security.auth_file import Principal
-from brokerd.server.security.authenticator import ANYBODY
-from brokerd.server.security.topic_authorizer import TopicAuthorizer
-from brokerd.server.security.topic_rights import TopicRights
+from brokerd.server.security.topic_authorizer import ANYBODY, Principal, TopicAuthorizer, TopicRights
 from brokerd.server.transactions.transactions import FIRST_MS, MAX_MS, Retries
 from brokerd.storage.files import RealFiles
 from brokerd.wire.v1 import transaction_pb2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokerd.sharing.line import Line
+from brokerd.sharing import RoundRobin
 
 
 class Entry:
@@ -19,7 +19,7 @@ class Entry:
 
 
 def test_a_thousand_that_leave_from_behind_are_not_compared_with_those_before_them() -> None:
-    line: Line[Entry] = Line()
+    line: RoundRobin[Entry] = RoundRobin()
     entries = [Entry() for _ in range(1_000)]
     for entry in entries:
         line.join("owner", "peer", entry)
@@ -32,7 +32,7 @@ def test_a_thousand_that_leave_from_behind_are_not_compared_with_those_before_th
 
 
 def test_what_leaves_from_the_middle_changes_no_turn() -> None:
-    line: Line[int] = Line()
+    line: RoundRobin[int] = RoundRobin()
     for number in range(6):
         line.join("ab"[number % 2], "peer", number)
     assert line.leave("a", "peer", 2)

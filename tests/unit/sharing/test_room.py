@@ -13,8 +13,7 @@ from collections import Counter
 
 import pytest
 
-from brokerd.sharing.line import Line
-from brokerd.sharing.room import Caller, Room, Ticket
+from brokerd.sharing import Caller, FairQueue, RoundRobin, Waiting
 
 LIMIT = 1_000
 HONEST = Caller("honest", "h1")
@@ -26,18 +25,18 @@ class Schedule:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.room: Room[int] = Room(LIMIT)
+        self.room: FairQueue[int] = FairQueue(LIMIT)
         self.now = 0
-        self.events: list[tuple[int, int, str, Ticket[int]]] = []
-        self.waiting: dict[int, Ticket[int]] = {}
-        self.held: dict[int, Ticket[int]] = {}
+        self.events: list[tuple[int, int, str, Waiting[int]]] = []
+        self.waiting: dict[int, Waiting[int]] = {}
+        self.held: dict[int, Waiting[int]] = {}
         self.overtaken: dict[int, Counter[str]] = {}  # by ticket: what others had since it came, where its owner had nothing
         self.facts: Counter[str] = Counter()
         self._numbers = itertools.count()
 
     def ask(self, caller: Caller, units: int, *, after: int = 0) -> None:
         """A ticket that comes `after` so long."""
-        self._plan(after, "comes", Ticket(caller, units, next(self._numbers)))
+        self._plan(after, "comes", Waiting(caller, units, next(self._numbers)))
 
     def run(self) -> None:
         """To the end."""
@@ -56,10 +55,10 @@ class Schedule:
         assert (self.room.used, self.room.waiting, self.waiting, self.held) == (0, 0, {}, {})
         assert list(self.room._line) == []
 
-    def _plan(self, after: int, what: str, ticket: Ticket[int]) -> None:
+    def _plan(self, after: int, what: str, ticket: Waiting[int]) -> None:
         heapq.heappush(self.events, (self.now + after, next(self._numbers), what, ticket))
 
-    def _come(self, ticket: Ticket[int]) -> None:
+    def _come(self, ticket: Waiting[int]) -> None:
         owner = ticket.caller.owner
         if not self._has(owner):
             self.overtaken[ticket.waiter] = Counter()
@@ -102,13 +101,13 @@ def test_whoever_has_nothing_waits_for_one_of_each_other_owner_at_most_and_every
 
 
 def test_a_small_request_finds_room_at_once_beside_one_who_takes_all_it_can() -> None:
-    room: Room[int] = Room(LIMIT)
+    room: FairQueue[int] = FairQueue(LIMIT)
     for number in range(1_000):
-        room.join(Ticket(ATTACKER[number % 3], 15, number))
+        room.join(Waiting(ATTACKER[number % 3], 15, number))
     while room.pop() is not None:
         pass
     assert room.used == 795
-    room.join(Ticket(HONEST, 5, -1))
+    room.join(Waiting(HONEST, 5, -1))
     ticket = room.pop()
     assert ticket is not None
     assert ticket.waiter == -1
@@ -120,13 +119,13 @@ def test_a_small_request_finds_room_at_once_beside_one_who_takes_all_it_can() ->
 
 
 def test_what_is_larger_than_all_goes_alone_and_what_becomes_free_is_kept_for_it() -> None:
-    room: Room[str] = Room(LIMIT)
+    room: FairQueue[str] = FairQueue(LIMIT)
     for caller, units, name in [(HONEST, 10, "first"), (ATTACKER[0], 2_000, "large"), (Caller("third", "t"), 1, "behind")]:
-        room.join(Ticket(caller, units, name))
+        room.join(Waiting(caller, units, name))
     first = room.pop()
     assert first is not None
     assert room.pop() is None, "neither the large one nor the one behind it"
-    room.join(Ticket(HONEST, 10, "second"))
+    room.join(Waiting(HONEST, 10, "second"))
     assert room.pop() is None
     room.shares.add("honest", -10)
     large = room.pop()
@@ -139,7 +138,7 @@ def test_what_is_larger_than_all_goes_alone_and_what_becomes_free_is_kept_for_it
 
 
 def test_a_line_takes_owners_in_turn_and_connections_in_turn() -> None:
-    line: Line[str] = Line()
+    line: RoundRobin[str] = RoundRobin()
     for owner, peer, entry in [
         ("a", "1", "a1"),
         ("a", "1", "a1 again"),
@@ -156,10 +155,10 @@ def test_a_line_takes_owners_in_turn_and_connections_in_turn() -> None:
 
 
 def test_a_room_without_a_free_unit_is_not_offered_to_everybody_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    room: Room[str] = Room(100)
+    room: FairQueue[str] = FairQueue(100)
     for number in range(100):
         room.shares.add(str(number), 1)
-        room.join(Ticket(Caller(str(number), ""), 1, str(number)))
+        room.join(Waiting(Caller(str(number), ""), 1, str(number)))
     asked: list[str] = []
 
     def fits(owner: str, count: int) -> bool:
@@ -172,34 +171,34 @@ def test_a_room_without_a_free_unit_is_not_offered_to_everybody_in_line(monkeypa
 
 
 def test_while_less_is_free_than_anybody_asks_for_nobody_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    room: Room[int] = Room(LIMIT)
+    room: FairQueue[int] = FairQueue(LIMIT)
     for number in range(90):
         room.shares.add(f"o{number}", 11)
     for number in range(90):
-        room.join(Ticket(Caller(f"o{number}", "p"), 20, number))
+        room.join(Waiting(Caller(f"o{number}", "p"), 20, number))
     assert room.pop() is None
     looks: Counter[str] = Counter()
-    fits = Room.fits
-    monkeypatch.setattr(Room, "fits", lambda self, owner, count: looks.update([owner]) or fits(self, owner, count))
+    fits = FairQueue.fits
+    monkeypatch.setattr(FairQueue, "fits", lambda self, owner, count: looks.update([owner]) or fits(self, owner, count))
     for number in range(9):
         room.shares.add(f"o{number}", -1)
         assert room.pop() is None
     assert not looks
     room.shares.add("o9", -11)
     room.shares.add("o8", -10)
-    assert room.pop() == Ticket(Caller("o0", "p"), 20, 0)
+    assert room.pop() == Waiting(Caller("o0", "p"), 20, 0)
     assert looks
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_the_next_is_the_one_that_a_look_at_all_finds(seed: int) -> None:
     rng = random.Random(seed)
-    room: Room[int] = Room(100)
-    waiting: list[Ticket[int]] = []
+    room: FairQueue[int] = FairQueue(100)
+    waiting: list[Waiting[int]] = []
     for number in range(400):
         action = rng.random()
         if action < 0.45:
-            ticket = Ticket(Caller(f"o{rng.randrange(6)}", f"p{rng.randrange(2)}"), rng.choice([0, 1, 5, 30, 120]), number)
+            ticket = Waiting(Caller(f"o{rng.randrange(6)}", f"p{rng.randrange(2)}"), rng.choice([0, 1, 5, 30, 120]), number)
             room.join(ticket)
             waiting.append(ticket)
         elif action < 0.55 and waiting:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokerd.sharing.shares import Shares
+from brokerd.sharing import Shares
 
 
 def _fill(shares: Shares, principal: str, step: int) -> int:

@@ -12,12 +12,11 @@ from brokerd.datadir.steps import run_here
 from brokerd.datadir.topic_store import Topic, TopicStore
 from brokerd.errors import Fate, TopicAuthorizationFailedError, UnknownProducerIdError, UnknownTopicIdError, WireError
 from brokerd.server.security.auth_file import parse_identities
-from brokerd.server.security.method_rules import METHOD_RULES
-from brokerd.server.security.producer_owners import ProducerOwners
-from brokerd.server.security.request_filter import RequestFilter
-from brokerd.server.security.topic_authorizer import TopicAuthorizer, unknown_topic_id
-from brokerd.server.security.topic_rights import Right, TopicRights
+from brokerd.server.security.authenticator import Authenticator
+from brokerd.server.security.call_authorizer import CallAuthorizer
+from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer, TopicRights, unknown_topic_id
 from brokerd.wire.v1 import metadata_pb2
+from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.identities import AUTH_FILE
 
@@ -107,7 +106,12 @@ def test_patterns_are_names_and_prefixes(patterns: list[str], topic: str, expect
     assert not rights.is_unlimited
 
 
-def metadata_through(request_filter: RequestFilter, authorizer: TopicAuthorizer, *names: str) -> tuple[list[str], list[int]]:
+def call_authorizer_of(topics: TopicStore, *, auto_creates: bool = False) -> CallAuthorizer:
+    authenticator = Authenticator(parse_identities(tomllib.loads(AUTH_FILE)), needs_certificate=False)
+    return CallAuthorizer(authenticator, topics, ManualClock(), auto_creates=auto_creates)
+
+
+def metadata_through(call_authorizer: CallAuthorizer, authorizer: TopicAuthorizer, *names: str) -> tuple[list[str], list[int]]:
     """Names that reached the handler, and the errors of the response."""
     reached: list[str] = []
 
@@ -117,24 +121,23 @@ def metadata_through(request_filter: RequestFilter, authorizer: TopicAuthorizer,
 
     request = metadata_pb2.MetadataRequest(topics=names)
     response: Any = asyncio.run(
-        request_filter.call(METHOD_RULES["Metadata"], authorizer, request, metadata_pb2.MetadataResponse, handle)
+        call_authorizer.call("Metadata", authorizer, request, metadata_pb2.MetadataResponse, handle, "ipv4:127.0.0.1:1")
     )
     return reached, [topic.error.code for topic in response.topics]
 
 
 def test_only_an_admin_creates_a_topic_by_naming_it(topics: CountingStore) -> None:
-    creating = RequestFilter(auto_creates=True)
+    creating = call_authorizer_of(topics, auto_creates=True)
     refused = int(TopicAuthorizationFailedError.code)
     reader, boss = TopicAuthorizer(PRINCIPALS["reader"], topics), TopicAuthorizer(PRINCIPALS["boss"], topics)
     assert metadata_through(creating, reader, "clicks", "events-new") == (["clicks"], [0, refused])
     assert metadata_through(creating, boss, "clicks", "events-new") == (["clicks", "events-new"], [0, 0])
-    plain = RequestFilter(auto_creates=False)
+    plain = call_authorizer_of(topics)
     assert metadata_through(plain, reader, "clicks", "events-new") == (["clicks", "events-new"], [0, 0])
 
 
 def test_a_producer_id_that_was_given_to_somebody_else_or_nobody_is_unknown(topics: CountingStore) -> None:
-    owners = ProducerOwners(lambda: 10)
-    boss, writer = (TopicAuthorizer(PRINCIPALS[name], topics, owners) for name in ("boss", "writer"))
+    boss, writer = (TopicAuthorizer(PRINCIPALS[name], topics, lambda: 10) for name in ("boss", "writer"))
     given = writer.own_producer_id(9)
     writer.require_producer(given)
     for authorizer, producer_id in ((boss, given), (writer, 9), (writer, writer.own_producer_id(10))):
@@ -145,7 +148,7 @@ def test_a_producer_id_that_was_given_to_somebody_else_or_nobody_is_unknown(topi
 
 def test_who_asks_for_all_topics_never_gets_more_than_may_be_seen(topics: CountingStore) -> None:
     """Also where a request names topics beside: none of them may hide that it is a list."""
-    request_filter = RequestFilter(auto_creates=False)
+    call_authorizer = call_authorizer_of(topics)
     hidden = metadata_pb2.MetadataResponse(topics=[metadata_pb2.TopicMetadata(name=name) for name in ("clicks", "secret")])
 
     async def handle(request: Any) -> metadata_pb2.MetadataResponse:
@@ -155,6 +158,6 @@ def test_who_asks_for_all_topics_never_gets_more_than_may_be_seen(topics: Counti
         request = metadata_pb2.MetadataRequest(all_topics=True, topics=names)
         authorizer = TopicAuthorizer(PRINCIPALS["reader"], topics)
         response: Any = asyncio.run(
-            request_filter.call(METHOD_RULES["Metadata"], authorizer, request, metadata_pb2.MetadataResponse, handle)
+            call_authorizer.call("Metadata", authorizer, request, metadata_pb2.MetadataResponse, handle, "ipv4:127.0.0.1:1")
         )
         assert "secret" not in [topic.name for topic in response.topics]

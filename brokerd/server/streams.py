@@ -1,6 +1,8 @@
-"""The state that streams of both kinds share. The service and background.py read its public fields."""
+"""The state and the messages that produce and fetch streams share. The service and background.py read its public fields."""
 
 from __future__ import annotations
+
+from typing import cast
 
 import grpc
 
@@ -8,7 +10,14 @@ from brokerd.server.broker import Broker
 from brokerd.server.failures import Trailer
 from brokerd.server.security.authenticator import caller_of
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
-from brokerd.server.streams.messages import Context
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+
+
+async def read_message(context: Context) -> bytes | None:
+    """The next message's bytes; None when the client has ended its side. Cancelled when the client disconnects."""
+    message = cast("object", await context.read())
+    return message if isinstance(message, bytes) else None
 
 
 class ClientStream:

@@ -1,0 +1,69 @@
+"""The bytes of fetch responses held in memory: how large the next may be, and which readers are too slow. Knows nothing of gRPC.
+
+A client that does not read keeps its response in memory for as long as it likes, and there may be thousands. So
+
+    one half of the limit   is shared: a response gets at most a quarter of its free part, and nothing while others wait
+    the other half          is for first batches: a fetch gets one however little is left, if there is room for it
+    all of it used up       fetches wait their turn; of the clients that have most of it, those that have not read their response
+                            for a second are disconnected
+
+so that fast readers continue, with smaller responses, next to any number of slow ones.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, NamedTuple, TypeVar
+
+from brokerd.sharing import Budget
+
+_SHARE = 4
+# No client is disconnected sooner, however many wait: this allows for a time slice of a busy event loop, or a garbage collection.
+PATIENCE_MS = 1_000
+
+W = TypeVar("W")
+
+
+class _Write(NamedTuple):
+    """A response that is being written."""
+
+    owner: str
+    start_ms: int
+    size_bytes: int
+
+
+class ResponseBudget(Budget, Generic[W]):
+    """Bytes of responses being read or written, and since when each is being written. `W` identifies the writer."""
+
+    def __init__(self, limit_bytes: int, *, write_timeout_ms: int) -> None:
+        super().__init__(limit_bytes)
+        self._write_timeout_ms = write_timeout_ms
+        self._writes: dict[W, _Write] = {}  # oldest first
+
+    def share(self, wanted_bytes: int) -> int:
+        """How many bytes the next response may take without waiting."""
+        left_bytes = self.limit // 2 - self.used if not self.waiter_count else 0
+        return min(wanted_bytes, max(0, left_bytes // _SHARE))
+
+    def begin_write(self, writer: W, owner: str, size_bytes: int, *, now_ms: int) -> None:
+        """`writer` starts to write a response. It writes one at a time."""
+        self._writes[writer] = _Write(owner, now_ms, size_bytes)
+
+    def end_write(self, writer: W) -> None:
+        """The response is written, or never will be."""
+        self._writes.pop(writer, None)
+
+    def overdue(self, *, now_ms: int) -> list[W]:
+        """The writers whose streams must end, oldest first: all beyond the timeout; while others wait for room, as many of the
+        owners with most of it as it takes to free the first half, and what the next in line waits for.
+        """
+        overdue: list[W] = []
+        left_bytes, enough_bytes = self.used, min(self.limit // 2, self.limit - self.next_units)
+        for writer, write in self._writes.items():
+            age_ms = now_ms - write.start_ms
+            if age_ms < min(PATIENCE_MS, self._write_timeout_ms):
+                break
+            is_needed = self.waiter_count > 0 and age_ms >= PATIENCE_MS and left_bytes > enough_bytes
+            if age_ms >= self._write_timeout_ms or (is_needed and self._shares.has_average(write.owner)):
+                overdue.append(writer)
+                left_bytes -= write.size_bytes
+        return overdue

@@ -1,0 +1,288 @@
+"""Everything that /metrics shows. All names start with brokerd_, followed by Kafka's name where Kafka has the metric
+(docs/monitoring.md has the table).
+
+There are two steps: `families` runs in the event loop and reads the broker, a few partitions in each turn; `render` makes the text
+in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+
+import brokerd
+from brokerd.datadir.partition_table import PartitionTable
+from brokerd.datadir.topic_store import TopicStore
+from brokerd.groups.group_table import GroupTable
+from brokerd.partition.partition import Partition
+from brokerd.server.broker import Broker
+from brokerd.server.metrics.counters import Traffic
+from brokerd.server.waiting.pauses import Pauses
+from brokerd.transaction.coordinator import Coordinator, ExecutionKey
+
+_MEMBERS_AT_ONCE = 1_000
+_NO_OFFSET = -1
+
+
+async def families(broker: Broker, *, stream_count: int) -> list[Metric]:
+    """Reads the broker, some microseconds for each partition, a few at a time: each figure is as of its own moment."""
+    pauses = Pauses(broker.turns)
+    info = {"version": brokerd.__version__, "cluster_id": broker.logs.cluster_id, "node_id": str(broker.logs.node_id)}
+    found: list[Metric] = [InfoMetricFamily("brokerd", "The broker.", value=info), *_broker_gauges(broker, stream_count)]
+    logs = LogFamilies(broker.counters.topics, broker.config.metrics_max_partitions)
+    for log in broker.partitions.of_clients():
+        logs.add(log)
+        await pauses.after()
+    found += logs.families()
+    found += await transaction_families(broker.transactions.coordinator, pauses, now_ms=broker.clock.monotonic_ms())
+    found += _outcomes(broker)
+    figures = group_figures(broker.groups.table, broker.logs.topics, broker.partitions, broker.config.metrics_max_group_partitions)
+    found += _group_families(broker.groups.table, figures)
+    return found
+
+
+async def scrape(broker: Broker, *, stream_count: int) -> bytes:
+    """The text of /metrics."""
+    found = await families(broker, stream_count=stream_count)
+    return await asyncio.to_thread(render, found, broker.counters.registry, broker.config.data_dir)
+
+
+def render(broker_families: Iterable[Metric], counters: CollectorRegistry, data_dir: str) -> bytes:
+    """The text in Prometheus's format: these families, the counters, and the disk and the process as of now. May block."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Families([*broker_families, *disk_families(data_dir), *map(_without_created, counters.collect())]))
+    ProcessCollector(registry=registry)
+    return generate_latest(registry)
+
+
+class _Families:
+    """Hands families to a registry."""
+
+    def __init__(self, found: list[Metric]) -> None:
+        self._found = found
+
+    def collect(self) -> Iterable[Metric]:
+        """See prometheus_client."""
+        return self._found
+
+
+def _without_created(family: Metric) -> Metric:
+    """prometheus_client adds the time at which each counter was made, as a metric of its own."""
+    family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+    return family
+
+
+def _gauge(name: str, doc: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"brokerd_{name}", doc, value=value)
+
+
+def _broker_gauges(broker: Broker, stream_count: int) -> Iterator[Metric]:
+    yield _gauge(
+        "dirty_bytes", "Bytes appended but not yet on disk; at log.max.dirty.bytes producers are throttled.", broker.dirty.used
+    )
+    yield _gauge("in_flight_bytes", "Bytes of produce requests in memory; max.in.flight.bytes.", broker.in_flight.used)
+    yield _gauge(
+        "fetch_in_flight_bytes", "Bytes of fetch responses in memory; max.fetch.bytes.in.flight.", broker.response_budget.used
+    )
+    yield _gauge("stream_count", "Open produce and fetch streams; max.streams.", stream_count)
+    yield _gauge("response_queue_size", "Completed fetches whose response has not started.", len(broker.response_queue))
+    waiting = GaugeMetricFamily("brokerd_purgatory_size", "Requests that wait for durability or for data.", labels=["request"])
+    waiting.add_metric(["Produce"], len(broker.produce_purgatory))
+    waiting.add_metric(["Fetch"], len(broker.fetch_purgatory))
+    yield waiting
+
+
+class LogFamilies:
+    """The figures of topics and partitions, from one log after the other; partitions beyond `limit` have none of their own."""
+
+    def __init__(self, traffic: Mapping[bytes, Traffic], limit: int) -> None:
+        self._limit = limit
+        self._traffic = traffic
+        self._topics: dict[bytes, list[Partition]] = {}
+        self._sizes: Counter[bytes] = Counter()
+        self._count = self._producer_ids = self._offline = self._shown = 0
+        by_partition = ("topic", "partition")
+        self._partitions = [
+            GaugeMetricFamily(f"brokerd_log_{name}", doc, labels=by_partition)
+            for name, doc in (
+                ("start_offset", "First offset of a partition."),
+                ("high_watermark", "Where readers of a partition stop: everything below it is durable."),
+                ("end_offset", "Offset that the next record of a partition gets."),
+                ("size_bytes", "Bytes of a partition on disk."),
+            )
+        ]
+
+    def add(self, log: Partition) -> None:
+        """Reads one log."""
+        ends, size_bytes = log.ends, log.size_bytes
+        self._count += 1
+        self._producer_ids += len(log.producers)
+        self._offline += log.damage is not None or log.health.failure is not None
+        self._topics.setdefault(log.tp.topic_id, []).append(log)
+        self._sizes[log.tp.topic_id] += size_bytes
+        if self._shown < self._limit:
+            self._shown += 1
+            labels = (log.topic, str(log.tp.partition))
+            values = (ends.log_start_offset, ends.high_watermark, ends.log_end_offset, size_bytes)
+            for family, value in zip(self._partitions, values, strict=True):
+                family.add_metric(labels, value)
+
+    def families(self) -> Iterator[Metric]:
+        """The figures of all that was read."""
+        yield _gauge("topic_count", "Topics.", len(self._topics))
+        yield _gauge("partition_count", "Partitions.", self._count)
+        yield _gauge(
+            "partitions_left_out",
+            "Partitions beyond metrics.max.partitions, without brokerd_log_ figures of their own.",
+            self._count - self._shown,
+        )
+        yield _gauge("offline_partition_count", "Partitions that are damaged, or whose disk failed: no appends.", self._offline)
+        yield _gauge("producer_id_count", "Producer ids remembered, over all partitions.", self._producer_ids)
+        yield from self._topic_families()
+        yield from self._partitions
+
+    def _topic_families(self) -> Iterator[Metric]:
+        by_topic = ("topic",)
+        counts = GaugeMetricFamily("brokerd_topic_partition_count", "Partitions of a topic.", labels=by_topic)
+        sizes = GaugeMetricFamily("brokerd_topic_size_bytes", "Bytes of a topic on disk.", labels=by_topic)
+        messages_in = CounterMetricFamily("brokerd_topic_messages_in", "Records appended to a topic.", labels=by_topic)
+        bytes_in = CounterMetricFamily("brokerd_topic_bytes_in", "Bytes of record batches appended to a topic.", labels=by_topic)
+        bytes_out = CounterMetricFamily(
+            "brokerd_topic_bytes_out", "Bytes of a topic's record batches in fetch responses.", labels=by_topic
+        )
+        for topic_id, logs in self._topics.items():
+            labels, traffic = (logs[0].topic,), self._traffic.get(topic_id, Traffic())
+            counts.add_metric(labels, len(logs))
+            sizes.add_metric(labels, self._sizes[topic_id])
+            messages_in.add_metric(labels, traffic.messages_in)
+            bytes_in.add_metric(labels, traffic.bytes_in)
+            bytes_out.add_metric(labels, traffic.bytes_out)
+        return iter((counts, sizes, messages_in, bytes_in, bytes_out))
+
+
+async def transaction_families(coordinator: Coordinator, pauses: Pauses, *, now_ms: int) -> list[Metric]:
+    """About a microsecond for each open member."""
+    known = list(coordinator.open_members.values())
+    executions: set[ExecutionKey] = set()
+    oldest_age_ms = 0
+    for begin in range(0, len(known), _MEMBERS_AT_ONCE):
+        piece = known[begin : begin + _MEMBERS_AT_ONCE]
+        executions.update(member.execution for member in piece)
+        oldest_age_ms = max(oldest_age_ms, *(now_ms - member.opened_ms for member in piece))
+        await pauses.after(_MEMBERS_AT_ONCE // 10)
+    return [
+        _gauge("open_transaction_count", "Executions with open members.", len(executions)),
+        _gauge("open_member_count", "Open members of transactions; max.open.members.", len(known)),
+        _gauge("oldest_open_transaction_age_seconds", "Since the oldest open member was opened.", oldest_age_ms / 1_000),
+        _gauge(
+            "prepared_transaction_count", "Commits that are decided and not visible everywhere yet.", len(coordinator.prepared())
+        ),
+        _gauge("transactional_id_count", "Transactional ids remembered; max.transactional.ids.", len(coordinator.states)),
+    ]
+
+
+def _outcomes(broker: Broker) -> Iterator[Metric]:
+    outcomes = broker.transactions.outcomes
+    yield CounterMetricFamily("brokerd_committed_transactions", "Versions committed.", value=outcomes.committed)
+    yield CounterMetricFamily(
+        "brokerd_aborted_transactions",
+        "Requests that ended open members of a transaction without a commit.",
+        value=outcomes.aborted,
+    )
+    yield CounterMetricFamily(
+        "brokerd_expired_transactions", "Executions that ended because nobody gave a sign of life.", value=outcomes.expired
+    )
+    yield _gauge(
+        "undecided_member_count",
+        "Members whose end is lost to damage: readers wait before their records until an operator decides.",
+        broker.transactions.undecided_count,
+    )
+
+
+class GroupFigures(NamedTuple):
+    """One partition of a group. `lag`: offsets up to where readers of committed records see it end; all of them if it has none
+    (`offset` -1)."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    lag: int
+
+
+def group_figures(table: GroupTable, topics: TopicStore, known: PartitionTable, limit: int) -> list[GroupFigures]:
+    """One entry per partition of a group, also for those of its topics that it has not read, `limit` at most: each principal has
+    its share, its oldest groups first. Some microseconds each.
+    """
+    found: list[GroupFigures] = []
+    groups = table.groups.values()
+    counts = Counter[str]()
+    for group in groups:
+        partitions = group.partitions(count_of=topics.count_of)
+        counts[group.principal] += sum(1 for _ in itertools.islice(partitions, limit - counts[group.principal]))
+    left = equal_shares(counts, limit)
+    for group in groups:
+        for tp in itertools.islice(group.partitions(count_of=topics.count_of), left[group.principal]):
+            left[group.principal] -= 1
+            committed, log = group.offset(tp), known.get(tp)
+            offset = committed.offset if committed is not None else _NO_OFFSET
+            if log is not None:
+                lag = max(0, log.ends.last_stable_offset - max(offset, log.ends.log_start_offset))
+                found.append(GroupFigures(group.group_id, log.topic, tp.partition, offset, lag))
+    return found
+
+
+def equal_shares(wanted: Mapping[str, int], limit: int) -> dict[str, int]:
+    """Shares of `limit`: each gets what it wants, or as much as any other that wants more than it gets."""
+    shares: dict[str, int] = {}
+    for number, (name, count) in enumerate(sorted(wanted.items(), key=lambda one: one[1])):
+        shares[name] = min(count, limit // (len(wanted) - number))
+        limit -= shares[name]
+    return shares
+
+
+def _group_families(table: GroupTable, figures: Iterable[GroupFigures]) -> list[Metric]:
+    by_partition = ("group", "topic", "partition")
+    offsets = GaugeMetricFamily("brokerd_group_offset", "Next offset that a group reads.", labels=by_partition)
+    lags = GaugeMetricFamily(
+        "brokerd_group_lag",
+        "Offsets of a partition that a group has left to read, up to where readers of committed records see it end; all of them if "
+        "it has committed none, of a topic that it reads.",
+        labels=by_partition,
+    )
+    for one in figures:
+        labels = (one.group, one.topic, str(one.partition))
+        lags.add_metric(labels, one.lag)
+        if one.offset >= 0:
+            offsets.add_metric(labels, one.offset)
+    return [
+        _gauge("group_count", "Groups whose offsets are kept; max.groups.", len(table.groups)),
+        _gauge("group_offset_count", "Offsets of all groups.", table.offset_count),
+        _gauge(
+            "group_partitions_left_out",
+            "Offsets of groups beyond metrics.max.group.partitions, without figures of their own.",
+            table.offset_count - len(offsets.samples),
+        ),
+        offsets,
+        lags,
+    ]
+
+
+def disk_families(directory: str) -> list[Metric]:
+    """The file system that holds a directory; none if it does not report them. May block: do not call it in the event loop."""
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return []
+    free_bytes, used_bytes = found.f_bavail * found.f_frsize, (found.f_blocks - found.f_bfree) * found.f_frsize
+    return [
+        _gauge("disk_free_bytes", "Free space on the disk of the data.", free_bytes),
+        _gauge("disk_used_bytes", "Used space on the disk of the data.", used_bytes),
+    ]
