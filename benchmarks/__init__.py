@@ -8,13 +8,9 @@
     peers.py          Producer beside Python's Kafka clients; kafka_clients.py is their process
     spark_ceiling.py  ceiling of Spark: a sink that discards, a source that invents
     spark_io.py       Spark writing and reading, batch and AvailableNow
-    memory.py         the daemon's resident set while gigabytes pass
     parked.py         ten thousand fetches that wait on one daemon, and what wakes them
-    group_commit.py   shared fsyncs against one per batch; flush_daemon.py is the broker that does the latter
-    cold_scan.py      what a consumer of a large cold log costs the others: scanner.py is that consumer, probe.py the others
     faces.py          the clients of brokerd.aio beside the blocking ones
-    timers.py         the timing wheel from a hundred timers to a million
-    raw.py            single requests on bare streams; told.py prints what is no work beside a ceiling
+    raw.py            single requests on bare streams
 
 Nothing here is shipped. Compare figures of one run only: machines differ, and so do the minutes of one machine.
 """

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from benchmarks.attackers import ATTACKS, Aim
 from benchmarks.environment import Broker
+from benchmarks.measure import quantile_ms, text_table
 from benchmarks.raw import RawProducer, RawTail, run_in_loop, small_payload
-from benchmarks.told import quantile_ms, text_table
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.topics import NewTopic, create_topics
 from brokerd.clock import SystemClock

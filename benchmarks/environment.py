@@ -61,13 +61,6 @@ class Child:
         after_name = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
-    def disk_read_bytes(self) -> int:
-        """Bytes that it has had read from a disk so far."""
-        for line in Path(f"/proc/{self.pid}/io").read_text().splitlines():
-            if line.startswith("read_bytes:"):
-                return int(line.split()[1])
-        raise RuntimeError(f"no read_bytes of process {self.pid}")
-
 
 class Broker:
     """`brokerd start` on a temporary directory below `parent`, which goes when the broker does."""

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.environment import PROGRAM, Broker, Child
+from benchmarks.measure import Row, text_table
 from benchmarks.raw import RawMembers, raw_client, run_in_loop, small_payload
-from benchmarks.told import Row, text_table
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.transactions import MemberGrant, end_transaction, init_member
 from brokerd.ids import TopicIdPartition

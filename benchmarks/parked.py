@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import grpc
 
 from benchmarks.environment import Broker, Child
+from benchmarks.measure import quantiles, text_table
 from benchmarks.raw import RawProducer, RawTail, raw_client, run_in_loop, small_payload
-from benchmarks.told import quantiles, text_table
 from brokerd.client.broker_client import BrokerClient
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.channel import CHANNEL_ARGUMENTS

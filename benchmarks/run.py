@@ -1,8 +1,7 @@
 """`python -m benchmarks.run`: measures what is asked for, prints tables, writes JSON to benchmarks/results/.
 
-Works side by side, each with its ceiling: clients, latency, peers, spark. The broker as such: parked (10,000 fetches that wait),
-group-commit (against one fsync per batch), cold-scan (what a consumer of a large cold log costs the others), timers, rss. And
-testing: the brokers of brokerd.testing.
+Works side by side, each with its ceiling: clients, latency, peers, spark. The broker alone: parked (10,000 fetches that wait).
+And testing: the brokers of brokerd.testing.
 """
 
 from __future__ import annotations
@@ -16,15 +15,14 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import cold_scan, group_commit, memory, parked, testing_broker, timers
+from benchmarks import parked, testing_broker
 from benchmarks.clients import RECORDS_SHARE, ClientWorks
 from benchmarks.environment import Broker, Child
-from benchmarks.measure import Figures, Work, measure, page_cache_ms_per_mb, table, write_results
+from benchmarks.measure import Figures, Work, measure, page_cache_ms_per_mb, table, text_table, write_results
 from benchmarks.peers import KafkaClients, PeerWorks
 from benchmarks.spark_io import Kafka, SparkWorks, spark_session
-from benchmarks.told import text_table
 
-GROUPS = ("clients", "latency", "peers", "spark", "rss", "parked", "group-commit", "cold-scan", "timers", "testing")
+GROUPS = ("clients", "latency", "peers", "spark", "parked", "testing")
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
@@ -39,13 +37,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--repeats", type=int, default=3, help="measured rounds after the warm-up (default: %(default)s)")
     made.add_argument("--only", default="clients,latency,spark", help=f"groups, of {', '.join(GROUPS)} (default: %(default)s)")
     made.add_argument("--work", default="", help="only works whose name begins so, such as 'Spark write'")
-    made.add_argument("--gigabytes", type=float, default=5.0, help="what the rss group passes through (default: %(default)s)")
     made.add_argument("--waiters", type=int, default=10_000, help="fetches of the parked group (default: %(default)s)")
     made.add_argument("--appends", type=int, default=2_000, help="what wakes them, one by one (default: %(default)s)")
-    made.add_argument("--requests", type=int, default=2_000, help="of each client of group-commit (default: %(default)s)")
-    made.add_argument("--scan-gigabytes", type=float, default=10.0, help="the log of cold-scan (default: %(default)s)")
-    made.add_argument("--quiet-seconds", type=float, default=8.0, help="idle time of parked and cold-scan (default: %(default)s)")
-    made.add_argument("--timers", type=int, default=1_000_000, help="most timers of the timers group (default: %(default)s)")
+    made.add_argument("--quiet-seconds", type=float, default=8.0, help="idle time of parked (default: %(default)s)")
     made.add_argument("--brokers", type=int, default=100, help="brokers of the testing group (default: %(default)s)")
     made.add_argument("--data-dir", help="where the broker's and Spark's files go (default: the system's temporary directory)")
     made.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the broker")
@@ -72,9 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with Broker(given.data_dir, dict(pair.split("=", 1) for pair in given.set)) as broker:
         for group in groups:
             say(f"{group}:")
-            if group == "rss":
-                extra["rss"] = memory.run(broker, gigabytes=given.gigabytes, partitions=given.partitions, say=say)
-            elif group in TOLD:
+            if group in TOLD:
                 extra[group] = TOLD[group](given)
             else:
                 figures += MEASURED[group](given, broker)
@@ -169,20 +161,6 @@ def _parked(given: argparse.Namespace) -> object:
     return parked.run(given.data_dir, waiters=given.waiters, rounds=given.appends, idle_s=given.quiet_seconds, say=say)
 
 
-def _group_commit(given: argparse.Namespace) -> object:
-    return group_commit.run(given.data_dir, requests=given.requests, value_bytes=given.value_bytes, repeats=given.repeats, say=say)
-
-
-def _cold_scan(given: argparse.Namespace) -> object:
-    return cold_scan.run(given.data_dir, gigabytes=given.scan_gigabytes, rounds=given.repeats, quiet_s=given.quiet_seconds, say=say)
-
-
-def _timers(given: argparse.Namespace) -> object:
-    rows = timers.run(largest=given.timers, repeats=given.repeats, say=say)
-    print(text_table(rows), flush=True)
-    return rows
-
-
 def _testing(given: argparse.Namespace) -> object:
     rows = testing_broker.run(given.data_dir, brokers=given.brokers, say=say)
     print(text_table(rows), flush=True)
@@ -192,9 +170,6 @@ def _testing(given: argparse.Namespace) -> object:
 # These have brokers of their own.
 TOLD: dict[str, Callable[[argparse.Namespace], object]] = {
     "parked": _parked,
-    "group-commit": _group_commit,
-    "cold-scan": _cold_scan,
-    "timers": _timers,
     "testing": _testing,
 }
 

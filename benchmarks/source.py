@@ -27,8 +27,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.environment import Broker, arrow_batches
+from benchmarks.measure import Row, text_table
 from benchmarks.spark_io import spark_session
-from benchmarks.told import Row, text_table
 from brokerd import Producer
 from brokerd.datasource.source import BrokerdDataSource
 from brokerd.record.schema import TIMESTAMP

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from benchmarks.environment import Broker as CommandLineBroker
-from benchmarks.told import Row, quantiles
+from benchmarks.measure import Row, quantiles
 from brokerd.testing import Broker
 from brokerd.testing.warm_process import end, new_keeper
 

@@ -1,7 +1,7 @@
 """The house rules that can be checked, one test each, with a plain message for every offence.
 
-What is read: all files that git tracks or would track. Style proper is ruff's and mypy's business; here stands what they do
-not know: sizes, layers, clocks, what must not be imported, what must be written down.
+They cover all files that git tracks or would track. Style proper is ruff's and mypy's business; these rules are
+beyond them: sizes, layers, clocks, forbidden imports, what must be written down.
 """
 
 from __future__ import annotations
@@ -41,15 +41,6 @@ BANNED_WORDS = {
     "work left undone": ["TO" + "DO", "FIX" + "ME", "XX" + "X"],
     "a test that does not run": ["mark.sk" + "ip", "pytest.sk" + "ip(", "mark.xf" + "ail", "importor" + "skip"],
 }
-# Words that the glossary of ARCHITECTURE.md replaces, as patterns, each with the word to use. In two parts, as above.
-REPLACED_WORDS = {
-    r"\bcan[ ]not\b": "cannot",
-    r"\bane[w]\b": "again, or a verb with re-",
-}
-# Docstrings and comments say what something is or does. One that begins so says neither: not "What a task wrote", but "The rows
-# that a task wrote".
-HEADLESS = re.compile(r"(Who|What|Whoever|Whatever|Whose|Whom)\b")
-HEADLESS_COMMENT = re.compile(rf"(^ *|  )# {HEADLESS.pattern}")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -374,47 +365,6 @@ def test_no_file_holds(reason: str) -> None:
     offences(found())
 
 
-def test_one_word_for_one_thing() -> None:
-    def found() -> Iterator[str]:
-        for name in tracked():
-            if not name.endswith((".py", ".md", ".proto", ".toml")):
-                continue
-            for number, line in enumerate((ROOT / name).read_text().splitlines(), 1):
-                for pattern, word in REPLACED_WORDS.items():
-                    if re.search(pattern, line, re.IGNORECASE):
-                        yield f"{name}:{number} write {word}: {line.strip()[:100]}"
-
-    offences(found())
-
-
-def test_docstrings_and_comments_say_what_something_is_or_does() -> None:
-    offences(
-        f"{name}:{line} begins with '{text.split()[0]}': name the thing, or say what it does: {text.splitlines()[0][:100]}"
-        for name in sources()
-        for line, text in (*docstrings(parsed(name)), *headless_comments((ROOT / name).read_text()))
-        if HEADLESS.match(text)
-    )
-
-
-def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Line and text of every docstring in a file."""
-    for node in ast.walk(tree):
-        if isinstance(node, Function | ast.ClassDef | ast.Module):
-            text = ast.get_docstring(node)
-            if text:
-                yield getattr(node, "lineno", 1), text
-
-
-def headless_comments(text: str) -> Iterator[tuple[int, str]]:
-    """Line and text of comments that begin with a headless word, but for those that continue a comment."""
-    before = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        found = HEADLESS_COMMENT.search(line)
-        if found and not (found[1] != "  " and before.lstrip().startswith("#") and not before.endswith((".", ":"))):
-            yield number, line[found.start(2) :]
-        before = line
-
-
 def test_the_rules_find_what_they_look_for() -> None:
     tree = ast.parse(
         "import time\nclass A:\n    def f(self): ...\nclass B(WireError):\n    code = 1\ndef g():\n    time.sleep(1)\n"
@@ -425,11 +375,6 @@ def test_the_rules_find_what_they_look_for() -> None:
         "brokerd/wire/__init__.py does not name records.py: say in its docstring what it holds",
         "brokerd/wire/__init__.py names none.py, which is not there",
     ]
-    assert list(docstrings(ast.parse('"""What."""\nclass A:\n    """A."""\n'))) == [(1, "What."), (2, "A.")]
-    assert HEADLESS.match("Whoever asks.")
-    comments = ["# Whose is it?", "# The thing", "# What it is", "x = 1  " + "# Who"]
-    assert list(headless_comments("\n".join(comments))) == [(1, "Whose is it?"), (4, "Who")]
-    assert not HEADLESS.match("Whether it asks.")
     (path,) = (node for node in ast.walk(ast.parse("Path(__file__).parents[2]")) if isinstance(node, ast.Subscript))
     assert [is_parent_beyond(path, depth) for depth in (1, 2)] == [True, False]
     upward = ast.parse("from brokerd.server.daemon import Daemon\nimport brokerd.sink.options\nfrom . import errors\n")

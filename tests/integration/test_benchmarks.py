@@ -16,10 +16,10 @@ from brokerd.client.broker_client import BrokerClient
 from tests.support.loop import one_turn
 
 
-def test_clients_and_memory_are_measured_beside_their_ceilings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_clients_are_measured_beside_their_ceilings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "results.json"
-    options = ["--rows", "20000", "--repeats", "1", "--partitions", "3", "--gigabytes", "0.02", "--data-dir", str(tmp_path)]
-    assert main([*options, "--only", "clients,rss", "--out", str(out)]) == 0
+    options = ["--rows", "20000", "--repeats", "1", "--partitions", "3", "--data-dir", str(tmp_path)]
+    assert main([*options, "--only", "clients", "--out", str(out)]) == 0
     told = json.loads(out.read_text())
     measured = {(one["work"], one["peer"]) for one in told["figures"]}
     assert measured == {
@@ -28,29 +28,22 @@ def test_clients_and_memory_are_measured_beside_their_ceilings(tmp_path: Path, c
         for peer in ("brokerd", "ceiling")
     }
     assert all(one["median_s"] > 0 for one in told["figures"])
-    assert 0 < told["rss"]["median_bytes"] <= told["rss"]["max_bytes"]
     assert told["machine"]["page_cache_ms_per_mb"] > 0
     assert "of ceiling" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_the_groups_about_the_broker_tell_what_they_are_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_groups_about_the_broker_report_their_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "results.json"
     parked = ["--waiters", "150", "--appends", "20", "--quiet-seconds", "0.1"]
-    others = ["--requests", "20", "--scan-gigabytes", "0.02", "--timers", "1000", "--brokers", "2"]
-    options = [*parked, *others, "--repeats", "1", "--data-dir", str(tmp_path)]
-    assert main([*options, "--only", "parked,group-commit,cold-scan,timers,testing", "--out", str(out)]) == 0
+    options = [*parked, "--brokers", "2", "--repeats", "1", "--data-dir", str(tmp_path)]
+    assert main([*options, "--only", "parked,testing", "--out", str(out)]) == 0
     told = json.loads(out.read_text())
     assert told["parked"]["accepted"] == 150
     assert told["parked"]["responses"] == told["parked"]["responses_expected"] == 20
     assert told["parked"]["of_them_empty"] == 0
-    assert {(row["flush"], row["partitions"]) for row in told["group-commit"]} == {
-        (flush, partitions) for flush in ("group commit", "fsync each") for partitions in (1, 2)
-    }
-    assert len(told["cold-scan"]["latencies"]) == 16
-    assert [row["timers"] for row in told["timers"]] == [100, 1_000]
     assert {row["step"]: row["count"] for row in told["testing"]}["start, warm"] == 2
-    assert "p99_to_quiet" in capsys.readouterr().out
+    assert "start, warm" in capsys.readouterr().out
 
 
 def test_work_of_no_time_has_one_call_beside_it() -> None:
