@@ -32,10 +32,10 @@ from brokerd.datadir.partition_directories import remove_leftovers
 from brokerd.datadir.partition_opening import Opened, PartitionOpening, RecoveryReport
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.retention import Retention
-from brokerd.datadir.steps import Job, Steps, run_here
+from brokerd.datadir.steps import Job
 from brokerd.datadir.topic_changes import TopicChanges
 from brokerd.datadir.topic_store import TopicStore
-from brokerd.errors import DataDirectoryError, StorageError
+from brokerd.errors import DataDirectoryError
 from brokerd.ids import TopicPartition
 from brokerd.partition.partition import LogResources
 from brokerd.storage.files import Files
@@ -57,26 +57,22 @@ class LogManager:
         self._open_files = OpenFiles(files, limit=config.log_max_open_files)
         self._files = files = PatientFiles(files, self._open_files.make_room)
         self._spares = SpareFiles(files)
-        self._producer_ids = ProducerIds(files)
+        self.producer_ids = ProducerIds(files)
         self.topics = TopicStore(files, self._spares)
         self.partitions = PartitionTable(self.topics)
         self.resources = LogResources(files, self._spares, self._open_files, config.max_producer_ids, self.write_checkpoint)
         self._checkpoint = Checkpoint(
             files, self._spares, self.partitions, self.resources.moved, interval_ms=config.log_checkpoint_interval_ms
         )
-        self._opening = PartitionOpening(config, self.resources, lambda: self._producer_ids.next_id)
+        self._opening = PartitionOpening(config, self.resources, lambda: self.producer_ids.next_id)
         self._is_open = False
         self.time = DirectoryTime(files, clock)
         self.retention = Retention(files, self._spares, self.partitions, self._checkpoint, self.time)
         self.changes = TopicChanges(config, files, self._spares, self.topics, self.partitions, self._opening, self._checkpoint)
         self.cluster_id = ""
         self.node_id = -1  # known once it is open
+        self.leader_epoch = 0  # of this start
         self.decided_members = DecidedMembers()
-
-    @property
-    def leader_epoch(self) -> int:
-        """The epoch of this start."""
-        return self._opening.leader_epoch
 
     # Opening and closing
 
@@ -101,10 +97,10 @@ class LogManager:
         self.cluster_id = meta.cluster_id
         self.node_id = meta.node_id
         self.topics.open()
-        self._producer_ids.open()
+        self.producer_ids.open()
         self.decided_members = read_decided(self._files)
         ended_epoch = read_epoch(self._files)
-        self._opening.leader_epoch = ended_epoch + 1
+        self.leader_epoch = self._opening.leader_epoch = ended_epoch + 1
         self._raise_epoch()
         # 2: the clean mark
         clean = take_clean_mark(self._files, ended_epoch, keep=bool(self._opening.read_only_reason))
@@ -124,6 +120,7 @@ class LogManager:
         self.expire_producers()  # whoever was silent by the log time
         # 8
         self.retention.is_off = bool(self._opening.read_only_reason)
+        self.producer_ids.read_only_reason = self._opening.read_only_reason
         if not self._opening.read_only_reason:
             self._settle_directory()
         self._checkpoint.captured(self._clock.monotonic_ms())
@@ -156,13 +153,13 @@ class LogManager:
         write_checkpoint(self._files, {})
         write_epoch(self._files, 0)
         self.topics.create()
-        self._producer_ids.create()
+        self.producer_ids.create()
         return create_meta(self._files, max(0, self._config.node_id))
 
     def _raise_epoch(self) -> None:
         """Makes this start's epoch durable. If that fails, nothing may be appended, but existing data is served."""
         try:
-            write_epoch(self._files, self._opening.leader_epoch, self._spares)
+            write_epoch(self._files, self.leader_epoch, self._spares)
         except OSError as error:
             self._opening.read_only_reason = f"the leader epoch could not be written ({error.strerror}); check the disk and restart"
             logger.error("the data directory is read-only: %s", self._opening.read_only_reason)
@@ -212,37 +209,12 @@ class LogManager:
         try:
             with contextlib.suppress(OSError):  # an older one is still true
                 self.write_checkpoint()
-            write_clean_mark(self._files, self._opening.leader_epoch, clean, self._spares)
+            write_clean_mark(self._files, self.leader_epoch, clean, self._spares)
         except OSError as error:
             logger.warning("could not close cleanly (%s): the next start recovers the logs", error.strerror)
         unclean = [log.name for log in self.partitions if log.tp not in clean]
         if unclean:
             logger.warning("%d logs did not close cleanly, the first is %s: the next start recovers them", len(unclean), unclean[0])
-
-    # Producer ids
-
-    @property
-    def free_producer_id(self) -> int:
-        """The lowest producer id that has not been assigned."""
-        return self._producer_ids.next_id
-
-    @property
-    def has_producer_id(self) -> bool:
-        """True if next_producer_id need not wait."""
-        return self._producer_ids.has_next
-
-    def next_producer_id(self) -> int:
-        """A producer id that was never assigned before. Raises StorageError."""
-        run_here(self.reserve_producer_ids())
-        return self._producer_ids.take()
-
-    def reserve_producer_ids(self) -> Steps[None]:
-        """Reserves ids, so that next_producer_id need not wait; one call at a time. Raises StorageError."""
-        self._opening.check_writable()
-        try:
-            yield from self._producer_ids.reserve()
-        except OSError as error:
-            raise StorageError(f"no producer id could be reserved ({error.strerror})", retry_after_ms=200) from error
 
     def expire_producers(self) -> int:
         """Forgets producers idle for producer.id.expiration.ms; returns how many."""

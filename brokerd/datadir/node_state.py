@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import uuid
 from typing import NamedTuple
 
 from brokerd.datadir.epoch_slots import read_epoch_slots, write_epoch_slot
 from brokerd.datadir.log_time import NotedTime
 from brokerd.datadir.steps import Steps
-from brokerd.errors import DataDirectoryError
+from brokerd.errors import DataDirectoryError, StorageError
 from brokerd.ids import PRODUCER_NUMBERS, TopicIdPartition
 from brokerd.partition.log_state import CleanLog, CleanSegment
 from brokerd.storage.checksummed_file import DocumentError, read_json, write_json
@@ -149,6 +148,7 @@ class ProducerIds:
         self._files = files
         self._next = 0
         self._limit = 0
+        self.read_only_reason = ""  # why nothing may be written to the directory
 
     @property
     def next_id(self) -> int:
@@ -174,14 +174,20 @@ class ProducerIds:
         return self._next < self._limit
 
     def reserve(self) -> Steps[None]:
-        """Reserves a block if none is left; one call at a time. Raises OSError if it could not be made durable, or all ids are
+        """Reserves a block if none is left; one call at a time. Raises StorageError if it could not be made durable, or all ids are
         used up."""
-        if not self.has_next:
-            limit = self._limit + PRODUCER_ID_BLOCK
-            if limit > PRODUCER_IDS_MAX:
-                raise OSError(errno.EOVERFLOW, f"all {PRODUCER_IDS_MAX} producer ids are used up")
+        if self.has_next:
+            return
+        limit = self._limit + PRODUCER_ID_BLOCK
+        if self.read_only_reason:
+            raise StorageError(f"the data directory is read-only: {self.read_only_reason}")
+        if limit > PRODUCER_IDS_MAX:
+            raise StorageError(f"all {PRODUCER_IDS_MAX} producer ids are used up")
+        try:
             yield lambda: self._write(limit)
-            self._limit = limit
+        except OSError as error:
+            raise StorageError(f"no producer id could be reserved ({error.strerror})", retry_after_ms=200) from error
+        self._limit = limit
 
     def take(self) -> int:
         """A new id from the reserved block."""

@@ -36,8 +36,7 @@ from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry, 
 from brokerd.partition.snapshots import Snapshot, snapshot_of
 from brokerd.record.header import BatchHeader, add_sequence
 from brokerd.storage.damage import DamagedRange, damage_at, damage_error, first_that_stops
-from brokerd.storage.segment import batch_timestamp
-from brokerd.storage.segment_bounds import SegmentBounds
+from brokerd.storage.segment import SegmentBounds, batch_timestamp
 
 HIGH_WATERMARK = -1  # as an offset before which records are to be deleted
 TIMESTAMP_MAX_MS = (2**63 - 1) // 1_000  # records have microseconds in 64 bits

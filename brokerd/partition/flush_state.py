@@ -13,7 +13,7 @@ from typing import NamedTuple
 from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.partition.log_ends import LogEnds
 from brokerd.partition.snapshots import Snapshot
-from brokerd.storage.segment_bounds import SegmentBounds
+from brokerd.storage.segment import SegmentBounds
 
 # A restart checks the payloads of about so many durable bytes; older ones are checked when they are read, and by the doctor.
 RECOVERY_WINDOW_BYTES = 64 * 1_048_576

@@ -11,7 +11,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 from brokerd.config.topic import TopicConfig
 from brokerd.errors import (
@@ -90,7 +90,7 @@ class LogResources:
 
 
 class Partition:
-    """The shell around a PartitionCore, which holds the state: `ends`, `health` and `config` show it, for reading alone."""
+    """The shell around a PartitionCore, which holds the state. `ends`, `health`, `epochs` and `config` are for reading alone."""
 
     def __init__(
         self,
@@ -110,8 +110,10 @@ class Partition:
         self.core = PartitionCore(
             self.name, self.crc_seed, config, state, leader_epoch=leader_epoch, leader_epoch_id=leader_epoch_id
         )
+        self.config = config
         self.ends = self.core.ends
         self.health = self.core.health
+        self.epochs = self.core.epochs
         self.waiters: defaultdict[LogEnd, Waiters] = defaultdict(Waiters)  # the operations that wait for an end to move
         self._reader = PartitionReader(self.core, self.crc_seed, resources.open_files)
         self._directory = tp.directory_name
@@ -120,14 +122,9 @@ class Partition:
 
     # State
 
-    @property
-    def config(self) -> TopicConfig:
-        """The topic's settings."""
-        return self.core.config
-
     def configure(self, config: TopicConfig) -> None:
-        """Applies new settings."""
-        self.core.config = config
+        """Applies new settings of the topic."""
+        self.config = self.core.config = config
 
     @property
     def leader_epoch(self) -> int:
@@ -137,7 +134,7 @@ class Partition:
     @property
     def segments(self) -> tuple[Segment, ...]:
         """Segments, oldest first; the last one is appended to."""
-        return self._reader.segments
+        return cast("tuple[Segment, ...]", self.core.segments)
 
     @property
     def size_bytes(self) -> int:
@@ -159,7 +156,7 @@ class Partition:
         """Wakes the operations that wait for these ends; all of them if the log start has moved, or nothing will move any more."""
         for end in tuple(self.waiters) if LogEnd.LOG_START in moved else moved:
             waiters = self.waiters.get(end)
-            if waiters:
+            if waiters is not None:
                 waiters.wake()
 
     # Append
@@ -350,10 +347,6 @@ class Partition:
         """Raises LogTruncationError if the position is of another history than this log."""
         self.core.check_history(position)
 
-    def epoch_at(self, offset: int) -> int:
-        """The number of the leader epoch of the batch at `offset`; -1 if unknown."""
-        return self.core.epochs.epoch_at(offset)
-
     def epoch_before(self, offset: int) -> EpochEntry | None:
         """The epoch of the record before `offset`; None if there is none, or it cannot be known."""
         return self.core.epoch_before(offset)
@@ -399,7 +392,7 @@ class Partition:
     @property
     def is_dirty(self) -> bool:
         """True if bytes wait for a flush."""
-        return self.core.flushes.dirty_bytes > 0
+        return self.ends.appended_bytes > self.core.flushes.flushed_bytes
 
     def prepare_flush(self) -> FlushTask | None:
         """Begins a flush, to be run in a thread; None if nothing is dirty or one is under way."""
@@ -413,21 +406,21 @@ class Partition:
     def complete_flush(self, task: FlushTask) -> Moved:
         """Ends a flush whose `task.run()` has returned. Returns which ends have moved."""
         task.release(self._resources.open_files)
-        before_bytes = self.core.flushes.dirty_bytes
+        before_bytes = self.core.flushes.flushed_bytes
         moved = self.core.flushed(task.plan, task.outcome)
         if task.derived_error is not None and not self.health.is_deleted:  # a deleted one needs no files
             logger.warning(
                 "%s: could not write index or snapshot (%s); a restart reads more of the log instead", self.name, task.derived_error
             )
         self._resources.moved.add(self)
-        self._resources.count_unsynced(self.core.flushes.dirty_bytes - before_bytes)
+        self._resources.count_unsynced(before_bytes - self.core.flushes.flushed_bytes)
         self.wake(moved)
         return moved
 
     def fail_flush(self, task: FlushTask, error: OSError) -> None:
         """Ends a flush whose `task.run()` has raised: the log has stopped. Reads continue."""
         task.release(self._resources.open_files)
-        before_bytes = self.core.flushes.dirty_bytes
+        before_bytes = self.core.flushes.flushed_bytes
         self.core.flush_failed(task.plan, error)
         self._give_up(before_bytes)
 
@@ -445,10 +438,10 @@ class Partition:
                 raise task.untried_error
 
     def _give_up(self, before_bytes: int) -> None:
-        """Nothing is flushed any more, and nothing moves. `before_bytes`: what was dirty."""
+        """Nothing is flushed any more, and nothing moves. `before_bytes`: what was flushed or given up before."""
         for segment in self.segments:
             segment.release_dirty()
-        self._resources.count_unsynced(self.core.flushes.dirty_bytes - before_bytes)
+        self._resources.count_unsynced(before_bytes - self.core.flushes.flushed_bytes)
         self.wake()
 
     # Retention, truncation, deletion
@@ -542,7 +535,7 @@ class Partition:
 
     def mark_deleted(self) -> None:
         """Refuses appends from now on, since the topic is deleted, and closes files when they are no longer in use."""
-        before_bytes = self.core.flushes.dirty_bytes
+        before_bytes = self.core.flushes.flushed_bytes
         self.core.deleted()
         self._give_up(before_bytes)
         for segment in self.segments:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Protocol
 
 from brokerd.clock import Clock
@@ -53,7 +54,7 @@ class Broker:
         self.dirty = Budget(config.log_max_dirty_bytes)
         self.flusher = Flusher(threads=_FLUSH_THREADS, on_flush=self._flushed)
         logs.resources.flush_soon = self.flusher.mark_dirty
-        logs.resources.count_unsynced = lambda size_bytes: self.dirty.add(_LOGS, size_bytes)
+        logs.resources.count_unsynced = partial(self.dirty.add, _LOGS)
         self.produce_purgatory = TimedPurgatory(clock)
         self.fetch_purgatory = TimedPurgatory(clock)
         self.admin = Admin()

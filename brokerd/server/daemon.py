@@ -212,7 +212,7 @@ class Daemon:
             self._clock,
             auto_creates=self.config.auto_create_topics,
             turns=self._broker.turns,
-            free_producer_number=lambda: logs.free_producer_id,
+            free_producer_number=lambda: logs.producer_ids.next_id,
             on_stranger=self._broker.counters.authentication_failures.inc,
         )
         self._service = BrokerService(self._broker, call_authorizer)

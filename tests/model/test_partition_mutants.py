@@ -24,7 +24,7 @@ from brokerd.partition.snapshots import Snapshot, read_snapshot, snapshot_of
 from brokerd.partition.truncation import LogCut
 from brokerd.record.header import BatchHeader
 from brokerd.sharing import Caller
-from brokerd.storage.segment_bounds import SegmentBounds
+from brokerd.storage.segment import SegmentBounds
 from tests.support import partition_simulation
 from tests.support.mutants import Mutants
 from tests.support.partition_simulation import run_seed

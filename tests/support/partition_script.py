@@ -40,8 +40,7 @@ from brokerd.partition.markers import Marker
 from brokerd.partition.producer_state import BatchMetadata, ProducerStates
 from brokerd.record.header import Attributes, BatchHeader, new_header
 from brokerd.storage.open_files import OpenFiles
-from brokerd.storage.segment import Segment
-from brokerd.storage.segment_bounds import SegmentBounds
+from brokerd.storage.segment import Segment, SegmentBounds
 from tests.support.files import MemoryFiles
 
 _RECORD_BYTES = 100

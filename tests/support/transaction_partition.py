@@ -19,7 +19,7 @@ from brokerd.partition.log_state import LogState
 from brokerd.partition.markers import Marker
 from brokerd.partition.producer_state import BatchMetadata, ProducerStates
 from brokerd.record.header import Attributes, BatchHeader, new_header
-from brokerd.storage.segment_bounds import SegmentBounds
+from brokerd.storage.segment import SegmentBounds
 from brokerd.wire.v1 import control_pb2
 from tests.support.clock import START_WALL_MS
 

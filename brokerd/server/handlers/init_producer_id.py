@@ -64,10 +64,11 @@ async def _grant(broker: Broker, authorizer: TopicAuthorizer, current: ProducerI
     is_usable = current != NO_PRODUCER and current.epoch < EPOCH_MAX and not is_member_producer_id(current.producer_id)
     if is_usable and authorizer.owns_producer(current.producer_id):
         return ProducerIdAndEpoch(current.producer_id, current.epoch + 1)
-    while not broker.logs.has_producer_id:
-        await broker.producer_ids.run(broker.logs.reserve_producer_ids())
+    ids = broker.logs.producer_ids
+    while not ids.has_next:
+        await broker.producer_ids.run(ids.reserve())
     # No await from here on: the id is known to be the caller's before any other request can run.
-    return ProducerIdAndEpoch(authorizer.own_producer_id(broker.logs.next_producer_id()), 0)
+    return ProducerIdAndEpoch(authorizer.own_producer_id(ids.take()), 0)
 
 
 async def _member(

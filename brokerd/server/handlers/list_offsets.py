@@ -91,7 +91,7 @@ async def _answer(
             return result
         result.offset, result.timestamp = await _look_up(broker, log, entry, is_committed)
         if result.offset != _NONE:
-            result.leader_epoch = log.epoch_at(result.offset)
+            result.leader_epoch = log.epochs.epoch_at(result.offset)
             before = log.epoch_before(result.offset)
             if before is not None:
                 result.leader_epoch_id, result.epoch_start_offset = before.id, before.start_offset

@@ -93,20 +93,19 @@ async def _by_id(broker: Broker, topic_id: bytes, pauses: Pauses) -> metadata_pb
 
 async def _described(broker: Broker, topic: Topic, pauses: Pauses) -> metadata_pb2.TopicMetadata:
     node_id = broker.logs.node_id
-    epoch = broker.logs.leader_epoch
     described = metadata_pb2.TopicMetadata(name=topic.name, topic_id=topic.id)
     for number in range(topic.partition_count):
-        described.partitions.append(_partition(broker, TopicIdPartition(topic.id, number), node_id, epoch))
+        described.partitions.append(_partition(broker, TopicIdPartition(topic.id, number), node_id))
         await pauses.after()
     return described
 
 
-def _partition(broker: Broker, tp: TopicIdPartition, node_id: int, epoch: int) -> metadata_pb2.PartitionMetadata:
-    described = metadata_pb2.PartitionMetadata(
-        partition=tp.partition, leader=node_id, leader_epoch=epoch, replicas=[node_id], isr=[node_id]
-    )
+def _partition(broker: Broker, tp: TopicIdPartition, node_id: int) -> metadata_pb2.PartitionMetadata:
+    described = metadata_pb2.PartitionMetadata(partition=tp.partition, leader=node_id, replicas=[node_id], isr=[node_id])
     try:
-        problem = problem_of(broker.partitions.leader(tp))
+        partition = broker.partitions.leader(tp)
+        described.leader_epoch = partition.leader_epoch
+        problem = problem_of(partition)
     except WireError as error:  # being deleted, with its topic
         problem = error
     if problem is not None:

@@ -208,13 +208,14 @@ class Transactions:
         Coordinator.init, StorageError and other retriable ones.
         """
         await self.log.make()
-        while not self._logs.has_producer_id:
-            await self._producer_ids.run(self._logs.reserve_producer_ids())
-        next_id = own_id(member_producer_id(self._logs.free_producer_id))
+        ids = self._logs.producer_ids
+        while not ids.has_next:
+            await self._producer_ids.run(ids.reserve())
+        next_id = own_id(member_producer_id(ids.next_id))
         member = await self._decided(lambda: self.coordinator.init(principal, asked, self._clock.monotonic_ms(), next_id))
         if member.producer_id not in self.coordinator.open_members:
             self._record(asked.transactional_id, principal, member)
-            self._logs.next_producer_id()
+            ids.take()
         await self.log.durable()
         return member
 
