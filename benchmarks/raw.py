@@ -17,7 +17,7 @@ from brokerd.client.broker_client import BrokerClient
 from brokerd.client.fetching.fetcher import read_response
 from brokerd.client.io.connection import RawStream
 from brokerd.client.io.response_checks import error_in
-from brokerd.client.offsets import add_partition, fetch_request
+from brokerd.client.offsets import AskedPartition, fetch_request
 from brokerd.client.produce_transport import GrpcProduceStream
 from brokerd.client.transactions import MemberGrant, init_producer_id
 from brokerd.clock import SystemClock
@@ -188,13 +188,13 @@ class RawTail:
         """Asks for what comes next."""
         self._correlation_id += 1
         request = fetch_request(
+            [AskedPartition(self.tp, self.offset, _FETCH_BYTES)],
             fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED,
             correlation_id=self._correlation_id,
             max_wait_ms=max_wait_ms,
             min_bytes=1,
             max_bytes=_FETCH_BYTES,
         )
-        add_partition(request, self.tp, self.offset, max_bytes=_FETCH_BYTES)
         await self._stream.send(request.SerializeToString())
 
     async def receive(self, timeout_ms: int) -> int:

@@ -7,9 +7,8 @@
     bounds.py            where a read starts and ends, as users write it
     where.py             the option where, parsed into a RowFilter
     row_filter.py        pure: what a filter leaves of partitions, ranges and rows
-    planning.py          pure: what a batch covers, how it is split over tasks, what was lost (data_loss.py: what that means)
-    offset_reader.py     asks the broker for topics and offsets
-    unread.py            warns of what options name and a query does not read
+    planning.py          what a batch covers, how it is split over tasks, what was lost
+    offset_reader.py     asks the broker for topics and offsets; warns of names that it does not know
     batch_reader.py      spark.read
     stream_reader.py     spark.readStream
     progress.py          records how far a stream has read as a group's offsets

@@ -10,22 +10,21 @@ that filters, if Spark's filter push-down for Python sources is on.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from brokerd.client.leases import lease_client
 from brokerd.clock import Clock
-from brokerd.datasource.data_loss import report_losses
-from brokerd.datasource.offset_reader import OffsetReader
+from brokerd.datasource.offset_reader import OffsetReader, report_unread
 from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.partition_reader import RangePartition, read_partition
-from brokerd.datasource.planning import OffsetRange, passed_by, require_topics, split_ranges
+from brokerd.datasource.planning import OffsetRange, Snapshot, passed_by, report_losses, require_topics, split_ranges
+from brokerd.datasource.row_filter import ALL_ROWS
 from brokerd.datasource.schema import Column
-from brokerd.datasource.unread import report_unread
 from brokerd.errors import ConfigError
-from brokerd.ids import LogPosition
+from brokerd.ids import LogPosition, TopicPartition
 
 
 class BrokerdBatchReader(DataSourceReader):
@@ -48,8 +47,25 @@ class BrokerdBatchReader(DataSourceReader):
             begins = reader.resolve(options.starting, snapshot, now_ms=now_ms)
             ends = reader.resolve(options.ending, snapshot, now_ms=now_ms)
             epochs = reader.epochs_before(snapshot, ends)
-        read = {tp: begin for tp, begin in begins.items() if options.where.reads(tp)}
-        report_losses(passed_by(read, snapshot), fail=options.fail_on_data_loss)
+            ranges = self._ranges(snapshot, begins, ends, epochs)
+            if options.where != ALL_ROWS:
+                ranges = reader.cut(ranges, options.where, {})
+        pieces = split_ranges(
+            ranges, min_partitions=options.min_partitions, max_records_per_partition=options.max_records_per_partition
+        )
+        return [RangePartition(one) for one in pieces]
+
+    def _ranges(
+        self,
+        snapshot: Snapshot,
+        begins: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int],
+    ) -> list[OffsetRange]:
+        options = self._options
+        read = {tp: begin for tp, begin in begins.items() if options.where == ALL_ROWS or options.where.reads(tp)}
+        if losses := passed_by(read, snapshot):
+            report_losses(losses, fail=options.fail_on_data_loss)
         ranges = []
         for tp in sorted(begins):
             if ends[tp] < min(begins[tp], snapshot.latest[tp]):  # behind `latest` nothing is committed yet
@@ -58,12 +74,7 @@ class BrokerdBatchReader(DataSourceReader):
             if ends[tp] > begin:
                 end = LogPosition(ends[tp], epochs[tp]) if tp in epochs else None
                 ranges.append(OffsetRange(tp.topic, snapshot.topic_ids[tp.topic], tp.partition, begin, ends[tp], end))
-        with lease_client(options.consumer) as client:
-            ranges = OffsetReader(client, options).cut(ranges, options.where, {})
-        pieces = split_ranges(
-            ranges, min_partitions=options.min_partitions, max_records_per_partition=options.max_records_per_partition
-        )
-        return [RangePartition(one) for one in pieces]
+        return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range."""

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Container, Iterable, Mapping, MutableMapping
+import logging
+from collections.abc import Collection, Container, Iterable, Mapping, MutableMapping, Sequence
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.metadata import TopicInfo
@@ -30,12 +31,11 @@ from brokerd.datasource.bounds import (
     Committed,
     SpecificOffsets,
 )
-from brokerd.datasource.data_loss import require_not_hidden
 from brokerd.datasource.offsets import INITIAL, SourceOffset
 from brokerd.datasource.options import Assignment, SourceOptions, TopicPattern, Topics
 from brokerd.datasource.patterns import topic_matcher
 from brokerd.datasource.planning import OffsetRange, Snapshot, cut_ends, share_bytes
-from brokerd.datasource.row_filter import RowFilter, cut_ranges
+from brokerd.datasource.row_filter import ALL_ROWS, RowFilter, Unmet, cut_ranges
 from brokerd.errors import (
     ConfigError,
     InvalidTopicError,
@@ -44,8 +44,11 @@ from brokerd.errors import (
     UnsupportedVersionError,
     WireError,
 )
-from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 
+logger = logging.getLogger(__name__)
+
+_NAMES_MAX = 20
 # A topic may be deleted between the two calls of a snapshot; that this happens in every attempt is not plausible.
 _SNAPSHOT_TRIES = 4
 
@@ -67,8 +70,7 @@ class OffsetReader:
             topics, missing = self._topics()
             partitions = self._partitions(topics.values())
             try:
-                earliest = self._offsets(partitions, dict.fromkeys(partitions, OffsetSpec.EARLIEST))
-                answers = self._results(partitions, dict.fromkeys(partitions, OffsetSpec.LATEST), positions=previous)
+                earliest, answers = self._ends(partitions, previous)
             except UnknownTopicIdError:
                 if not tries_left:
                     raise
@@ -252,20 +254,19 @@ class OffsetReader:
         """Answers by partition; positions of topics that are the same still are checked."""
         if not wanted:
             return {}
-        checked = {
-            id_tp: position
-            for tp, id_tp in partitions.items()
-            if positions.topic_ids.get(tp.topic) == id_tp.topic_id and (position := positions.position(tp)) is not None
-        }
         asked = {partitions[tp]: one for tp, one in wanted.items()}
-        results = self._client.list_offsets(asked, isolation or self._isolation, checked)
-        found = {}
-        for tp in wanted:
-            result = results[partitions[tp]]
-            if isinstance(result, WireError):
-                raise result
-            found[tp] = result
-        return found
+        results = self._client.list_offsets(asked, isolation or self._isolation, _same(positions, partitions))
+        return _named(wanted, partitions, results)
+
+    def _ends(
+        self, partitions: Mapping[TopicPartition, TopicIdPartition], positions: SourceOffset
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, OffsetAndTimestamp]]:
+        """Where partitions begin, and the answers to where they end."""
+        if not partitions:
+            return {}, {}
+        earliest, latest = self._client.list_ends(list(partitions.values()), self._isolation, _same(positions, partitions))
+        begins = {tp: found.offset for tp, found in _named(partitions, partitions, earliest).items()}
+        return begins, _named(partitions, partitions, latest)
 
     def _committed(self, snapshot: Snapshot) -> SpecificOffsets:
         """The offsets of the group. Raises ConfigError if it has read nothing of all this: its name may be mistyped."""
@@ -306,6 +307,30 @@ class OffsetReader:
         return {tp: min(offset, snapshot.latest[tp]) if offset >= 0 else snapshot.latest[tp] for tp, offset in found.items()}
 
 
+def _same(positions: SourceOffset, partitions: Mapping[TopicPartition, TopicIdPartition]) -> dict[TopicIdPartition, LogPosition]:
+    """The positions in topics that are the same still."""
+    return {
+        id_tp: position
+        for tp, id_tp in partitions.items()
+        if positions.topic_ids.get(tp.topic) == id_tp.topic_id and (position := positions.position(tp)) is not None
+    }
+
+
+def _named(
+    wanted: Iterable[TopicPartition],
+    partitions: Mapping[TopicPartition, TopicIdPartition],
+    results: Mapping[TopicIdPartition, OffsetAndTimestamp | WireError],
+) -> dict[TopicPartition, OffsetAndTimestamp]:
+    """Results by name. Raises the error of any of them."""
+    found = {}
+    for tp in wanted:
+        result = results[partitions[tp]]
+        if isinstance(result, WireError):
+            raise result
+        found[tp] = result
+    return found
+
+
 def _with_ids(snapshot: Snapshot, tps: Iterable[TopicPartition]) -> dict[TopicPartition, TopicIdPartition]:
     return {tp: TopicIdPartition(snapshot.topic_ids[tp.topic], tp.partition) for tp in tps}
 
@@ -342,3 +367,49 @@ def _check_names(option: str, missing: list[TopicPartition], others: list[TopicP
         )
     if others:
         raise ConfigError(f"{option} names partitions that are not read: {', '.join(map(str, sorted(others)))}")
+
+
+def require_not_hidden(client: BlockingClient, names: Sequence[str]) -> None:
+    """Raises the broker's error for a topic that is out of sight for another reason than that it does not exist: to a principal
+    whose rights were taken away a topic seems deleted, and it would be read from its start once they are back.
+    """
+    if not names:
+        return
+    for error in client.metadata(names).errors.values():
+        if not isinstance(error, (UnknownTopicOrPartitionError, InvalidTopicError)):
+            raise error
+
+
+def report_unread(options: SourceOptions, now: Snapshot, before: Snapshot | None) -> None:
+    """Warns of what options name and a query does not read: assigned partitions, and topics and partitions of option `where`; again
+    only once it differs from `before`, which is None for the first time.
+
+    These are no errors: a partition may be added, and a topic that a pattern matches may be created, while a stream runs; a filter
+    that nothing meets is not wrong in a batch read either. But most often a name is mistyped.
+    """
+    if now.absent and (before is None or before.absent != now.absent):
+        names = _some([str(tp) for tp in sorted(now.absent)])
+        logger.warning("option assign names partitions that do not exist; each is read once it does: %s", names)
+    if options.where == ALL_ROWS:
+        return
+    unmet = options.where.unmet(now.latest.keys())
+    if before is None or options.where.unmet(before.latest.keys()) != unmet:
+        _report_unmet(unmet, now.latest.keys())
+
+
+def _report_unmet(unmet: Unmet, read: Collection[TopicPartition]) -> None:
+    there = _some([str(tp) for tp in sorted(read)])
+    if unmet.topics:
+        names = _some([f"{name!r:.200}" for name in sorted(unmet.topics)])
+        logger.warning("option where names topics that are not read: %s. Read now: %s", names, there)
+    if unmet.partitions:
+        numbers = _some([str(number) for number in sorted(unmet.partitions)])
+        logger.warning("option where names partitions that are not read: %s. Read now: %s", numbers, there)
+    if unmet.is_everything_left_out and not unmet.topics and not unmet.partitions:
+        logger.warning("option where leaves out all that is read now: %s", there)
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first names, and how many there are besides; "nothing" if there are none."""
+    rest = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
+    return (", ".join(names[:_NAMES_MAX]) or "nothing") + rest

@@ -19,9 +19,9 @@ from brokerd.client.fetching.columns import FetchedBatch
 from brokerd.client.fetching.fetcher import PartitionFetcher
 from brokerd.client.fetching.positions import FetchRange
 from brokerd.client.leases import lease_client
-from brokerd.datasource.data_loss import report_losses, require_not_hidden
+from brokerd.datasource.offset_reader import require_not_hidden
 from brokerd.datasource.options import SourceOptions
-from brokerd.datasource.planning import OffsetRange, range_gone
+from brokerd.datasource.planning import OffsetRange, range_gone, report_losses
 from brokerd.datasource.row_filter import wanted_rows
 from brokerd.datasource.schema import Column, arrow_schema
 from brokerd.errors import LogTruncationError, OffsetOutOfRangeError, UnknownTopicIdError
@@ -75,7 +75,7 @@ def _fetched(client: BlockingClient, wanted: OffsetRange, options: SourceOptions
     tp = TopicIdPartition(wanted.topic_id, wanted.partition)
     next_offset, until, end = wanted.start, wanted.until, wanted.end
     while next_offset < until:
-        asked = FetchRange(tp, next_offset, until, str(name), end=end)
+        asked = FetchRange(tp, next_offset, until, f"{wanted.topic}-{wanted.partition}", end=end)
         with PartitionFetcher(client, [asked], options.consumer, goes_past_damage=not options.fail_on_data_loss) as fetcher:
             try:
                 for fetched in fetcher:

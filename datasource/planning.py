@@ -6,6 +6,7 @@ Kafka connector (KafkaMicroBatchStream.rateLimit, KafkaOffsetRangeCalculator), i
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,8 +14,10 @@ from typing import NamedTuple
 
 from brokerd.client.offsets import OffsetAndTimestamp
 from brokerd.datasource.offsets import SourceOffset
-from brokerd.errors import UnknownTopicOrPartitionError, WireError
+from brokerd.errors import DataLossError, UnknownTopicOrPartitionError, WireError
 from brokerd.ids import LogPosition, TopicPartition
+
+logger = logging.getLogger(__name__)
 
 
 class OffsetRange(NamedTuple):
@@ -136,6 +139,25 @@ def continue_from(
     if gone:
         losses.append(f"gone or no longer subscribed: {', '.join(map(str, gone))}")
     return Continuation(begins, starts, losses)
+
+
+# A batch DataFrame is planned once, by its first action; tasks of a later action may find that the planned records are gone.
+_PLANNED_ONCE = "A batch DataFrame keeps the offsets that its first action found: load() it again to read the records there are now"
+
+
+def report_losses(losses: Sequence[str], *, fail: bool, is_planned_once: bool = False) -> None:
+    """Raises DataLossError with all `losses` (a sentence each); with `fail` off, warns of each and continues.
+
+    A loss is established by topic id and log start offset, never by a missing response, so there are no false alarms.
+    `is_planned_once` says that the offsets may come from an earlier action; the error then says so too.
+    """
+    if not losses:
+        return
+    if fail:
+        advice = f"{_PLANNED_ONCE}. " if is_planned_once else ""
+        raise DataLossError(f"{'; '.join(losses)}. {advice}To continue without them, set option failOnDataLoss=false")
+    for loss in losses:
+        logger.warning("continuing without lost records (failOnDataLoss=false): %s", loss)
 
 
 def passed_by(begins: Mapping[TopicPartition, int], snapshot: Snapshot) -> list[str]:

@@ -16,8 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from brokerd.client.leases import lease_client
 from brokerd.clock import Clock
-from brokerd.datasource.data_loss import report_losses
-from brokerd.datasource.offset_reader import OffsetReader
+from brokerd.datasource.offset_reader import OffsetReader, report_unread
 from brokerd.datasource.offsets import INITIAL, SourceOffset, parse_source_offset, user_json
 from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.partition_reader import RangePartition, read_partition
@@ -27,6 +26,7 @@ from brokerd.datasource.planning import (
     limit_rows,
     passed_by,
     ranges_between,
+    report_losses,
     require_topics,
     split_ranges,
     topic_ids_after,
@@ -34,7 +34,6 @@ from brokerd.datasource.planning import (
 from brokerd.datasource.progress import GroupProgress
 from brokerd.datasource.row_filter import ALL_ROWS
 from brokerd.datasource.schema import Column
-from brokerd.datasource.unread import report_unread
 from brokerd.ids import TopicIdPartition, TopicPartition
 
 # How long latestOffset waits for records when there are none: Spark would otherwise ask again at once, a hundred times a second.

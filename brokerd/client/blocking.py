@@ -46,6 +46,8 @@ class LoopThread:
     def __init__(self, name: str = f"{OWN_THREADS}loop") -> None:
         self._pid = os.getpid()
         self.loop = GrpcLoop()
+        # GrpcLoop's own does more, for gRPC's callbacks alone.
+        self._call_soon = functools.partial(asyncio.SelectorEventLoop.call_soon_threadsafe, self.loop)
         self.is_closed = False
         self._cleanups: list[Callable[[], Awaitable[None]]] = []
         self._on_end: Callable[[], None] | None = None
@@ -58,13 +60,13 @@ class LoopThread:
         if the loop is closed, or belongs to the process before a fork."""
         self._check_open(coro)
         call = LoopCall(self.loop, coro, on_end)
-        self.loop.call_soon_threadsafe(call.start)
+        self._call_soon(call.start)
         return call
 
     def call_soon(self, callback: Callable[[], object]) -> None:
         """Calls back on the loop thread; never, if the loop has closed by then."""
         with contextlib.suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(callback)
+            self._call_soon(callback)
 
     def _check_open(self, coro: Coroutine[Any, Any, object]) -> None:
         if self.is_closed or os.getpid() != self._pid:
@@ -85,10 +87,10 @@ class LoopThread:
         ended.acquire()
         call = LoopCall(self.loop, coro, ended.release)
         try:
-            self.loop.call_soon_threadsafe(call.start)
+            self._call_soon(call.start)
             ended.acquire()
         except BaseException:
-            self.loop.call_soon_threadsafe(call.cancel)
+            self._call_soon(call.cancel)
             end_daemon_thread()
             raise
         try:
@@ -260,6 +262,7 @@ class BlockingClient:
     alter_topic_configs = _blocking(topics.alter_topic_configs)
 
     delete_records = _blocking(offsets.delete_records)
+    list_ends = _blocking(offsets.list_ends)
     list_offsets = _blocking(offsets.list_offsets)
     list_offsets_by_name = _blocking(offsets.list_offsets_by_name)
     wait_for_records = _blocking(offsets.wait_for_records)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from brokerd.client.fetching.positions import FetchRange
-from brokerd.client.offsets import GivenOffset, LastRecords, OffsetSpec, Wanted
+from brokerd.client.offsets import GivenOffset, LastRecords, OffsetAndTimestamp, OffsetSpec, Wanted
 from brokerd.config.durations import duration_ms
 from brokerd.config.settings import INT64_MAX
 from brokerd.errors import ConfigError, WireError
@@ -124,8 +124,7 @@ def ranges_of(client: BlockingClient, named: Named, start: Bound, end: Bound | N
 def log_bounds(client: BlockingClient, named: Named, bound: Bound, isolation: str) -> dict[TopicIdPartition, LogBounds]:
     """The facts about each partition that `offset_of` needs. Raises the broker's error for any of them."""
     tps = list(named)
-    earliest = offsets_at(client, tps, OffsetSpec.EARLIEST, isolation)
-    latest = offsets_at(client, tps, OffsetSpec.LATEST, isolation)
+    earliest, latest = (_offsets_in(results) for results in client.list_ends(tps, isolation))
     found = _found(client, named, bound, isolation)
     return {tp: LogBounds(earliest[tp], latest[tp], found.get(tp, _NO_SUCH_RECORD)) for tp in tps}
 
@@ -138,8 +137,12 @@ def offsets_at(
     client: BlockingClient, tps: Sequence[TopicIdPartition], wanted: Wanted, isolation: str
 ) -> dict[TopicIdPartition, int]:
     """The wanted offset of each partition. Raises the broker's error for any of them."""
+    return _offsets_in(client.list_offsets(dict.fromkeys(tps, wanted), isolation))
+
+
+def _offsets_in(results: Mapping[TopicIdPartition, OffsetAndTimestamp | WireError]) -> dict[TopicIdPartition, int]:
     offsets = {}
-    for tp, result in client.list_offsets(dict.fromkeys(tps, wanted), isolation).items():
+    for tp, result in results.items():
         if isinstance(result, WireError):
             raise result
         offsets[tp] = result.offset

@@ -11,19 +11,20 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
 from brokerd import __version__
+from brokerd.backoff import backoff_ms
 from brokerd.client.io.connection import Connection, RawStream
-from brokerd.client.io.response_checks import error_of
-from brokerd.client.io.retry import Retries, is_repeatable
+from brokerd.client.io.response_checks import senseless
 from brokerd.client.io.security import ClientSecurity
 from brokerd.client.metadata import (
     NO_LEADER,
     Metadata,
+    Node,
     ServerInfo,
     TopicInfo,
     parse_bootstrap_servers,
@@ -33,8 +34,17 @@ from brokerd.client.metadata import (
 from brokerd.clock import Clock
 from brokerd.config.broker import GRPC_MAX_MESSAGE_BYTES
 from brokerd.config.client import ClientConfig
-from brokerd.errors import BrokerdError, BrokerUnreachableError, NotReadyError, UnsupportedVersionError, WireError
+from brokerd.errors import (
+    AuthenticationError,
+    BrokerdError,
+    BrokerUnreachableError,
+    ErrorCode,
+    NotReadyError,
+    UnsupportedVersionError,
+    WireError,
+)
 from brokerd.ids import TopicIdPartition
+from brokerd.wire.errors import from_proto
 from brokerd.wire.methods import FETCH, PRODUCE
 from brokerd.wire.v1 import metadata_pb2
 
@@ -46,6 +56,11 @@ ANY_NODE = -1
 _TOPICS_MAX = 100_000  # to remember: topics come and go, and a client may live long
 # The first failure may be due to a lost connection; at the second one, a fraction of a second later, users want to know.
 _SPEAKS_AT_FAILURE = 2
+# How long a client that was never accepted retries after a refusal: a restart or a reload of tokens takes less, and a user with a
+# wrong token should soon be told. Once accepted, the call's own time limits retries.
+REFUSALS_MS = 3_000
+# These codes say "refresh", but a broker that responds knows all of its topics: waiting would only hide a mistyped name.
+_DEFINITE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +86,7 @@ class BrokerClient:
         self._is_retrying = is_retrying
         self._was_accepted = False
         self._connections: dict[str, Connection] = {}
+        self._nodes: dict[int, Node] = {}
         self._node_addresses: dict[int, str] = {}
         self._topics: dict[bytes, TopicInfo] = {}
         self._server_infos: dict[str, ServerInfo] = {}
@@ -186,9 +202,10 @@ class BrokerClient:
         connection = await self._connected(node_id, timeout_ms)
         response = await connection.call(_method_of(response_type), request, response_type, timeout_ms=timeout_ms)
         self._was_accepted = True
-        error = error_of(response)
-        if error is not None:
-            raise error
+        # The error of the whole response, or of its only result.
+        holder: Any = response if "error" in response.DESCRIPTOR.fields_by_name else getattr(response, "result", None)
+        if holder is not None and holder.HasField("error"):
+            raise from_proto(holder.error)
         return response
 
     async def retried(
@@ -217,9 +234,12 @@ class BrokerClient:
     async def ask_leaders(
         self,
         tps: Sequence[TopicIdPartition],
-        ask: Callable[[int, Sequence[TopicIdPartition], int], Awaitable[Iterable[T | WireError]]],
+        request_for: Callable[[Sequence[TopicIdPartition]], Message],
+        response_type: type[R],
+        read: Callable[[R], Sequence[T | WireError]],
     ) -> dict[TopicIdPartition, T | WireError]:
-        """Asks each partition's leader and retries what may succeed later; returns the results in the order of `tps`."""
+        """Asks each partition's leader and retries what may succeed later; returns the results in the order of `tps`. `read` takes
+        the result of each partition out of a response."""
         results: dict[TopicIdPartition, T | WireError] = {}
         pending = list(tps)
         needs_refresh = False  # from the second attempt on
@@ -229,7 +249,10 @@ class BrokerClient:
             by_leader = await self._by_leader(pending, results, refresh=needs_refresh)
             needs_refresh = True
             for node_id, group in by_leader:
-                results.update(zip(group, await ask(node_id, group, timeout_ms), strict=True))
+                found = read(await self.call_once(node_id, request_for(group), response_type, timeout_ms))
+                if len(found) != len(group):
+                    raise senseless(_method_of(response_type), f"{len(found)} results, {len(group)} were requested")
+                results.update(zip(group, found, strict=True))
             failed = {tp: results.get(tp) for tp in pending}
             repeatable = {tp: error for tp, error in failed.items() if isinstance(error, WireError) and is_repeatable(error)}
             pending = list(repeatable)
@@ -291,7 +314,9 @@ class BrokerClient:
         return address if address is not None else self._addresses[self._address_index]
 
     def _remembered(self, metadata: Metadata) -> Metadata:
-        self._node_addresses.update((node_id, node.address) for node_id, node in metadata.nodes.items())
+        for node_id, node in metadata.nodes.items():
+            if self._nodes.get(node_id) != node:
+                self._nodes[node_id], self._node_addresses[node_id] = node, node.address
         for topic in metadata.topics.values():
             self._topics.pop(topic.topic_id, None)  # so that the last ones are the newest
             self._topics[topic.topic_id] = topic
@@ -311,3 +336,66 @@ def _checked(info: ServerInfo, address: str) -> ServerInfo:
             f"{info.max_wire_version}; this client ({__version__}) speaks {WIRE_VERSION}: upgrade the older of the two"
         )
     return info
+
+
+class NoBrokerAnsweredError(BrokerUnreachableError):
+    """Every attempt that there was time for has failed; the caller must not retry."""
+
+
+def is_repeatable(error: BaseException) -> bool:
+    """True if the same request may succeed a moment later."""
+    if isinstance(error, WireError):
+        return error.retriable and error.code not in _DEFINITE
+    if isinstance(error, AuthenticationError):
+        return error.may_pass
+    return isinstance(error, BrokerUnreachableError) and not isinstance(error, NoBrokerAnsweredError)
+
+
+class Retries:
+    """The retry state of one call: after each failure, `failed` returns how long to wait, or that it is over."""
+
+    def __init__(
+        self, *, timeout_ms: int, backoff_initial_ms: int, backoff_max_ms: int, now_ms: int, was_accepted: bool = False
+    ) -> None:
+        """`was_accepted`: the broker has accepted this client before, so a refusal is likely to be temporary."""
+        self._timeout_ms = timeout_ms
+        self._refusals_ms = timeout_ms if was_accepted else min(timeout_ms, REFUSALS_MS)
+        self._backoff_initial_ms = backoff_initial_ms
+        self._backoff_max_ms = backoff_max_ms
+        self._started_ms = now_ms
+        self.failures = 0
+
+    def attempt_timeout_ms(self, request_timeout_ms: int, *, now_ms: int) -> int:
+        """How long the next attempt may take; at least 1."""
+        return max(1, min(request_timeout_ms, self._started_ms + self._timeout_ms - now_ms))
+
+    def left_ms(self, error: BaseException, *, now_ms: int) -> int:
+        """How much longer it will be retried if `error` persists."""
+        return max(0, self._started_ms + self._limit_ms(error) - now_ms)
+
+    def succeeded(self, *, now_ms: int) -> None:
+        """Starts over: the next failure has the whole time again."""
+        self._started_ms = now_ms
+        self.failures = 0
+
+    def failed(self, error: BaseException, *, now_ms: int, random: float) -> int | None:
+        """Wait in ms before the next attempt, or None: retrying is pointless, or no time is left."""
+        if not is_repeatable(error):
+            return None
+        self.failures += 1
+        wait_ms = backoff_ms(self.failures, first_ms=self._backoff_initial_ms, max_ms=self._backoff_max_ms, random=random)
+        if isinstance(error, WireError):
+            wait_ms = max(wait_ms, error.retry_after_ms)
+        return wait_ms if now_ms + wait_ms < self._started_ms + self._limit_ms(error) else None
+
+    def _limit_ms(self, error: BaseException) -> int:
+        return self._refusals_ms if isinstance(error, AuthenticationError) else self._timeout_ms
+
+    def final_error(self, error: BrokerdError, addresses: str, *, now_ms: int) -> BrokerdError:
+        """The error to raise once `failed` has returned None; says where and for how long it was tried."""
+        tried = f"{(now_ms - self._started_ms) / 1000:.1f} s"
+        if isinstance(error, BrokerUnreachableError) and is_repeatable(error):
+            return NoBrokerAnsweredError(f"no broker responded at {addresses} in {tried}: {error.message}")
+        if isinstance(error, (WireError, AuthenticationError)) and is_repeatable(error):
+            error.message += f" (tried {self.failures} times in {tried})"
+        return error

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from brokerd.client.io.response_checks import checked_address, checked_topic, senseless
+from brokerd.client.io.response_checks import senseless
 from brokerd.errors import ConfigError, UnknownTopicIdError, UnknownTopicOrPartitionError, WireError, fresh
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import TopicIdPartition, topic_name_problem
 from brokerd.wire.errors import from_proto
 from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import metadata_pb2
 
 NO_LEADER = -1
-_VERSION_MAX_CHARACTERS = 60
+_TOPIC_ID_BYTES = 16
+_PORT_MAX = 65_535
+_HOST = re.compile(r"[A-Za-z0-9._-]{1,255}|\[?[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9._-]{1,32})?\]?")
+_VALUE_MAX_CHARACTERS = 60
 
 
 class Node(NamedTuple):
@@ -104,16 +108,31 @@ def read_metadata(response: metadata_pb2.MetadataResponse) -> Metadata:
         if topic.HasField("error"):
             errors[topic.name or topic.topic_id.hex()] = from_proto(topic.error)
             continue
-        checked_topic(what, topic.name, topic.topic_id)
+        check_topic(what, topic.name, topic.topic_id)
         if any(partition.partition != number for number, partition in enumerate(topic.partitions)):
             raise senseless(what, f"the partitions of topic '{topic.name}' are not numbered from 0")
         leaders = tuple(partition.leader for partition in topic.partitions)
         unwritable = frozenset(partition.partition for partition in topic.partitions if partition.HasField("error"))
         topics[topic.name] = TopicInfo(topic.name, topic.topic_id, leaders, topic.is_internal, unwritable)
     for node in response.nodes:
-        checked_address(what, node.host, node.port)
+        _check_address(what, node.host, node.port)
     nodes = {node.node_id: Node(node.node_id, node.host, node.port, node.rack) for node in response.nodes}
     return Metadata(plain_text(response.cluster_id), response.controller_id, nodes, topics, errors)
+
+
+def check_topic(what: str, name: str, topic_id: bytes) -> None:
+    """Raises UnknownServerError for an invalid topic name or id."""
+    problem = topic_name_problem(name, internal=True)
+    if problem is not None:
+        raise senseless(what, f"a topic named '{plain_text(name, _VALUE_MAX_CHARACTERS)}': {problem}")
+    if len(topic_id) != _TOPIC_ID_BYTES:
+        raise senseless(what, f"topic '{name}' has an id of {len(topic_id)} bytes, but must have {_TOPIC_ID_BYTES}")
+
+
+def _check_address(what: str, host: str, port: int) -> None:
+    """Raises UnknownServerError for an address that a client cannot, or should not, connect to."""
+    if not _HOST.fullmatch(host) or not 0 < port <= _PORT_MAX:
+        raise senseless(what, f"a node at '{plain_text(host, _VALUE_MAX_CHARACTERS)}', port {port}")
 
 
 def read_server_info(response: metadata_pb2.GetServerInfoResponse) -> ServerInfo:
@@ -121,7 +140,7 @@ def read_server_info(response: metadata_pb2.GetServerInfoResponse) -> ServerInfo
     return ServerInfo(
         cluster_id=plain_text(response.cluster_id),
         node_id=response.node_id,
-        software_version=plain_text(response.software_version, _VERSION_MAX_CHARACTERS),
+        software_version=plain_text(response.software_version, _VALUE_MAX_CHARACTERS),
         min_wire_version=response.min_wire_version,
         max_wire_version=response.max_wire_version,
         features=frozenset(response.features),

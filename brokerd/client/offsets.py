@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.io.response_checks import checked_count, checked_offset, error_in, timestamp_or_none
+from brokerd.client.io.response_checks import TIMESTAMP_MAX_MS, checked_offset, error_in, senseless
 from brokerd.errors import BrokerdError, ConfigError, WireError
 from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 from brokerd.wire.errors import from_proto
@@ -20,6 +20,7 @@ READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
 NO_POSITIONS: Mapping[TopicIdPartition, LogPosition] = {}
 _NO_EPOCH = -1
+_NO_OFFSET = -1
 _A_CONSUMER = -1  # instead of the node id of a follower
 
 
@@ -96,24 +97,35 @@ def isolation_to_proto(isolation: str) -> fetch_pb2.IsolationLevel:
     raise ConfigError(f"isolation.level must be {READ_COMMITTED} or {READ_UNCOMMITTED}, not '{isolation}'")
 
 
-async def list_offsets(
+def list_offsets(
     client: BrokerClient,
     wanted: Mapping[TopicIdPartition, Wanted],
     isolation: str = READ_COMMITTED,
     positions: Mapping[TopicIdPartition, LogPosition] = NO_POSITIONS,
-) -> dict[TopicIdPartition, OffsetAndTimestamp | WireError]:
+) -> Coroutine[Any, Any, dict[TopicIdPartition, OffsetAndTimestamp | WireError]]:
     """Offsets at an end of the log or by time: the result for each partition, or its error. `positions` are checked beside
     that."""
     level = isolation_to_proto(isolation)
 
-    async def ask(node_id: int, tps: Sequence[TopicIdPartition], timeout_ms: int) -> Iterable[OffsetAndTimestamp | WireError]:
+    def request_for(tps: Sequence[TopicIdPartition]) -> offsets_pb2.ListOffsetsRequest:
         partitions = [_partition_request(tp, wanted[tp], positions.get(tp)) for tp in tps]
-        request = offsets_pb2.ListOffsetsRequest(isolation_level=level, partitions=partitions)
-        response = await client.call_once(node_id, request, offsets_pb2.ListOffsetsResponse, timeout_ms)
-        results = checked_count("ListOffsets", response.results, len(tps))
-        return [error_in(one) or _read_offset(one) for one in results]
+        return offsets_pb2.ListOffsetsRequest(isolation_level=level, partitions=partitions)
 
-    return await client.ask_leaders(list(wanted), ask)
+    def read(response: offsets_pb2.ListOffsetsResponse) -> list[OffsetAndTimestamp | WireError]:
+        return [from_proto(one.error) if one.HasField("error") else _read_offset(one) for one in response.results]
+
+    return client.ask_leaders(list(wanted), request_for, offsets_pb2.ListOffsetsResponse, read)
+
+
+async def list_ends(
+    client: BrokerClient,
+    tps: Sequence[TopicIdPartition],
+    isolation: str = READ_COMMITTED,
+    positions: Mapping[TopicIdPartition, LogPosition] = NO_POSITIONS,
+) -> tuple[dict[TopicIdPartition, OffsetAndTimestamp | WireError], dict[TopicIdPartition, OffsetAndTimestamp | WireError]]:
+    """Where logs begin and, asked afterwards, where they end; `positions` are checked with the second question."""
+    earliest = await list_offsets(client, dict.fromkeys(tps, OffsetSpec.EARLIEST), isolation)
+    return earliest, await list_offsets(client, dict.fromkeys(tps, OffsetSpec.LATEST), isolation, positions)
 
 
 async def list_offsets_by_name(
@@ -129,18 +141,21 @@ async def list_offsets_by_name(
     return unknown | {by_id[id_tp]: result for id_tp, result in results.items()}
 
 
-async def delete_records(client: BrokerClient, before: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int | WireError]:
+def delete_records(
+    client: BrokerClient, before: Mapping[TopicIdPartition, int]
+) -> Coroutine[Any, Any, dict[TopicIdPartition, int | WireError]]:
     """Moves log starts forward (-1 = to the high watermark); returns each new log start, or the error."""
 
-    async def ask(node_id: int, tps: Sequence[TopicIdPartition], timeout_ms: int) -> Iterable[int | WireError]:
+    def request_for(tps: Sequence[TopicIdPartition]) -> topics_pb2.DeleteRecordsRequest:
         request = topics_pb2.DeleteRecordsRequest()
         for tp in tps:
             request.partitions.add(topic_id=tp.topic_id, partition=tp.partition, before_offset=before[tp])
-        response = await client.call_once(node_id, request, topics_pb2.DeleteRecordsResponse, timeout_ms)
-        results = checked_count("DeleteRecords", response.results, len(tps))
-        return [error_in(result) or checked_offset("DeleteRecords", result.log_start_offset) for result in results]
+        return request
 
-    return await client.ask_leaders(list(before), ask)
+    def read(response: topics_pb2.DeleteRecordsResponse) -> list[int | WireError]:
+        return [error_in(one) or checked_offset("DeleteRecords", one.log_start_offset) for one in response.results]
+
+    return client.ask_leaders(list(before), request_for, topics_pb2.DeleteRecordsResponse, read)
 
 
 async def wait_for_records(client: BrokerClient, ends: Mapping[TopicIdPartition, int], isolation: str, *, timeout_ms: int) -> None:
@@ -170,9 +185,9 @@ async def wait_for_records(client: BrokerClient, ends: Mapping[TopicIdPartition,
 async def _parked_fetch(
     client: BrokerClient, node_id: int, ends: Mapping[TopicIdPartition, int], isolation: str, timeout_ms: int
 ) -> None:
-    request = fetch_request(isolation_to_proto(isolation), correlation_id=0, max_wait_ms=timeout_ms, min_bytes=1, max_bytes=1)
-    for tp, offset in ends.items():
-        add_partition(request, tp, offset, max_bytes=1)
+    asked = [AskedPartition(tp, offset, 1) for tp, offset in ends.items()]
+    level = isolation_to_proto(isolation)
+    request = fetch_request(asked, level, correlation_id=0, max_wait_ms=timeout_ms, min_bytes=1, max_bytes=1)
     stream = await client.open_fetch_stream(node_id)
     try:
         await stream.send(request.SerializeToString())
@@ -181,11 +196,28 @@ async def _parked_fetch(
         stream.close()
 
 
+class AskedPartition(NamedTuple):
+    """A partition of a poll: read from `offset` up to the batch at `until_offset` or above (0: no end). The broker checks
+    `position`."""
+
+    tp: TopicIdPartition
+    offset: int
+    max_bytes: int
+    until_offset: int = 0
+    position: LogPosition | None = None
+
+
 def fetch_request(
-    isolation_level: fetch_pb2.IsolationLevel, *, correlation_id: int, max_wait_ms: int, min_bytes: int, max_bytes: int
+    partitions: Iterable[AskedPartition],
+    isolation_level: fetch_pb2.IsolationLevel,
+    *,
+    correlation_id: int,
+    max_wait_ms: int,
+    min_bytes: int,
+    max_bytes: int,
 ) -> fetch_pb2.FetchRequest:
     """A poll of a consumer: answered once `min_bytes` are available, or after `max_wait_ms`."""
-    return fetch_pb2.FetchRequest(
+    request = fetch_pb2.FetchRequest(
         correlation_id=correlation_id,
         max_wait_ms=max_wait_ms,
         min_bytes=min_bytes,
@@ -193,38 +225,29 @@ def fetch_request(
         isolation_level=isolation_level,
         replica_id=_A_CONSUMER,
     )
-
-
-def add_partition(
-    request: fetch_pb2.FetchRequest,
-    tp: TopicIdPartition,
-    fetch_offset: int,
-    *,
-    max_bytes: int,
-    until_offset: int = 0,
-    position: LogPosition | None = None,
-) -> None:
-    """Adds a partition to a poll, to be read from `fetch_offset` up to the batch at `until_offset` or above (0: no end).
-    The broker checks `position`."""
-    entry = request.partitions.add(
-        topic_id=tp.topic_id,
-        partition=tp.partition,
-        current_leader_epoch=_NO_EPOCH,
-        fetch_offset=fetch_offset,
-        partition_max_bytes=max_bytes,
-        last_fetched_epoch=_NO_EPOCH,
-        durable_offset=-1,
-        until_offset=until_offset,
-    )
-    if position is not None:
-        entry.position.offset, entry.position.leader_epoch_id = position
+    for tp, offset, partition_max_bytes, until_offset, position in partitions:
+        entry = request.partitions.add(
+            topic_id=tp.topic_id,
+            partition=tp.partition,
+            current_leader_epoch=_NO_EPOCH,
+            fetch_offset=offset,
+            partition_max_bytes=partition_max_bytes,
+            last_fetched_epoch=_NO_EPOCH,
+            durable_offset=-1,
+            until_offset=until_offset,
+        )
+        if position is not None:
+            entry.position.offset, entry.position.leader_epoch_id = position
+    return request
 
 
 def _read_offset(result: offsets_pb2.PartitionListOffsetsResult) -> OffsetAndTimestamp:
     """Reads a result without an error. Raises UnknownServerError if it holds no valid offset."""
+    if result.offset < _NO_OFFSET:
+        raise senseless("ListOffsets", f"offset {result.offset}")
     return OffsetAndTimestamp(
-        checked_offset("ListOffsets", result.offset),
-        timestamp_or_none(result.timestamp),
+        result.offset,
+        result.timestamp if 0 <= result.timestamp <= TIMESTAMP_MAX_MS else -1,
         max(-1, result.leader_epoch),
         max(0, result.size_bytes),
         result.leader_epoch_id,

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.io.response_checks import checked_topic, senseless
+from brokerd.client.io.response_checks import senseless
+from brokerd.client.metadata import check_topic
 from brokerd.errors import BrokerdError, TopicAlreadyExistsError, WireError
 from brokerd.wire.errors import from_proto
 from brokerd.wire.texts import plain_text
@@ -128,7 +129,7 @@ def _read_results(what: str, names: Iterable[str], results: Iterable[topics_pb2.
 
 
 def _description(topic: topics_pb2.TopicDescription) -> TopicDescription:
-    checked_topic("DescribeTopics", topic.name, topic.topic_id)
+    check_topic("DescribeTopics", topic.name, topic.topic_id)
     configs = tuple(
         ConfigEntry(plain_text(entry.name), plain_text(entry.value), entry.is_default, plain_text(entry.documentation))
         for entry in topic.configs

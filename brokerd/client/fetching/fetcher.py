@@ -21,12 +21,12 @@ from typing import NamedTuple, Self
 import pyarrow as pa
 
 from brokerd.client.blocking import BlockingClient
+from brokerd.client.broker_client import is_repeatable
 from brokerd.client.fetching.columns import FetchedBatch, decode_slice
 from brokerd.client.fetching.positions import BatchSlice, EpochStart, FetchRange, RangePosition
 from brokerd.client.io.connection import RawStream
-from brokerd.client.io.response_checks import error_in, throttle_ms
-from brokerd.client.io.retry import is_repeatable
-from brokerd.client.offsets import READ_COMMITTED, add_partition, fetch_request, isolation_to_proto
+from brokerd.client.io.response_checks import throttle_ms
+from brokerd.client.offsets import READ_COMMITTED, AskedPartition, fetch_request, isolation_to_proto
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import (
     BrokerdError,
@@ -40,6 +40,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import TopicIdPartition
 from brokerd.process import end_daemon_thread
+from brokerd.wire.errors import from_proto
 from brokerd.wire.records import split_records
 from brokerd.wire.v1 import fetch_pb2
 
@@ -189,28 +190,26 @@ class Pump:
     ) -> fetch_pb2.FetchRequest:
         self._correlation_id += 1
         config = self._config
-        request = fetch_request(
+        max_bytes = min(config.max_partition_fetch_bytes, config.fetch_max_bytes)
+        asked = [
+            AskedPartition(one.tp, one.next_offset, max_bytes, one.until_offset or 0, None if one in checked else one.position)
+            for one in positions
+        ]
+        return fetch_request(
+            asked,
             self._isolation_level,
             correlation_id=self._correlation_id,
             max_wait_ms=max_wait_ms,
             min_bytes=config.fetch_min_bytes,
             max_bytes=config.fetch_max_bytes,
         )
-        max_bytes = min(config.max_partition_fetch_bytes, config.fetch_max_bytes)
-        for one in positions:
-            position = None if one in checked else one.position
-            add_partition(
-                request, one.tp, one.next_offset, max_bytes=max_bytes, until_offset=one.until_offset or 0, position=position
-            )
-        return request
 
     async def _receive(self, stream: RawStream, request: fetch_pb2.FetchRequest) -> tuple[list[PartitionResult], int]:
         """The results in the order of the partitions asked, and how long the broker wants to be left alone."""
         timeout_ms = self._config.fetch_max_wait_ms + self._config.request_timeout_ms
         response, results = read_response(await stream.receive(timeout_ms=timeout_ms))
-        error = error_in(response)
-        if error is not None:
-            raise error
+        if response.HasField("error"):
+            raise from_proto(response.error)
         asked = [(one.topic_id, one.partition) for one in request.partitions]
         is_ours = [(result.topic_id, result.partition) for result, _ in results] == asked
         if response.correlation_id != request.correlation_id or not is_ours:
@@ -218,7 +217,7 @@ class Pump:
                 f"the broker answered fetch {request.correlation_id} ({len(asked)} partitions) with "
                 f"{response.correlation_id} ({len(results)}), or for others"
             )
-        return results, throttle_ms(response.throttle_time_ms)
+        return results, throttle_ms(response.throttle_time_ms) if response.throttle_time_ms else 0
 
     def _accepted(
         self, positions: Sequence[RangePosition], results: Sequence[PartitionResult]
@@ -238,11 +237,11 @@ class Pump:
             except BrokerdError as error:
                 position.error = error
                 failure = failure or error
-            for first, until, reason in position.take_gaps():
+            for first, until, reason in position.gaps:
                 logger.warning("%s: offsets %d to %d are skipped: %s", position.name, first, until - 1, reason)
         moved = [position for position, offset in zip(positions, before, strict=True) if position.next_offset != offset]
         reached = [(position.tp, position.next_offset) for position in moved]
-        fetched = Fetched(slices, reached, [(position.tp, epoch) for position in moved for epoch in position.take_epochs()])
+        fetched = Fetched(slices, reached, [(position.tp, epoch) for position in moved for epoch in position.epochs])
         if failure is not None:
             return fetched, failure
         self._retries.succeeded(now_ms=now_ms)

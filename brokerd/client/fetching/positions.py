@@ -80,14 +80,13 @@ class RangePosition:
         self._seed = crc_seed(wanted.tp) if check_headers else None
         self._empty_responses = 0
         self._goes_past_damage = goes_past_damage
-        self._gaps: list[Gap] = []
         self._end = wanted.end
         self._epoch_id = wanted.epoch_id  # of the record before `next_offset`
-        self._epochs: list[EpochStart] = []
+        self.is_done = self._has_reached_end()  # the whole range was requested and received
+        self.gaps: list[Gap] = []  # skipped by the last response
+        self.epochs: list[EpochStart] = []  # leader epochs met in the last response
 
-    @property
-    def is_done(self) -> bool:
-        """True once the whole range has been requested and received."""
+    def _has_reached_end(self) -> bool:
         return self.until_offset is not None and self.next_offset >= self.until_offset
 
     def accept(
@@ -98,9 +97,16 @@ class RangePosition:
 
         `had_room` is false if other partitions may have used up the response's bytes: then an empty result means nothing.
         """
+        self.gaps, self.epochs = [], []
         if result.HasField("error"):
             self._go_past(from_proto(result.error))
-            return []
+            slices = []
+        else:
+            slices = self._accept(result, chunks, had_room=had_room)
+        self.is_done = self._has_reached_end()
+        return slices
+
+    def _accept(self, result: fetch_pb2.PartitionFetchResult, chunks: Sequence[pa.Buffer], *, had_room: bool) -> list[BatchSlice]:
         self.end_offset = result.last_stable_offset if self._is_read_committed else result.high_watermark
         asked = self.next_offset
         slices: list[BatchSlice] = []
@@ -110,7 +116,7 @@ class RangePosition:
             if self.next_offset == asked:
                 raise type(error)(f"{self.name}: {error.message}") from None
             # Batches before it are whole: the next response begins with the bad one.
-        if self.next_offset > asked or self.is_done:
+        if self.next_offset > asked or self._has_reached_end():
             self._empty_responses = 0
             return slices
         if any(chunk.size for chunk in chunks):
@@ -123,11 +129,6 @@ class RangePosition:
             self.next_offset = self.until_offset
         return slices
 
-    def take_gaps(self) -> list[Gap]:
-        """The gaps skipped since the last call."""
-        gaps, self._gaps = self._gaps, []
-        return gaps
-
     @property
     def position(self) -> LogPosition | None:
         """The position that tells the broker of which history this range is; None if that is not known."""
@@ -135,14 +136,9 @@ class RangePosition:
             return self._end
         return LogPosition(self.next_offset, self._epoch_id) if self._epoch_id else None
 
-    def take_epochs(self) -> list[EpochStart]:
-        """The leader epochs met since the last call."""
-        epochs, self._epochs = self._epochs, []
-        return epochs
-
     def _enter(self, offset: int, epoch_id: int) -> None:
         self._epoch_id = epoch_id
-        self._epochs.append(EpochStart(offset, epoch_id))
+        self.epochs.append(EpochStart(offset, epoch_id))
 
     def _go_past(self, error: WireError) -> None:
         """Moves past damage, at most to the end of the range. Raises `error` if it is not damage, if the broker does not say
@@ -153,7 +149,7 @@ class RangePosition:
             advice = f"skip.corrupt.batches=true (Spark: also failOnDataLoss=false) continues at offset {error.resume_offset}"
             raise LogDamagedError(f"{error.message}; {advice}", resume_offset=error.resume_offset)
         until_offset = error.resume_offset if self.until_offset is None else min(error.resume_offset, self.until_offset)
-        self._gaps.append(Gap(self.next_offset, until_offset, error.message))
+        self.gaps.append(Gap(self.next_offset, until_offset, error.message))
         self._enter(self.next_offset, 0)
         self.next_offset = until_offset
         self._empty_responses = 0
@@ -173,7 +169,7 @@ class RangePosition:
                 raise CorruptMessageError(f"the broker sent a batch at offset {header.base_offset}, which is not a valid offset")
             from_offset = max(header.base_offset, self.next_offset)
             if from_offset > self.next_offset:
-                self._gaps.append(Gap(self.next_offset, from_offset, "they were taken out of the log"))
+                self.gaps.append(Gap(self.next_offset, from_offset, "they were taken out of the log"))
             self.next_offset = next_offset
             if header.leader_epoch_id != self._epoch_id:
                 self._enter(header.base_offset, header.leader_epoch_id)

@@ -2,6 +2,5 @@
 
 connection.py       one gRPC channel: unary calls, raw streams, status codes as errors
 security.py         TLS and tokens: the client's identity, and the broker's
-retry.py            how long to wait, and when to give up (pure)
 response_checks.py  checks of a broker's responses
 """

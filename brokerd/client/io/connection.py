@@ -107,7 +107,9 @@ class Connection:
         method = self._methods.get(name)
         if method is None:
             method = self._methods[name] = self._channels[0].grpc.unary_unary(UNARY[name].path)
-        call = method(request.SerializeToString(), timeout=timeout_ms / 1000, metadata=self._security.metadata())
+        metadata = self._security.fixed_metadata
+        metadata = self._security.metadata() if metadata is None else metadata
+        call = method(request.SerializeToString(), timeout=timeout_ms / 1000, metadata=metadata)
         self._calls.add(call)
         try:
             data = await call
@@ -128,7 +130,9 @@ class Connection:
         if channel is None:
             channel = _Channel(self._security.open_channel(self.address))
             self._channels.append(channel)
-        stream = RawStream(self, channel.open_stream(path, self._security.metadata()), path)
+        metadata = self._security.fixed_metadata
+        metadata = self._security.metadata() if metadata is None else metadata
+        stream = RawStream(self, channel.open_stream(path, metadata), path)
         self._streams.add(stream)
         return stream
 

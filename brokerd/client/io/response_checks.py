@@ -5,7 +5,6 @@ traceback, a wait of weeks or exhausted memory. brokerd/wire/texts.py makes text
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Sequence
 from typing import TypeVar, cast
 
@@ -13,9 +12,8 @@ from google.protobuf.message import Message
 
 from brokerd.config.settings import INT64_MAX
 from brokerd.errors import UnknownServerError, WireError
-from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, topic_name_problem
+from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 from brokerd.wire.errors import from_proto
-from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import error_pb2
 
 logger = logging.getLogger(__name__)
@@ -26,10 +24,6 @@ P = TypeVar("P", str, TopicIdPartition)
 THROTTLE_MAX_MS = 30_000
 TIMESTAMP_MAX_MS = INT64_MAX // 1_000  # the most that a record can carry, in microseconds
 _EPOCH_MAX = 2**15 - 1
-_TOPIC_ID_BYTES = 16
-_PORT_MAX = 65_535
-_HOST = re.compile(r"[A-Za-z0-9._-]{1,255}|\[?[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9._-]{1,32})?\]?")
-_VALUE_MAX_CHARACTERS = 60
 
 
 def senseless(what: str, problem: str) -> UnknownServerError:
@@ -47,21 +41,6 @@ def throttle_ms(asked_ms: int) -> int:
 def timestamp_or_none(timestamp_ms: int) -> int:
     """A time in ms since 1970, or -1 if the value is not one."""
     return timestamp_ms if 0 <= timestamp_ms <= TIMESTAMP_MAX_MS else -1
-
-
-def checked_topic(what: str, name: str, topic_id: bytes) -> None:
-    """Raises UnknownServerError for an invalid topic name or id."""
-    problem = topic_name_problem(name, internal=True)
-    if problem is not None:
-        raise senseless(what, f"a topic named '{plain_text(name, _VALUE_MAX_CHARACTERS)}': {problem}")
-    if len(topic_id) != _TOPIC_ID_BYTES:
-        raise senseless(what, f"topic '{name}' has an id of {len(topic_id)} bytes, but must have {_TOPIC_ID_BYTES}")
-
-
-def checked_address(what: str, host: str, port: int) -> None:
-    """Raises UnknownServerError for an address that a client cannot, or should not, connect to."""
-    if not _HOST.fullmatch(host) or not 0 < port <= _PORT_MAX:
-        raise senseless(what, f"a node at '{plain_text(host, _VALUE_MAX_CHARACTERS)}', port {port}")
 
 
 def checked_offset(what: str, offset: int) -> int:
@@ -96,11 +75,3 @@ def page_after(what: str, after: P | None, last: P) -> P:
 def error_in(result: Message) -> WireError | None:
     """The error of a message, if any."""
     return from_proto(cast("error_pb2.Error", result.error)) if result.HasField("error") else None  # type: ignore[attr-defined]
-
-
-def error_of(response: Message) -> WireError | None:
-    """The error of a whole response, if any: its own, or that of its only result."""
-    fields = response.DESCRIPTOR.fields_by_name
-    if "error" in fields:
-        return error_in(response)
-    return error_in(response.result) if "result" in fields else None  # type: ignore[attr-defined]

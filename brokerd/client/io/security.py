@@ -30,6 +30,7 @@ class ClientSecurity:
         _check(config)
         self._config = config
         self._credentials = _credentials(config) if self.is_tls else None
+        self.fixed_metadata = None if config.auth_token_file else self.metadata()  # None: the file may hold a new token
 
     def open_channel(self, address: str) -> grpc.aio.Channel:
         """A channel that connects on first use. Raises ConfigError if a token would cross a network in plaintext."""

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from brokerd.client.io import retry
+from brokerd.client import broker_client
 from brokerd.producer import sender
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
@@ -57,7 +57,7 @@ def details_with(details: Any, metadata: tuple[tuple[str, str], ...]) -> Any:
 @pytest.fixture
 def quick_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes clients that were never accepted give up soon: these tests are not about how long a refusal is retried."""
-    for module in (retry, sender):
+    for module in (broker_client, sender):
         assert module.REFUSALS_MS == 3_000
         monkeypatch.setattr(module, "REFUSALS_MS", 50)
 

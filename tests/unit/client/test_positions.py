@@ -224,16 +224,16 @@ def test_damage_is_gone_past_where_that_is_wanted() -> None:
     reader = past_damage(0, None)
     assert ranges(reader, answer(batch(0, 10))) == [(0, 10)]
     assert ranges(reader, damage(20)) == []
-    assert reader.take_gaps() == [(10, 20, "rotten")]
-    assert reader.take_gaps() == []
+    assert reader.gaps == [(10, 20, "rotten")]
     assert ranges(reader, answer(batch(20, 5))) == [(20, 25)]
+    assert reader.gaps == []
 
 
 def test_damage_is_gone_past_at_most_to_the_end_of_the_range() -> None:
     reader = past_damage(3, 12)
     assert ranges(reader, damage(20)) == []
     assert (reader.next_offset, reader.is_done) == (12, True)
-    assert reader.take_gaps() == [(3, 12, "rotten")]
+    assert reader.gaps == [(3, 12, "rotten")]
 
 
 def test_damage_ends_the_reading_unless_asked_and_says_what_can_be_asked() -> None:
@@ -251,7 +251,7 @@ def test_nobody_goes_where_no_log_goes_on(resume_offset: int, until: int | None)
     with pytest.raises(LogDamagedError, match=r"^rotten$"):
         reader.accept(*damage(resume_offset))
     assert reader.next_offset == 10
-    assert reader.take_gaps() == []
+    assert reader.gaps == []
 
 
 def test_only_damage_is_gone_past() -> None:

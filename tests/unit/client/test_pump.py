@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
+import threading
 from typing import Any
 
 import pytest
@@ -20,11 +22,13 @@ def test_stop_is_not_lost_if_a_stream_breaks_at_the_same_moment(monkeypatch: pyt
     """It would be retried for ever."""
     items: queue.SimpleQueue[Item] = queue.SimpleQueue()
     pumps: list[Pump] = []
+    is_made = threading.Event()
 
     async def leader(_tp: object, *, refresh: bool) -> int:
         return 0
 
     async def partitions_per_request(_node_id: int) -> int:
+        assert await asyncio.to_thread(is_made.wait, DEADLINE_S)
         pumps[0].stop()
         raise BrokerUnreachableError("broken")
 
@@ -40,6 +44,7 @@ def test_stop_is_not_lost_if_a_stream_breaks_at_the_same_moment(monkeypatch: pyt
         for name, fake in fakes.items():
             monkeypatch.setattr(client.broker_client, name, fake)
         pumps.append(Pump(client, [FetchRange(TP, 0)], ConsumerConfig(), items.put))
+        is_made.set()
         assert items.get(timeout=DEADLINE_S) is None
 
 

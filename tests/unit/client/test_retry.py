@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.client.io.retry import REFUSALS_MS, NoBrokerAnsweredError, Retries, is_repeatable
+from brokerd.client.broker_client import REFUSALS_MS, NoBrokerAnsweredError, Retries, is_repeatable
 from brokerd.errors import (
     AuthenticationError,
     BrokerdError,

@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.io.retry import NoBrokerAnsweredError
+from brokerd.client.broker_client import NoBrokerAnsweredError
 from brokerd.client.transactions import end_requests
 from brokerd.config.client import ClientConfig
 from brokerd.errors import (

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from brokerd.client.broker_client import BrokerClient
-from brokerd.client.io.retry import Retries
+from brokerd.client.broker_client import BrokerClient, Retries
 from brokerd.errors import (
     AlreadyCommittedError,
     BrokerdError,
