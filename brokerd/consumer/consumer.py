@@ -23,8 +23,8 @@ from brokerd.consumer.base import CLOSE_AT_EXIT_MS, CLOSE_TIMEOUT_MS, ConsumerBa
 from brokerd.consumer.core.assignment import HandedOver
 from brokerd.consumer.core.records import ConsumerRecord, Run
 from brokerd.consumer.guard import Guard
-from brokerd.consumer.processing.dedup import Dedup, DedupOptions, Windows
-from brokerd.consumer.processing.processing import WORKERS_MAX, Parts, Processing, ProcessOptions
+from brokerd.consumer.processing.dedup import Dedup, DedupOptions
+from brokerd.consumer.processing.processing import Parts, Processing, ProcessOptions
 from brokerd.consumer.processing.work import Handler, Work
 from brokerd.errors import ConsumerClosedError
 from brokerd.ids import TopicPartition
@@ -55,7 +55,7 @@ class Consumer(ConsumerBase):
         self, config: Mapping[str, object] | PlainConsumerConfig | None = None, *, clock: Clock | None = None, **settings: object
     ) -> None:
         super().__init__(config, settings, clock=clock, guard=Guard())
-        self._windows = Windows()
+        self._dedup: Dedup | None = None  # of the last `process` whose handled messages are known in memory
 
     # --- records
 
@@ -171,34 +171,19 @@ class Consumer(ConsumerBase):
 
         Raises TypeError and ValueError for its arguments, DedupFileError, and as `poll`.
         """
-        checked_int(workers, "workers", minimum=1, maximum=WORKERS_MAX)
-        for name, number in (("max_in_flight", max_in_flight), ("handler_timeout_ms", handler_timeout_ms)):
-            checked_int(number, name, minimum=1, maximum=INT32_MAX)
-        checked_int(max_in_flight_bytes, "max_in_flight_bytes", minimum=1)
-        options = ProcessOptions(
-            workers,
-            order,
-            on_error,
-            max_in_flight,
-            max_in_flight_bytes,
-            handler_timeout_ms,
-            self._checked_timeout(timeout_ms),
-        )
+        timeout_ms = self._checked_timeout(timeout_ms)
+        options = ProcessOptions(workers, order, on_error, max_in_flight, max_in_flight_bytes, handler_timeout_ms, timeout_ms)
         dedup_options = DedupOptions(dedup_header, dedup_window, dedup_path)
-        with self._guard, self._closing_at_end(), self._guard.helper(), self._dedup(dedup_options) as dedup:
-            run = self._client.loop_thread.run
-            parts = Parts(self._assignment, self._fetching, self._committing, self._guard, self._clock, run, self._take_to_work)
-            processing = Processing(parts, handler, options, dedup)
-            processing.run()
+        with self._guard, self._closing_at_end(), self._guard.helper():
+            dedup = Dedup(dedup_options, self.config.group_id, self._dedup)
+            if dedup_header is not None and dedup_path is None:
+                self._dedup = dedup
+            with contextlib.closing(dedup):
+                run = self._client.loop_thread.run
+                parts = Parts(self._assignment, self._fetching, self._committing, self._guard, self._clock, run, self._take_to_work)
+                processing = Processing(parts, handler, options, dedup)
+                processing.run()
         return processing.outcome()
-
-    @contextlib.contextmanager
-    def _dedup(self, options: DedupOptions) -> Iterator[Dedup | None]:
-        if options.header is None:
-            yield None
-        else:
-            with contextlib.closing(Dedup(options, self._windows, self.config.group_id)) as dedup:
-                yield dedup
 
     def _take_to_work(self, timeout_ms: int, room: int, room_bytes: int, work: Work) -> list[ConsumerRecord]:
         return self._records(timeout_ms, min(room, self.config.max_poll_records), {}, room_bytes, work)

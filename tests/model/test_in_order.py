@@ -1,7 +1,7 @@
 """Goal: whatever order records finish in, and wherever the process dies, what is committed lies below every record that was not
 finished; of one lane, one record is in work at a time, in order; and nothing waits for ever.
 
-Method: seeded random schedules of the two machines of `process`, with workers that finish in any order, beside a model that looks
+Method: seeded random schedules of the machine of `process`, with workers that finish in any order, beside a model that looks
 at everything; after a death, reading begins again at what was committed.
 """
 
@@ -12,10 +12,9 @@ from collections import Counter
 
 import pytest
 
-from brokerd.consumer.core.in_order import InOrder
-from brokerd.consumer.core.lanes import ORDERS, Lanes
+from brokerd.consumer.core.message_ids import Window
 from brokerd.consumer.core.records import ConsumerRecord
-from brokerd.consumer.processing.work import Task
+from brokerd.consumer.core.schedule import ORDERS, Schedule, Task
 from brokerd.ids import TopicPartition
 from tests.support.scale import TEST_SCALE
 from tests.support.seeds import run_seeds
@@ -24,16 +23,21 @@ SCHEDULES = 3_000 * TEST_SCALE
 PARTITIONS = 3
 
 
+def schedule_of(order: str, ready: list[Task]) -> Schedule:
+    """Of records without ids, none of which is passed over."""
+    none: list[ConsumerRecord] = []
+    return Schedule(ORDERS[order], None, Window(1), begin=ready.append, pass_over=none.remove)
+
+
 class Life:
     """Records in work between a start and a death."""
 
     def __init__(self, rng: random.Random, order: str, committed: dict[int, int]) -> None:
         self.rng = rng
         self.order = order
-        self.in_order = InOrder()
-        self.lanes: Lanes[Task] = Lanes()
-        self.at = dict(committed)  # next to begin
         self.ready: list[Task] = []
+        self.schedule = schedule_of(order, self.ready)
+        self.at = dict(committed)  # next to begin
         self.running: list[Task] = []
         self.unfinished: set[tuple[int, int]] = set()
 
@@ -62,12 +66,8 @@ class Life:
             return
         records = [ConsumerRecord("t", partition, first + i, 0, 0, key, b"", ()) for i, key in enumerate(keys)]
         self.at[partition] += len(records)
-        stretch = self.in_order.begin(TopicPartition("t", partition), [record.offset for record in records])
-        for record in records:
-            task = Task(record, ORDERS[self.order](record), stretch, None)
-            self.unfinished.add((partition, record.offset))
-            if self.lanes.enter(task):
-                self.ready.append(task)
+        self.schedule.add(TopicPartition("t", partition), records)
+        self.unfinished |= {(partition, record.offset) for record in records}
 
     def run(self) -> None:
         """A worker takes a record."""
@@ -81,18 +81,15 @@ class Life:
         if self.running:
             task = self.running.pop(self.rng.randrange(len(self.running)))
             record = task.record
-            task.stretch.finish(record.offset)
+            self.schedule.end(task, is_handled=True)
             self.unfinished.discard((record.partition, record.offset))
             handled.append(record)
-            following = self.lanes.leave(task)
-            if following is not None:
-                self.ready.append(following)
 
     def committable(self) -> dict[int, int]:
         """Offsets that may be committed; as the model sees it too."""
         offsets = {}
         for partition in range(PARTITIONS):
-            first = self.in_order.first_unfinished(TopicPartition("t", partition))
+            first = self.schedule.first_unfinished(TopicPartition("t", partition))
             expected = min((offset for one, offset in self.unfinished if one == partition), default=None)
             assert first == expected
             offsets[partition] = self.at[partition] if first is None else first
@@ -143,15 +140,25 @@ def test_what_is_committed_lies_below_everything_that_is_not_finished() -> None:
 
 
 def test_offsets_that_begin_again_wait_for_nothing_of_the_log_before() -> None:
-    in_order, tp = InOrder(), TopicPartition("t", 0)
-    old = in_order.begin(tp, [5, 6, 7])
-    old.finish(6)
-    new = in_order.begin(tp, [6, 7])
-    assert in_order.first_unfinished(tp) == 6
-    old.finish(5)
-    old.finish(7)
-    assert in_order.first_unfinished(tp) == 6
-    new.finish(6)
-    assert in_order.first_unfinished(tp) == 7
-    new.finish(7)
-    assert in_order.first_unfinished(tp) is None
+    ready: list[Task] = []
+    schedule, tp = schedule_of("none", ready), TopicPartition("t", 0)
+
+    def add(*offsets: int) -> None:
+        ready.clear()
+        schedule.add(tp, [ConsumerRecord("t", 0, offset, 0, 0, None, b"", ()) for offset in offsets])
+
+    def end(task: Task) -> None:
+        schedule.end(task, is_handled=True)
+
+    add(5, 6, 7)
+    old = ready.copy()
+    end(old[1])
+    add(6, 7)
+    assert schedule.first_unfinished(tp) == 6
+    end(old[0])
+    end(old[2])
+    assert schedule.first_unfinished(tp) == 6
+    end(ready[0])
+    assert schedule.first_unfinished(tp) == 7
+    end(ready[1])
+    assert schedule.first_unfinished(tp) is None

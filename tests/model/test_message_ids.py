@@ -10,12 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from brokerd.consumer.core.in_order import InOrder
-from brokerd.consumer.core.lanes import ORDERS
 from brokerd.consumer.core.message_ids import ID_MAX_BYTES, MessageId, Window, message_id
 from brokerd.consumer.core.records import ConsumerRecord
-from brokerd.consumer.core.turns import Turns
-from brokerd.consumer.processing.work import Task
+from brokerd.consumer.core.schedule import ORDERS, LaneOf, Schedule, Task
 from brokerd.ids import TopicPartition
 from tests.support.scale import TEST_SCALE
 
@@ -24,18 +21,22 @@ KEYS = st.sampled_from([None, b"a", b"b"])
 IDS = st.sampled_from([None, b"1", b"2", b"3", b"4"])
 
 
+def id_of(record: ConsumerRecord) -> MessageId | None:
+    """The id of a message."""
+    return message_id(record, "id")
+
+
 class Life:
     """The records in work between a start and a death."""
 
-    def __init__(self, window: Window, at: list[int]) -> None:
+    def __init__(self, lane_of: LaneOf, window: Window, at: list[int]) -> None:
         self.window = window
         self.at = at  # next offset to take, by partition
-        self.in_order = InOrder()
         self.ready: list[Task] = []
         self.running: list[Task] = []
         self.finished: set[tuple[int, int]] = set()
-        self.passed_over: list[Task] = []
-        self.turns: Turns[Task] = Turns(window, begin=self.ready.append, pass_over=self.passed_over.append)
+        self.passed_over: list[ConsumerRecord] = []
+        self.schedule = Schedule(lane_of, id_of, window, begin=self.ready.append, pass_over=self.passed_over.append)
 
 
 class Handling(RuleBasedStateMachine):
@@ -50,7 +51,7 @@ class Handling(RuleBasedStateMachine):
         self.file: dict[int, MessageId] = {}
         self.known: list[MessageId] = []  # the model's window
         self.done: set[tuple[int, int]] = set()  # in any life
-        self.life = Life(Window(limit), [0] * PARTITIONS)
+        self.life = Life(self.lane_of, Window(limit), [0] * PARTITIONS)
 
     @rule(partition=st.integers(0, PARTITIONS - 1), records=st.lists(st.tuples(KEYS, IDS), min_size=1, max_size=5))
     def append(self, partition: int, records: list[tuple[bytes | None, bytes | None]]) -> None:
@@ -64,21 +65,18 @@ class Handling(RuleBasedStateMachine):
         records = self.log[partition][life.at[partition] :][:count]
         if records:
             life.at[partition] += len(records)
-            stretch = life.in_order.begin(TopicPartition("t", partition), [record.offset for record in records])
-            for record in records:
-                life.turns.enter(Task(record, self.lane_of(record), stretch, message_id(record, "id")))
+            life.schedule.add(TopicPartition("t", partition), records)
             self._finish_repeated()
 
     def _finish_repeated(self) -> None:
         while self.life.passed_over:
-            task = self.life.passed_over.pop(0)
-            assert task.message_id in self.known, "passed over without having been handled"
-            self._finish(task)
+            record = self.life.passed_over.pop(0)
+            assert id_of(record) in self.known, "passed over without having been handled"
+            self._finish(record)
 
-    def _finish(self, task: Task) -> None:
-        task.stretch.finish(task.record.offset)
-        self.life.finished.add((task.record.partition, task.record.offset))
-        self.done.add((task.record.partition, task.record.offset))
+    def _finish(self, record: ConsumerRecord) -> None:
+        self.life.finished.add((record.partition, record.offset))
+        self.done.add((record.partition, record.offset))
 
     @precondition(lambda self: self.life.ready)
     @rule()
@@ -96,8 +94,8 @@ class Handling(RuleBasedStateMachine):
         task = self.life.running.pop(which % len(self.life.running))
         if is_handled and task.message_id is not None:
             self.known = [*self.known, task.message_id][-self.limit :]
-        self.life.turns.leave(task, is_handled=is_handled)
-        self._finish(task)
+        self.life.schedule.end(task, is_handled=is_handled)
+        self._finish(task.record)
         self._finish_repeated()
 
     @rule(is_committed=st.booleans())
@@ -113,14 +111,14 @@ class Handling(RuleBasedStateMachine):
             self.committed = offsets
 
     def _first_unfinished(self, partition: int) -> int:
-        first = self.life.in_order.first_unfinished(TopicPartition("t", partition))
+        first = self.life.schedule.first_unfinished(TopicPartition("t", partition))
         return self.life.at[partition] if first is None else first
 
     @rule()
     def die(self) -> None:
         """The ids in the file are all that is known then."""
         self.known = list(self.file.values())
-        self.life = Life(Window(self.limit, sorted(self.file.items())), list(self.committed))
+        self.life = Life(self.lane_of, Window(self.limit, sorted(self.file.items())), list(self.committed))
 
     @invariant()
     def what_is_committed_is_done(self) -> None:

@@ -1,17 +1,12 @@
-"""Which messages were handled already, by the ids that their senders gave them. Pure.
-
-An id counts once its record was handled without an error. While it is at work, others of that id wait for the outcome: they are
-passed over if it was handled, and otherwise one of them has its turn.
-"""
+"""Ids that senders gave to their messages, and the window of those that were handled, each without an error. Pure."""
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import itertools
 from collections import deque
 from collections.abc import Iterable
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 from brokerd.consumer.core.records import ConsumerRecord
 
@@ -86,51 +81,3 @@ class Window:
         last = max((number for number, _ in numbered), default=0)
         while self._unwritten and self._unwritten[0][0] <= last:
             self._unwritten.popleft()
-
-
-class Identified(Protocol):
-    """A record in work, as this module sees it."""
-
-    @property
-    def message_id(self) -> MessageId | None:
-        """Its id, if it has one."""
-
-
-class Verdict(enum.Enum):
-    """The decision on a record whose turn it is."""
-
-    BEGIN = enum.auto()
-    WAIT = enum.auto()  # for one of its id that is at work
-    HANDLED = enum.auto()  # was handled before
-
-
-T = TypeVar("T", bound=Identified)
-
-
-class AtWork(Generic[T]):
-    """The ids of records at work, and the records that wait for their outcomes."""
-
-    def __init__(self, window: Window) -> None:
-        self._window = window
-        self._waiting: dict[MessageId, list[T]] = {}
-
-    def enter(self, one: T) -> Verdict:
-        """It is this record's turn. One that may begin, or waits, is at work until it, or the one that it waits for, has left."""
-        identity = one.message_id
-        if identity is None:
-            return Verdict.BEGIN
-        if identity in self._waiting:
-            self._waiting[identity].append(one)
-            return Verdict.WAIT
-        if identity in self._window:
-            return Verdict.HANDLED
-        self._waiting[identity] = []
-        return Verdict.BEGIN
-
-    def leave(self, one: T, *, is_handled: bool) -> list[T]:
-        """A record that began has ended. Returns those that waited for it: they are to enter again, in this order."""
-        if one.message_id is None:
-            return []
-        if is_handled:
-            self._window.add(one.message_id)
-        return self._waiting.pop(one.message_id)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from brokerd.arguments import checked_int
-from brokerd.config.settings import INT32_MAX
 from brokerd.consumer.core.message_ids import MessageId, Window, message_id
-from brokerd.consumer.core.records import ConsumerRecord
 
 if TYPE_CHECKING:
     from brokerd.consumer.processing.id_file import IdFile
@@ -42,56 +40,34 @@ class DedupOptions:
             raise TypeError(f"dedup_path must be a path of text, not {self.path!r:.200}")
 
 
-class Windows:
-    """The ids that a consumer has handled so far: those of one header, the last one that was asked for."""
-
-    def __init__(self) -> None:
-        self._header = ""
-        self._window = Window(INT32_MAX)
-
-    def of(self, header: str, limit: int) -> Window:
-        """The window of a header, with room for so many ids."""
-        if header != self._header:
-            self._header, self._window = header, Window(limit)
-        self._window.limit_to(limit)
-        return self._window
-
-
-IdOf = Callable[[ConsumerRecord], MessageId | None]
-
-
-class Known(NamedTuple):
-    """The messages that were handled, as handlers' threads know them: not the file."""
-
-    window: Window
-    id_of: IdOf | None  # None = messages have no ids
-    is_in_file: bool = False  # a message counts as handled once its id is written
-
-
-NOTHING_KNOWN = Known(Window(1), None)
-
-
 class Dedup:
-    """Of one call. For the thread that made it."""
+    """The messages that were handled, as one call knows them; without a header, none have ids. For the thread that made it."""
 
-    def __init__(self, options: DedupOptions, windows: Windows, group_id: str) -> None:
-        """Raises DedupFileError."""
-        assert options.header is not None
-        self._limit = options.window
+    def __init__(self, options: DedupOptions, group_id: str, before: Dedup | None) -> None:
+        """`before`: of an earlier call of this consumer, whose window goes on if it is one of the same header. Raises
+        DedupFileError."""
+        self.options = options
         self._file: IdFile | None = None
-        if options.path is None:
-            window = windows.of(options.header, options.window)
-        else:
+        self.id_of = None if options.header is None else partial(message_id, header=options.header)
+        self.window = Window(options.window)
+        if options.path is not None:
             from brokerd.consumer.processing.id_file import IdFile  # brings sqlite3, which not every Python has
 
             self._file = IdFile(os.fspath(options.path), group_id)
-            window = Window(options.window, self._file.load(options.window))
-        self.known = Known(window, partial(message_id, header=options.header), self._file is not None)
+            self.window = Window(options.window, self._file.load(options.window))
+        elif before is not None and before.options.header == options.header:
+            self.window = before.window
+            self.window.limit_to(options.window)
+
+    @property
+    def is_in_file(self) -> bool:
+        """True if a message counts as handled once its id is written."""
+        return self._file is not None
 
     def write(self, numbered: Sequence[tuple[int, MessageId]]) -> None:
         """Makes these durable, if there is a file. Raises DedupFileError."""
         if self._file is not None:
-            self._file.write(numbered, self._limit)
+            self._file.write(numbered, self.options.window)
 
     def close(self) -> None:
         """Gives the file free."""

@@ -14,14 +14,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from brokerd.arguments import checked_int
 from brokerd.clock import Clock
+from brokerd.config.settings import INT32_MAX
 from brokerd.consumer.committing import Committing
 from brokerd.consumer.core.assignment import Assignment
-from brokerd.consumer.core.lanes import ORDERS
 from brokerd.consumer.core.records import ConsumerRecord
+from brokerd.consumer.core.schedule import ORDERS
 from brokerd.consumer.fetching import Fetching
 from brokerd.consumer.guard import Guard
-from brokerd.consumer.processing.dedup import NOTHING_KNOWN, Dedup
+from brokerd.consumer.processing.dedup import Dedup
 from brokerd.consumer.processing.work import Handler, Running, Work
 from brokerd.errors import BrokerdError, ConsumerClosedError, DedupFileError, HandlerTimeoutError
 
@@ -39,15 +41,19 @@ _LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasy
 class ProcessOptions:
     """How `Consumer.process` works. Raises TypeError and ValueError."""
 
-    workers: int = 4
-    order: str = "key"
-    on_error: str = "raise"
-    max_in_flight: int = 1_000
-    max_in_flight_bytes: int = 67_108_864
-    handler_timeout_ms: int = 300_000
-    timeout_ms: int | None = None
+    workers: int
+    order: str
+    on_error: str
+    max_in_flight: int
+    max_in_flight_bytes: int
+    handler_timeout_ms: int
+    timeout_ms: int | None
 
     def __post_init__(self) -> None:
+        checked_int(self.workers, "workers", minimum=1, maximum=WORKERS_MAX)
+        for name, number in (("max_in_flight", self.max_in_flight), ("handler_timeout_ms", self.handler_timeout_ms)):
+            checked_int(number, name, minimum=1, maximum=INT32_MAX)
+        checked_int(self.max_in_flight_bytes, "max_in_flight_bytes", minimum=1)
         if self.order not in tuple(ORDERS):
             raise ValueError(f"order must be one of {', '.join(ORDERS)}, not {self.order!r}")
         if self.on_error not in _ERRORS:
@@ -72,7 +78,7 @@ class Parts:
 class Processing:
     """One call of `Consumer.process`."""
 
-    def __init__(self, parts: Parts, handler: Handler, options: ProcessOptions, dedup: Dedup | None = None) -> None:
+    def __init__(self, parts: Parts, handler: Handler, options: ProcessOptions, dedup: Dedup) -> None:
         if not callable(handler) or any(is_lazy(one) for is_lazy in _LAZY for one in (handler, type(handler).__call__)):
             raise TypeError(f"handler must be a function that is called with a record, in a thread, not {handler!r:.200}")
         self._parts = parts
@@ -81,7 +87,7 @@ class Processing:
         self._work = Work(
             handler,
             ORDERS[options.order],
-            known=NOTHING_KNOWN if dedup is None else dedup.known,
+            dedup=dedup,
             skips_errors=options.on_error == "skip",
             clock=parts.clock,
             guard=parts.guard,
@@ -151,10 +157,9 @@ class Processing:
 
     def _write_ids(self) -> None:
         """Makes the ids of handled messages durable, before offsets beyond their records are committed."""
-        if self._dedup is not None:
-            numbered = self._work.unwritten_ids()
-            self._dedup.write(numbered)
-            self._work.written_ids(numbered)
+        numbered = self._work.unwritten_ids()
+        self._dedup.write(numbered)
+        self._work.written_ids(numbered)
 
     # --- while it goes
 

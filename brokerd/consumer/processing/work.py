@@ -1,4 +1,4 @@
-"""The records in work, and the threads that handle them. The decisions are those of core/lanes.py and core/in_order.py."""
+"""The threads that handle records, and the records in work. core/schedule.py decides whose turn it is."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ import operator
 import queue
 import threading
 import types
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from brokerd.clock import Clock
-from brokerd.consumer.core.in_order import InOrder, Stretch
-from brokerd.consumer.core.lanes import LaneOf
 from brokerd.consumer.core.message_ids import MessageId
 from brokerd.consumer.core.records import ConsumerRecord
-from brokerd.consumer.core.turns import Turns
+from brokerd.consumer.core.schedule import LaneOf, Schedule, Task
 from brokerd.consumer.guard import Guard
-from brokerd.consumer.processing.dedup import Known
+from brokerd.consumer.processing.dedup import Dedup
 from brokerd.ids import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -31,15 +29,6 @@ _PLACE = operator.itemgetter(0, 1)  # topic and partition of a record
 
 class NothingRunError(TypeError):
     """A handler has returned what it should have done. A mistake in the program: skipping it would pass over every record."""
-
-
-class Task(NamedTuple):
-    """A record in work."""
-
-    record: ConsumerRecord
-    lane: Hashable
-    stretch: Stretch
-    message_id: MessageId | None
 
 
 class Running(NamedTuple):
@@ -57,7 +46,7 @@ class Work:
         handler: Handler,
         lane_of: LaneOf,
         *,
-        known: Known,
+        dedup: Dedup,
         skips_errors: bool,
         clock: Clock,
         guard: Guard,
@@ -70,11 +59,10 @@ class Work:
         self._guard = guard
         self._wake = wake
         self._lock = threading.Lock()
-        self._lane_of = lane_of
-        self._in_order = InOrder()
-        self._window, self._id_of, self._is_in_file = known
+        self._window = dedup.window
+        self._is_in_file = dedup.is_in_file
         self._ready: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
-        self._turns: Turns[Task] = Turns(self._window, begin=self._ready.put, pass_over=self._pass_over)
+        self._schedule = Schedule(lane_of, dedup.id_of, dedup.window, begin=self._ready.put, pass_over=self._pass_over)
         self._running: dict[int, Running] = {}  # by thread
         self._is_stopped = False
         self._is_over = False
@@ -100,31 +88,25 @@ class Work:
                 self._begin_run(TopicPartition(topic, partition), list(run))
 
     def _begin_run(self, tp: TopicPartition, records: list[ConsumerRecord]) -> None:
-        # First: from here on they are unfinished.
-        stretch = self._in_order.begin(tp, [record.offset for record in records])
         if self._is_in_file:
             self._unwritten_from[tp] = min(self._unwritten_from.get(tp, records[0].offset), records[0].offset)
         self.record_count += len(records)
         self.size_bytes += sum(map(_size_bytes, records))
-        id_of = self._id_of
-        for record in records:
-            task = Task(record, self._lane_of(record), stretch, None if id_of is None else id_of(record))
-            self._turns.enter(task)
+        self._schedule.add(tp, records)
 
-    def _pass_over(self, task: Task) -> None:
+    def _pass_over(self, record: ConsumerRecord) -> None:
         self.repeated_count += 1
-        self._finish(task)
+        self._leave(record)
 
-    def _finish(self, task: Task) -> None:
-        task.stretch.finish(task.record.offset)
+    def _leave(self, record: ConsumerRecord) -> None:
         self.record_count -= 1
-        self.size_bytes -= _size_bytes(task.record)
+        self.size_bytes -= _size_bytes(record)
 
     def first_unfinished(self, tp: TopicPartition) -> int | None:
         """The first record of a partition that is in work and not finished, or whose message's id may not be written."""
         with self._lock:
             unwritten = self._unwritten_from.get(tp)
-            return self._in_order.first_unfinished(tp) if unwritten is None else unwritten
+            return self._schedule.first_unfinished(tp) if unwritten is None else unwritten
 
     def stop(self, workers: int) -> None:
         """No further record is begun; so many threads end, once their handlers have returned."""
@@ -142,7 +124,7 @@ class Work:
     def unwritten_ids(self) -> list[tuple[int, MessageId]]:
         """Ids of messages that were handled, of all that are finished so far, and that are not in the file yet."""
         with self._lock:
-            first = {tp: self._in_order.first_unfinished(tp) for tp in self._unwritten_from}
+            first = {tp: self._schedule.first_unfinished(tp) for tp in self._unwritten_from}
             self._unwritten_after = {tp: offset for tp, offset in first.items() if offset is not None}
             return self._window.unwritten()
 
@@ -193,9 +175,8 @@ class Work:
                 self._fail(task, error)
             else:
                 self.handled_count += 1
-                # First: an offset beyond a record must not be committed before its message counts as handled.
-                self._turns.leave(task, is_handled=error is None)
-                self._finish(task)
+                self._schedule.end(task, is_handled=error is None)
+                self._leave(task.record)
             has_to_wake = is_fatal or self.is_awaited
         if has_to_wake:
             self._wake()

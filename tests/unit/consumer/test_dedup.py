@@ -105,7 +105,7 @@ def test_a_message_that_failed_comes_again(consumer: Consumer, broker: FakeBroke
     assert process_all(consumer, broker, fail_first, on_error="skip") is None
     assert begun == [0, 1]
     consumer.seek(T0, 0)
-    consumer._windows.of("another header", 1)
+    consumer._dedup = None  # as after a call with another header
     begun.clear()
     assert isinstance(process_all(consumer, broker, fail_first), LookupError)
     assert process_all(consumer, broker, fail_first) is None
