@@ -10,10 +10,10 @@ Why not run the cores' I/O in the application's loop: encoding a batch or walkin
 milliseconds, a blocked loop would let transactions and groups expire, and a loop that ends early would lose records already sent.
 The price is one wake-up between threads for each real wait, some tens of microseconds; a call that finds room or data needs none.
 
-- Threads and tasks share no lock. A task waits on a Waiter, told by `call_soon_threadsafe`; calls that wait more than once are
+- A task never waits inside a lock. It waits on a Waiter, told by `call_soon_threadsafe`; calls that wait more than once are
   generators (brokerd/steps.py) that a thread or a task drives.
-- `send` runs the blocking producer's code. Its mailbox raises WouldBlockError instead of blocking the loop. Tasks without room
-  queue by topic, and only the first asks for room, so a thousand waiting tasks cost the sender one errand.
+- `send` runs the blocking producer's code, which raises WouldBlockError instead of blocking the loop. Tasks without room queue by
+  topic, and only the first waits for room, so a thousand waiting tasks cost the sender one wake-up.
 - Cancellation strikes a task where it awaits, and there it holds nothing: records are taken and positions moved in one step
   afterwards. `close`, and the end of a transaction's member, continue without their caller.
 - Calls that never wait still yield: each `poll`, and each hundredth record of an iteration or a `send`.

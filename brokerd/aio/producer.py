@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import pyarrow as pa
 
@@ -16,7 +16,6 @@ from brokerd.aio.engine import Engine, WouldBlockError
 from brokerd.aio.home import Home
 from brokerd.aio.lines import Lines
 from brokerd.aio.transaction import Transaction
-from brokerd.aio.waiting import outcome_of
 from brokerd.client.produce_transport import grpc_transport
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ProducerConfig
@@ -26,16 +25,15 @@ from brokerd.producer.core.identity import DeliveredTotals
 from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.core.partitioner import Int32s
 from brokerd.producer.futures import BatchFuture, RecordFuture, RecordMetadata
-from brokerd.producer.mailbox import Errand, Steps
 from brokerd.producer.producer import CLOSE_AFTER_ERROR_S
 from brokerd.producer.rows import arguments
 from brokerd.producer.rows.record_buffer import Headers
 from brokerd.producer.sender import TransportFactory
 from brokerd.producer.transaction import transactional_id_of
+from brokerd.producer.waiting import Wait
 from brokerd.steps import drive_in_loop
 
 T = TypeVar("T")
-Begin = Callable[[Callable[[], None]], Errand[Any]]
 _SENDS_IN_A_TURN = 100  # before other tasks have theirs
 
 
@@ -66,7 +64,7 @@ class Producer:
         self._sends_in_turn = 0
         checked = arguments.config_of(config, settings)
         self._engine = Engine(checked, transport_factory=transport_factory or grpc_transport(checked), clock=clock)
-        self._home = Home("producer", self._engine.refuse_fork)
+        self._home = Home("producer", self._engine.shared.refuse_fork)
         self.config = self._engine.config
         self._own_coordinator: Coordinator = coordinator if coordinator is not None else LoopCoordinator(self.config)
         self._is_closed = False
@@ -88,38 +86,32 @@ class Producer:
         Cancelled, the record is sent or not. Raises as brokerd.Producer.send.
         """
         self._home.enter()
-        first: Begin | None = None  # what to wait for first, if it is known
-        if topic not in self._lines:
-            try:
-                future = self._engine.send(topic, value, key, headers, partition, timestamp)
-            except WouldBlockError as would_block:
-                first = would_block.begin
-            else:
-                self._sends_in_turn += 1
-                if self._sends_in_turn >= _SENDS_IN_A_TURN:
-                    self._sends_in_turn = 0
-                    await asyncio.sleep(0)  # other tasks have their turn, however much room there is
-                return future
-        send = partial(self._engine.send, topic, value, key, headers, partition, timestamp)
-        return await self._send_in_turn(topic, send, first)
+        if topic in self._lines:
+            return await self._send_in_turn(topic, partial(self._engine.send, topic, value, key, headers, partition, timestamp))
+        try:
+            future = self._engine.send(topic, value, key, headers, partition, timestamp)
+        except WouldBlockError as would_block:
+            wait: Wait[RecordFuture] = would_block.wait
+            async with self._lines.turn(topic, self.config.max_block_ms):
+                return await self._engine.shared.wait_in_task(wait)
+        self._sends_in_turn += 1
+        if self._sends_in_turn >= _SENDS_IN_A_TURN:
+            self._sends_in_turn = 0
+            await asyncio.sleep(0)  # other tasks have their turn, however much room there is
+        return future
 
-    async def _send_in_turn(self, topic: str, send: Callable[[], RecordFuture], begin: Begin | None) -> RecordFuture:
+    async def _send_in_turn(self, topic: str, send: Callable[[], RecordFuture]) -> RecordFuture:
         """Sends once there is room, after those that wait already."""
         deadline_ms = self._clock.monotonic_ms() + self.config.max_block_ms
         async with self._lines.turn(topic, self.config.max_block_ms):
-            while True:
-                if begin is None:
-                    self._engine.deadline_ms = deadline_ms
-                    try:
-                        return send()
-                    except WouldBlockError as would_block:
-                        begin = would_block.begin
-                    finally:
-                        self._engine.deadline_ms = None
-                outcome = await outcome_of(begin)
-                begin = None
-                if isinstance(outcome, RecordFuture):  # else it was for room, which another task may have taken
-                    return outcome
+            self._engine.deadline_ms = deadline_ms
+            try:
+                return send()
+            except WouldBlockError as would_block:
+                wait: Wait[RecordFuture] = would_block.wait
+            finally:
+                self._engine.deadline_ms = None
+            return await self._engine.shared.wait_in_task(wait)
 
     async def send_and_wait(
         self,
@@ -149,30 +141,22 @@ class Producer:
         deadline_ms = self._clock.monotonic_ms() + self.config.max_block_ms
         async with self._lines.turn(topic, self.config.max_block_ms):  # so that no later call overtakes it
             await asyncio.sleep(0)
-            return await self._drive(self._engine.batch_steps(topic, data, partitions, key_hashes, deadline_ms))
+            steps = self._engine.batch_steps(topic, data, partitions, key_hashes, deadline_ms)
+            return await drive_in_loop(steps, self._engine.shared.wait_in_task)
 
     async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 (its error says how many are left)
         """Sends all records without further linger, and returns when each is acknowledged or has failed. Raises TimeoutError after
         `timeout` seconds."""
-        await self._call(partial(self._engine.flush, timeout))
+        await self._wait(partial(self._engine.flushing, timeout))
 
     async def partitions_for(self, topic: str) -> int:
         """Number of partitions of a topic. Waits and raises as `send`."""
-        return await self._call(partial(self._engine.partitions_for, topic))
+        return len((await self._wait(partial(self._engine.view, topic))).leaders)
 
-    async def _call(self, call: Callable[[], T]) -> T:
-        """Makes a call of the blocking producer, and awaits what it would wait for."""
+    async def _wait(self, begin: Callable[[], Wait[T]]) -> T:
+        """Makes a call of the blocking producer, and awaits what it waits for."""
         self._home.enter()
-        try:
-            return call()
-        except WouldBlockError as would_block:
-            begin = would_block.begin
-        outcome: T = await outcome_of(begin)
-        return outcome
-
-    async def _drive(self, steps: Steps[T]) -> T:
-        """Takes all steps of a call that waits more than once."""
-        return await drive_in_loop(steps, lambda asked: outcome_of(partial(self._engine.begin, asked)))
+        return await self._engine.shared.wait_in_task(begin())
 
     # --- transactions
 
@@ -193,15 +177,15 @@ class Producer:
 
     async def begin_member(self, membership: Membership) -> None:
         """See brokerd.Producer."""
-        await self._call(partial(self._engine.begin_member, membership))
+        await self._wait(partial(self._engine.member_begin, membership))
 
     async def end_member(self) -> MemberReport:
         """See brokerd.Producer."""
-        return await self._call(self._engine.end_member)
+        return await self._wait(self._engine.member_end)
 
     async def abort_member(self, *, only: Membership | None = None) -> MemberReport:
         """See brokerd.Producer."""
-        return await self._call(partial(self._engine.abort_member, only=only))
+        return await self._wait(partial(self._engine.member_abort, only=only))
 
     # --- the end
 
@@ -211,7 +195,7 @@ class Producer:
         self._home.enter()
         self._is_closed = True
         try:
-            await self._drive(self._engine.close_steps(timeout))
+            await self._engine.close_in_loop(timeout)
         finally:
             self._own_coordinator.close()
 
@@ -251,4 +235,5 @@ class Producer:
 
     async def metrics(self) -> dict[str, float]:
         """Kafka's producer metrics by name; times in ms, rates per second."""
-        return await self._call(self._engine.metrics)
+        self._home.enter()
+        return self._engine.metrics()

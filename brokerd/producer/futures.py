@@ -16,11 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from brokerd.errors import BrokerdError, fresh
+from brokerd.producer.core.accumulator import NEVER_MS
 from brokerd.producer.core.producer_batch import NO_OFFSET, NO_TIMESTAMP, ProducerBatch
-from brokerd.producer.mailbox import Mailbox, Work, once
+from brokerd.producer.waiting import SharedLock, Wait
 from brokerd.waiter import Waiter
 
 logger = logging.getLogger(__name__)
+
+_TIMEOUT_MAX_S = 2**31  # decades
 
 
 class RecordMetadata(NamedTuple):
@@ -85,19 +88,19 @@ class Placement:
         "first_rows",
         "is_placed",
         "listeners",
-        "mailbox",
         "order",
         "orders",
         "places",
         "segments",
         "sent_ns",
+        "shared",
         "timestamps",
         "topic",
     )
 
-    def __init__(self, topic: str, mailbox: Mailbox) -> None:
+    def __init__(self, topic: str, shared: SharedLock) -> None:
         self.topic = topic
-        self.mailbox = mailbox  # of the thread that changes what futures read
+        self.shared = shared  # guards what futures read
         self.is_placed = False
         self.segments: list[Segment] = []  # by first_row
         self.order: npt.NDArray[np.intp] | None = None
@@ -107,19 +110,14 @@ class Placement:
         self.first_rows: list[int] | None = None
         self.sent_ns: Sequence[int] = ()  # when each row was sent, by place
         self.timestamps: dict[int, int] = {}  # ms, by number, of the rows that brought one
-        self.listeners: list[Callable[[], None]] = []
+        self.listeners: list[Callable[[], None]] = []  # called once is_placed
         self._inverse: npt.NDArray[np.intp] | None = None
 
-    def end(self) -> None:
-        """Every row has its place: calls the listeners."""
-        self.is_placed = True
+    def tell_placed(self) -> None:
+        """In the sender's thread, without the lock, once every row has its place."""
         for listener in self.listeners:
             listener()
         self.listeners.clear()
-
-    def holds(self, number: int) -> bool:
-        """True if the record of that number is among its rows."""
-        return number < len(self.sent_ns) if self.places is None else number in self.places
 
     def _place_of(self, number: int) -> int:
         return number if self.places is None else self.places[number]
@@ -157,7 +155,7 @@ class Placement:
         rows = np.arange(first, end) if self.order is None else self._inverse_of(self.order)[first:end]
         order = np.argsort(rows, kind="stable")
         rows = rows[order]
-        part = Placement(self.topic, self.mailbox)
+        part = Placement(self.topic, self.shared)
         part.orders.append((0, order))
         at = 0
         while at < len(rows):  # of each partition they lie side by side, as all its rows stay in order
@@ -203,20 +201,20 @@ class ProduceFuture(ABC, Generic[T]):
         would wait for itself.
         """
         if not self.done():
-            self._placement.mailbox.refuse_fork("not known in this process: ")
-            is_in_time = timeout is None or timeout > 0
-            try:
-                if not is_in_time:
-                    raise TimeoutError
-                self._placement.mailbox.ask(self._until_done(), timeout_s=timeout)
-            except TimeoutError:
-                raise TimeoutError(f"not acknowledged in {timeout} s; it may be later") from None
+            shared = self._placement.shared
+            shared.refuse_fork("not known in this process: ")
+            if timeout is not None and timeout <= 0:
+                raise TimeoutError(f"not acknowledged in {timeout} s; it may be later")
+            deadline_ms = NEVER_MS if timeout is None else shared.now_ms() + int(min(timeout, _TIMEOUT_MAX_S) * 1000)
+
+            def poll(now_ms: int) -> bool | None:
+                if not self.done() and now_ms >= deadline_ms:
+                    raise TimeoutError(f"not acknowledged in {timeout} s; it may be later")
+                return self.done() or None
+
+            shared.wait(Wait(poll, deadline_ms, self.done))
         error = next((batch.error for batch in self._batches() if batch.error is not None), None)
         return None if error is None else fresh(error)
-
-    def _until_done(self) -> Work[None]:
-        while not self.done():
-            yield
 
     def result(self, timeout: float | None = None) -> T:
         """Waits up to `timeout` seconds. Returns the place of the records. Raises their error, or as `exception`."""
@@ -231,31 +229,37 @@ class ProduceFuture(ABC, Generic[T]):
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
         """Calls `callback(future)` once it is done, in the sender's thread (at once if it is done already). The callback
         must not block: nothing is sent meanwhile. Its exceptions are logged and otherwise ignored."""
-        if self.done():
-            callback(self)
-            return
-        self._placement.mailbox.refuse_fork("not known in this process: ")
-        self._placement.mailbox.post(once(lambda: self._listen(callback)))
+        if not self.done():
+            self._placement.shared.refuse_fork("not known in this process: ")
+            with self._placement.shared.lock:
+                if self._listen(callback):
+                    return
+        callback(self)
 
-    def _listen(self, callback: Callable[[Self], object]) -> None:
-        """In the sender's thread: calls `callback` when the last batch ends."""
+    def _listen(self, callback: Callable[[Self], object]) -> bool:
+        """Under the lock: has `callback` called when the last batch ends. False if they all have."""
         if not self._placement.is_placed:
-            self._placement.listeners.append(lambda: self._listen(callback))
-            return
+            self._placement.listeners.append(lambda: self._follow(callback))
+            return True
         open_batches = [batch for batch in self._batches() if not batch.is_done]
         remaining = len(open_batches)
-        if not remaining:
-            _call(callback, self)
-            return
 
         def on_end(_batch: ProducerBatch) -> None:
             nonlocal remaining
             remaining -= 1
             if not remaining:
-                self._listen(callback)  # to the parts of those that were split
+                self._follow(callback)
 
         for batch in open_batches:
             batch.listeners.append(on_end)
+        return bool(open_batches)
+
+    def _follow(self, callback: Callable[[Self], object]) -> None:
+        """In the sender's thread, without the lock: goes on to the parts of batches that were split, or calls `callback`."""
+        with self._placement.shared.lock:
+            if self._listen(callback):
+                return
+        _call(callback, self)
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self.done():

@@ -1,13 +1,13 @@
-"""Intake: takes records from the application into the core: finds topics, takes memory, fills chunks, chooses partitions.
+"""Intake: takes records from the application into the core: finds topics, takes memory, collects chunks, chooses partitions.
 
-All of it runs in the sender's thread (see mailbox.py), each step as a whole. A step that may wait, for a topic or for memory, is a
-generator that yields. Application threads touch two things. One is `chunks`: they append to the chunk of a topic, or open one
-(`open_on_credit`), since having the sender do it would cost a hundred times as much as `send`. The other is the pool's list of
-promises: there they leave large batches, without waiting for a sender that may be encoding (`post_rows`).
+An application's thread adds a record to the open chunk of its topic, without the lock (record_buffer.py), or takes the lock to open
+a chunk or make room in one. Large Arrow batches it splits itself and stages, while the sender may be encoding others. The sender's
+thread places what was staged, in that order, and chunks that are due.
 
-The records that one thread sends to a topic keep their order. It posts only while no chunk of the topic is open or being placed, so
-all that it sent before is in its place. And posted rows are placed after the rows of a chunk are taken and before they are placed:
-by the time a thread sends such a row, it has posted everything that goes before it.
+Whoever changes something wakes the sender first, under the lock, for which it then waits: an interrupt in between wakes it in vain,
+while one after the change would leave it asleep.
+
+The records that one thread sends to a topic keep their order: what it stages goes behind the topic's chunk, which is staged first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
-from functools import partial
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -33,26 +33,53 @@ from brokerd.errors import (
 )
 from brokerd.ids import TopicPartition
 from brokerd.producer.core.accumulator import NEVER_MS
-from brokerd.producer.core.memory import Promise
 from brokerd.producer.core.partitioner import Int32s
 from brokerd.producer.core.producer_batch import Piece, ProducerBatch
 from brokerd.producer.core.producer_core import ProducerCore
+from brokerd.producer.core.topics import TopicWaiter
 from brokerd.producer.core.transport import TopicView
 from brokerd.producer.futures import Placement, Segment
-from brokerd.producer.mailbox import Mailbox, Work
 from brokerd.producer.rows import columns
 from brokerd.producer.rows.record_buffer import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, SMALL_BATCH_BYTES, RecordChunk, TakenRows
 from brokerd.producer.rows.row_partitioner import RowPartitioner
+from brokerd.producer.waiting import SharedLock, Wait
 
+T = TypeVar("T")
 _NO_PARTITION = -1  # for records that were refused before they had one
-# An empty chunk is kept so long for its first row, which is on its way unless the send that opened the chunk was interrupted.
-_EMPTY_MS = 100
-_TOPICS_REMEMBERED_MAX = 10_000
-# So many calls may be ahead of the sender. With half as many, callers of 10,000 rows at a time still wait for an eighth of their
-# time.
-POSTED_MAX = 8
 
 logger = logging.getLogger(__name__)
+
+
+class SplitBatch(NamedTuple):
+    """Rows of `send_batch` whose memory was taken. Each part comes with the number of its first row. `is_last`: no more rows come
+    into the placement."""
+
+    topic: str
+    parts: list[tuple[int, columns.SplitRows]]
+    placement: Placement
+    is_last: bool
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all its pieces."""
+        return sum(part.piece.size_bytes for _, rows in self.parts for part in rows.pieces)
+
+
+class Flush:
+    """A flush that some call waits for. `batches`: those that it covers, once all that was staged is placed."""
+
+    __slots__ = ("batches",)
+
+    def __init__(self) -> None:
+        self.batches: list[ProducerBatch] | None = None
+
+    def is_over(self) -> bool:
+        """True once each of its batches has ended, and its callbacks have run."""
+        if self.batches is None:
+            return False
+        while self.batches and self.batches[-1].is_notified:
+            self.batches.pop()
+        return not self.batches
 
 
 class Intake:
@@ -62,25 +89,27 @@ class Intake:
         self,
         config: ProducerConfig,
         core: ProducerCore,
+        *,
         clock: Clock,
         rng: random.Random,
-        mailbox: Mailbox,
+        shared: SharedLock,
         wake: Callable[[], None],
     ) -> None:
         self._config = config
         self._core = core
         self._clock = clock
-        self._mailbox = mailbox
+        self._shared = shared
         self._wake = wake
         self.chunks: dict[str, RecordChunk] = {}
         self.partitioning = RowPartitioner(config, rng)
         self._most_bytes = min(CHUNK_BYTES_MAX, config.batch_size, config.buffer_memory // 4)  # that a chunk may hold
         # That an Arrow batch may have to go into a chunk.
         self.small_batch_bytes = min(SMALL_BATCH_BYTES, self._most_bytes // 4, config.max_request_size)
+        self._staged: list[RecordChunk | SplitBatch] = []
+        self._is_placing = False  # the sender has taken what was staged
+        self._flushes: list[Flush] = []
         self.is_closed = False
-        self._is_all_placed = False  # since it is closed
-        self._placing: str | None = None  # the topic whose chunk was taken off and is not placed yet
-        self._first_bytes: dict[str, int] = {}  # what is paid at first for a chunk, of topics whose last one was larger
+        self.close_by_ms = NEVER_MS  # what is unacknowledged by then is given up
 
     # --- open or closed
 
@@ -88,6 +117,25 @@ class Intake:
     def is_unusable(self) -> bool:
         """True once no more records are accepted."""
         return self.is_closed or self._core.stopped_by is not None
+
+    @property
+    def has_unacknowledged(self) -> bool:
+        """True while some record was accepted and has not ended."""
+        is_placing = self._is_placing or bool(self._staged)
+        return is_placing or self._core.accumulator.has_incomplete or any(chunk.rows for chunk in self.chunks.values())
+
+    @property
+    def has_unplaced(self) -> bool:
+        """True while a record may be on its way into the core."""
+        return bool(self.chunks or self._staged)
+
+    def end_aborted(self, now_ms: int) -> bool:
+        """Ends the member that is being aborted, if there is one and it is time."""
+        present = self._core.identities.present
+        if present.abort_by_ms is None or self.has_unacknowledged or not present.may_end_abort(now_ms, is_closed=self.is_closed):
+            return False
+        self._core.end_member()
+        return True
 
     def check_usable(self) -> None:
         """As `check_open`; raises what stops the transaction besides, or that there has to be one."""
@@ -103,62 +151,150 @@ class Intake:
         if self.is_closed:
             raise ProducerClosedError("the producer is closed")
 
-    def close(self) -> None:
-        """Accepts no more records; those already accepted are still sent."""
+    def close(self, by_ms: int) -> None:
+        """Accepts no more records; the sender ends once those accepted have ended, or gives them up at `by_ms`."""
+        self.close_by_ms = by_ms if by_ms < self.close_by_ms else self.close_by_ms
         self.is_closed = True
-        self.place_all()
-        self._is_all_placed = True
 
-    # --- waiting
+    # --- calls that wait
 
-    def view(self, topic: str, deadline_ms: int, *, is_to_write: bool = True) -> Work[TopicView]:
-        """The topic as last seen; waits for it. Raises UnknownTopicOrPartitionError, BrokerUnreachableError and the broker's error
-        for the topic.
-        """
+    def for_topic(self, topic: str, deadline_ms: int, *, is_to_write: bool = True, call: Wait[T] | None = None) -> Wait[TopicView]:
+        """Waits for a topic. Raises UnknownTopicOrPartitionError, BrokerUnreachableError and the broker's error for the topic.
+        `is_to_write` False: also while nothing may be written. `call`: of which this wait is a part."""
         check = self.check_usable if is_to_write else self.check_open
-        check()
-        topics = self._core.topics
-        now_ms = self._clock.monotonic_ms()
-        view = topics.use(topic, now_ms)
-        if view is not None:
-            return view
-        waiter = topics.wait_for(topic, now_ms)
-        self._wake()
-        try:
-            is_logged = False
-            while (view := topics.view(topic)) is None:
-                check()
-                error = waiter.error
-                if error is not None and not error.retriable:
-                    raise fresh(error)
-                if self._clock.monotonic_ms() >= deadline_ms:
-                    raise self._topic_missing(topic, error)
-                is_logged = is_logged or self._log_wait(topic, error)
-                yield
-        finally:
-            topics.leave(waiter, self._clock.monotonic_ms())
-        return view
+        waiter: TopicWaiter | None = None
+        is_logged = False
 
-    def partition_count(self, topic: str, deadline_ms: int) -> Work[int]:
-        """How many partitions a topic has. Waits and raises as `view`, for a caller that may only read."""
-        view = yield from self.view(topic, deadline_ms, is_to_write=False)
-        return len(view.leaders)
+        def poll(now_ms: int) -> TopicView | None:
+            nonlocal waiter, is_logged
+            check()
+            topics = self._core.topics
+            view = topics.use(topic, now_ms)
+            if view is not None:
+                return view
+            if waiter is None:
+                self._wake()
+                waiter = topics.wait_for(topic, call or wait, now_ms)
+            error = waiter.error
+            if error is not None and not error.retriable:
+                raise fresh(error)
+            if now_ms >= deadline_ms:
+                raise self._topic_missing(topic, error)
+            is_logged = is_logged or self._log_wait(topic, error)
+            return None
 
-    def newer_view(self, topic: str, deadline_ms: int) -> Work[TopicView]:
-        """Requests the topic again, for a caller that misses something in the known view; returns that if no broker answers in
-        time.
-        """
-        view = yield from self.view(topic, deadline_ms)
-        topics = self._core.topics
-        waiter = topics.wait_for(topic, self._clock.monotonic_ms(), newer=True)
+        wait = Wait(poll, deadline_ms)
+        return wait
+
+    def for_newer_view(self, topic: str, view: TopicView, deadline_ms: int, call: Wait[T] | None = None) -> Wait[TopicView]:
+        """Requests the topic again, for a call that misses something in `view`; that is the result if no broker answers in time."""
+        waiter: TopicWaiter | None = None
+
+        def poll(now_ms: int) -> TopicView | None:
+            nonlocal waiter
+            self.check_usable()
+            if waiter is None:
+                self._wake()
+                waiter = self._core.topics.wait_for(topic, call or wait, now_ms, newer=True)
+            is_answered = waiter.view is not None or waiter.error is not None
+            return waiter.view or view if is_answered or now_ms >= deadline_ms else None
+
+        wait = Wait(poll, deadline_ms)
+        return wait
+
+    def for_chunk(self, topic: str, size: int, partition: int | None, deadline_ms: int, add: Callable[[RecordChunk], T]) -> Wait[T]:
+        """Waits for a chunk of the topic that has room for `size` bytes and knows the partition, if one was named; adds to it."""
+        topic_wait: Wait[TopicView] | None = None
+        newer_wait: Wait[TopicView] | None = None
+
+        def poll(now_ms: int) -> T | None:
+            nonlocal topic_wait, newer_wait
+            topic_wait = topic_wait or self.for_topic(topic, deadline_ms, call=wait)
+            view = topic_wait.poll(now_ms)
+            if view is not None and partition is not None and partition >= len(view.leaders):  # the topic may have grown
+                newer_wait = newer_wait or self.for_newer_view(topic, view, deadline_ms, wait)
+                view = newer_wait.poll(now_ms)
+            if view is None:
+                return None
+            if partition is not None and not 0 <= partition < len(view.leaders):
+                raise ValueError(
+                    f"partition {partition} does not exist: topic '{topic}' has partitions 0 to {len(view.leaders) - 1}"
+                )
+            if size > self._config.max_request_size:
+                raise columns.too_large(size, self._config.max_request_size)
+            chunk = self._chunk_for(topic, view, size, partition, wait, now_ms)
+            if chunk is None:
+                self._check_room(size, deadline_ms, now_ms)
+                return None
+            chunk.room_bytes -= size
+            return add(chunk)
+
+        wait = Wait(poll, deadline_ms)
+        return wait
+
+    def _chunk_for(
+        self, topic: str, view: TopicView, size: int, partition: int | None, call: Wait[T], now_ms: int
+    ) -> RecordChunk | None:
+        """The topic's chunk if it has room or may grow, or a new one; None if there is no memory."""
+        pool = self._core.pool
+        chunk = self.chunks.get(topic)
+        if chunk is not None and (partition is None or partition < chunk.partition_count):
+            if chunk.room_bytes >= size:
+                return chunk
+            more = max(size - chunk.room_bytes, min(chunk.paid_bytes, self._most_bytes - chunk.paid_bytes))
+            if chunk.paid_bytes + more <= self._most_bytes and pool.admits(more):
+                pool.used_bytes += more
+                chunk.paid_bytes += more
+                chunk.room_bytes += more
+                return chunk
+        self._stage_chunk(topic)
+        paid = max(size, min(CHUNK_BYTES_MIN, self._most_bytes))
+        if not pool.admits(paid, call):
+            return None
+        chunk = RecordChunk(topic, len(view.leaders), now_ms, paid, self._shared)
         self._wake()
-        try:
-            while waiter.view is None and waiter.error is None and self._clock.monotonic_ms() < deadline_ms:
-                self.check_usable()
-                yield
-        finally:
-            topics.leave(waiter, self._clock.monotonic_ms())
-        return waiter.view or view
+        pool.used_bytes += paid
+        self.chunks[topic] = chunk
+        return chunk
+
+    def for_room(self, batch: SplitBatch, deadline_ms: int) -> Wait[bool]:
+        """Waits for memory for all rows of the batch, and stages it."""
+        size = batch.size_bytes
+
+        def poll(now_ms: int) -> bool | None:
+            self.check_usable()
+            pool = self._core.pool
+            if not pool.admits(size, wait):
+                self._check_room(size, deadline_ms, now_ms)
+                return None
+            self._stage_chunk(batch.topic)
+            self._core.topics.use(batch.topic, now_ms)
+            self._wake()
+            pool.used_bytes += size
+            self._staged.append(batch)
+            return True
+
+        wait = Wait(poll, deadline_ms)
+        return wait
+
+    def for_flush(self, timeout: float | None, deadline_ms: int) -> Wait[bool]:
+        """Waits until all records accepted so far have ended. Raises TimeoutError."""
+        flush = Flush()
+
+        def poll(now_ms: int) -> bool | None:
+            if flush not in self._flushes and flush.batches is None:
+                self._wake()
+                self._flushes.append(flush)
+            if flush.is_over():
+                return True
+            if now_ms >= deadline_ms and flush.batches is not None:
+                undone = sum(leaf.record_count for batch in flush.batches for leaf in batch.leaves() if not leaf.is_done)
+                raise TimeoutError(f"{undone} records are not acknowledged after {timeout} s{self._last_trouble()}")
+            return None
+
+        return Wait(poll, deadline_ms, flush.is_over)
+
+    # --- what their errors say
 
     def _log_wait(self, topic: str, error: BrokerdError | None) -> bool:
         """Logs the reason why a call waits, as soon as it is known: it may wait for a minute. False if it is not known yet."""
@@ -182,288 +318,137 @@ class Intake:
             + (f": {trouble}" if trouble else "")
         )
 
-    def _room(self, size: int, deadline_ms: int) -> Work[None]:
-        """Takes bytes of buffer.memory; waits for them, in order of arrival. Raises BufferExhaustedError, ProducerClosedError."""
-        pool = self._core.pool
-        if pool.try_allocate(size):
-            return
-        waiter = pool.enqueue(size)
+    def _check_room(self, size: int, deadline_ms: int, now_ms: int) -> None:
+        """Raises BufferExhaustedError if no memory came in time; until then no record lingers."""
+        if now_ms >= deadline_ms:
+            raise BufferExhaustedError(
+                f"no room for {size} bytes in max.block.ms ({self._config.max_block_ms} ms): buffer.memory "
+                f"({self._config.buffer_memory}) is full of records that wait to be acknowledged{self._last_trouble()}"
+            )
         self._wake()
-        try:
-            while not waiter.is_granted:
-                self.check_usable()
-                if self._clock.monotonic_ms() >= deadline_ms:
-                    raise self._buffer_full(size)
-                yield
-                self.place_posted()  # room that was promised to a call that was interrupted is given back
-            self.check_usable()  # the room may come from batches given up when the producer ended
-        except BaseException:
-            pool.cancel(waiter)
-            raise
 
-    def _buffer_full(self, size: int) -> BufferExhaustedError:
+    def _last_trouble(self) -> str:
         trouble = self._core.accumulator.last_error() or self._core.last_trouble
-        return BufferExhaustedError(
-            f"no room for {size} bytes in max.block.ms ({self._config.max_block_ms} ms): buffer.memory "
-            f"({self._config.buffer_memory}) is full of records that wait to be acknowledged"
-            + (f"; last trouble: {trouble}" if trouble else "")
-        )
+        return f"; last trouble: {trouble}" if trouble else ""
 
-    # --- records of send
+    # --- placing, in the sender's thread
 
-    def open_on_credit(self, topic: str, size: int, partition: int | None) -> RecordChunk | None:
-        """In the application's thread: opens a chunk whose memory the sender takes once it sees the chunk. None if there may be no
-        room for it, or anything else has to be waited for: use `open_chunk` then. Threads that do this at the same time may exceed
-        buffer.memory by one chunk each.
-        """
-        self._mailbox.refuse_fork()
-        now_ms = self._clock.monotonic_ms()
-        view = None if self.is_unusable else self._core.topics.peek(topic, now_ms)
-        if view is None or self._core.pool.is_exhausted or (partition is not None and not 0 <= partition < len(view.leaders)):
-            return None
-        each_bytes = self._core.pool.available_bytes // (len(self.chunks) + 1)  # none of the chunks may be paid for yet
-        credit = min(self._usual_bytes(topic), self._most_bytes if each_bytes >= self._most_bytes else CHUNK_BYTES_MIN)
-        if max(size, credit) > min(credit, each_bytes):
-            return None
-        chunk = self.chunks.setdefault(topic, RecordChunk(topic, len(view.leaders), now_ms, credit, self._mailbox, is_paid=False))
-        if not self.is_unusable:
-            return chunk if chunk.room_bytes >= size else None
-        # The thread that ended the producer may have gone through the chunks before this one came, and does not do it again.
-        chunk.is_sealed = True
-        return None
-
-    def open_chunk(self, topic: str, size: int, partition: int | None, deadline_ms: int) -> Work[RecordChunk]:
-        """Finds or opens a chunk with room for `size` bytes. One that stays empty is closed, and its memory freed."""
-        view = yield from self.view(topic, deadline_ms)
-        if partition is not None and partition >= len(view.leaders):  # the topic may have grown
-            view = yield from self.newer_view(topic, deadline_ms)
-        if partition is not None and not 0 <= partition < len(view.leaders):
-            raise ValueError(f"partition {partition} does not exist: topic '{topic}' has partitions 0 to {len(view.leaders) - 1}")
-        if size > self._config.max_request_size:
-            raise columns.too_large(size, self._config.max_request_size)
-        paid = max(size, self._usual_bytes(topic))
-        while True:
-            chunk = self.chunks.get(topic)
-            if chunk is not None:
-                self._pay(chunk)
-                if chunk.room_bytes >= size and (partition is None or partition < chunk.partition_count):
-                    return chunk
-                if (partition is None or partition < chunk.partition_count) and self._grow(chunk, size):
-                    return chunk
-                self._place_chunk(topic)
-            yield from self._room(paid, deadline_ms)
-            # Meanwhile another call may have opened the topic's chunk, or the producer may have ended.
-            if not self.is_unusable:
-                own = RecordChunk(topic, len(view.leaders), self._clock.monotonic_ms(), paid, self._mailbox)
-                if self.chunks.setdefault(topic, own) is own:
-                    return own
-            self._core.pool.release(paid)
-            self.check_usable()
-
-    def _usual_bytes(self, topic: str) -> int:
-        """The bytes that a chunk of the topic needs, judged by its last ones."""
-        return min(self._most_bytes, self._first_bytes.get(topic, CHUNK_BYTES_MIN))
-
-    def _pay(self, chunk: RecordChunk) -> None:
-        """Takes the memory of a chunk that was opened on credit, and as much as the topic's chunks usually need if
-        there is room.
-        """
-        if chunk.is_paid:
-            return
-        chunk.is_paid = True
-        self._core.pool.adjust(chunk.paid_bytes)
-        self._core.topics.use(chunk.topic, chunk.created_ms)
-        more = self._usual_bytes(chunk.topic) - chunk.paid_bytes
-        if more > 0 and self._core.pool.try_allocate(more):
-            chunk.paid_bytes += more
-            chunk.room_bytes += more
-
-    def _grow(self, chunk: RecordChunk, size: int) -> bool:
-        """Doubles the memory of a chunk, if it may hold so much and buffer.memory has room. False if not."""
-        most = self._most_bytes
-        more = max(size - chunk.room_bytes, min(chunk.paid_bytes, most - chunk.paid_bytes))
-        if chunk.paid_bytes + more > most or not self._core.pool.try_allocate(more):
-            return False
-        chunk.paid_bytes += more
-        chunk.room_bytes += more
-        if len(self._first_bytes) >= _TOPICS_REMEMBERED_MAX:
-            self._first_bytes.clear()
-        self._first_bytes[chunk.topic] = chunk.paid_bytes  # its next one will need as much
-        return True
-
-    def place_late(self, chunk: RecordChunk, number: int) -> Placement:
-        """The placement of a record that was appended to a chunk while it was being closed. Raises ProducerClosedError if it came
-        after the producer's end.
-        """
-        if not any(placement.holds(number) for placement in chunk.placements):
-            self.check_usable()
-            taken = chunk.take()
-            assert taken is not None, "who came late has a row that nobody took"
-            self.place_posted()
-            self._place(taken, 0)
-        return next(placement for placement in chunk.placements if placement.holds(number))
-
-    def _place_chunk(self, topic: str) -> None:
-        """Closes the topic's chunk, if it has one, and places its records."""
-        self._placing = topic  # before the chunk is gone: see post_rows
-        chunk = self.chunks.pop(topic, None)
+    def _stage_chunk(self, topic: str) -> None:
+        """Under the lock: takes the topic's chunk out of reach, to be placed."""
+        chunk = self.chunks.get(topic)
         if chunk is not None:
-            self._place_rows_of(topic, chunk)
-        self._placing = None
+            del self.chunks[topic]
+            self._staged.append(chunk)
 
-    def _place_rows_of(self, topic: str, chunk: RecordChunk) -> None:
-        self._pay(chunk)
-        if self._is_all_placed:  # callers that put rows into such a chunk get an error (see place_late); the rows are dropped
-            chunk.is_sealed = True
-            self._core.pool.release(chunk.paid_bytes)
-            return
-        taken = chunk.take()
-        if chunk.room_bytes > chunk.paid_bytes // 2:
-            self._first_bytes.pop(topic, None)
-        if taken is None:
-            self._core.pool.release(chunk.paid_bytes)
-        else:
-            self.place_posted()
-            self._place(taken, chunk.paid_bytes)
-
-    def place_all(self) -> None:
-        """Places all chunks and posted rows; those that cannot be placed end with the producer."""
-        for topic in self.chunks.copy():  # in one call: threads put new ones there
-            self._place_chunk(topic)
-        self.place_posted()
+    def stage_all(self) -> None:
+        """Under the lock: leaves no chunk that a record can be added to."""
+        for topic in list(self.chunks):
+            self._stage_chunk(topic)
 
     def place_due(self, now_ms: int) -> int:
-        """Places posted rows, and chunks that are due. Returns the time when the next one is due."""
-        self.place_posted()
+        """Places what was staged, and chunks that are due. Returns the time when the next one is due."""
+        with self._shared.lock:
+            flushes, self._flushes = self._flushes, []
+            next_ms = self._stage_due(now_ms, is_all_due=bool(flushes) or self.is_unusable)
+            staged, self._staged = self._staged, []
+            self._is_placing = bool(staged)
+            for one in staged:
+                if isinstance(one, RecordChunk):
+                    one.seal()
+        for one in staged:
+            if isinstance(one, RecordChunk):
+                self._place_chunk(one)
+            else:
+                self._place_batch(one)
+        with self._shared.lock:
+            self._is_placing = False
+            for flush in flushes:
+                flush.batches = self._core.accumulator.begin_flush() + self._core.ended
+            self.end_aborted(now_ms)
+        return next_ms
+
+    def _stage_due(self, now_ms: int, *, is_all_due: bool) -> int:
         next_ms = NEVER_MS
-        for topic, chunk in self.chunks.copy().items():
-            self._pay(chunk)
+        for topic, chunk in list(self.chunks.items()):
             due_ms = self._core.accumulator.linger_ends_ms(chunk.created_ms)
-            if not chunk.rows:
-                due_ms = max(due_ms, chunk.created_ms + _EMPTY_MS)
-            if due_ms <= now_ms:
-                self._place_chunk(topic)
+            if is_all_due or due_ms <= now_ms:
+                self._stage_chunk(topic)
             else:
                 next_ms = min(next_ms, due_ms)
         return next_ms
 
-    def _place(self, taken: TakenRows, paid_bytes: int) -> None:
+    def _place_chunk(self, chunk: RecordChunk) -> None:
         """Turns rows into pieces of batches, which account for the memory from here on. Rows that cannot be placed (their partition
         does not exist in the recreated topic) end their futures with the error; the sender and other topics continue.
         """
-        topic, placement, created_ms = taken.chunk.topic, taken.placement, taken.chunk.created_ms
-        refused: tuple[ProducerBatch, BrokerdError] | None = None
+        taken = chunk.take()
+        if taken is None:
+            with self._shared.lock:
+                self._core.pool.release(chunk.paid_bytes)
+            return
         try:
-            parts = self._split(topic, taken)
+            rows = self._split(chunk.topic, taken)
         except Exception as error:
-            self._core.pool.release(paid_bytes)
-            batch = ProducerBatch(TopicPartition(topic, _NO_PARTITION), created_ms)
-            placement.segments.append(Segment(0, batch, 0, taken.row_count))
-            refused = (batch, _as_brokerd_error(topic, error))
+            self._refuse(chunk, taken, _as_brokerd_error(chunk.topic, error))
         else:
-            self._core.pool.adjust(sum(part.piece.size_bytes for part in parts.pieces) - paid_bytes)
-            placement.order = parts.order
-            self._append(topic, parts.pieces, placement, 0, created_ms)
-        placement.end()
-        if refused is not None:
-            self._core.refuse(*refused, self._clock.monotonic_ms())
-            self._wake()
+            with self._shared.lock:
+                self._core.pool.adjust(sum(part.piece.size_bytes for part in rows.pieces) - chunk.paid_bytes)
+                chunk.placement.order = rows.order
+                self._append(chunk.topic, rows.pieces, chunk.placement, 0, chunk.created_ms)
+                chunk.placement.is_placed = True
+        chunk.placement.tell_placed()
+
+    def _refuse(self, chunk: RecordChunk, taken: TakenRows, error: BrokerdError) -> None:
+        batch = ProducerBatch(TopicPartition(chunk.topic, _NO_PARTITION), chunk.created_ms)
+        with self._shared.lock:
+            self._core.pool.release(chunk.paid_bytes)
+            chunk.placement.segments.append(Segment(0, batch, 0, taken.row_count))
+            self._core.refuse(batch, error, self._clock.monotonic_ms())
+            chunk.placement.is_placed = True
 
     def _split(self, topic: str, taken: TakenRows) -> columns.SplitRows:
         """Rows by partition. Changes nothing but the sticky partition."""
         rows = taken.to_arrow()
-        view = self._core.topics.view(topic) or TopicView(b"", (0,) * taken.chunk.partition_count)
-        count = len(view.leaders)
-        load, batch_size = self._core.accumulator.load_of(topic, view), self._core.accumulator.batch_size_of(topic)
         wanted = taken.partitions
-        if rows.num_rows == 1 and not taken.chunk.has_batches:
-            used_bytes = taken.used_bytes
-            named = int(wanted[0]) if wanted is not None and wanted[0] >= 0 else None
-            partition = self.partitioning.choose_one(topic, rows, named, used_bytes, load)
-            return columns.SplitRows([columns.PartitionPiece(partition, Piece(rows, 1, used_bytes, 0), 0)], None)
-        keyless = self.partitioning.keyless_rows(topic, rows, wanted, load)
+        with self._shared.lock:
+            view = self._core.topics.view(topic) or TopicView(b"", (0,) * taken.chunk.partition_count)
+            count = len(view.leaders)
+            load, batch_size = self._core.accumulator.load_of(topic, view), self._core.accumulator.batch_size_of(topic)
+            if rows.num_rows == 1 and not taken.chunk.has_batches:
+                used_bytes = taken.used_bytes
+                named = int(wanted[0]) if wanted is not None and wanted[0] >= 0 else None
+                partition = self.partitioning.choose_one(topic, rows, named, used_bytes, load)
+                return columns.SplitRows([columns.PartitionPiece(partition, Piece(rows, 1, used_bytes, 0), 0)], None)
+            keyless = self.partitioning.keyless_rows(topic, rows, wanted, load)
         chosen = self.partitioning.choose(rows, wanted, keyless, count)
         return columns.split(rows, chosen, count, batch_size=batch_size, timestamp_ms=0)
 
-    # --- rows of send_batch
-
     def keyless_rows(self, topic: str, rows: pa.RecordBatch, wanted: Int32s | None, view: TopicView) -> Int32s | None:
-        """Where the rows without a key go."""
-        self.check_usable()
-        return self.partitioning.keyless_rows(topic, rows, wanted, self._core.accumulator.load_of(topic, view))
-
-    def post_rows(
-        self, topic: str, parts: list[tuple[int, columns.SplitRows]], placement: Placement, *, is_last: bool
-    ) -> Promise | None:
-        """In the application's thread: as `take_rows`, but leaves the rows to the sender and waits for nothing. None where that
-        cannot be, as there may be no room or others go first; then `take_rows` is to be asked."""
-        self._mailbox.refuse_fork()
-        if self.is_unusable:
+        """Partitions for the rows of `send_batch` without a key."""
+        if not self.partitioning.has_keyless_rows(rows, wanted):
             return None
-        pool = self._core.pool
-        # A chunk is looked for first: the sender says that it places one before it takes it off.
-        if len(pool.promises) >= POSTED_MAX or topic in self.chunks or self._placing == topic or self._mailbox.is_own_thread:
-            return None
-        promise = Promise(_size_of(parts), partial(self._take_in, topic, parts, placement, is_last))
-        if not pool.promise(promise):
-            return None
-        self._wake()
-        return promise
+        with self._shared.lock:
+            return self.partitioning.keyless_rows(topic, rows, wanted, self._core.accumulator.load_of(topic, view))
 
-    def confirm_posted(self, promise: Promise) -> None:
-        """Raises ProducerClosedError for rows that were posted after the end."""
-        self.place_posted()
-        if not promise.is_kept:
-            self.check_usable()
-
-    def place_posted(self) -> None:
-        """Takes in what was posted."""
-        pool = self._core.pool
-        while pool.promises and (promise := pool.redeem()) is not None:
-            if self._is_all_placed:  # its call is refused (see confirm_posted): the rows go nowhere
-                pool.release(promise.size_bytes)
-            else:
-                promise.is_kept = True
-                promise.keep()
-
-    def take_rows(
-        self, topic: str, parts: list[tuple[int, columns.SplitRows]], placement: Placement, deadline_ms: int, *, is_last: bool
-    ) -> Work[None]:
-        """Takes rows in, all of them or none; waits for memory. Each part comes with the number of its first row. `is_last`: no
-        more come into the placement."""
-        self.check_usable()
-        yield from self._room(_size_of(parts), deadline_ms)
-        self._place_chunk(topic)
-        self.place_posted()
-        self._take_in(topic, parts, placement, is_last)
-
-    def _take_in(self, topic: str, parts: list[tuple[int, columns.SplitRows]], placement: Placement, is_last: bool) -> None:
-        """Takes rows in whose memory was taken."""
-        now_ms = self._clock.monotonic_ms()
-        self._core.topics.use(topic, now_ms)
-        for first_row, rows in parts:
-            placement.orders.append((first_row, rows.order))
-            self._append(topic, rows.pieces, placement, first_row, now_ms)
-        if is_last:
-            placement.end()
+    def _place_batch(self, batch: SplitBatch) -> None:
+        with self._shared.lock:
+            now_ms = self._clock.monotonic_ms()
+            for first_row, rows in batch.parts:
+                batch.placement.orders.append((first_row, rows.order))
+                self._append(batch.topic, rows.pieces, batch.placement, first_row, now_ms)
+            batch.placement.is_placed = batch.is_last
+        if batch.is_last:
+            batch.placement.tell_placed()
 
     def _append(
         self, topic: str, pieces: list[columns.PartitionPiece], placement: Placement, first_row: int, created_ms: int
     ) -> None:
         """Puts pieces whose memory was taken into batches."""
-        wake = False
         for partition, piece, at in pieces:
             result = self._core.accumulator.append(TopicPartition(topic, partition), piece, created_ms)
             placement.segments.append(Segment(first_row + at, result.batch, result.at, piece.record_count))
-            wake = wake or result.is_new_batch or result.is_full
         if self._core.stopped_by is not None:
             self._core.fail_stopped(self._clock.monotonic_ms())
-        if wake:
-            self._wake()
-
-
-def _size_of(parts: list[tuple[int, columns.SplitRows]]) -> int:
-    return sum(part.piece.size_bytes for _, rows in parts for part in rows.pieces)
 
 
 def _as_brokerd_error(topic: str, error: Exception) -> BrokerdError:

@@ -18,7 +18,9 @@ _EXIT_TIMEOUT_MS = 10_000
 class Closing(Protocol):
     """A producer that can be closed."""
 
-    abandoned_count: int  # records that close() gave up because its time was over
+    @property
+    def abandoned_count(self) -> int:
+        """How many records close() gave up because its time was over."""
 
     def flush(self, timeout: float | None = None) -> None:
         """Sends everything, and awaits it at most `timeout` seconds. Raises TimeoutError."""

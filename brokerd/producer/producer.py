@@ -1,8 +1,7 @@
 """Producer: the class that applications use. It collects, partitions and splits in the caller's thread; the Sender does the rest.
 
-Thread-safe without a lock: all state is changed in the sender's thread (mailbox.py), where intake.py takes records into the core.
-producer_core.py decides about delivery. An exception that strikes a caller anywhere in here (KeyboardInterrupt, an alarm's) leaves
-each record accepted or not, and the producer in order.
+Thread-safe: waiting.py has the lock, and says what an interrupt leaves. intake.py takes records into the core, and producer_core.py
+decides about delivery.
 """
 
 from __future__ import annotations
@@ -10,10 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import random
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Generator, Mapping
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
@@ -30,16 +28,15 @@ from brokerd.producer.core.partitioner import Int32s
 from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.core.transport import TopicView
 from brokerd.producer.futures import BatchFuture, Placement, RecordFuture
-from brokerd.producer.intake import Intake
+from brokerd.producer.intake import Intake, SplitBatch
 from brokerd.producer.lifecycle import open_producers
-from brokerd.producer.mailbox import Asked, Mailbox, Steps, Work, once
 from brokerd.producer.members import Members
 from brokerd.producer.rows import arguments, columns
 from brokerd.producer.rows.record_buffer import RECORD_OVERHEAD_BYTES, Headers, RecordChunk, small_batch_bytes
 from brokerd.producer.rows.splitting import split_rows
 from brokerd.producer.sender import Sender, TransportFactory
 from brokerd.producer.transaction import Coordinator, Transaction, transactional_id_of
-from brokerd.producer.wakeup import Wakeup
+from brokerd.producer.waiting import SharedLock, Wait
 from brokerd.steps import drive
 
 logger = logging.getLogger(__name__)
@@ -88,29 +85,20 @@ class Producer:
             client_id=self.config.client_id,
         )
         self.is_forked = False  # this is a child of the process that made it
-        self.abandoned_count = 0  # records that close() gave up because its time was over
-        wakeup = Wakeup()
-        self._wake = wakeup.set
-        self._mailbox = self._new_mailbox(self._wake)
-        self._intake = Intake(self.config, self._core, clock=self._clock, rng=rng, mailbox=self._mailbox, wake=self._wake)
+        self._shared = self._new_lock()
         self._sender = Sender(
-            config=self.config,
-            core=self._core,
-            intake=self._intake,
-            mailbox=self._mailbox,
-            wakeup=wakeup,
-            clock=self._clock,
-            transport_factory=transport_factory,
+            config=self.config, core=self._core, shared=self._shared, clock=self._clock, transport_factory=transport_factory
         )
-        self._members = Members(self.config, self._core, intake=self._intake, clock=self._clock, wake=self._wake)
+        self._wake = self._sender.wake
+        self._intake = Intake(self.config, self._core, clock=self._clock, rng=rng, shared=self._shared, wake=self._wake)
+        self._members = Members(self.config, self._core, intake=self._intake, wake=self._wake)
         self._chunks = self._intake.chunks
         columns.import_lazy_parts()
-        self._sender.start(owner=self)
+        self._sender.start(self._intake, owner=self)
         open_producers.add(self)
 
-    def _new_mailbox(self, wake: Callable[[], None]) -> Mailbox:
-        """The one place where calls wait."""
-        return Mailbox(wake)
+    def _new_lock(self) -> SharedLock:
+        return SharedLock(self._clock)
 
     # --- sending
 
@@ -144,10 +132,9 @@ class Producer:
             timestamp = arguments.checked_timestamp(timestamp)
         if partition is not None:
             partition = arguments.checked_int(partition, "partition")
-        chunk = self._chunks.get(topic) or self._intake.open_on_credit(topic, size, partition)
+        chunk = self._chunks.get(topic)
         if chunk is None or chunk.room_bytes < size or (partition is not None and not 0 <= partition < chunk.partition_count):
-            deadline_ms = self._deadline_ms()
-            chunk = self._ask(self._intake.open_chunk(topic, size, partition, deadline_ms), deadline_ms)
+            return self._send_slowly(topic, size, value, key, headers, partition, timestamp)
         chunk.room_bytes -= size
         number = chunk.next_number()
         if timestamp is not None:
@@ -157,18 +144,39 @@ class Producer:
         if partition is not None:
             chunk.partitions[number] = partition
         chunk.add((number, value, key, self._wall_ns()))
-        # From here on the record is accepted, unless the chunk was taken just before, or came after the producer's end.
-        if (chunk.is_sealed or not chunk.is_announced) and not self._is_in_time(chunk):
-            return self._ask(once(partial(self._place_late, chunk, number)))
-        return RecordFuture(chunk.placement, number)
+        # From here on the record is accepted, unless the chunk was sealed just before.
+        if chunk.is_open or self._was_sealed_with(chunk, number):
+            return RecordFuture(chunk.placement, number)
+        return self._send_slowly(topic, size, value, key, headers, partition, timestamp)
 
-    def _announce(self, chunk: RecordChunk) -> bool:
-        """Wakes the sender for a chunk that has its first row. False if the sender may no longer see the chunk."""
-        self._wake()
-        if self._intake.is_unusable:
-            return False
-        chunk.is_announced = True  # last, so that after an interrupt the next caller does it
-        return True
+    def _send_slowly(
+        self,
+        topic: str,
+        size: int,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        partition: int | None,
+        timestamp: int | None,
+    ) -> RecordFuture:
+        """Sends a record for which there is no room yet."""
+
+        def add(chunk: RecordChunk) -> RecordFuture:
+            number = chunk.next_number()
+            if timestamp is not None:
+                chunk.timestamps[number] = timestamp
+            if headers:
+                chunk.headers[number] = headers
+            if partition is not None:
+                chunk.partitions[number] = partition
+            chunk.add((number, value, key, self._wall_ns()))
+            return RecordFuture(chunk.placement, number)
+
+        return self._wait(self._intake.for_chunk(topic, size, partition, self._deadline_ms(), add))
+
+    def _was_sealed_with(self, chunk: RecordChunk, number: int) -> bool:
+        with self._shared.lock:
+            return chunk.holds(number)
 
     def send_batch(
         self,
@@ -188,18 +196,18 @@ class Producer:
         be on their way when buffer.memory stays full or the producer is closed: the error's `taken_rows` says how many, and only
         the others are to be sent again.
         """
-        return self._drive(self._batch_steps(topic, data, partitions, key_hashes, self._deadline_ms()))
+        return drive(self.batch_steps(topic, data, partitions, key_hashes, self._deadline_ms()), self._wait)
 
-    def _batch_steps(
+    def batch_steps(
         self,
         topic: str,
         data: pa.RecordBatch | pa.Table,
         partitions: Int32s | pa.Array | None,
         key_hashes: Int32s | None,
         deadline_ms: int,
-    ) -> Steps[BatchFuture]:
-        """`send_batch`, which waits until `deadline_ms`; while rows of a large batch are taken, for max.block.ms from the last
-        ones on."""
+    ) -> Generator[Wait[Any], Any, BatchFuture]:
+        """`send_batch`: yields what it waits for, until `deadline_ms`; while rows of a large batch are taken, for max.block.ms from
+        the last ones on."""
         arguments.checked_rows(data)
         if partitions is not None:
             partitions = arguments.checked_partitions(partitions, data.num_rows)
@@ -209,120 +217,92 @@ class Producer:
         normalized = [columns.normalize(arrow_batch) for arrow_batch in arrow_batches if arrow_batch.num_rows]
         for arrow_batch in normalized:
             columns.check_row_sizes(arrow_batch, self.config.max_request_size)
+        placement = Placement(topic, self._shared)
         if not normalized:
-            placement = Placement(topic, self._mailbox)
             placement.is_placed = True
             return BatchFuture(placement)
-        size_bytes = small_batch_bytes(normalized[0])
-        is_small = len(normalized) == 1 and size_bytes <= self._intake.small_batch_bytes
-        if is_small and partitions is None:
-            return (yield from self._send_small(topic, normalized[0], size_bytes, None, deadline_ms))
-        view = yield from self._view(topic, deadline_ms)
+        view = None
         if partitions is not None:
+            view = yield self._intake.for_topic(topic, deadline_ms)
             if partitions.max() >= len(view.leaders):  # the topic may have grown
-                view = yield Asked(self._intake.newer_view(topic, deadline_ms), deadline_ms)
+                view = yield self._intake.for_newer_view(topic, view, deadline_ms)
             self._intake.partitioning.check(partitions, len(view.leaders))
-        if is_small:
-            return (yield from self._send_small(topic, normalized[0], size_bytes, partitions, deadline_ms))
-        placement = Placement(topic, self._mailbox)
+        size_bytes = small_batch_bytes(normalized[0])
+        if len(normalized) == 1 and size_bytes <= self._intake.small_batch_bytes:
+            future: BatchFuture = yield self._small_batch(topic, normalized[0], size_bytes, partitions, deadline_ms)
+            return future
+        view = view or (yield self._intake.for_topic(topic, deadline_ms))
         first_row = 0
         for together in columns.rounds(normalized):
+            rows_end = first_row + sum(rows.num_rows for rows in together)
             try:
-                hints = (partitions, key_hashes)
-                first_row = yield from self._send_rows(
-                    topic, view, together, hints, placement, first_row, row_count=data.num_rows, deadline_ms=deadline_ms
-                )
-                deadline_ms = self._deadline_ms()
+                parts = self._split(topic, view, together, (partitions, key_hashes), first_row)
+                batch = SplitBatch(topic, parts, placement, is_last=rows_end == data.num_rows)
+                yield self._intake.for_room(batch, deadline_ms)
             except ClientError as error:
                 error.taken_rows = first_row
                 if first_row:
                     error.message += f"; the first {first_row} of {data.num_rows} rows are on their way: send only the others again"
                 raise
+            first_row = rows_end
+            deadline_ms = self._deadline_ms()
         return BatchFuture(placement)
 
-    def _send_small(
+    def _small_batch(
         self, topic: str, rows: pa.RecordBatch, size_bytes: int, partitions: Int32s | None, deadline_ms: int
-    ) -> Steps[BatchFuture]:
+    ) -> Wait[BatchFuture]:
         """Puts rows into the topic's chunk as `send` does a record; copied, so that they keep nothing else alive, and whoever made
         them may use the memory again."""
         rows = columns.copied(rows)
-        highest = -1 if partitions is None else int(partitions.max())
-        while True:  # by the time that a chunk is there, another task may have filled it
-            chunk = self._chunks.get(topic) or self._intake.open_on_credit(topic, size_bytes, max(0, highest))
-            if chunk is not None and chunk.room_bytes >= size_bytes and highest < chunk.partition_count:
-                break
-            yield Asked(self._intake.open_chunk(topic, size_bytes, max(0, highest), deadline_ms), deadline_ms)
-        chunk.room_bytes -= size_bytes
-        number = chunk.next_number()
-        chunk.has_batches = True
-        if partitions is not None:
-            chunk.partitions[number] = partitions.copy()
-        chunk.add((number, rows, None, self._wall_ns()))
-        if not self._is_in_time(chunk):
-            return BatchFuture((yield Asked(once(partial(self._intake.place_late, chunk, number)))), number)
-        return BatchFuture(chunk.placement, number)
+        named = None if partitions is None else partitions.copy()
 
-    def _is_in_time(self, chunk: RecordChunk) -> bool:
-        """True if the entry that was just added to a chunk is taken with its first ones."""
-        return not chunk.is_sealed and (chunk.is_announced or self._announce(chunk))
+        def add(chunk: RecordChunk) -> BatchFuture:
+            number = chunk.next_number()
+            chunk.has_batches = True
+            if named is not None:
+                chunk.partitions[number] = named
+            chunk.add((number, rows, None, self._wall_ns()))
+            return BatchFuture(chunk.placement, number)
 
-    def _place_late(self, chunk: RecordChunk, number: int) -> RecordFuture:
-        return RecordFuture(self._intake.place_late(chunk, number), number)
+        highest = None if named is None else max(0, int(named.max()))
+        return self._intake.for_chunk(topic, size_bytes, highest, deadline_ms, add)
 
-    def _send_rows(
+    def _split(
         self,
         topic: str,
         view: TopicView,
         together: list[pa.RecordBatch],
         hints: tuple[Int32s | None, Int32s | None],
-        placement: Placement,
         first_row: int,
-        *,
-        row_count: int,
-        deadline_ms: int,
-    ) -> Steps[int]:
-        """Sends rows, all or none, of `row_count` in all; where the next ones begin. `hints`: partitions and hashes of all."""
+    ) -> list[tuple[int, columns.SplitRows]]:
+        """Rows by partition, each part with the number of its first row. `hints`: partitions and hashes of the whole batch."""
         timestamp_ms = self._clock.wall_ms()
         batch_size = self._core.accumulator.batch_size_of(topic)
         count = len(view.leaders)
         parts = []
         for rows in together:
             wanted, hashes = (None if hint is None else hint[first_row : first_row + rows.num_rows] for hint in hints)
-            keyless = None
-            if self._intake.partitioning.has_keyless_rows(rows, wanted):
-                keyless = yield Asked(once(partial(self._intake.keyless_rows, topic, rows, wanted, view)))
+            keyless = self._intake.keyless_rows(topic, rows, wanted, view)
             chosen = self._intake.partitioning.choose(rows, wanted, keyless, count, hashes=hashes)
             parts.append((first_row, columns.split(rows, chosen, count, batch_size=batch_size, timestamp_ms=timestamp_ms)))
             first_row += rows.num_rows
-        is_last = first_row == row_count
-        posted = self._intake.post_rows(topic, parts, placement, is_last=is_last)
-        if posted is None:
-            yield Asked(self._intake.take_rows(topic, parts, placement, deadline_ms, is_last=is_last), deadline_ms)
-        elif self._intake.is_unusable:
-            yield Asked(once(partial(self._intake.confirm_posted, posted)))
-        return first_row
+        return parts
 
-    def _view(self, topic: str, deadline_ms: int) -> Steps[TopicView]:
-        """The topic as last seen; waits for it."""
-        view = self._core.topics.peek(topic, self._clock.monotonic_ms())
-        return view if view is not None else (yield Asked(self._intake.view(topic, deadline_ms), deadline_ms))
-
-    # --- work for the sender's thread
+    # --- waiting
 
     def _deadline_ms(self) -> int:
         """The end of max.block.ms for a call that begins now. A callback may not wait: nothing is sent meanwhile."""
-        return self._clock.monotonic_ms() + (0 if self._mailbox.is_own_thread else self.config.max_block_ms)
+        return self._clock.monotonic_ms() + (0 if self._shared.is_senders_thread else self.config.max_block_ms)
 
-    def _ask(self, work: Work[T], deadline_ms: int = NEVER_MS) -> T:
+    def _ends_ms(self, timeout: float | None) -> int:
+        return NEVER_MS if timeout is None else self._clock.monotonic_ms() + arguments.checked_timeout_ms(timeout)
+
+    def _wait(self, wait: Wait[T]) -> T:
         try:
-            return self._mailbox.ask(work, deadline_ms=deadline_ms)
+            return self._shared.wait(wait)
         except ProducerClosedError:
             end_daemon_thread()
             raise
-
-    def _drive(self, steps: Steps[T]) -> T:
-        """Takes all steps of a call that waits more than once."""
-        return drive(steps, lambda asked: self._ask(asked.work, asked.deadline_ms))
 
     # --- transactions
 
@@ -343,8 +323,8 @@ class Producer:
         return self._coordinator().last_version(transactional_id_of(self.config))
 
     def _coordinator(self) -> Coordinator:
-        self._mailbox.refuse_fork()
-        self._mailbox.refuse_own_thread()
+        self._shared.refuse_fork()
+        self._shared.refuse_senders_thread()
         if self._given_coordinator is not None:
             return self._given_coordinator
         from brokerd.client.coordinator import ClientCoordinator
@@ -360,7 +340,11 @@ class Producer:
         Raises ConfigError if the settings do not allow a transaction, TransactionStateError if one is open, or if records sent
         before are not acknowledged yet.
         """
-        self._mailbox.ask(self._members.begin(membership))
+        self._shared.wait(self.member_begin(membership))
+
+    def member_begin(self, membership: Membership) -> Wait[bool]:
+        """What `begin_member` waits for."""
+        return self._members.begin(membership)
 
     def end_member(self, timeout: float | None = None) -> MemberReport:
         """Waits until everything that the member sent is acknowledged; then it is over, and this says what it wrote.
@@ -369,66 +353,55 @@ class Producer:
         which fails all of them, and the member is over. Of these: AlreadyCommittedError, TxnConflictError, ProducerFencedError,
         InvalidTxnStateError, TransactionalIdAuthorizationFailedError.
         """
-        deadline_ms = self._ends_ms(timeout)
-        self._mailbox.refuse_own_thread()
-        work = self._members.end(partial(self._flushing, timeout, deadline_ms))
-        return self._mailbox.ask(work, deadline_ms=deadline_ms)
+        return self._shared.wait(self.member_end(timeout))
+
+    def member_end(self, timeout: float | None = None) -> Wait[MemberReport]:
+        """What `end_member` waits for."""
+        self._shared.refuse_senders_thread()
+        return self._members.end(timeout, self._ends_ms(timeout))
 
     def abort_member(self, timeout: float = 1, *, only: Membership | None = None) -> MemberReport:
         """Ends the member, if one is open, and gives up what is not acknowledged; its report, or the last member's. Waits for
         nothing but a producer id that is on its way, at most `timeout` seconds: the broker is to be told which one to abort. With
         `only`, another member stays as it is."""
-        deadline_ms = self._ends_ms(timeout)
-        self._mailbox.refuse_own_thread()
-        return self._mailbox.ask(self._members.abort(deadline_ms, only), deadline_ms=deadline_ms, is_kept=True)
+        return self._shared.wait(self.member_abort(timeout, only))
+
+    def member_abort(self, timeout: float = 1, only: Membership | None = None) -> Wait[MemberReport]:
+        """What `abort_member` waits for."""
+        self._shared.refuse_senders_thread()
+        return self._members.abort(self._ends_ms(timeout), only)
 
     # --- waiting for all
 
     def flush(self, timeout: float | None = None) -> None:
         """Sends all records without further linger, and returns when each is acknowledged or has failed.
         Callbacks have run by then. Raises TimeoutError after `timeout` seconds."""
+        self._shared.wait(self.flushing(timeout))
+
+    def flushing(self, timeout: float | None) -> Wait[bool]:
+        """What `flush` waits for."""
         deadline_ms = self._ends_ms(timeout)
-        self._mailbox.refuse_own_thread()
-        self._mailbox.ask(self._flushing(timeout, deadline_ms), deadline_ms=deadline_ms)
-
-    def _flushing(self, timeout: float | None, deadline_ms: int) -> Work[None]:
-        self._intake.place_all()
-        batches = self._core.accumulator.begin_flush() + self._core.ended
-        self._wake()
-        while not all(batch.is_notified for batch in batches):
-            if self._clock.monotonic_ms() >= deadline_ms:
-                undone = sum(leaf.record_count for batch in batches for leaf in batch.leaves() if not leaf.is_done)
-                trouble = self._core.accumulator.last_error() or self._core.last_trouble
-                raise TimeoutError(
-                    f"{undone} records are not acknowledged after {timeout} s" + (f"; last trouble: {trouble}" if trouble else "")
-                )
-            yield
-
-    def _ends_ms(self, timeout: float | None) -> int:
-        return NEVER_MS if timeout is None else self._clock.monotonic_ms() + arguments.checked_timeout_ms(timeout)
+        self._shared.refuse_senders_thread()
+        return self._intake.for_flush(timeout, deadline_ms)
 
     def close(self, timeout: float | None = None) -> None:
         """Sends all records and waits for them, at most `timeout` seconds, then gives up the rest (AbortedBatchError) and frees all
         resources. 0 gives up at once. May be called twice.
         """
-        deadline_ms = self._ends_ms(timeout)
-        self._mailbox.refuse_own_thread()
-        self._mailbox.ask(self._closing(deadline_ms), deadline_ms=deadline_ms, is_kept=True)
-        self._sender.join(None)
+        self._shared.wait(self.closing(timeout))
+        self._sender.join(None)  # an interrupt of `join` would make the thread look ended: so it comes last
         open_producers.discard(self)
 
-    def _closing(self, deadline_ms: int) -> Work[None]:
-        self._intake.close()
-        self._core.accumulator.close()
-        self._wake()
-        while self._core.accumulator.has_incomplete:
-            now_ms = self._clock.monotonic_ms()
-            if now_ms >= deadline_ms:
-                self.abandoned_count = sum(batch.record_count for batch in self._core.accumulator.incomplete())
-                self._core.abort("as close() had no more time", now_ms)
-                break
-            yield
-        self._sender.stop()
+    def closing(self, timeout: float | None) -> Wait[bool]:
+        """What `close` waits for: the sender closes, whoever waits for that."""
+        close_by_ms = self._ends_ms(timeout)
+        self._shared.refuse_fork()
+        self._shared.refuse_senders_thread()
+        with self._shared.lock:
+            self._wake()
+            self._shared.tell_waiting()
+            self._intake.close(close_by_ms)
+        return Wait(lambda _now_ms: self._shared.is_ended or None, is_due=lambda: self._shared.is_ended)
 
     def __enter__(self) -> Self:
         return self
@@ -453,18 +426,25 @@ class Producer:
     # --- state
 
     @property
+    def abandoned_count(self) -> int:
+        """How many records close() gave up because its time was over."""
+        return self._sender.abandoned_count
+
+    @property
     def first_error(self) -> BrokerdError | None:
         """The first failure of any record, or None. For applications that keep no futures: check it after `flush`."""
         return self._core.identities.present.deliveries.first_error
 
     def delivered(self) -> dict[TopicPartition, DeliveredTotals]:
         """Acknowledged records and batches by partition, since the producer was made."""
-        self._mailbox.refuse_fork()
+        self._shared.refuse_fork()
         return self._core.identities.present.deliveries.delivered.copy()
 
     def metrics(self) -> dict[str, float]:
         """Kafka's producer metrics by name; times in ms, rates per second."""
-        return self._mailbox.ask(once(self._metrics))
+        self._shared.refuse_fork()
+        with self._shared.lock:
+            return self._metrics()
 
     def _metrics(self) -> dict[str, float]:
         values = self._core.metrics.snapshot(self._clock.monotonic_ms())
@@ -475,10 +455,14 @@ class Producer:
 
     def partitions_for(self, topic: str) -> int:
         """Number of partitions of a topic. Waits and raises as `send`."""
-        deadline_ms = self._deadline_ms()
-        return self._ask(self._intake.partition_count(topic, deadline_ms), deadline_ms)
+        return len(self._wait(self.view(topic)).leaders)
+
+    def view(self, topic: str) -> Wait[TopicView]:
+        """What `partitions_for` waits for."""
+        return self._intake.for_topic(topic, self._deadline_ms(), is_to_write=False)
 
     def after_fork(self) -> None:
         """In the child: the sender's thread does not exist here."""
         self.is_forked = True
-        self._chunks = {}  # so that every send goes to the mailbox, which refuses it
+        self._shared.after_fork()
+        self._chunks = {}  # so that every send is refused

@@ -1,19 +1,20 @@
 """Sender: the one loop, on a thread of its own. It decides nothing: it asks ProducerCore for commands, carries them out, and
 reports.
 
-All code that changes a producer's state runs in this thread: without locks, and out of reach of exceptions that are meant for an
-application's thread. Calls of the application come through the mailbox. Encoding happens here too, so that the application's thread
-splits while this one concatenates, compresses and sums (Arrow releases the interpreter meanwhile).
+It changes the producer's state under the lock (waiting.py); it encodes and calls back without it. No interrupt strikes this
+thread. Encoding happens here, so that the application's thread splits while this one concatenates, compresses and sums (Arrow
+releases the interpreter meanwhile).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from brokerd.clock import Clock
 from brokerd.config.client import ProducerConfig
@@ -49,12 +50,12 @@ from brokerd.producer.core.transport import (
     RequestLimits,
 )
 from brokerd.producer.intake import Intake
-from brokerd.producer.mailbox import Mailbox
 from brokerd.producer.rows.encoding import encode_batch_header, encode_pieces
-from brokerd.producer.wakeup import Wakeup
+from brokerd.producer.waiting import SharedLock
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 TransportFactory: TypeAlias = Callable[[ProducerConfig], ProduceTransport]
 
 
@@ -74,47 +75,46 @@ class _StreamTasks:
 
 
 class Sender:
-    """Drives `core`, and before each step `intake`, whose records go into it. `mailbox` brings the calls of applications."""
+    """Drives the core, and before each step the intake, whose records go into it."""
 
     def __init__(
-        self,
-        *,
-        config: ProducerConfig,
-        core: ProducerCore,
-        intake: Intake,
-        mailbox: Mailbox,
-        wakeup: Wakeup,
-        clock: Clock,
-        transport_factory: TransportFactory,
+        self, *, config: ProducerConfig, core: ProducerCore, shared: SharedLock, clock: Clock, transport_factory: TransportFactory
     ) -> None:
         self._config = config
         self._core = core
+        self._shared = shared
         self._clock = clock
         self._transport_factory = transport_factory
-        self._intake = intake
-        self._mailbox = mailbox
-        self._wakeup = wakeup
+        self._intake: Intake
         self._owner: object
-        self._is_stopping = False
         self._was_accepted = False
         self._refused_ms: int | None = None  # when the broker first refused this client
         self._streams: dict[int, _StreamTasks] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._news = asyncio.Event()  # set by this thread alone
         self._timer: asyncio.TimerHandle | None = None  # ends a sleep
         self._timer_ms = 0
+        self.abandoned_count = 0  # records that were given up because the time of close() was over
         self._thread = threading.Thread(target=self._run, name=f"{OWN_THREADS}producer", daemon=True)
 
-    def start(self, *, owner: object) -> None:
+    def start(self, intake: Intake, *, owner: object) -> None:
         """Starts the thread, which keeps `owner` alive: a producer that its application has dropped still sends, and is closed at
         exit.
         """
+        self._intake = intake
         self._owner = owner
         self._thread.start()
 
-    def stop(self) -> None:
-        """Ends the loop after closing its streams. `join` waits for it."""
-        self._is_stopping = True
-        self._wakeup.set()
+    def wake(self) -> None:
+        """Has the next step taken soon; for any thread. Only for news: a thread that wakes in vain takes the interpreter from the
+        one that has work."""
+        loop = self._loop
+        if self._shared.is_senders_thread:
+            self._news.set()
+        elif loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile
+                loop.call_soon_threadsafe(self._news.set)
 
     def join(self, timeout_s: float | None) -> bool:
         """True once the thread has ended."""
@@ -124,7 +124,7 @@ class Sender:
     # --- the thread
 
     def _run(self) -> None:
-        self._mailbox.own()
+        self._shared.own()
         try:
             with asyncio.Runner(loop_factory=GrpcLoop) as runner:
                 runner.run(self._main())
@@ -133,14 +133,15 @@ class Sender:
             if not isinstance(error, Exception):
                 raise
         finally:
-            self._mailbox.end()
+            self._shared.end()
 
     async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._transport = self._transport_factory(self._config)
         try:
-            with self._wakeup.attached():
-                await self._loop_until_stopped()
+            await self._loop_until_closed()
         finally:
+            self._loop = None
             for stream in list(self._streams.values()):
                 self._cancel(stream)
             for task in self._tasks:
@@ -148,23 +149,37 @@ class Sender:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._transport.close()
 
-    async def _loop_until_stopped(self) -> None:
+    async def _loop_until_closed(self) -> None:
         while True:
+            self._news.clear()  # all that may follow from it is looked at below
             now_ms = self._clock.monotonic_ms()
-            asked_ms = self._mailbox.serve()
-            self._wakeup.clear()  # of what was served: all that may follow from it is looked at below
-            is_stopping = self._is_stopping
-            if is_stopping:
-                self._core.disconnect(now_ms)
-            next_ms = min(asked_ms, self._intake.place_due(now_ms))
-            step = self._core.step(now_ms)
+            next_ms = self._intake.place_due(now_ms)
+            with self._shared.lock:
+                is_over = self._intake.is_closed and self._is_closing_over(now_ms)
+                step = self._core.step(now_ms)
             self._notify()
-            if is_stopping:
+            if is_over:
                 return
             for command in step.commands:
                 self._do(command)
-            self._wake_by(min(next_ms, step.next_ms), now_ms)
-            await self._wakeup.wait()
+            close_by_ms = self._intake.close_by_ms
+            self._wake_by(min(next_ms, step.next_ms, close_by_ms), now_ms)
+            await self._news.wait()
+
+    def _is_closing_over(self, now_ms: int) -> bool:
+        """Under the lock: sends all without linger; True once nothing is left, or was given up since close() has no more time."""
+        core = self._core
+        core.accumulator.close()
+        if self._intake.has_unplaced:  # it was closed since they were looked at
+            self._news.set()
+            return False
+        if core.accumulator.has_incomplete:
+            if now_ms < self._intake.close_by_ms:
+                return False
+            self.abandoned_count = sum(batch.record_count for batch in core.accumulator.incomplete())
+            core.abort("as close() had no more time", now_ms)
+        core.disconnect(now_ms)
+        return True
 
     def _wake_by(self, until_ms: int, now_ms: int) -> None:
         """Makes sure that the loop does not sleep past `until_ms`. An earlier timer is kept: waking once in vain costs less than a
@@ -181,34 +196,34 @@ class Sender:
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._wakeup.set()
+        self._news.set()
 
     def _notify(self) -> None:
-        """Calls the listeners of ended batches; then resumes errands that wait for batches or memory, if there is news."""
-        ended, is_news = self._core.take_news()
+        """Calls the listeners of ended batches, then wakes the calls that wait."""
+        with self._shared.lock:
+            ended = self._core.take_ended()
         for batch in ended:
-            listeners, batch.listeners = batch.listeners, []
-            for listener in listeners:
+            for listener in batch.listeners:
                 listener(batch)
-        if is_news or self._intake.is_closed:
-            self._mailbox.retry()
-            if self._core.pool.take_is_granted():  # by one of these errands, perhaps to one that was resumed before it
-                self._wakeup.set()
+            batch.listeners = []
+        with self._shared.lock:
+            self._shared.tell_waiting()
 
-    def _report(self, event: Callable[[int], None], *, is_step_due: bool = True) -> None:
-        """Reports an event to the core, notifies those that wait for it, and has a step taken if there is work. `is_step_due`
-        False: the event changes nothing that a step depends on.
-        """
-        event(self._clock.monotonic_ms())
-        if is_step_due and self._core.has_work:
-            self._wakeup.set()
+    def _report(self, event: Callable[[int], T]) -> T:
+        """Reports an event to the core, notifies those that wait for it, and has a step taken if there is work."""
+        with self._shared.lock:
+            result = event(self._clock.monotonic_ms())
+            if self._core.stopped_by is not None:
+                self._intake.stage_all()  # no more records are accepted
+            if self._core.has_work or self._intake.is_closed:
+                self._news.set()
         self._notify()
+        return result
 
     def _report_to_all(self, event: Callable[[int], None]) -> None:
-        """Like `_report`, for an event that changes more than batches: resumes all errands."""
+        """Like `_report`, for an event that changes more than batches: a step is taken in any case."""
         self._report(event)
-        self._wakeup.set()
-        self._mailbox.retry()
+        self._news.set()
 
     # --- commands
 
@@ -346,7 +361,7 @@ class Sender:
                 continue
             size_bytes = batch.size_bytes + BATCH_OVERHEAD_BYTES
             if size_bytes > limits.bytes_max:
-                self._refuse_too_large(batch, limits)
+                self._report(partial(self._core.on_too_large, batch, limits))
             elif rest or size_bytes > room_bytes:
                 rest[tp] = batch
             else:
@@ -354,12 +369,7 @@ class Sender:
                 batches.append(BatchToProduce(tp, encode_batch_header(batch, tp), batch.encoded.payload.data))
         acks, timeout_ms = ACKS[self._config.acks], self._config.request_timeout_ms
         request = ProduceRequest(command.correlation_id, acks, timeout_ms, batches, command.membership)
-        if not rest:
-            return request, None
-        return request, self._core.on_overfull(command, rest, self._clock.monotonic_ms())
-
-    def _refuse_too_large(self, batch: ProducerBatch, limits: RequestLimits) -> None:
-        self._report(partial(self._core.on_too_large, batch, limits))
+        return request, self._report(partial(self._core.on_overfull, command, rest)) if rest else None
 
     def _encode_batch(self, batch: ProducerBatch) -> bool:
         """Encodes a batch. False if that failed, and with it the batch. No other code touches a drained batch until its
@@ -373,8 +383,10 @@ class Sender:
             return False
         batch.encoded = encoded
         batch.pieces = []
-        size, uncompressed = encoded.size_bytes, encoded.payload.uncompressed_bytes
-        self._report(partial(self._core.on_encoded, batch, size, uncompressed), is_step_due=False)
+        with self._shared.lock:
+            now_ms = self._clock.monotonic_ms()
+            self._core.on_encoded(batch, encoded.size_bytes, encoded.payload.uncompressed_bytes, now_ms)
+            self._shared.tell_waiting()
         return True
 
     # --- tasks
@@ -404,11 +416,9 @@ class Sender:
         error: BrokerdError = ProducerClosedError(f"the producer failed: {cause if is_explained else repr(cause)}")
         error.__cause__ = cause
 
-        def fail(now_ms: int) -> None:
-            self._core.fail_for_good(error, now_ms)
-            self._intake.place_all()  # nothing stays behind
-
-        self._report_to_all(fail)
+        self._report_to_all(partial(self._core.fail_for_good, error))
+        self._intake.place_due(self._clock.monotonic_ms())  # nothing stays behind
+        self._notify()
 
     def _cancel(self, stream: _StreamTasks) -> None:
         for task in stream.tasks:

@@ -15,7 +15,6 @@ from brokerd.client.fetching.positions import FetchRange
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import LogDamagedError
 from brokerd.ids import TopicIdPartition, TopicPartition
-from brokerd.producer.mailbox import once
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
 from tests.support.records import key_values
@@ -78,7 +77,8 @@ def test_a_partition_that_is_found_damaged_later_is_avoided_from_then_on(tmp_pat
         with Producer(bootstrap_servers=running.address) as producer:
             assert producer.partitions_for("t") == PARTITIONS
             topics = producer._core.topics
-            producer._mailbox.ask(once(lambda: topics.note_unwritable(TopicPartition("t", 2))))
+            with producer._shared.lock:
+                topics.note_unwritable(TopicPartition("t", 2))
             futures = [producer.send("t", b"v" * 100) for _ in range(100)]
             producer.flush(DEADLINE_S)
             assert 2 not in {future.result(0).partition for future in futures}

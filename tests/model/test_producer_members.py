@@ -50,8 +50,7 @@ def without_stop(self: ProducerCore, batch: ProducerBatch, now_ms: int) -> None:
 def end_without_a_look(self: ProducerCore) -> MemberReport:
     """The end of a member, whatever is incomplete."""
     ended = self.identities.present.report()
-    self.identities.end_member()
-    self.accumulator.use(self.sequences)
+    self._use(self.identities.own)
     return ended
 
 
@@ -131,12 +130,13 @@ def late_end_noted_in_the_next_identity(patch: Patch) -> None:
 def same_id_for_the_next_member(patch: Patch) -> None:
     kept: WeakKeyDictionary[Identities, IdempotenceState] = WeakKeyDictionary()  # each schedule has its own
 
-    def begin(self: Identities, membership: Membership) -> None:
-        self.present = Identity(self._config, self._rng, membership)
-        assert self.present.sequences is not None
-        self.present.sequences = kept.setdefault(self, self.present.sequences)
+    def member(self: Identities, membership: Membership) -> Identity:
+        begun = Identity(self._config, self._rng, membership)
+        assert begun.sequences is not None
+        begun.sequences = kept.setdefault(self, begun.sequences)
+        return begun
 
-    patch(Identities, "begin_member", begin)
+    patch(Identities, "member", member)
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -13,7 +13,7 @@ import pytest
 from brokerd.ids import NO_PRODUCER, NO_SEQUENCE
 from brokerd.producer.core.accumulator import NEVER_MS, ReadyCheck, RecordAccumulator
 from brokerd.producer.core.idempotence import IdempotenceState
-from brokerd.producer.core.memory import BufferPool
+from brokerd.producer.core.memory import BufferPool, Waiting
 from brokerd.producer.core.producer_batch import Piece, ProducerBatch
 from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.core.streams import NodeConnection
@@ -59,8 +59,8 @@ def sequence_reassigned_on_retry(patch: Patch) -> None:
 
     def forgetful(self: RecordAccumulator, batch: ProducerBatch, retry_at_ms: int) -> None:
         reenqueue(self, batch, retry_at_ms)
-        assert self._sequences is not None
-        state = self._sequences._partitions[batch.tp]
+        assert self.sequences is not None
+        state = self.sequences._partitions[batch.tp]
         if batch in state.sequenced:
             state.sequenced.remove(batch)
         batch.identity, batch.base_sequence = NO_PRODUCER, NO_SEQUENCE
@@ -157,13 +157,15 @@ def lost_requests_count_as_not_appended(patch: Patch) -> None:
 
 @mutant(186)
 def waiters_served_newest_first(patch: Patch) -> None:
-    def grant(self: BufferPool) -> None:
-        while self._waiters and self._fits(self._waiters[-1].size_bytes):
-            waiter = self._waiters.pop()
-            self.used_bytes += waiter.size_bytes
-            waiter.is_granted = True
+    admits = BufferPool.admits
 
-    patch(BufferPool, "_grant", grant)
+    def newest(self: BufferPool, size_bytes: int, call: Waiting | None = None) -> bool:
+        if call is not None and call in self._waiting:
+            self._waiting.remove(call)
+            self._waiting.appendleft(call)
+        return admits(self, size_bytes, call)
+
+    patch(BufferPool, "admits", newest)
 
 
 @mutant(0)

@@ -12,6 +12,7 @@ import dataclasses
 import random
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from brokerd.config.client import ProducerConfig
@@ -38,7 +39,6 @@ from brokerd.producer.core.commands import (
 )
 from brokerd.producer.core.idempotence import EPOCH_MAX
 from brokerd.producer.core.membership import Membership
-from brokerd.producer.core.memory import Waiter
 from brokerd.producer.core.metrics import ProducerMetrics
 from brokerd.producer.core.producer_batch import Piece, ProducerBatch
 from brokerd.producer.core.producer_core import ACKS, ProducerCore
@@ -57,6 +57,15 @@ HEAL_STEPS_MAX = 3_000
 NO_LIMIT = 1_000
 
 Op = tuple[Any, ...]
+
+
+@dataclass(eq=False)
+class WaitingAppend:
+    """Records that wait for memory."""
+
+    partition: int
+    count: int
+    is_over: bool = False
 
 
 class SimulationError(AssertionError):
@@ -96,7 +105,7 @@ class Simulation(MemberOperations):
         self.streams: list[Stream] = []
         self.calls: list[Command] = []
         self.records: list[dict[int, Record]] = [{} for _ in range(self.partition_count)]
-        self.waiting: deque[tuple[Waiter, int, int]] = deque()
+        self.waiting: deque[WaitingAppend] = deque()
         self.flushes: list[list[ProducerBatch]] = []
         self.throttled_until_ms: dict[int, int] = {}  # by node
         self.muted_until_ms: dict[int, int] = {}  # by partition
@@ -214,7 +223,7 @@ class Simulation(MemberOperations):
 
     def note_ended(self) -> None:
         """Counts ends of records."""
-        for batch in self.core.take_news()[0]:
+        for batch in self.core.take_ended():
             ended = [number for number, record in self.records[batch.tp.partition].items() if record.batch is batch]
             self.note(ended_text, batch, ended)
             for number in ended:
@@ -222,11 +231,20 @@ class Simulation(MemberOperations):
 
     def grant(self) -> None:
         """Appends for waiters that got memory."""
-        while self.waiting and self.waiting[0][0].is_granted:
-            _, partition, count = self.waiting.popleft()
-            self.note("memory is granted for {} records of {}-{}", count, TOPIC, partition)
-            self.append(partition, count)
-        self.expect(not any(waiter.is_granted for waiter, _, _ in self.waiting), "memory is granted out of turn")
+        while self.waiting and self.take_memory(self.waiting[0].count, self.waiting[0]):
+            first = self.waiting.popleft()
+            first.is_over = True
+            self.note("memory is granted for {} records of {}-{}", first.count, TOPIC, first.partition)
+            self.append(first.partition, first.count)
+        for late in list(self.waiting)[1:]:
+            self.expect(not self.core.pool.admits(late.count * RECORD_BYTES, late), "memory is granted out of turn")
+
+    def take_memory(self, count: int, call: WaitingAppend | None = None) -> bool:
+        """Takes the memory of some records, if there is any."""
+        if not self.core.pool.admits(count * RECORD_BYTES, call):
+            return False
+        self.core.pool.used_bytes += count * RECORD_BYTES
+        return True
 
     def append(self, partition: int, count: int) -> None:
         """Appends records whose memory is taken."""
@@ -242,7 +260,7 @@ class Simulation(MemberOperations):
     def probe(self, partition: int) -> Record:
         """One more record, sent when all faults are over."""
         self.now_ms = max(self.now_ms, self.next_probe_ms())
-        self.expect(self.core.pool.try_allocate(RECORD_BYTES), "memory is not free after healing")
+        self.expect(self.take_memory(1), "memory is not free after healing")
         self.append(partition, 1)
         return next(reversed(self.records[partition].values()))
 
@@ -261,10 +279,11 @@ class Simulation(MemberOperations):
         """The application sends records, or waits for memory."""
         if self.core.stopped_by is not None:
             return
-        if self.core.pool.try_allocate(count * RECORD_BYTES):
+        if self.take_memory(count):
             self.append(partition, count)
         elif len(self.waiting) < 3:
-            self.waiting.append((self.core.pool.enqueue(count * RECORD_BYTES), partition, count))
+            self.waiting.append(WaitingAppend(partition, count))
+            self.grant()  # it is queued
 
     def do_tick(self, ms: int) -> None:
         """Time passes."""

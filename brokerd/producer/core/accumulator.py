@@ -70,7 +70,7 @@ class RecordAccumulator:
 
     def __init__(self, config: ProducerConfig, sequences: IdempotenceState | None, pool: BufferPool) -> None:
         self._config = config
-        self._sequences = sequences
+        self.sequences = sequences  # where batches get their numbers; replaced only while no numbered batch is queued
         self.pool = pool
         self._queues: OrderedDict[TopicPartition, PartitionQueue] = OrderedDict()
         self._incomplete: dict[ProducerBatch, None] = {}  # in order of creation
@@ -79,10 +79,6 @@ class RecordAccumulator:
         self._batch_sizes: dict[str, int] = {}  # bytes by topic, where the broker takes less than batch.size
         self._learned_ms: dict[str, int] = {}  # when that was last learned
         self.is_closed = False
-
-    def use(self, sequences: IdempotenceState | None) -> None:
-        """From now on batches get their numbers there. None that has a number there may be queued."""
-        self._sequences = sequences
 
     # --- appending
 
@@ -152,7 +148,7 @@ class RecordAccumulator:
         if not queue.batches or self._is_muted(queue):
             return NEVER_MS
         batch = queue.batches[0]
-        if self._sequences is not None and not self._sequences.may_drain(batch):
+        if self.sequences is not None and not self.sequences.may_drain(batch):
             return NEVER_MS
         not_before_ms = max(queue.muted_until_ms, batch.retry_at_ms)
         if batch.attempts > 0 or self._is_full(queue, batch) or batch in self._flushing:
@@ -207,8 +203,8 @@ class RecordAccumulator:
         queue = self._queues[batch.tp]
         queue.batches.popleft()
         batch.is_closed = True
-        if self._sequences is not None and not batch.has_sequence:
-            self._sequences.assign(batch)
+        if self.sequences is not None and not batch.has_sequence:
+            self.sequences.assign(batch)
         else:
             batch.was_first = True  # a retry waits until all before it are settled
         batch.is_in_flight = True
@@ -254,8 +250,8 @@ class RecordAccumulator:
         while (first := queue.batches.popleft()) is not batch:
             earlier.append(first)
         queue.batches.extendleft(reversed((*earlier, *batch.parts)))
-        if self._sequences is not None and batch.has_sequence:
-            self._sequences.on_split(batch)
+        if self.sequences is not None and batch.has_sequence:
+            self.sequences.on_split(batch)
         if batch in self._flushing:
             self._flushing.remove(batch)
             self._flushing.update(batch.parts)

@@ -61,6 +61,7 @@ class Identity:
         self.sequences = IdempotenceState(is_member=is_member) if config.enable_idempotence else None
         self.deliveries = Deliveries()
         self.error: BrokerdError | None = None  # once nothing more can be written
+        self.abort_by_ms: int | None = None  # of a member that is aborted: when it ends at the latest
         if config.transactional_id and not is_member:
             self.error = TransactionStateError(
                 f"no transaction is open: a producer with a transactional.id ('{config.transactional_id}') sends inside "
@@ -71,10 +72,10 @@ class Identity:
         self._partitions: dict[TopicIdPartition, None] = {}
         self._id_due_ms = NEVER_MS  # for a member without rows
 
-    @property
-    def is_id_under_way(self) -> bool:
-        """True while a request for an id is without a response."""
-        return self._id_requests.is_under_way
+    def may_end_abort(self, now_ms: int, *, is_closed: bool) -> bool:
+        """True once an aborted member may end: it waits for a producer id that is on its way, since the broker is to be told which
+        one to abort."""
+        return not self._id_requests.is_under_way or is_closed or (self.abort_by_ms is not None and now_ms >= self.abort_by_ms)
 
     # --- requests
 
@@ -142,21 +143,17 @@ class Identities:
     def __init__(self, config: ProducerConfig, rng: random.Random) -> None:
         self._config = config
         self._rng = rng
-        self._own = self.present = Identity(config, rng)
+        self.own = self.present = Identity(config, rng)
 
-    def begin_member(self, membership: Membership) -> None:
-        """Makes a member the present identity."""
-        assert self.present is self._own, "one member at a time"
-        self.present = Identity(self._config, self._rng, membership)
-
-    def end_member(self) -> None:
-        """Returns to the lasting identity."""
-        self.present = self._own
+    def member(self, membership: Membership) -> Identity:
+        """A new member, for the core to make present."""
+        assert self.present is self.own, "one member at a time"
+        return Identity(self._config, self._rng, membership)
 
     def of(self, membership: Membership | None) -> Identity | None:
         """The identity that a response belongs to; None if that member has ended."""
         if membership is None:
-            return self._own
+            return self.own
         return self.present if self.present.membership == membership else None
 
     def partitions(self) -> list[TopicPartition]:
@@ -169,5 +166,5 @@ class Identities:
             sequences.forget(tp)
 
     def _sequences(self) -> list[IdempotenceState]:
-        identities = dict.fromkeys((self._own, self.present))
+        identities = dict.fromkeys((self.own, self.present))
         return [identity.sequences for identity in identities if identity.sequences is not None]

@@ -36,7 +36,7 @@ from brokerd.producer.core import failures
 from brokerd.producer.core.accumulator import NEVER_MS, RecordAccumulator
 from brokerd.producer.core.commands import Command, FetchMetadata, RequestProducerId, SendHeartbeat, SendRequest, Step
 from brokerd.producer.core.idempotence import IdempotenceState, Verdict
-from brokerd.producer.core.identity import Identities
+from brokerd.producer.core.identity import Identities, Identity
 from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.core.memory import BufferPool
 from brokerd.producer.core.metrics import ProducerMetrics
@@ -77,7 +77,8 @@ class ProducerCore:
         self.streams = Streams(config, instance_id=instance_id, client_id=client_id)
         self.fatal_error: BrokerdError | None = None
         self.last_trouble: BrokerdError | None = None  # the reason why nothing moves, for messages
-        self.ended: list[ProducerBatch] = []  # since the last `take_news`: done, or split
+        self.last_report = MemberReport()  # of the member that ended last
+        self.ended: list[ProducerBatch] = []  # since the last `take_ended`: done, or split
 
     # --- commands
 
@@ -85,6 +86,7 @@ class ProducerCore:
         """The commands to carry out at `now_ms`, and the time of the next step."""
         self._expire(now_ms)
         self._give_up_overdue(now_ms)
+        self.fail_stopped(now_ms)
         is_busy = self.accumulator.has_incomplete
         commands: list[Command] = []
         next_ms = min(
@@ -96,11 +98,10 @@ class ProducerCore:
         commands[:0] = self.streams.take_closing()
         return Step(commands, max(next_ms, now_ms))
 
-    def take_news(self) -> tuple[list[ProducerBatch], bool]:
-        """The batches that have ended, or were split, since the last call, whose listeners are to be called; and whether calls that
-        wait for batches or memory may go on, or are to be refused."""
+    def take_ended(self) -> list[ProducerBatch]:
+        """The batches that have ended, or were split, since the last call, whose listeners are to be called."""
         ended, self.ended = self.ended, []
-        return ended, bool(ended) or self.stopped_by is not None or self.pool.take_is_granted() or self.pool.is_held_up
+        return ended
 
     @property
     def has_work(self) -> bool:
@@ -377,18 +378,21 @@ class ProducerCore:
     def begin_member(self, membership: Membership) -> None:
         """Makes the producer a member of a transaction. No batch may be incomplete."""
         assert not self.accumulator.has_incomplete, "what was sent before belongs to no transaction"
-        self.identities.begin_member(membership)
-        self.accumulator.use(self.sequences)
+        self._use(self.identities.member(membership))
 
     def end_member(self) -> MemberReport:
         """Ends the member, which has no incomplete batch. Batches in flight may still be written: a member that has any was
         stopped, and is never committed.
         """
         assert not self.accumulator.has_incomplete, "a member is flushed or stopped before it ends"
-        report = self.identities.present.report()
-        self.identities.end_member()
-        self.accumulator.use(self.sequences)
+        self.last_report = report = self.identities.present.report()
+        self._use(self.identities.own)
         return report
+
+    def _use(self, identity: Identity) -> None:
+        # Assignments alone: no interrupt comes between them (brokerd/producer/waiting.py).
+        self.identities.present = identity
+        self.accumulator.sequences = identity.sequences
 
     # --- ends
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from typing import Protocol
 
 from brokerd.backoff import backoff_ms
 from brokerd.config.client import ProducerConfig
@@ -16,14 +17,21 @@ from brokerd.producer.core.transport import NO_LEADER, TopicView
 from brokerd.producer.rows.arguments import checked_topic
 
 
+class Waiting(Protocol):
+    """A call that waits for a topic."""
+
+    is_over: bool  # it no longer waits
+
+
 class TopicWaiter:
-    """A caller that waits for a topic. `view` is the topic in the first response to a request that was sent after the wait began;
-    `error` is the last error since then.
+    """What one call hears of a topic that it waits for. `view` is the topic in the first response to a request that was sent after
+    the wait began; `error` is the last error since then.
     """
 
-    __slots__ = ("error", "request_count", "topic", "view")
+    __slots__ = ("call", "error", "request_count", "topic", "view")
 
-    def __init__(self, topic: str, request_count: int) -> None:
+    def __init__(self, topic: str, request_count: int, call: Waiting) -> None:
+        self.call = call
         self.topic = topic
         self.request_count = request_count  # of requests sent before
         self.error: WireError | None = None
@@ -59,30 +67,30 @@ class TopicRegistry:
         if topic not in self._views:
             self._new.add(topic)
 
-    def wait_for(self, topic: str, now_ms: int, *, newer: bool = False) -> TopicWaiter:
-        """Like `want`, but requests the topic again and again until it is found, or until `leave`. `newer`: wait for a view newer
-        than the present one. Raises TypeError and ValueError for an invalid topic name, before any request.
+    def wait_for(self, topic: str, call: Waiting, now_ms: int, *, newer: bool = False) -> TopicWaiter:
+        """Like `want`, but requests the topic again and again until it is found, or until the call is over. `newer`: wait for a
+        view newer than the present one. Raises TypeError and ValueError for an invalid topic name, before any request.
         """
         checked_topic(topic)
         self.want(topic, now_ms)
         if newer:
             self._new.add(topic)
-        waiter = TopicWaiter(topic, self._request_count)
+        waiter = TopicWaiter(topic, self._request_count, call)
         self._waiters.setdefault(topic, []).append(waiter)
         return waiter
 
-    def leave(self, waiter: TopicWaiter, now_ms: int) -> None:
-        """Ends a wait. A topic that does not exist is forgotten with its last waiter; one without any response yet is still
-        requested, so that the next caller finds the response.
+    def _forget_ended_waits(self) -> None:
+        """Drops the waiters of calls that are over. A topic that does not exist is forgotten with its last waiter; one without any
+        response yet is still requested, so that the next caller finds the response.
         """
-        topic = waiter.topic
-        self._waiters[topic].remove(waiter)
-        if not self._waiters[topic]:
+        for topic, waiters in list(self._waiters.items()):
+            live = [waiter for waiter in waiters if not waiter.call.is_over]
+            if live:
+                self._waiters[topic] = live
+                continue
             del self._waiters[topic]
-        if topic in self._views:
-            self._used_ms[topic] = now_ms
-        elif topic not in self._waiters and waiter.error is not None:
-            self._drop(topic)
+            if topic not in self._views and any(waiter.error is not None for waiter in waiters):
+                self._drop(topic)
 
     def use(self, topic: str, now_ms: int) -> TopicView | None:
         """The topic as last seen, for a caller that has records for it. None if it was not used for too long."""
@@ -94,12 +102,10 @@ class TopicRegistry:
         self._used_ms[topic] = now_ms
         return self._views.get(topic)
 
-    def peek(self, topic: str, now_ms: int) -> TopicView | None:
-        """Like `use`, but changes nothing: for other threads."""
-        return self._views.get(topic) if topic in self._used_ms and not self._is_idle(topic, now_ms) else None
-
     def _is_idle(self, topic: str, now_ms: int) -> bool:
-        return topic not in self._waiters and now_ms - self._used_ms.get(topic, 0) >= self._config.metadata_max_idle_ms
+        if any(not waiter.call.is_over for waiter in self._waiters.get(topic, ())):
+            return False
+        return now_ms - self._used_ms.get(topic, 0) >= self._config.metadata_max_idle_ms
 
     def _drop(self, topic: str) -> None:
         self._used_ms.pop(topic, None)
@@ -136,6 +142,7 @@ class TopicRegistry:
         """Time of the next request, or None. A topic that was never requested is due at once, unless a back-off is running. An idle
         producer does not refresh its topics.
         """
+        self._forget_ended_waits()
         if self._asked or not self._used_ms:
             return None
         if self._new:
@@ -160,6 +167,7 @@ class TopicRegistry:
 
     def on_result(self, response: Mapping[str, TopicView | WireError], now_ms: int) -> list[str]:
         """Takes a response. Returns the topics that have another id than before."""
+        self._forget_ended_waits()
         asked, self._asked = self._asked, ()
         self.is_unanswered = False
         if self._is_all_asked:

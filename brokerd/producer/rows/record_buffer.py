@@ -1,13 +1,13 @@
 """Records sent one by one, collected until they are worth a column.
 
-`send` extends one list, in the application's thread and without a lock: a record is in with that call, or it is not. The
-sender's thread takes what is there when the chunk is full, or when its linger passes, or before anything else of its topic
-goes on (so the order of sends holds whatever they carry), and turns it into an Arrow batch, hashed and split at once. A small Arrow
-batch of `send_batch` goes the same way, as one entry: to have the sender take each would cost more than its rows.
+`send` extends one list, in the application's thread and without the lock: a record is in with that call, or it is not. The sender's
+thread seals the chunk when it is full, or when its linger passes, or before anything else of its topic is placed (so the order of
+sends holds whatever they carry), and turns it into an Arrow batch, hashed and split at once. A small Arrow batch of `send_batch`
+goes the same way, as one entry: to have the sender place each by itself would cost more than its rows.
 
-Threads may still add to a chunk that was sealed: each looks at `is_sealed` *after* it added. What was added before the
-chunk was taken is in; a thread that came later sees the seal and asks for the rest to be taken. One that is interrupted between
-the two gets no future, and its record is in the log or nowhere.
+A thread that adds to a chunk looks at `is_open` *after* it added. If the chunk was sealed meanwhile, it looks under the lock
+whether its row was among those sealed (`holds`), and sends it again if not. A thread that is interrupted between the two gets no
+future, and its record is in the log or nowhere.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import pyarrow as pa
 from brokerd.producer.core.partitioner import Int32s
 from brokerd.producer.core.producer_batch import Piece
 from brokerd.producer.futures import Placement
-from brokerd.producer.mailbox import Mailbox
 from brokerd.producer.rows.columns import ROW_OVERHEAD_BYTES
 from brokerd.producer.rows.encoding import joined
+from brokerd.producer.waiting import SharedLock
 from brokerd.record.schema import HEADERS, KEY, TIMESTAMP, VALUE
 
 CHUNK_BYTES_MAX = 524_288
@@ -49,40 +49,32 @@ def small_batch_bytes(rows: pa.RecordBatch) -> int:
 
 
 class RecordChunk:
-    """Records of one topic. `paid_bytes` of buffer.memory are taken in advance, or as soon as the sender sees the chunk
-    (`is_paid`); what its rows really hold is counted when they are taken. `room_bytes` is the threads' estimate of what is left
-    of that."""
+    """Records of one topic. `paid_bytes` of buffer.memory are taken in advance; what its rows really hold is counted when they are
+    placed. `room_bytes` is the threads' estimate of what is left of that."""
 
     __slots__ = (
-        "_taken_count",
+        "_sealed_fields",
         "add",
         "created_ms",
         "has_batches",
         "headers",
-        "is_announced",
-        "is_paid",
-        "is_sealed",
-        "mailbox",
+        "is_open",
         "next_number",
         "paid_bytes",
         "partition_count",
         "partitions",
         "placement",
-        "placements",
         "room_bytes",
         "rows",
         "timestamps",
         "topic",
     )
 
-    def __init__(
-        self, topic: str, partition_count: int, created_ms: int, paid_bytes: int, mailbox: Mailbox, *, is_paid: bool = True
-    ) -> None:
+    def __init__(self, topic: str, partition_count: int, created_ms: int, paid_bytes: int, shared: SharedLock) -> None:
         self.topic = topic
         self.partition_count = partition_count  # when it was opened
         self.created_ms = created_ms  # monotonic
         self.paid_bytes = paid_bytes
-        self.is_paid = is_paid
         self.room_bytes = paid_bytes
         self.rows: list[Any] = []  # the fields of one row after those of another: no object is kept for each
         self.add: Callable[[Row], None] = self.rows.extend  # of a tuple: one call that nothing comes between
@@ -92,34 +84,33 @@ class RecordChunk:
         self.headers: dict[int, Headers] = {}  # of the rows that have any
         self.partitions: dict[int, int | Int32s] = {}  # of the entries that name one, or one for each of their rows
         self.has_batches = False  # some entry is a batch; said before it is put in
-        self.is_sealed = False
-        self.is_announced = False  # the sender was woken after there was a row
-        self.mailbox = mailbox
-        self.placement = Placement(topic, mailbox)  # of the rows that are taken first
-        self.placements: list[Placement] = []  # one for each time that rows were taken
-        self._taken_count = 0
+        self.is_open = True
+        self.placement = Placement(topic, shared)
+        self._sealed_fields = 0
+
+    def seal(self) -> None:
+        """In the sender's thread: the rows that are in by now are its rows."""
+        self.is_open = False  # before the look at the rows: see the module
+        self._sealed_fields = len(self.rows)
+
+    def holds(self, number: int) -> bool:
+        """True if an entry is among those that were sealed."""
+        return number in self.rows[: self._sealed_fields : _FIELDS]
 
     def take(self) -> TakenRows | None:
-        """Seals the chunk; the rows that came in since this was last called, if any."""
-        self.is_sealed = True  # before the look at the rows: see the module
-        rows = self.rows[self._taken_count * _FIELDS :]
-        if not rows:
-            return None
-        self._taken_count += len(rows) // _FIELDS
-        placement = Placement(self.topic, self.mailbox) if self.placements else self.placement
-        self.placements.append(placement)
-        return TakenRows(self, rows, placement)
+        """The rows of a sealed chunk, if it has any."""
+        return TakenRows(self, self.rows[: self._sealed_fields]) if self._sealed_fields else None
 
 
 class TakenRows:
-    """Some entries of a chunk on their way into batches, with the place where their futures look. An entry is a row, or several:
-    `count` is of entries, `row_count` of rows."""
+    """The entries of a chunk on their way into batches. An entry is a row, or several: `count` is of entries, `row_count` of
+    rows."""
 
     __slots__ = ("_keys", "_numbers", "_sent_ns", "_values", "chunk", "count", "placement", "row_count")
 
-    def __init__(self, chunk: RecordChunk, rows: list[Any], placement: Placement) -> None:
+    def __init__(self, chunk: RecordChunk, rows: list[Any]) -> None:
         self.chunk = chunk
-        self.placement = placement
+        self.placement = placement = chunk.placement
         self.count = len(rows) // _FIELDS
         self._numbers, self._values, self._keys, self._sent_ns = (rows[field::_FIELDS] for field in range(_FIELDS))
         placement.sent_ns = self._sent_ns

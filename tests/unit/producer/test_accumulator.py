@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +27,8 @@ def accumulator(**settings: Any) -> RecordAccumulator:
 
 
 def append(queue: RecordAccumulator, tp: TopicPartition = TP, size: int = 40, now_ms: int = 0) -> ProducerBatch:
-    assert queue.pool.try_allocate(size)
+    assert queue.pool.admits(size)
+    queue.pool.used_bytes += size
     return queue.append(tp, Piece([], 1, size, 0), now_ms).batch
 
 
@@ -64,9 +66,10 @@ def test_ready_for_each_reason_and_for_no_other() -> None:
 
     queue = accumulator()
     append(queue)
-    waiter = queue.pool.enqueue(5_000)
+    call = SimpleNamespace(is_over=False)
+    assert not queue.pool.admits(5_000, call)
     assert set(queue.ready(leader, 0).nodes) == {0}  # memory exhausted
-    queue.pool.cancel(waiter)
+    call.is_over = True
     assert set(queue.ready(leader, 0).nodes) == set()
     queue.begin_flush()
     assert set(queue.ready(leader, 0).nodes) == {0}  # flushed
@@ -146,27 +149,6 @@ def test_a_retry_goes_back_to_the_head() -> None:
     queue.unmute(TP, 0)
     queue.reenqueue(first, 0)
     assert list(queue.queued(TP)) == [first, second]
-
-
-def test_memory_is_given_in_the_order_of_asking() -> None:
-    pool = BufferPool(100)
-    assert pool.try_allocate(80)
-    large, small = pool.enqueue(50), pool.enqueue(10)
-    assert not pool.try_allocate(10)  # would fit, but others were first
-    assert (large.is_granted, small.is_granted) == (False, False)
-    pool.cancel(large)
-    assert small.is_granted
-    pool.release(90)
-    assert pool.used_bytes == 0
-    assert pool.try_allocate(1_000)  # an empty buffer admits anything, once
-    late = pool.enqueue(1)
-    assert (pool.available_bytes, pool.is_exhausted) == (0, True)
-    pool.release(1_000)
-    assert late.is_granted
-    pool.cancel(late)
-    assert pool.used_bytes == 0
-    with pytest.raises(AssertionError):
-        pool.release(1)
 
 
 def test_metrics_forget_after_two_windows() -> None:

@@ -67,7 +67,7 @@ def wait_awake(producer: Producer, clock: ManualClock, condition: Callable[[], b
 
     def goes_on() -> bool:
         clock.advance(1)
-        producer.metrics()
+        producer._wake()
         return condition()
 
     wait_until(goes_on)

@@ -14,10 +14,9 @@ import pytest
 from brokerd import Producer as GrpcProducer
 from brokerd.errors import BrokerdError, ConfigError, InvalidRequestError, ProducerClosedError
 from brokerd.producer.futures import RecordFuture, RecordMetadata
-from brokerd.producer.mailbox import Work
 from brokerd.producer.producer import Producer
 from tests.support.broker_double import BrokerDouble
-from tests.support.wait import DEADLINE_S
+from tests.support.wait import DEADLINE_S, wait_until
 from tests.unit.producer.test_producer import producer_of
 
 ONE_ROW = pa.RecordBatch.from_pydict({"value": [b"v"]})
@@ -27,13 +26,15 @@ def shrink_topic(producer: Producer, broker: BrokerDouble) -> None:
     """The topic is recreated with fewer partitions, and the producer comes to know it."""
     broker.create_topic("t", 2)
 
-    def learn() -> Work[None]:
-        producer._core.topics.request_refresh()
-        producer._wake()
-        while (view := producer._core.topics.view("t")) is None or len(view.leaders) != 2:
-            yield
+    def is_known() -> bool:
+        with producer._shared.lock:
+            view = producer._core.topics.view("t")
+        return view is not None and len(view.leaders) == 2
 
-    producer._mailbox.ask(learn(), timeout_s=DEADLINE_S)
+    with producer._shared.lock:
+        producer._core.topics.request_refresh()
+    producer._wake()
+    wait_until(is_known, what="the producer knows the new topic")
 
 
 def test_a_staged_record_whose_partition_is_gone_fails_alone() -> None:

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from brokerd.errors import InvalidTopicError, MessageTooLargeError, ProducerClosedError
+from brokerd.errors import InvalidTopicError, MessageTooLargeError
 from brokerd.producer.intake import Intake
-from brokerd.producer.rows.record_buffer import CHUNK_BYTES_MIN, SMALL_BATCH_BYTES, RecordChunk, small_batch_bytes
+from brokerd.producer.rows.record_buffer import SMALL_BATCH_BYTES, small_batch_bytes
 from brokerd.record.schema import HEADERS, TIMESTAMP
 from tests.support.broker_double import BrokerDouble
 from tests.support.wait import DEADLINE_S
@@ -52,20 +52,20 @@ def test_small_batches_ask_nothing_of_the_senders_thread(
     with producer_of(broker, linger_ms=60_000) as producer:
         producer.send_batch("t", data)
         producer.flush()
-        asked = [counted(monkeypatch, name) for name in ("open_chunk", "post_rows", "take_rows", "keyless_rows")]
+        asked = [counted(monkeypatch, name) for name in ("for_room", "keyless_rows")]
         futures = [producer.send_batch("t", data) for _ in range(20)]
         producer.flush()
-        assert asked == [[], [], [], []]
+        assert asked == [[], []]
         assert sum(sum(future.result(0).record_counts.values()) for future in futures) == 200
 
 
 def test_large_batches_are_handed_over(broker: BrokerDouble, monkeypatch: pytest.MonkeyPatch) -> None:
     large = rows(5_000)
     assert small_batch_bytes(large) > SMALL_BATCH_BYTES
-    posted = counted(monkeypatch, "post_rows")
+    staged = counted(monkeypatch, "for_room")
     with producer_of(broker, batch_size=2**20) as producer:
         producer.send_batch("t", large).result(DEADLINE_S)
-    assert len(posted) == 1
+    assert len(staged) == 1
 
 
 def test_records_and_small_batches_of_one_chunk_know_their_places(broker: BrokerDouble) -> None:
@@ -174,33 +174,6 @@ def test_a_batch_that_is_split_by_the_broker_still_has_its_rows(broker: BrokerDo
         for outcome in future.outcomes(0):
             for at, row in enumerate(outcome.rows.tolist()):
                 assert broker.values("t", outcome.partition)[outcome.offset + at] == b"v%08d" % (start + row)
-
-
-def test_a_small_batch_for_a_chunk_that_came_after_the_end_is_refused(broker: BrokerDouble) -> None:
-    producer = producer_of(broker)
-    producer.send_batch("t", rows(3)).result(DEADLINE_S)
-    producer.close()
-    chunk = RecordChunk("t", PARTITIONS, 0, CHUNK_BYTES_MIN, producer._mailbox, is_paid=False)
-    producer._intake.chunks["t"] = chunk
-    with pytest.raises(ProducerClosedError):
-        producer.send_batch("t", rows(3))
-    producer.close()
-    assert sum(len(broker.values("t", partition)) for partition in range(PARTITIONS)) == 3
-
-
-def test_a_small_batch_that_comes_as_its_chunk_is_taken_is_placed_all_the_same(broker: BrokerDouble) -> None:
-    """The sequence: a thread finds the chunk; the sender takes it; the thread adds to it, and sees that it is sealed."""
-    with producer_of(broker, linger_ms=60_000) as producer:
-        producer.send("t", b"first")
-        chunk = producer._intake.chunks["t"]
-        producer.flush()
-        producer._intake.chunks["t"] = chunk  # as whoever looked it up just before still sees it
-        late = producer.send_batch("t", rows(20))
-        later = producer.send("t", b"later")
-        producer._intake.chunks.pop("t")
-        producer.flush()
-        assert sum(late.result(0).record_counts.values()) == 20
-        assert later.result(0).offset >= 0
 
 
 def test_a_topic_that_is_no_name_is_refused(broker: BrokerDouble) -> None:
