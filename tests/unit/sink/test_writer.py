@@ -160,5 +160,5 @@ def test_writers_pickle_as_spark_ships_them(broker: FakeBroker) -> None:
 def test_a_task_parses_no_settings(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     broker.create("events", 1)
     shipped = pickle.dumps(options_for(broker, topic="events"))
-    monkeypatch.setattr("brokerd.config.settings.parse", None)
+    monkeypatch.setattr("brokerd.config.settings._parse", None)
     assert write_at_least_once(pickle.loads(shipped), iter([numbered(0, 3)])) == SinkCommitMessage({"events": {0: 3}})
