@@ -29,7 +29,6 @@ class Flusher:
     def __init__(self, *, threads: int, on_flush: Callable[[Partition, int], None]) -> None:
         """`on_flush` receives each log that was flushed, and how long that took, in nanoseconds."""
         self._on_flush = on_flush
-        self._threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="brokerd-flush")
         self._room: FairQueue[Partition] = FairQueue(threads)
         # By dirty log, those who have appended since its last flush began. They stand in line but while the log is being flushed.

@@ -89,16 +89,12 @@ class PartitionOpening:
         self._resources.open_files.drop(f"{tp.directory_name}/{offset_file(0, LOG_SUFFIX)}")
 
     def open(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition, found: Recovered) -> Partition:
-        """The partition, for appends unless something is wrong."""
-        return Partition(
-            tp,
-            topic.name,
-            config,
-            self._resources,
-            found.state,
-            leader_epoch=self.leader_epoch,
-            leader_epoch_id=self.leader_epoch_id,
-        )
+        """The partition, for appends unless something is wrong. This node, which has no others beside it, leads it in the epoch of
+        its start.
+        """
+        partition = Partition(tp, topic.name, config, self._resources, found.state)
+        partition.lead(self.leader_epoch, epoch_id=self.leader_epoch_id)
+        return partition
 
     def _recover(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from brokerd.config.topic import TopicConfig
 from brokerd.datadir.topic_store import OWN_TOPICS, Topic, TopicStore
-from brokerd.errors import FencedLeaderEpochError, UnknownLeaderEpochError, UnknownTopicOrPartitionError
+from brokerd.errors import FencedLeaderEpochError, NotLeaderError, UnknownLeaderEpochError, UnknownTopicOrPartitionError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.partition import Partition
 
@@ -28,8 +28,8 @@ class PartitionTable:
         return tp in self._partitions
 
     def leader(self, tp: TopicIdPartition, current_leader_epoch: int = -1) -> Partition:
-        """A partition of a client's topic. Raises UnknownTopicIdError, UnknownTopicOrPartitionError, FencedLeaderEpochError and
-        UnknownLeaderEpochError; an epoch of 0 or below is not checked.
+        """A partition of a client's topic, which this node leads. Raises UnknownTopicIdError, UnknownTopicOrPartitionError,
+        NotLeaderError, FencedLeaderEpochError and UnknownLeaderEpochError; an epoch of 0 or below is not checked.
         """
         partition = self.get(tp)
         if partition is None:
@@ -37,6 +37,9 @@ class PartitionTable:
             raise UnknownTopicOrPartitionError(
                 f"topic '{topic.name}' has partitions 0 to {topic.partition_count - 1}, not {tp.partition}"
             )
+        if not partition.is_leader:
+            text = f"{partition.name} is not led by this node: fetch new metadata"
+            raise NotLeaderError(text, current_leader_epoch=partition.leader_epoch)
         if current_leader_epoch > 0:
             _check_leader_epoch(partition, current_leader_epoch)
         return partition

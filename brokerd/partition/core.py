@@ -8,6 +8,7 @@ is the shell that carries decisions out.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -81,17 +82,23 @@ class OpenData(NamedTuple):
     is_durable: bool
 
 
+class Role(enum.Enum):
+    """The part of this replica in its partition. It has none until it is told, and after it has resigned."""
+
+    NONE = "none"
+    LEADER = "leader"
+    FOLLOWER = "follower"
+
+
 class PartitionCore:
     """The state of one partition, and all decisions about it."""
 
-    def __init__(
-        self, name: str, seed: int, config: TopicConfig, state: LogState, *, leader_epoch: int, leader_epoch_id: int = 0
-    ) -> None:
+    def __init__(self, name: str, seed: int, config: TopicConfig, state: LogState) -> None:
         self.name = name
         self.config = config
-        self.leader_epoch = leader_epoch  # stamped on batches that are appended now
-        self.leader_epoch_id = leader_epoch_id
-        self.is_leader = True
+        self.role = Role.NONE
+        self.leader_epoch = 0  # stamped on batches that are appended now
+        self.leader_epoch_id = 0
         self.health = LogHealth(name, state.damaged, state.read_only_reason)
         self.producers = state.producers
         self.epochs = state.epochs
@@ -146,9 +153,12 @@ class PartitionCore:
     def append_as_follower(self, header: BatchHeader, *, marker: Marker | None = None) -> Append:
         """Decides where a batch goes that its leader has stamped. `marker`: its content if it is a control batch.
 
-        Raises CorruptMessageError if it does not continue this log; StorageError and others if the log has stopped.
+        Raises CorruptMessageError if it does not continue this log; NotLeaderError unless this replica follows; StorageError and
+        others if the log has stopped.
         """
         self.health.check_writable(self.ends.log_start_offset)
+        if self.role is not Role.FOLLOWER:
+            raise self._not(Role.FOLLOWER)
         end = self.ends.log_end_offset
         if header.base_offset != end:
             raise CorruptMessageError(
@@ -204,10 +214,15 @@ class PartitionCore:
 
     def _check_leads(self) -> None:
         self.health.check_writable(self.ends.log_start_offset)
-        if not self.is_leader:
-            raise NotLeaderError(
-                f"{self.name} is led by another node", fate=Fate.NOT_APPENDED, current_leader_epoch=self.leader_epoch
-            )
+        if self.role is not Role.LEADER:
+            raise self._not(Role.LEADER)
+
+    def _not(self, role: Role) -> NotLeaderError:
+        return NotLeaderError(
+            f"{self.name}: this node's role is {self.role.value}, not {role.value}",
+            fate=Fate.NOT_APPENDED,
+            current_leader_epoch=self.leader_epoch,
+        )
 
     def _no_member(self, header: BatchHeader) -> InvalidTxnStateError:
         subject = f"{self.name}: producer {header.producer_id} in epoch {header.producer_epoch}"
@@ -311,29 +326,32 @@ class PartitionCore:
         self.health.is_deleted = True
         self.flushes.give_up()
 
-    # Epochs
+    # Role and epoch
 
     def lead(self, epoch: int, followers: Iterable[int] = (), *, epoch_id: int = 0) -> Moved:
-        """Makes this node the leader, with these other replicas in sync. Raises FencedLeaderEpochError."""
-        self._begin_epoch(epoch)
-        self.leader_epoch_id = epoch_id
-        self.is_leader = True
+        """Makes this node the leader, with these other replicas in sync, in an epoch of its own, which is durable. Raises
+        FencedLeaderEpochError.
+        """
+        self._check_epoch(epoch, max(self.leader_epoch, self.epochs.latest))
+        self.role, self.leader_epoch, self.leader_epoch_id = Role.LEADER, epoch, epoch_id
         self.ends.lead()
         return self.ends.in_sync(followers)
 
     def follow(self, epoch: int) -> None:
-        """Makes another node the leader. Raises FencedLeaderEpochError."""
-        self._begin_epoch(epoch)
-        self.is_leader = False
+        """Makes another node the leader: it has begun `epoch`. Raises FencedLeaderEpochError."""
+        self._check_epoch(epoch, max(self.leader_epoch, self.epochs.latest - 1))
+        self.role, self.leader_epoch = Role.FOLLOWER, epoch
         self.ends.follow()
 
-    def _begin_epoch(self, epoch: int) -> None:
-        if epoch < max(self.leader_epoch, self.epochs.latest):
-            raise FencedLeaderEpochError(
-                f"{self.name}: epoch {epoch} is over, the partition's is {self.leader_epoch}",
-                current_leader_epoch=self.leader_epoch,
-            )
-        self.leader_epoch = epoch
+    def resign(self) -> None:
+        """Takes this replica's role away."""
+        self.role = Role.NONE
+        self.ends.follow()
+
+    def _check_epoch(self, epoch: int, ended: int) -> None:
+        if epoch <= ended:
+            text = f"{self.name}: epoch {epoch} is over, the partition's is {max(self.leader_epoch, self.epochs.latest)}"
+            raise FencedLeaderEpochError(text, current_leader_epoch=self.leader_epoch)
 
     def epoch_before(self, offset: int) -> EpochEntry | None:
         """The epoch of the record before `offset`; None if there is none, or it cannot be known."""

@@ -29,6 +29,8 @@ class LogEnd(enum.Enum):
     HIGH_WATERMARK = "high watermark"
     LOG_END = "log end"
 
+    __hash__ = object.__hash__  # an append looks one up: Enum's own hash is a call of Python
+
 
 Moved = tuple[LogEnd, ...]  # by one event; requests that wait for one of them are to be woken
 
@@ -51,7 +53,7 @@ class LogEnds:
         if high_watermark < log_end_offset:
             # It is not known which transactions ended in between: none of it is stable before all of it is.
             transactions.doubt(high_watermark, until_offset=log_end_offset)
-        self._replicas: dict[int, int] | None = {}  # durable ends of the other in-sync replicas; None = another node leads
+        self._replicas: dict[int, int] | None = None  # durable ends of the other in-sync replicas; None = this one does not lead
         self._leader_high_watermark = _NOWHERE  # on a follower: as the leader said last
         self.last_stable_offset = self._stable_end()
 
@@ -98,7 +100,7 @@ class LogEnds:
         self._replicas = {}
 
     def follow(self) -> None:
-        """Makes another node the leader."""
+        """This node does not lead: the high watermark moves as its leader says."""
         self._replicas = None
         self._leader_high_watermark = _NOWHERE
 

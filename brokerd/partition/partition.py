@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar, cast
 
 from brokerd.config.topic import TopicConfig
 from brokerd.errors import (
+    CorruptMessageError,
     Fate,
     LogDamagedError,
     OffsetOutOfRangeError,
@@ -24,7 +25,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 from brokerd.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
-from brokerd.partition.core import Append, OpenData, PartitionCore
+from brokerd.partition.core import Append, OpenData, PartitionCore, Role
 from brokerd.partition.flush_task import FlushTask
 from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.partition.log_ends import LogEnd, Moved
@@ -38,7 +39,8 @@ from brokerd.partition.timestamps import OffsetAndTimestamp, find_by_timestamp, 
 from brokerd.partition.truncation import LogCut
 from brokerd.purgatory.purgatory import Waiters
 from brokerd.record.batch import RecordBatch
-from brokerd.record.header import crc_seed, stamp
+from brokerd.record.header import crc_seed, header_problem, stamp
+from brokerd.record.payload import payload_crc
 from brokerd.sharing import Caller
 from brokerd.storage.damage import damage_error
 from brokerd.storage.files import Buffer, Files, is_no_space, is_too_many_open
@@ -99,17 +101,12 @@ class Partition:
         config: TopicConfig,
         resources: LogResources,
         state: LogState,
-        *,
-        leader_epoch: int,
-        leader_epoch_id: int = 0,
     ) -> None:
         self.tp = tp
         self.topic = topic
         self.name = str(TopicPartition(topic, tp.partition))
         self.crc_seed = crc_seed(tp)
-        self.core = PartitionCore(
-            self.name, self.crc_seed, config, state, leader_epoch=leader_epoch, leader_epoch_id=leader_epoch_id
-        )
+        self.core = PartitionCore(self.name, self.crc_seed, config, state)
         self.config = config
         self.ends = self.core.ends
         self.health = self.core.health
@@ -154,10 +151,39 @@ class Partition:
 
     def wake(self, moved: Moved = (LogEnd.LOG_START,)) -> None:
         """Wakes the operations that wait for these ends; all of them if the log start has moved, or nothing will move any more."""
-        for end in tuple(self.waiters) if LogEnd.LOG_START in moved else moved:
+        for end in moved if LogEnd.LOG_START not in moved else tuple(self.waiters):
             waiters = self.waiters.get(end)
             if waiters is not None:
                 waiters.wake()
+
+    # Role and epoch
+
+    @property
+    def is_leader(self) -> bool:
+        """True if this node leads the partition. Nobody else answers requests for it."""
+        return self.core.role is Role.LEADER
+
+    def leads_in(self, epoch: int) -> bool:
+        """True if this node leads in this epoch. What was begun in another one is never acknowledged."""
+        return self.core.role is Role.LEADER and self.core.leader_epoch == epoch
+
+    def lead(self, epoch: int, followers: Collection[int] = (), *, epoch_id: int = 0) -> Moved:
+        """Makes this node the leader, in an epoch of its own, which is durable. All that waits since another epoch is settled
+        before anything else happens. Raises FencedLeaderEpochError.
+        """
+        moved = self.core.lead(epoch, followers, epoch_id=epoch_id)
+        self.wake()
+        return moved
+
+    def follow(self, epoch: int) -> None:
+        """Makes another node the leader; otherwise as `lead`."""
+        self.core.follow(epoch)
+        self.wake()
+
+    def resign(self) -> None:
+        """Takes this node's role away; otherwise as `lead`."""
+        self.core.resign()
+        self.wake()
 
     # Append
 
@@ -195,7 +221,14 @@ class Partition:
         return self._append_stamped(decided, batch, caller)
 
     def append_as_follower(self, batch: RecordBatch) -> None:
-        """Writes the next batch of this log byte for byte as its leader has it. Raises WireErrors with their fate."""
+        """Writes the next batch of this log byte for byte as its leader has it, once both of its CRCs are checked. Raises
+        WireErrors with their fate.
+        """
+        problem = header_problem(batch.header, batch.header_bytes, self.crc_seed)
+        if problem is None and payload_crc(batch.payload) != batch.header.payload_crc:
+            problem = "payload_crc does not match"
+        if problem is not None:
+            raise CorruptMessageError(f"{self.name}: the batch at offset {batch.header.base_offset} has changed: {problem}")
         self._write(self.core.append_as_follower(batch.header, marker=marker_of(batch)), (batch.data,), _NOBODY)
 
     def _append_stamped(self, append: Append, batch: RecordBatch, caller: Caller) -> LogAppendInfo:

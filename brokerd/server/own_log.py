@@ -18,13 +18,14 @@ from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.own_entries import values_of
 from brokerd.datadir.topic_store import Topic
 from brokerd.errors import CorruptMessageError, DataDirectoryError, LogDamagedError, StorageError, UnsupportedVersionError
+from brokerd.partition.partition import Partition
 from brokerd.purgatory.driver import TimedPurgatory
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import decode_header, encode_header, new_header
 from brokerd.record.payload import encode_payload
 from brokerd.record.schema import SCHEMA_0
 from brokerd.server.admin import Admin
-from brokerd.server.waiting.delayed_produce import wait_durable
+from brokerd.server.waiting.delayed_produce import Appended, wait_durable
 from brokerd.sharing import current_caller
 
 logger = logging.getLogger(__name__)
@@ -52,11 +53,19 @@ class OwnLog:
         self._admin = admin
         self._clock = clock
         self._making = asyncio.Lock()
-        self._partition = logs.partitions.own(topic)
-        self._end_offset = self._partition.ends.log_end_offset if self._partition is not None else 0  # of what was appended
+        self._partition: Partition | None = None
+        self._leader_epoch = 0  # the one in which it was found: what it holds is known for that alone
+        self._end_offset = 0  # of what was appended
         self._size_bytes = 0  # from the log start on
         self._state_bytes = 0  # of the newest state in it, as far as it is known
         self._retry_bytes = 0  # after a failure: the size at which a state is tried again
+        self._find()
+
+    def _find(self) -> None:
+        self._partition = self._logs.partitions.own(self._topic)
+        if self._partition is not None:
+            self._leader_epoch = self._partition.leader_epoch
+            self._end_offset = self._partition.ends.log_end_offset
 
     @property
     def exists(self) -> bool:
@@ -70,7 +79,7 @@ class OwnLog:
         async with self._making:
             if self._partition is None:
                 await self._admin.run(self._logs.changes.create_own(self._topic))
-                self._partition = self._logs.partitions.own(self._topic)
+                self._find()
 
     def read(self) -> Iterator[bytes | None]:
         """The values of all entries, oldest first, and None where entries are lost, as an operator has accepted; in any thread,
@@ -131,16 +140,17 @@ class OwnLog:
 
     def is_durable(self, end_offset: int) -> bool:
         """True if all below this offset is."""
-        return self._partition is None or self._partition.ends.high_watermark >= end_offset
+        partition = self._partition
+        return partition is None or (partition.leads_in(self._leader_epoch) and partition.ends.high_watermark >= end_offset)
 
     async def durable(self) -> None:
         """Returns once all is durable that was appended before the call. Raises StorageError if the log has stopped, NotReadyError
-        at a stop, RequestTimedOutError.
+        at a stop, NotLeaderError, RequestTimedOutError.
         """
         partition, end_offset = self._partition, self._end_offset
         if partition is None or self.is_durable(end_offset):
             return
-        errors = await wait_durable(self._purgatory, [(partition, end_offset - 1)])
+        errors = await wait_durable(self._purgatory, [Appended(partition, end_offset - 1, self._leader_epoch)])
         if errors:
             raise errors[0]
 

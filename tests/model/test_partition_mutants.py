@@ -4,7 +4,7 @@ they do not catch, they do not prove."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -223,16 +223,22 @@ def a_roll_takes_the_snapshot_too_late(patch: pytest.MonkeyPatch) -> None:
 # --- epochs
 
 
-@mutant(8)
+@mutant(23)
 def batches_carry_the_epoch_of_the_start(patch: pytest.MonkeyPatch) -> None:
-    begin = PartitionCore._begin_epoch
+    lead = PartitionCore.lead
 
-    def forgetful(self: PartitionCore, epoch: int) -> None:
+    def forgetful(self: PartitionCore, epoch: int, followers: Iterable[int] = (), *, epoch_id: int = 0) -> Moved:
         before = self.leader_epoch
-        begin(self, epoch)
-        self.leader_epoch = before
+        moved = lead(self, epoch, followers, epoch_id=epoch_id)
+        self.leader_epoch = before or epoch
+        return moved
 
-    patch.setattr(PartitionCore, "_begin_epoch", forgetful)
+    patch.setattr(PartitionCore, "lead", forgetful)
+
+
+@mutant(11)
+def a_request_is_acknowledged_in_another_epoch(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Partition, "leads_in", lambda _self, _epoch: True)
 
 
 @mutant(0)

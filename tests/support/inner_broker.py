@@ -15,7 +15,7 @@ from brokerd.partition.partition import Partition
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import Attributes
 from brokerd.server.broker import Broker
-from brokerd.server.waiting.delayed_produce import wait_durable
+from brokerd.server.waiting.delayed_produce import Appended, wait_durable
 from brokerd.storage.files import Files
 from brokerd.wire.v1.transaction_log_pb2 import MemberOpened
 from brokerd.wire.v1.transaction_pb2 import (
@@ -89,7 +89,7 @@ class TransactionBroker:
             is_open = member.producer_id in self.transactions.coordinator.open_members
             last_offset = append_here(partition, batch, self.broker.clock, is_open_member=is_open)
             self.transactions.appended(member.producer_id, tp, 1)
-            waiting.append((partition, last_offset))
+            waiting.append(Appended(partition, last_offset, partition.leader_epoch))
         for error in (await wait_durable(self.broker.produce_purgatory, waiting)).values():
             raise error
 

@@ -50,6 +50,10 @@ class Promises:
                 assert self._committed.setdefault(header.base_offset, header) == header, "an offset is given twice"
         replica.high_watermark = high_watermark
 
+    def acknowledge(self, header: BatchHeader) -> None:
+        """A producer was told that this batch is durable."""
+        assert self._committed.setdefault(header.base_offset, header) == header, "another batch is acknowledged than is there"
+
     def check_nothing_is_lost(self, leader: Replica) -> None:
         """Checks that the leader has every batch that any replica has promised."""
         there = {stored.header.base_offset: stored.header for stored in leader.history}

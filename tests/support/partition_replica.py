@@ -106,7 +106,7 @@ class Replica:
         if not is_alone:
             state.high_watermark = state.log_start_offset
         resources = LogResources(self.files, SpareFiles(self.files), open_files, _MAX_PRODUCER_IDS, self.write_checkpoint)
-        self._log = Partition(TP, "t", self.config, resources, state, leader_epoch=epoch)
+        self._log = Partition(TP, "t", self.config, resources, state)
         self.found_end = state.log_end_offset
         self.write_checkpoint()
 

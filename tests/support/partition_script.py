@@ -85,7 +85,8 @@ class PartitionScript:
         config = TopicConfig(**{name: int(value) for name, value in (word.split("=") for word in words)})  # type: ignore[arg-type]
         first = Segment(files, OpenFiles(files, limit=1), "", 0, _SEED)
         state = LogState([first], ProducerStates("t-0", limit=100), LeaderEpochs(), 0, 0, 0)
-        self._core = PartitionCore("t-0", _SEED, config, state, leader_epoch=1)
+        self._core = PartitionCore("t-0", _SEED, config, state)
+        self._core.lead(1)
 
     # --- appends
 

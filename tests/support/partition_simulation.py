@@ -11,25 +11,32 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 from brokerd.config.topic import TopicConfig
 from brokerd.errors import InvalidTxnStateError, StorageError, WireError
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch
 from brokerd.partition import flush_state
-from brokerd.partition.core import HIGH_WATERMARK
+from brokerd.partition.core import HIGH_WATERMARK, Role
 from brokerd.partition.log_ends import LogEnd, Moved
+from brokerd.purgatory.purgatory import Purgatory
+from brokerd.purgatory.timing_wheel import TimingWheel
 from brokerd.record.batch import RecordBatch
 from brokerd.record.control import encode_control
 from brokerd.record.header import Attributes
+from brokerd.server.waiting.delayed_produce import Awaited, DelayedProduce
 from brokerd.wire.v1 import control_pb2
 from tests.support.build import raw_batch, run_flush
 from tests.support.clock import START_WALL_MS
 from tests.support.partition_promises import Promises, check_content, check_state, cut_offset, end_of_epoch, reported_end
-from tests.support.partition_replica import TP, Replica
+from tests.support.partition_replica import TP, Replica, Stored
 
 PRODUCERS = 3
 _FIRST_MEMBER = 100
 _STEPS = (40, 90)
+_NEVER_MS = 10**9
+_NOBODY: Any = SimpleNamespace(done=lambda: True)  # awaits a request: the operation says itself that it is settled
 
 
 class Simulation:
@@ -57,6 +64,8 @@ class Simulation:
         self.next_member = _FIRST_MEMBER
         self.trace = trace
         self.facts: dict[str, int] = {}
+        self.purgatory = Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=0))
+        self.waiting: list[tuple[Replica, Stored, DelayedProduce]] = []  # requests whose batches are not settled
         for replica in self.replicas:
             self._start(replica)
         self._elect()
@@ -163,8 +172,25 @@ class Simulation:
         if expected is None:
             leader.note(stored)
             expected = stored.header.base_offset
+            self._wait(leader, stored)
         assert found == expected, f"{batch.header} is answered with {found}, not {expected}"
         self._count(found.__name__ if isinstance(found, type) else "appended" if leader.history[-1] is stored else "repeated")
+
+    def _wait(self, leader: Replica, stored: Stored) -> None:
+        """The batch's request waits until all in-sync replicas have it durably."""
+        log = leader.log
+        operation = DelayedProduce(_NEVER_MS, [Awaited(0, log, stored.header.last_offset, log.leader_epoch)], _NOBODY)
+        self.purgatory.try_complete_else_watch(operation)
+        self.waiting.append((leader, stored, operation))
+
+    def _settle(self) -> None:
+        """A batch that is acknowledged is never lost, nor is another one in its place."""
+        for _, stored, operation in self.waiting:
+            if operation.is_completed:
+                self._count("refused late" if operation.errors else "acknowledged")
+                if not operation.errors:
+                    self.promises.acknowledge(stored.header)
+        self.waiting = [one for one in self.waiting if not one[2].is_completed]
 
     def _fail_a_write(self, leader: Replica) -> None:
         if self.rng.random() < 0.03:
@@ -289,7 +315,8 @@ class Simulation:
         if leader is None or follower is None:
             return
         core = follower.log.core
-        core.follow(self.epoch)
+        if core.leader_epoch < self.epoch or core.role is not Role.FOLLOWER:
+            follower.log.follow(self.epoch)
         self._cut_what_diverges(leader, follower)
         follower.agreed_epoch = self.epoch
         for batch in leader.read_all(follower.end):
@@ -354,7 +381,7 @@ class Simulation:
         self.epoch += 1
         self._complete(leader)
         others = self.in_sync - {leader.number}
-        self._event(leader, lambda: leader.log.core.lead(self.epoch, others))
+        self._event(leader, lambda: leader.log.lead(self.epoch, others))
         self.epoch_start = leader.log.ends.log_end_offset
         self.promises.check_nothing_is_lost(leader)
         self._count("elected")
@@ -415,6 +442,8 @@ class Simulation:
 
     def _end(self, replica: Replica) -> None:
         is_power_cut = self.rng.random() < 0.6
+        self._settle()
+        self.waiting = [one for one in self.waiting if one[0] is not replica]
         replica.found_end = replica.crash(self.rng, is_power_cut=is_power_cut)
         self._count("power cut" if is_power_cut else "killed")
         if replica.number in self.in_sync and len(self.in_sync) > 1:
@@ -450,6 +479,7 @@ class Simulation:
         self._count("started")
 
     def _check(self) -> None:
+        self._settle()
         for replica in self.replicas:
             if replica.is_up:
                 self.promises.check_ends(replica, is_alone=self.is_alone)

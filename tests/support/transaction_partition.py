@@ -83,7 +83,9 @@ class SimulatedPartition:
         segment = SegmentBounds(0)
         segment.next_offset = end
         state = LogState([segment], producers, epochs, 0, end, end)  # type: ignore[list-item]
-        return PartitionCore(str(self.tp), 0, _CONFIG, state, leader_epoch=1)
+        core = PartitionCore(str(self.tp), 0, _CONFIG, state)
+        core.lead(epochs.latest + 1)
+        return core
 
     # --- appends
 

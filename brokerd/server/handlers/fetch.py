@@ -267,6 +267,7 @@ def _parked(params: FetchParams, result: PartitionRead) -> ParkedPartition:
     read_until = result.data.next_offset if result.data is not None else result.asked.fetch_offset
     return ParkedPartition(
         partition=partition,
+        leader_epoch=partition.leader_epoch,
         fetch_offset=result.asked.fetch_offset,
         found_bytes=_available_bytes(params, result),
         counted_bytes=partition.ends.bytes_below(read_until),

@@ -214,7 +214,7 @@ def _append(
     result.append_timestamp = info.append_timestamp
     result.is_log_append_time = partition.config.message_timestamp_type == "LogAppendTime"
     result.log_start_offset = info.log_start_offset
-    return Awaited(index, partition, info.last_offset)
+    return Awaited(index, partition, info.last_offset, partition.leader_epoch)
 
 
 def _check_batch(broker: Broker, authorizer: TopicAuthorizer, partition: Partition, data: pa.Buffer) -> RecordBatch:

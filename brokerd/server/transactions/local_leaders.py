@@ -16,7 +16,7 @@ from brokerd.partition.core import OpenData
 from brokerd.partition.partition import Partition
 from brokerd.purgatory.driver import TimedPurgatory
 from brokerd.record.control import encode_control
-from brokerd.server.waiting.delayed_produce import wait_durable
+from brokerd.server.waiting.delayed_produce import Appended, wait_durable
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.sharing import current_caller
 from brokerd.transaction.markers import RecordFor
@@ -26,7 +26,7 @@ from brokerd.wire.v1.transaction_log_pb2 import HeldBack
 _MARKER_PIECES = 10  # a marker takes about so many times as long as what Pauses counts, and one more for each ten members
 
 # Markers in the log, by partition: where they stand.
-Markers = MutableMapping[TopicIdPartition, tuple[Partition, int]]
+Markers = MutableMapping[TopicIdPartition, Appended]
 
 
 class _MemberData:
@@ -163,7 +163,7 @@ class LocalLeaders:
         now_ms, ahead_ms = self._logs.time.stamp_ms()
         batch = encode_control(record, tp, timestamp_ms=now_ms)
         info = partition.append_marker(batch, now_wall_ms=now_ms, clock_ahead_ms=ahead_ms, caller=current_caller())
-        markers[tp] = partition, info.base_offset
+        markers[tp] = Appended(partition, info.last_offset, partition.leader_epoch)
         for producer_id in (*record.committed_producer_ids, *record.aborted_producer_ids):
             self._ended(producer_id, tp)
 

@@ -17,6 +17,7 @@ class ParkedPartition(NamedTuple):
     """One partition of a parked fetch, as of when it was parked."""
 
     partition: Partition
+    leader_epoch: int  # in which it was read
     fetch_offset: int
     found_bytes: int  # bytes that the read found
     counted_bytes: int  # the partition's readable bytes up to there: later ones are added
@@ -32,7 +33,7 @@ class DelayedFetch(DelayedOperation):
     A. The bytes that can be read reach min_bytes; each partition counts for at most its partition_max_bytes.
     B. A fetch offset is out of range: the log start has moved past it. (An offset between high watermark and log end is in
        range: its fetch waits.)
-    C. A partition is gone, because its topic was deleted.
+    C. A partition is gone, because its topic was deleted; or this node does not lead it any more in the epoch of the read.
     D. Its deadline passes (max_wait_ms).
     E. The next request arrived on its stream, or the broker is stopping: forced.
     F. The client is gone: cancelled, never answered.
@@ -60,7 +61,7 @@ class DelayedFetch(DelayedOperation):
         parked = self._partitions[place]
         if parked.fetch_offset < parked.partition.ends.log_start_offset:  # case B
             return True
-        if parked.partition.health.is_deleted:  # case C
+        if parked.partition.health.is_deleted or not parked.partition.leads_in(parked.leader_epoch):  # case C
             return True
         readable_bytes = self._readable_bytes(parked)
         self._available_bytes += readable_bytes - self._partition_bytes[place]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from brokerd.errors import Fate, NotReadyError, RequestTimedOutError, StorageError, UnknownTopicIdError, WireError
+from brokerd.errors import Fate, NotLeaderError, NotReadyError, RequestTimedOutError, StorageError, UnknownTopicIdError, WireError
 from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.partition import Partition
 from brokerd.purgatory.driver import TimedPurgatory
@@ -15,20 +15,31 @@ from brokerd.purgatory.purgatory import Completion, DelayedOperation
 WAIT_MAX_MS = 30_000
 
 
+class Appended(NamedTuple):
+    """One batch in a log."""
+
+    partition: Partition
+    last_offset: int
+    leader_epoch: int  # in which it was appended
+
+
 class Awaited(NamedTuple):
     """One appended batch (or recognised duplicate): durable once the high watermark is above `last_offset`."""
 
     place: int  # index in the request
     partition: Partition
     last_offset: int
+    leader_epoch: int  # in which it was appended
 
 
 class DelayedProduce(DelayedOperation):
     """Waits for all batches of one request. A batch is settled when one of these holds, checked in this order:
 
-    A. The high watermark has passed it: acknowledged.
-    B. A flush of its log failed: STORAGE_ERROR, fate unknown.
-    C. Its topic was deleted: UNKNOWN_TOPIC_ID, fate unknown (it is gone with the topic).
+    A. This node does not lead any more in the epoch of the append: NOT_LEADER, fate unknown. Whatever the high watermark of
+       another epoch passes, it may be another node's batch.
+    B. The high watermark has passed it: acknowledged.
+    C. A flush of its log failed: STORAGE_ERROR, fate unknown.
+    D. Its topic was deleted: UNKNOWN_TOPIC_ID, fate unknown (it is gone with the topic).
 
     The operation completes when every batch is settled. A batch not settled at the deadline gets REQUEST_TIMED_OUT, or NOT_READY
     if the broker is stopping; in both cases its fate is unknown: it is in the log, but perhaps not yet on disk.
@@ -60,14 +71,21 @@ class DelayedProduce(DelayedOperation):
 
     def _settle(self, awaited: Awaited) -> bool:
         partition = awaited.partition
-        if partition.ends.high_watermark > awaited.last_offset:  # case A
+        if not partition.leads_in(awaited.leader_epoch):  # case A
+            self.errors[awaited.place] = NotLeaderError(
+                f"{partition.name} has another leader, or none, since the batch was appended",
+                fate=Fate.UNKNOWN,
+                current_leader_epoch=partition.leader_epoch,
+            )
             return True
-        if partition.health.failure is not None:  # case B
+        if partition.ends.high_watermark > awaited.last_offset:  # case B
+            return True
+        if partition.health.failure is not None:  # case C
             self.errors[awaited.place] = StorageError(
                 "the disk refused to make the batch durable; the log stopped until the broker's next start", fate=Fate.UNKNOWN
             )
             return True
-        if partition.health.is_deleted:  # case C
+        if partition.health.is_deleted:  # case D
             self.errors[awaited.place] = UnknownTopicIdError(f"topic {partition.topic} was deleted meanwhile", fate=Fate.UNKNOWN)
             return True
         return False
@@ -79,14 +97,14 @@ def _unsettled(completion: Completion) -> WireError:
     return NotReadyError("the broker stopped before the batch was durable", fate=Fate.UNKNOWN)
 
 
-async def wait_durable(purgatory: TimedPurgatory, batches: Sequence[tuple[Partition, int]]) -> dict[int, WireError]:
-    """Waits as a produce request with acks=all does, from code that awaits it: returns once the fate of all batches (their last
-    offsets) is known, or after 30 s, with the errors of those that are not durable, by their places. All are retriable but
+async def wait_durable(purgatory: TimedPurgatory, batches: Sequence[Appended]) -> dict[int, WireError]:
+    """Waits as a produce request with acks=all does, from code that awaits it: returns once the fate of all batches is
+    known, or after 30 s, with the errors of those that are not durable, by their places. All are retriable but
     UnknownTopicIdError, whose topic was deleted.
     """
     if not batches:
         return {}
-    awaited = [Awaited(place, partition, last_offset) for place, (partition, last_offset) in enumerate(batches)]
+    awaited = [Awaited(place, *batch) for place, batch in enumerate(batches)]
     settled = asyncio.get_running_loop().create_future()
     operation = DelayedProduce(purgatory.clock.monotonic_ms() + WAIT_MAX_MS, awaited, settled)
     purgatory.watch(operation)

@@ -8,7 +8,9 @@ from brokerd.partition.log_ends import LogEnds, OpenTransactions
 
 
 def empty() -> LogEnds:
-    return LogEnds(0, 0, 0, OpenTransactions({}))
+    ends = LogEnds(0, 0, 0, OpenTransactions({}))
+    ends.lead()
+    return ends
 
 
 def test_bytes_count_once_the_high_watermark_has_passed_their_whole_batch() -> None:

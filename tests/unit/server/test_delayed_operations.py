@@ -32,7 +32,10 @@ class Moving:
         self.topic = "t"
         self.health = SimpleNamespace(is_deleted=False, failure=None)
         self.waiters: defaultdict[LogEnd, Waiters] = defaultdict(Waiters)
+        self.leader_epoch = 1
+        self.name = "t-0"
         self._ends = LogEnds(0, 0, 0, OpenTransactions({}))
+        self._ends.lead()
 
     @property
     def ends(self) -> LogEnds:
@@ -42,6 +45,9 @@ class Moving:
     @property
     def partition(self) -> Partition:
         return cast("Partition", self)
+
+    def leads_in(self, epoch: int) -> bool:
+        return epoch == self.leader_epoch
 
     def append(self, size_bytes: int = BATCH_BYTES) -> None:
         self._ends.written(self._ends.log_end_offset + 1, size_bytes)
@@ -54,7 +60,9 @@ class Moving:
 
     def parked(self, *, max_bytes: int = 2**20) -> ParkedPartition:
         """At its high watermark: nothing is left to read."""
-        return ParkedPartition(self.partition, self._ends.high_watermark, 0, self._ends.readable_bytes, None, max_bytes)
+        return ParkedPartition(
+            self.partition, self.leader_epoch, self._ends.high_watermark, 0, self._ends.readable_bytes, None, max_bytes
+        )
 
 
 def new_purgatory() -> Purgatory:
@@ -98,7 +106,7 @@ def test_a_flush_settles_one_batch_of_a_wide_produce_request() -> None:
         partitions, purgatory = [Moving() for _ in range(WIDE)], new_purgatory()
         for partition in partitions:
             partition.append()
-        awaited = [Awaited(place, partition.partition, last_offset=0) for place, partition in enumerate(partitions)]
+        awaited = [Awaited(place, partition.partition, last_offset=0, leader_epoch=1) for place, partition in enumerate(partitions)]
         produce = DelayedProduce(EXPIRY_MS, awaited, asyncio.get_running_loop().create_future())
         assert not purgatory.try_complete_else_watch(produce)
         partitions[3].health.is_deleted = True
@@ -119,7 +127,9 @@ def test_what_is_not_settled_at_the_deadline_has_an_error_in_its_place() -> None
         partitions, purgatory = [Moving() for _ in range(3)], new_purgatory()
         for partition in partitions:
             partition.append()
-        awaited = [Awaited(10 + place, partition.partition, last_offset=0) for place, partition in enumerate(partitions)]
+        awaited = [
+            Awaited(10 + place, partition.partition, last_offset=0, leader_epoch=1) for place, partition in enumerate(partitions)
+        ]
         produce = DelayedProduce(EXPIRY_MS, awaited, asyncio.get_running_loop().create_future())
         purgatory.try_complete_else_watch(produce)
         partitions[1].flush()

@@ -18,7 +18,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.server.transactions.transactions import FIRST_MS
-from brokerd.server.waiting.delayed_produce import wait_durable
+from brokerd.server.waiting.delayed_produce import Appended, wait_durable
 from brokerd.transaction.coordinator import JOB_KEPT_MS
 from brokerd.wire.v1.transaction_log_pb2 import CommitCompleted, MemberOpened
 from tests.support.build import raw_batch
@@ -187,7 +187,9 @@ def test_last_stable_offsets_move_in_one_step_and_an_init_need_not_wait_for_it()
             with Gate(files, "fdatasync", path=one.tps[1].directory_name) as gate:
                 commit = asyncio.create_task(one.commit())
                 await asyncio.to_thread(gate.wait_until_reached)
-                await wait_durable(broker.broker.produce_purgatory, [(broker.log(one.tps[0]), 1)])  # its marker
+                await wait_durable(
+                    broker.broker.produce_purgatory, [Appended(broker.log(one.tps[0]), 1, broker.logs.leader_epoch)]
+                )  # its marker
                 assert stable(broker, one.tps) == [0, 0]
                 with pytest.raises(AlreadyCommittedError):
                     await broker.init(NAME, Execution(0, "twin", "another run"), b"t" * 16)

@@ -174,7 +174,7 @@ def by_reader(stored: Stored, max_bytes: int) -> int:
     segment = Segment(files, open_files, TP.directory_name, stored.base, SEED)
     segment.size_bytes, segment.next_offset = len(stored.data), FAR
     state = LogState([segment], ProducerStates("t-3", limit=1), LeaderEpochs(), stored.base, FAR, stored.base)
-    core = PartitionCore("t-3", SEED, TopicConfig(index_interval_bytes=1_000), state, leader_epoch=1)
+    core = PartitionCore("t-3", SEED, TopicConfig(index_interval_bytes=1_000), state)
     log_reader = PartitionReader(core, SEED, open_files)
     at, taken = stored.base, 0
     while True:
