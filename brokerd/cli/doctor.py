@@ -39,10 +39,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _findings(args: argparse.Namespace) -> list[Finding]:
     """Runs the requested check or repair. Raises DataDirectoryError, UsageError, OSError."""
-    if args.decide == "commit":
-        return doctor.commit_members(args.directory, args.member)
-    if args.decide == "abort":
-        return doctor.abort_members(args.directory, args.member)
+    if args.decide:
+        return doctor.decide_members(args.directory, args.member, is_committed=args.decide == "commit")
     if args.take_out:
         return doctor.take_out(args.directory, *_place(args))
     if args.rebuild_lost:

@@ -20,7 +20,7 @@ from brokerd.config.client import ConsumerConfig
 from brokerd.errors import BrokerdError
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.dump import describe_path
-from brokerd.offline.own_records import records_in
+from brokerd.offline.own_logs import records_in
 from brokerd.record.batch import walk_batches
 
 Entry: TypeAlias = Mapping[str, Any]

@@ -13,10 +13,10 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import FrameType
-from typing import Self
+from typing import Any, Self
 
 from brokerd.cli.parser import client_config, connect, usage_error
-from brokerd.cli.top_model import Look, Screen, Tables, document, tables_of
+from brokerd.cli.top_model import Look, Screen, document, tables_of
 from brokerd.client.blocking import BlockingClient
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ClientConfig
@@ -135,7 +135,7 @@ class Watch:
         self._take = take
         self._clock = clock
         self._before: Look | None = None
-        self._tables: Tables | None = None
+        self._tables: dict[str, Any] = {}
         self._unreachable_since_ms: int | None = None
 
     def next_screen(self) -> Screen:

@@ -1,11 +1,21 @@
-"""The model of `brokerd top`: two looks at a broker become rates and sorted tables. Pure: no I/O, no clock, no drawing."""
+"""The model of `brokerd top`: two looks at a broker become rates and sorted rows. Pure: no I/O, no clock, no drawing.
+
+A row is a dict by the names that --json prints. A value is None where the broker does not know it, or where a rate has nothing to
+compare with.
+
+    topics        topic, partitions, offsets (from start to end; markers of transactions take some), offsets_per_s and bytes_per_s
+                  (written), size_bytes, held_back (offsets that readers of committed records do not see), unhealthy (partitions)
+    groups        group_id, partitions, lag, lag_bytes, lag_ms (the longest), offsets_per_s
+    transactions  transactional_id, state, open_members, age_ms (of the oldest open member), owner
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from brokerd.cli.output import known
 from brokerd.client.groups import GroupDescription
 from brokerd.client.topics import PartitionDescription, TopicDescription
 from brokerd.client.transactions import TransactionListing
@@ -14,6 +24,7 @@ from brokerd.ids import TopicIdPartition
 _MS_PER_S = 1_000
 Offsets = Mapping[TopicIdPartition, int]
 Partitions = Mapping[TopicIdPartition, PartitionDescription]
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,88 +42,32 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicRow:
-    """One topic. `offsets`: from start to end, of which markers of transactions take some. `offsets_per_s` and `bytes_per_s` are
-    of what was written, None where there is nothing to compare with; `held_back`: offsets that readers of committed records do not
-    see yet."""
-
-    topic: str
-    partitions: int
-    offsets: int
-    offsets_per_s: float | None
-    bytes_per_s: float | None
-    size_bytes: int
-    held_back: int
-    unhealthy: int
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRow:
-    """One group; `lag`, `lag_bytes` and `lag_ms` (the longest) are None where the broker does not know them."""
-
-    group_id: str
-    partitions: int
-    lag: int | None
-    lag_bytes: int | None
-    lag_ms: int | None
-    offsets_per_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionRow:
-    """One open or undecided transactional id; `age_ms` is that of its oldest member."""
-
-    transactional_id: str
-    state: str
-    open_members: int
-    age_ms: int | None
-    owner: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """Rows, those that matter most first: by rate, by lag, by age."""
-
-    wall_ms: int
-    version: str
-    cluster_id: str
-    topics: list[TopicRow] = field(default_factory=list)
-    groups: list[GroupRow] = field(default_factory=list)
-    group_count: int = 0
-    transactions: list[TransactionRow] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
 class Screen:
-    """All that is to be drawn. `tables` is None before the first answer, and the last ones while the broker does not answer: since
-    `unreachable_since_ms` (None: it does), because of `problem`."""
+    """One screen. `tables` has version, cluster_id, topics, groups, group_count and transactions, and is empty before the first
+    answer. Since `unreachable_since_ms` (None: the broker answers), because of `problem`, it shows the last answer."""
 
-    tables: Tables | None
+    tables: Mapping[str, Any]
     now_wall_ms: int
     unreachable_since_ms: int | None = None
     problem: str = ""
 
 
-def tables_of(before: Look | None, now: Look) -> Tables:
-    """The rows of `now`, with rates since `before`."""
+def tables_of(before: Look | None, now: Look) -> dict[str, Any]:
+    """The rows of `now`, with rates since `before`; those that matter most first: by rate, by lag, by age."""
     elapsed_ms = 0 if before is None else now.monotonic_ms - before.monotonic_ms
     partitions = {tp: one for topic in (before.topics if before else ()) for tp, one in _partitions_of(topic).items()}
     committed = {group.listing.group_id: _committed_of(group) for group in (before.groups if before else ())}
     topics = [_topic(topic, partitions, elapsed_ms) for topic in now.topics]
     groups = [_group(group, committed.get(group.listing.group_id, {}), elapsed_ms) for group in now.groups]
-    transactions = [
-        TransactionRow(one.transactional_id, one.state, one.open_members, None if one.age_ms < 0 else one.age_ms, one.owner)
-        for one in now.transactions
-    ]
-    return Tables(
-        wall_ms=now.wall_ms,
-        version=now.version,
-        cluster_id=now.cluster_id,
-        topics=sorted(topics, key=lambda one: (-(one.offsets_per_s or 0), -one.size_bytes, one.topic)),
-        groups=sorted(groups, key=lambda one: (-(one.lag or 0), one.group_id)),
-        group_count=now.group_count,
-        transactions=sorted(transactions, key=lambda one: (-(one.age_ms or 0), one.transactional_id)),
-    )
+    transactions = [_transaction(one) for one in now.transactions]
+    return {
+        "version": now.version,
+        "cluster_id": now.cluster_id,
+        "topics": sorted(topics, key=lambda one: (-(one["offsets_per_s"] or 0), -one["size_bytes"], one["topic"])),
+        "group_count": now.group_count,
+        "groups": sorted(groups, key=lambda one: (-(one["lag"] or 0), one["group_id"])),
+        "transactions": sorted(transactions, key=lambda one: (-(one["age_ms"] or 0), one["transactional_id"])),
+    }
 
 
 def rate(before: Offsets, now: Offsets, elapsed_ms: int) -> float | None:
@@ -126,22 +81,14 @@ def rate(before: Offsets, now: Offsets, elapsed_ms: int) -> float | None:
 
 def document(screen: Screen) -> dict[str, Any]:
     """A screen for programs."""
-    tables = screen.tables
+    nothing: Row = {"version": None, "cluster_id": None, "topics": [], "group_count": 0, "groups": [], "transactions": []}
     return {
         "time_ms": screen.now_wall_ms,
         "unreachable_since_ms": screen.unreachable_since_ms,
         "problem": screen.problem or None,
-        "version": tables and tables.version,
-        "cluster_id": tables and tables.cluster_id,
-        "topics": [_fields(one) for one in tables.topics] if tables else [],
-        "group_count": tables.group_count if tables else 0,
-        "groups": [_fields(one) for one in tables.groups] if tables else [],
-        "transactions": [_fields(one) for one in tables.transactions] if tables else [],
+        **nothing,
+        **screen.tables,
     }
-
-
-def _fields(row: TopicRow | GroupRow | TransactionRow) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in type(row).__dataclass_fields__}
 
 
 def _partitions_of(topic: TopicDescription) -> Partitions:
@@ -168,30 +115,40 @@ def _committed_of(group: GroupDescription) -> dict[TopicIdPartition, int]:
     return {one.tp: one.committed.offset for one in group.partitions if one.committed.offset >= 0}
 
 
-def _topic(topic: TopicDescription, partitions_before: Partitions, elapsed_ms: int) -> TopicRow:
+def _topic(topic: TopicDescription, partitions_before: Partitions, elapsed_ms: int) -> Row:
     now = _partitions_of(topic)
     before = {tp: partitions_before[tp] for tp in now if tp in partitions_before}
-    return TopicRow(
-        topic=topic.name,
-        partitions=len(topic.partitions),
-        offsets=sum(one.offset_count for one in topic.partitions),
-        offsets_per_s=rate(_ends_of(before), _ends_of(now), elapsed_ms),
-        bytes_per_s=_written_per_s(before, now, elapsed_ms),
-        size_bytes=sum(one.size_bytes for one in topic.partitions),
-        held_back=sum(one.high_watermark - one.last_stable_offset for one in topic.partitions),
-        unhealthy=sum(one.error is not None for one in topic.partitions),
-    )
+    return {
+        "topic": topic.name,
+        "partitions": len(topic.partitions),
+        "offsets": sum(one.offset_count for one in topic.partitions),
+        "offsets_per_s": rate(_ends_of(before), _ends_of(now), elapsed_ms),
+        "bytes_per_s": _written_per_s(before, now, elapsed_ms),
+        "size_bytes": sum(one.size_bytes for one in topic.partitions),
+        "held_back": sum(one.high_watermark - one.last_stable_offset for one in topic.partitions),
+        "unhealthy": sum(one.error is not None for one in topic.partitions),
+    }
 
 
-def _group(group: GroupDescription, before: Offsets, elapsed_ms: int) -> GroupRow:
-    return GroupRow(
-        group_id=group.listing.group_id,
-        partitions=len(group.partitions),
-        lag=_sum(one.lag for one in group.partitions),
-        lag_bytes=_sum(one.lag_bytes for one in group.partitions),
-        lag_ms=max((one.lag_ms for one in group.partitions if one.lag_ms >= 0), default=None),
-        offsets_per_s=rate(before, _committed_of(group), elapsed_ms),
-    )
+def _group(group: GroupDescription, before: Offsets, elapsed_ms: int) -> Row:
+    return {
+        "group_id": group.listing.group_id,
+        "partitions": len(group.partitions),
+        "lag": _sum(one.lag for one in group.partitions),
+        "lag_bytes": _sum(one.lag_bytes for one in group.partitions),
+        "lag_ms": max((one.lag_ms for one in group.partitions if one.lag_ms >= 0), default=None),
+        "offsets_per_s": rate(before, _committed_of(group), elapsed_ms),
+    }
+
+
+def _transaction(one: TransactionListing) -> Row:
+    return {
+        "transactional_id": one.transactional_id,
+        "state": one.state,
+        "open_members": one.open_members,
+        "age_ms": known(one.age_ms),
+        "owner": one.owner,
+    }
 
 
 def _sum(values: Any) -> int | None:

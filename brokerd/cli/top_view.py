@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from brokerd.cli.output import NONE, duration_text, size_text, time_text
-from brokerd.cli.top_model import GroupRow, Screen, TopicRow, TransactionRow
+from brokerd.cli.top_model import Screen
 
 _LINES_OF_A_TABLE = 3  # title, headings, and an empty line behind it
 _GAP = 2
@@ -29,28 +29,30 @@ class TableColumn(NamedTuple):
 
 
 _TOPICS: Sequence[TableColumn] = (
-    TableColumn("TOPIC", lambda row: row.topic + (f" ({row.unhealthy} not healthy)" if row.unhealthy else ""), 12, 0, is_text=True),
-    TableColumn("PARTITIONS", lambda row: str(row.partitions), 10, 4),
-    TableColumn("OFFSETS", lambda row: str(row.offsets), 10, 2),
-    TableColumn("OFFSETS/S", lambda row: rate_text(row.offsets_per_s), 9, 1),
-    TableColumn("BYTES/S", lambda row: NONE if row.bytes_per_s is None else size_text(round(row.bytes_per_s)), 10, 6),
-    TableColumn("SIZE", lambda row: size_text(row.size_bytes), 10, 3),
-    TableColumn("HELD BACK", lambda row: str(row.held_back), 9, 5),
+    TableColumn(
+        "TOPIC", lambda row: row["topic"] + (f" ({row['unhealthy']} not healthy)" if row["unhealthy"] else ""), 12, 0, is_text=True
+    ),
+    TableColumn("PARTITIONS", lambda row: str(row["partitions"]), 10, 4),
+    TableColumn("OFFSETS", lambda row: str(row["offsets"]), 10, 2),
+    TableColumn("OFFSETS/S", lambda row: rate_text(row["offsets_per_s"]), 9, 1),
+    TableColumn("BYTES/S", lambda row: NONE if row["bytes_per_s"] is None else size_text(round(row["bytes_per_s"])), 10, 6),
+    TableColumn("SIZE", lambda row: size_text(row["size_bytes"]), 10, 3),
+    TableColumn("HELD BACK", lambda row: str(row["held_back"]), 9, 5),
 )
 _GROUPS: Sequence[TableColumn] = (
-    TableColumn("GROUP", lambda row: row.group_id, 12, 0, is_text=True),
-    TableColumn("PARTITIONS", lambda row: str(row.partitions), 10, 5),
-    TableColumn("LAG", lambda row: _known(row.lag, str), 10, 1),
-    TableColumn("TO READ", lambda row: _known(row.lag_bytes, size_text), 10, 4),
-    TableColumn("BEHIND", lambda row: _known(row.lag_ms, duration_text), 10, 2),
-    TableColumn("OFFSETS/S", lambda row: rate_text(row.offsets_per_s), 9, 3),
+    TableColumn("GROUP", lambda row: row["group_id"], 12, 0, is_text=True),
+    TableColumn("PARTITIONS", lambda row: str(row["partitions"]), 10, 5),
+    TableColumn("LAG", lambda row: _known(row["lag"], str), 10, 1),
+    TableColumn("TO READ", lambda row: _known(row["lag_bytes"], size_text), 10, 4),
+    TableColumn("BEHIND", lambda row: _known(row["lag_ms"], duration_text), 10, 2),
+    TableColumn("OFFSETS/S", lambda row: rate_text(row["offsets_per_s"]), 9, 3),
 )
 _TRANSACTIONS: Sequence[TableColumn] = (
-    TableColumn("TRANSACTION", lambda row: row.transactional_id, 12, 0, is_text=True),
-    TableColumn("STATE", lambda row: row.state, 8, 2, is_text=True),
-    TableColumn("MEMBERS", lambda row: str(row.open_members), 7, 3),
-    TableColumn("AGE", lambda row: _known(row.age_ms, duration_text), 10, 1),
-    TableColumn("OWNER", lambda row: row.owner, 8, 4, is_text=True),
+    TableColumn("TRANSACTION", lambda row: row["transactional_id"], 12, 0, is_text=True),
+    TableColumn("STATE", lambda row: row["state"], 8, 2, is_text=True),
+    TableColumn("MEMBERS", lambda row: str(row["open_members"]), 7, 3),
+    TableColumn("AGE", lambda row: _known(row["age_ms"], duration_text), 10, 1),
+    TableColumn("OWNER", lambda row: row["owner"], 8, 4, is_text=True),
 )
 
 
@@ -58,12 +60,10 @@ def drawn(screen: Screen, address: str, *, width: int, height: int) -> Renderabl
     """The screen for a terminal of so many columns and lines."""
     lines: list[RenderableType] = [_line(text, style) for text, style in _head(screen, address)]
     tables = screen.tables
-    if tables is None:
+    if not tables:
         return Group(*lines)
-    topics: Sequence[TopicRow] = tables.topics
-    groups: Sequence[GroupRow] = tables.groups
-    transactions: Sequence[TransactionRow] = tables.transactions
-    parts = [("topics", _TOPICS, topics, len(topics)), ("groups", _GROUPS, groups, tables.group_count)]
+    topics, groups, transactions = tables["topics"], tables["groups"], tables["transactions"]
+    parts = [("topics", _TOPICS, topics, len(topics)), ("groups", _GROUPS, groups, tables["group_count"])]
     if transactions:
         parts.append(("open transactions", _TRANSACTIONS, transactions, len(transactions)))
     room = height - len(lines) - _LINES_OF_A_TABLE * len(parts)
@@ -103,7 +103,7 @@ def rate_text(per_s: float | None) -> str:
 
 
 def _head(screen: Screen, address: str) -> list[tuple[str, str]]:
-    what = f"brokerd {screen.tables.version} at {address}" if screen.tables else f"brokerd at {address}"
+    what = f"brokerd {screen.tables['version']} at {address}" if screen.tables else f"brokerd at {address}"
     lines = [(f"{what}, {time_text(screen.now_wall_ms)} (Ctrl-C ends)", "")]
     if screen.unreachable_since_ms is not None:
         since = time_text(screen.unreachable_since_ms)

@@ -5,6 +5,5 @@ dump.py             the contents of the files, down to records
 doctor.py           checks, and repairs at an operator's request (partition_check.py)
 rebuild.py          rebuilds lost files from the logs
 lost_markers.py     members whose markers are lost: how they ended, and an operator's decision
-own_records.py      records of the broker's own logs, as they are shown and checked
-transaction_records.py  entries of the transaction log, for lost_markers.py
+own_logs.py         the broker's own logs: their records as they are shown, and as a start reads them
 """

@@ -18,19 +18,18 @@ from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import BrokerdError, DataDirectoryError
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.offline.lost_markers import (
+    CheckedPartition,
     LostMarker,
-    Partition,
     decide,
     decide_by_markers,
     find_lost_markers,
     findings_of,
     problem_of_log,
 )
-from brokerd.offline.own_records import if_unusable
+from brokerd.offline.own_logs import if_unusable, is_transaction_log
 from brokerd.offline.partition_check import Finding, PartitionCheck, Severity
-from brokerd.offline.transaction_records import is_transaction_log
 from brokerd.partition.log_state import NEW_PARTITION, CheckpointEntry
-from brokerd.record.header import BatchHeader, crc_seed
+from brokerd.record.header import crc_seed
 from brokerd.storage.damage import Hole, read_holes, write_holes
 from brokerd.storage.files import Files, RealFiles
 from brokerd.storage.names import (
@@ -39,15 +38,12 @@ from brokerd.storage.names import (
     DECIDED_MEMBERS,
     HOLES,
     LEADER_EPOCH,
-    LOG_SUFFIX,
     META,
     PRODUCER_IDS,
     TOPICS,
-    offset_file,
-    parse_offset_file,
     parse_partition_directory,
 )
-from brokerd.storage.segment_walk import whole_headers
+from brokerd.storage.segment_walk import batches_of
 from brokerd.transaction.markers import Outcome
 
 _CONSEQUENCES = {
@@ -162,27 +158,14 @@ def take_out(path: str, partition: str, offset: int) -> list[Finding]:
                 f"offset {offset} of {partition} cannot be taken out: only durable batches can be, offsets "
                 f"{check.first_offset} to {check.durable_end - 1}; a start of the broker recovers later ones"
             )
-        header = _batch_at(files, check.tp, offset)
-        if header is None:
+        headers = (header for _, _, header in batches_of(files, check.tp, offset))
+        header = next((one for one in headers if one.next_offset > offset), None)
+        if header is None or header.base_offset > offset:
             raise DataDirectoryError(f"{partition} has no whole batch at offset {offset}: for damage use `--accept-damaged`")
         check.holes = read_holes(files, check.tp.directory_name, crc_seed(check.tp))
         _write_holes(files, check, [Hole(header.base_offset, header.next_offset, is_taken_out=True)])
         text = f"{partition}: offsets {header.base_offset} to {header.last_offset}, one batch, are taken out: readers skip them"
         return [Finding(Severity.NOTE, f"{check.tp.directory_name}/{HOLES}", text, partition, header.base_offset)]
-
-
-def _batch_at(files: Files, tp: TopicIdPartition, offset: int) -> BatchHeader | None:
-    """The whole batch that holds an offset, or None."""
-    parsed = [entry for entry in map(parse_offset_file, files.listdir(tp.directory_name)) if entry is not None]
-    base = max((base for base, suffix in parsed if suffix == LOG_SUFFIX and base <= offset), default=None)
-    if base is None:
-        return None
-    file = files.open(f"{tp.directory_name}/{offset_file(base, LOG_SUFFIX)}")
-    try:
-        headers = whole_headers(file, crc_seed(tp), base)
-        return next((header for header in headers if header.base_offset <= offset < header.next_offset), None)
-    finally:
-        file.close()
 
 
 def _with_damaged(path: str, repair: Callable[[Files, PartitionCheck], list[Finding]]) -> list[Finding]:
@@ -201,19 +184,11 @@ def _with_damaged(path: str, repair: Callable[[Files, PartitionCheck], list[Find
         return findings
 
 
-def commit_members(path: str, producer_ids: Collection[int] = ()) -> list[Finding]:
-    """Takes members whose marker is lost for committed: these, or all of whom nothing else tells how they ended. The next start
+def decide_members(path: str, producer_ids: Collection[int] = (), *, is_committed: bool) -> list[Finding]:
+    """Takes members whose marker is lost for committed, or else aborted: these, or all whose end nothing else tells. The next start
     carries it out. Returns what was decided, as notes. Raises DataDirectoryError. May be repeated, and changed before that start.
     """
-    return _decide(path, Outcome.COMMITTED, producer_ids)
-
-
-def abort_members(path: str, producer_ids: Collection[int] = ()) -> list[Finding]:
-    """Takes them for aborted: their records are void. See commit_members."""
-    return _decide(path, Outcome.ABORTED, producer_ids)
-
-
-def _decide(path: str, outcome: Outcome, producer_ids: Collection[int]) -> list[Finding]:
+    outcome = Outcome.COMMITTED if is_committed else Outcome.ABORTED
     with _locked(path) as files:
         checkpoint, checks, epoch = _durable_checks(files)
         for check in checks:
@@ -226,7 +201,7 @@ def _decide(path: str, outcome: Outcome, producer_ids: Collection[int]) -> list[
 def _lost_markers(files: Files, checkpoint: Entries, checks: Iterable[PartitionCheck], epoch: int) -> list[LostMarker]:
     """`checks` have been run."""
     partitions = [
-        Partition(check.tp, check.name, checkpoint.get(check.tp, NEW_PARTITION), bool(check.holes or check.damaged))
+        CheckedPartition(check.tp, check.name, checkpoint.get(check.tp, NEW_PARTITION), bool(check.holes or check.damaged))
         for check in checks
     ]
     return find_lost_markers(files, partitions, epoch=epoch)

@@ -53,7 +53,8 @@ def describe_path(path: str) -> Iterator[Entry]:
         raise DataDirectoryError(f"{path} is not a file of a brokerd data directory: its name is unknown")
     files = RealFiles(parent, must_exist=True)
     try:
-        yield from describer(files, name, names.parse_partition_directory(os.path.basename(parent)), path)
+        for entry in describer(files, name, names.parse_partition_directory(os.path.basename(parent))):
+            yield {"type": entry.pop("type"), "path": path, **entry}
     except FileNotFoundError:
         raise DataDirectoryError(f"there is no file {path}") from None
     except (BrokerdError, OSError) as error:
@@ -62,7 +63,7 @@ def describe_path(path: str) -> Iterator[Entry]:
         files.close()
 
 
-Describer = Callable[[RealFiles, str, TopicIdPartition | None, str], Iterator[Entry]]
+Describer = Callable[[RealFiles, str, TopicIdPartition | None], Iterable[Entry]]
 
 
 def _describer(name: str) -> Describer | None:
@@ -70,7 +71,7 @@ def _describer(name: str) -> Describer | None:
     return _BY_SUFFIX.get(parsed[1]) if parsed is not None else _BY_NAME.get(name)
 
 
-def _describe_segment(files: RealFiles, name: str, tp: TopicIdPartition | None, path: str) -> Iterator[Entry]:
+def _describe_segment(files: RealFiles, name: str, tp: TopicIdPartition | None) -> Iterator[Entry]:
     if tp is None:
         raise DocumentError("a segment can only be read in its partition's directory: the directory's name is part of the CRC")
     parsed = names.parse_offset_file(name)
@@ -78,21 +79,21 @@ def _describe_segment(files: RealFiles, name: str, tp: TopicIdPartition | None, 
     file = files.open(name)
     try:
         size = file.size()
-        yield {"type": "segment", "path": path, "base_offset": parsed[0], "size_bytes": size, "partition": str(tp)}
-        yield from _describe_batches(file, size, parsed[0], crc_seed(tp), path)
+        yield {"type": "segment", "base_offset": parsed[0], "size_bytes": size, "partition": str(tp)}
+        yield from _describe_batches(file, size, parsed[0], crc_seed(tp))
     finally:
         file.close()
 
 
-def _describe_batches(file: File, size: int, base_offset: int, seed: int, path: str) -> Iterator[Entry]:
+def _describe_batches(file: File, size: int, base_offset: int, seed: int) -> Iterator[Entry]:
     walk = SegmentWalk(file, seed, base_offset=base_offset, end=size, payload_from=0)
     while True:
         for header in walk:
             control = {"control": _describe_control(file, walk.batch_position, header)} if header.is_control else {}
-            yield {"type": "batch", "path": path, "position": walk.batch_position, **describe_header(header), **control}
+            yield {"type": "batch", "position": walk.batch_position, **describe_header(header), **control}
         if walk.problem is None:
             return
-        yield {"type": "problem", "path": path, "position": walk.position, "offset": walk.next_offset, "problem": walk.problem}
+        yield {"type": "problem", "position": walk.position, "offset": walk.next_offset, "problem": walk.problem}
         if walk.go_past().resume_position is None:
             return
 
@@ -139,17 +140,17 @@ def _describe_control(file: File, position: int, header: BatchHeader) -> Entry:
     }
 
 
-def _describe_index(files: RealFiles, name: str, tp: TopicIdPartition | None, path: str) -> Iterator[Entry]:
+def _describe_index(files: RealFiles, name: str, tp: TopicIdPartition | None) -> Iterator[Entry]:
     is_time = name.endswith(names.TIME_INDEX_SUFFIX)
     kind = segment.TIME_INDEX_KIND if is_time else segment.INDEX_KIND
     body = decode_document(read_whole(files, name), kind, INDEX_VERSION)
     summary, count = decode_summary(body)
-    entry: Entry = {"type": kind, "path": path, **summary._asdict(), "entry_count": count}
+    entry: Entry = {"type": kind, **summary._asdict(), "entry_count": count}
     entry["belongs_here"] = tp is None or summary.seed == crc_seed(tp)
     yield entry
 
 
-def _describe_snapshot(files: RealFiles, name: str, tp: TopicIdPartition | None, path: str) -> Iterator[Entry]:
+def _describe_snapshot(files: RealFiles, name: str, tp: TopicIdPartition | None) -> Iterator[Entry]:
     body = decode_document(read_whole(files, name), snapshots.SNAPSHOT_KIND, snapshots.SNAPSHOT_VERSION)
     snapshot = snapshots.decode_snapshot(body)
     producers = [
@@ -164,7 +165,6 @@ def _describe_snapshot(files: RealFiles, name: str, tp: TopicIdPartition | None,
     ]
     yield {
         "type": snapshots.SNAPSHOT_KIND,
-        "path": path,
         "offset": snapshot.offset,
         "epochs": _epochs(snapshot.epochs),
         "producers": producers,
@@ -178,23 +178,23 @@ def _epochs(entries: Iterable[leader_epochs.EpochEntry]) -> list[dict[str, Any]]
     return [{**entry._asdict(), "id": f"{entry.id:08x}"} for entry in entries]
 
 
-def _describe_epochs(files: RealFiles, name: str, _tp: TopicIdPartition | None, path: str) -> Iterator[Entry]:
+def _describe_epochs(files: RealFiles, name: str, _tp: TopicIdPartition | None) -> Iterator[Entry]:
     body = decode_document(read_whole(files, name), leader_epochs.EPOCHS_KIND, leader_epochs.EPOCHS_VERSION)
     entries = leader_epochs.decode_epochs_body(body)
     if entries is None:
         raise DocumentError("its entries are malformed")
-    yield {"type": leader_epochs.EPOCHS_KIND, "path": path, "epochs": _epochs(entries)}
+    yield {"type": leader_epochs.EPOCHS_KIND, "epochs": _epochs(entries)}
 
 
-def _describe_checkpoint(files: RealFiles, name: str, _tp: TopicIdPartition | None, path: str) -> Iterator[Entry]:
+def _describe_checkpoint(files: RealFiles, name: str, _tp: TopicIdPartition | None) -> Iterator[Entry]:
     body = decode_document(read_whole(files, name), checkpoint.CHECKPOINT_KIND, checkpoint.CHECKPOINT_VERSION)
     partitions = {str(tp): entry._asdict() for tp, entry in checkpoint.decode_checkpoint(body).items()}
-    yield {"type": checkpoint.CHECKPOINT_KIND, "path": path, "partitions": partitions}
+    yield {"type": checkpoint.CHECKPOINT_KIND, "partitions": partitions}
 
 
 def _json_describer(kind: str, version: int) -> Describer:
-    def describe(files: RealFiles, name: str, _tp: TopicIdPartition | None, path: str) -> Iterator[Entry]:
-        yield {"type": kind, "path": path, **json.loads(decode_document(read_whole(files, name), kind, version))}
+    def describe(files: RealFiles, name: str, _tp: TopicIdPartition | None) -> Iterator[Entry]:
+        yield {"type": kind, **json.loads(decode_document(read_whole(files, name), kind, version))}
 
     return describe
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from brokerd.datadir.decided_members import DecidedMembers, read_decided, write_decided
 from brokerd.errors import CorruptMessageError, DataDirectoryError
 from brokerd.ids import PRODUCER_NUMBERS, TopicIdPartition
+from brokerd.offline.own_logs import is_transaction_log, read_records
 from brokerd.offline.partition_check import Finding, Severity
-from brokerd.offline.transaction_records import batches_of, is_transaction_log, read_records
 from brokerd.partition.log_state import CheckpointEntry
 from brokerd.partition.log_walk import RecoveryInput
 from brokerd.partition.markers import read_marker
@@ -20,6 +20,7 @@ from brokerd.partition.unmarked import UnmarkedData, undecided_text, unmarked_da
 from brokerd.sharing import Shares
 from brokerd.storage.files import Files
 from brokerd.storage.open_files import OpenFiles
+from brokerd.storage.segment_walk import batches_of
 from brokerd.transaction.coordinator import Coordinator, Limits
 from brokerd.transaction.loading import load
 from brokerd.transaction.markers import Ending, Outcome, endings
@@ -29,7 +30,7 @@ _READ_ONLY = "brokerd doctor looks at it"
 _INDEX_INTERVAL_BYTES = 1 << 20
 
 
-class Partition(NamedTuple):
+class CheckedPartition(NamedTuple):
     """A partition as the directory knows it."""
 
     tp: TopicIdPartition
@@ -41,7 +42,7 @@ class Partition(NamedTuple):
 class LostMarker(NamedTuple):
     """A member's data in a partition whose marker may be lost."""
 
-    partition: Partition
+    partition: CheckedPartition
     data: UnmarkedData
     ending: Ending
     elsewhere: str = ""  # what its marker in another partition says, if there is one: "" or a part of a sentence
@@ -56,7 +57,7 @@ class _Marker(NamedTuple):
     outcome: Outcome
 
 
-def find_lost_markers(files: Files, partitions: Iterable[Partition], *, epoch: int) -> list[LostMarker]:
+def find_lost_markers(files: Files, partitions: Iterable[CheckedPartition], *, epoch: int) -> list[LostMarker]:
     """All that the next start would find. Reads nothing where nothing is lost. Raises OSError."""
     everything = list(partitions)
     known = [one for one in everything if not is_transaction_log(one.tp)]
@@ -97,7 +98,7 @@ def _loaded(records: Iterable[TransactionLogRecord | None]) -> Coordinator:
     return load(records, lambda: Coordinator(Limits(Shares(0), Shares(0), 1, 1)), 0)  # loading fills slots, and asks for none
 
 
-def _lost_marker(partition: Partition, data: UnmarkedData, ending: Ending, markers: Mapping[int, _Marker]) -> LostMarker:
+def _lost_marker(partition: CheckedPartition, data: UnmarkedData, ending: Ending, markers: Mapping[int, _Marker]) -> LostMarker:
     marker = markers.get(data.producer_id)
     if marker is None:
         return LostMarker(partition, data, ending)
@@ -158,7 +159,7 @@ def _finding(lost: LostMarker, decided: DecidedMembers) -> Finding:
     return Finding(Severity.NOTE, partition.tp.directory_name, text, partition.name, data.first_offset)
 
 
-def _unmarked(files: Files, partition: Partition, epoch: int) -> list[UnmarkedData]:
+def _unmarked(files: Files, partition: CheckedPartition, epoch: int) -> list[UnmarkedData]:
     """Data without a marker, as a start finds it."""
     given = RecoveryInput(
         tp=partition.tp,
@@ -179,7 +180,7 @@ def _unmarked(files: Files, partition: Partition, epoch: int) -> list[UnmarkedDa
     return unmarked_data(state.producers, state.damaged, state.log_start_offset)
 
 
-def _markers_of(files: Files, partitions: Iterable[Partition], producer_ids: Collection[int]) -> dict[int, _Marker]:
+def _markers_of(files: Files, partitions: Iterable[CheckedPartition], producer_ids: Collection[int]) -> dict[int, _Marker]:
     """Markers that end any of these members, wherever they are."""
     found: dict[int, _Marker] = {}
     for partition in partitions:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from brokerd.errors import BrokerdError, CorruptMessageError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
-from brokerd.offline.own_records import is_own_log, problem_of
+from brokerd.offline.own_logs import is_own_log, problem_of
 from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.leader_epochs import EpochEntry, LeaderEpochs, read_leader_epochs
 from brokerd.partition.log_state import NEW_PARTITION, CheckpointEntry

@@ -7,7 +7,7 @@ must never be reused continue far above all those found. The names and settings 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from brokerd.datadir.checkpoint import read_checkpoint
@@ -29,20 +29,18 @@ from brokerd.ids import TopicIdPartition, producer_number, topic_name_problem
 from brokerd.offline.partition_check import Finding, Severity
 from brokerd.partition.leader_epochs import read_leader_epochs
 from brokerd.partition.snapshots import read_snapshot, snapshot_offsets
-from brokerd.record.header import BatchHeader, crc_seed
+from brokerd.record.header import crc_seed
 from brokerd.storage.checksummed_file import DocumentError, read_json
 from brokerd.storage.files import Files, RealFiles
 from brokerd.storage.names import (
     CLEAN_SHUTDOWN,
     LEADER_EPOCH,
-    LOG_SUFFIX,
     META,
     PRODUCER_IDS,
     TOPICS,
-    parse_offset_file,
     parse_partition_directory,
 )
-from brokerd.storage.segment_walk import whole_headers
+from brokerd.storage.segment_walk import batches_of
 
 # Starts that wrote nothing, and producers whose batches are gone or were never written, leave no trace.
 EPOCH_MARGIN = 1_000_000
@@ -130,37 +128,26 @@ def _topics(files: Files, partitions: list[TopicIdPartition], names: Mapping[str
 
 
 def _write(files: Files, lost: list[str], topics: list[Topic], seen: _Seen) -> list[Finding]:
-    notes = []
+    notes: list[tuple[str, str]] = []
     if TOPICS in lost:
         TopicStore(files).create(topics)
         for topic in topics:
-            if topic.id in OWN_TOPICS:
-                continue  # nothing of it is lost
-            text = (
-                f"topic {topic.id.hex()} is called '{topic.name}' and has {topic.partition_count} partition(s); settings are lost"
-            )
-            notes.append(Finding(Severity.NOTE, TOPICS, text))
+            if topic.id not in OWN_TOPICS:  # the broker's own topics lose nothing
+                count = f"{topic.partition_count} partition(s)"
+                notes.append((TOPICS, f"topic {topic.id.hex()} is called '{topic.name}' and has {count}; settings are lost"))
     if PRODUCER_IDS in lost:
         block = (seen.producer_id // PRODUCER_ID_BLOCK + 1) * PRODUCER_ID_BLOCK + PRODUCER_ID_MARGIN
         block = min(block, PRODUCER_IDS_MAX - PRODUCER_ID_MARGIN)  # clients of a broker without authentication can make up any id
         ProducerIds(files).create(block)
-        notes.append(
-            Finding(Severity.NOTE, PRODUCER_IDS, f"producer ids continue at {block}; the largest in the logs is {seen.producer_id}")
-        )
+        notes.append((PRODUCER_IDS, f"producer ids continue at {block}; the largest in the logs is {seen.producer_id}"))
     if LEADER_EPOCH in lost:
         epoch = min(max(seen.leader_epoch, 0) + EPOCH_MARGIN, 2**31 - 2)
         write_epoch(files, epoch)
-        notes.append(
-            Finding(
-                Severity.NOTE,
-                LEADER_EPOCH,
-                f"the leader epoch continues at {epoch}; the largest in the logs is {seen.leader_epoch}",
-            )
-        )
+        notes.append((LEADER_EPOCH, f"the leader epoch continues at {epoch}; the largest in the logs is {seen.leader_epoch}"))
     if META in lost:
         meta = create_meta(files, 0)
-        notes.append(Finding(Severity.NOTE, META, f"the cluster has a new id, {meta.cluster_id}, and this is node {meta.node_id}"))
-    return notes
+        notes.append((META, f"the cluster has a new id, {meta.cluster_id}, and this is node {meta.node_id}"))
+    return [Finding(Severity.NOTE, name, text) for name, text in notes]
 
 
 def _largest_seen(files: Files, partitions: list[TopicIdPartition]) -> _Seen:
@@ -170,29 +157,14 @@ def _largest_seen(files: Files, partitions: list[TopicIdPartition]) -> _Seen:
     for tp in partitions:
         seed = crc_seed(tp)
         epochs.extend(entry.epoch for entry in read_leader_epochs(files, tp.directory_name, seed) or ())
-        names = files.listdir(tp.directory_name)
-        for offset in snapshot_offsets(names):
+        for offset in snapshot_offsets(files.listdir(tp.directory_name)):
             snapshot = read_snapshot(files, tp.directory_name, offset, seed)
             if snapshot is not None:
                 epochs.extend(entry.epoch for entry in snapshot.epochs)
                 producer_ids.extend(map(producer_number, snapshot.producers))
                 producer_ids.extend(producer_number(entry.producer_id) for entry in snapshot.aborted)
                 producer_ids.append(snapshot.forgotten_number)
-        for name in names:
-            parsed = parse_offset_file(name)
-            if parsed is not None and parsed[1] == LOG_SUFFIX:
-                for header in _headers(files, f"{tp.directory_name}/{name}", parsed[0], seed):
-                    epochs.append(header.leader_epoch)
-                    if header.producer_id >= 0:
-                        producer_ids.append(producer_number(header.producer_id))
-                epochs, producer_ids = [max(epochs)], [max(producer_ids)]
+        for _, _, header in batches_of(files, tp):
+            epochs[0] = max(epochs[0], header.leader_epoch)
+            producer_ids[0] = max(producer_ids[0], producer_number(header.producer_id) if header.producer_id >= 0 else -1)
     return _Seen(max(epochs), max(producer_ids))
-
-
-def _headers(files: Files, path: str, base_offset: int, seed: int) -> Iterator[BatchHeader]:
-    """Headers of all whole batches, including those after damage."""
-    file = files.open(path)
-    try:
-        yield from whole_headers(file, seed, base_offset)
-    finally:
-        file.close()

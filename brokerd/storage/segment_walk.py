@@ -1,7 +1,7 @@
 """Walks through one segment file, past damage: the one walk that recovery, doctor, dump and rebuild share.
 
-It finds whole batches, tells a torn tail from damage, and finds the damaged offsets and the batch where the log goes on behind
-them. It changes nothing; its caller decides what to do about what it finds.
+It finds whole batches, tells a torn tail from damage, and finds the damaged offsets and the batch where the log continues after
+them. It changes nothing; its caller decides what to do about the damage.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
-from brokerd.record.header import BatchHeader
+from brokerd.ids import TopicIdPartition
+from brokerd.record.header import BatchHeader, crc_seed
 from brokerd.record.whole import NO_EPOCH_LIMIT, NO_OFFSET_LIMIT
-from brokerd.storage.files import File
+from brokerd.storage.files import File, Files
+from brokerd.storage.names import LOG_SUFFIX, offset_file, parse_offset_file
 from brokerd.storage.resync import Place, find_after_damage
 from brokerd.storage.scan import Scan
 
@@ -144,16 +146,27 @@ class SegmentWalk:
         return self._found
 
 
-def whole_headers(file: File, seed: int, base_offset: int) -> Iterator[BatchHeader]:
-    """Headers of all whole batches of a segment, also behind damage; payloads are not read. Raises OSError."""
-    return (header for _, header in whole_batches(file, seed, base_offset))
-
-
 def whole_batches(file: File, seed: int, base_offset: int) -> Iterator[tuple[int, BatchHeader]]:
-    """The same, each with its position."""
+    """Positions and headers of all whole batches of a segment, those after damage too; payloads are not read. Raises OSError."""
     walk = SegmentWalk(file, seed, base_offset=base_offset, end=file.size())
     while True:
         for header in walk:
             yield walk.batch_position, header
         if walk.problem is None or walk.go_past().resume_position is None:
             return
+
+
+def batches_of(files: Files, tp: TopicIdPartition, from_offset: int = 0) -> Iterator[tuple[File, int, BatchHeader]]:
+    """All whole batches of a partition from the segment on that holds `from_offset`: the open file, the position in it and the
+    header. Raises OSError."""
+    directory = tp.directory_name
+    names = files.listdir(directory) if directory in files.listdir() else []
+    bases = sorted(parsed[0] for parsed in map(parse_offset_file, names) if parsed is not None and parsed[1] == LOG_SUFFIX)
+    first = max((base for base in bases if base <= from_offset), default=0)
+    for base in (base for base in bases if base >= first):
+        file = files.open(f"{directory}/{offset_file(base, LOG_SUFFIX)}")
+        try:
+            for position, header in whole_batches(file, crc_seed(tp), base):
+                yield file, position, header
+        finally:
+            file.close()

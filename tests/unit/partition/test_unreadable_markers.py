@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.errors import LogDamagedError
-from brokerd.offline.doctor import accept_damaged, commit_members
+from brokerd.offline.doctor import accept_damaged, decide_members
 from brokerd.partition import partition
 from brokerd.partition.markers import Marker
 from brokerd.partition.partition import Partition
@@ -66,7 +66,7 @@ def test_the_doctor_finds_it_and_it_can_be_accepted(data_dir: Path) -> None:
     accept_damaged(str(data_dir))
     (error,) = errors_in(data_dir)
     assert f"producer {MEMBER} wrote records from offset 0 to 0 in a transaction" in error.message
-    commit_members(str(data_dir))
+    decide_members(str(data_dir), is_committed=True)
     assert not errors_in(data_dir)
     manager, log = _open(data_dir)
     append_marker(log, committed=[MEMBER])

@@ -13,7 +13,7 @@ from brokerd.cli import main
 from brokerd.datadir.topic_store import TRANSACTION_STATE
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import TopicIdPartition
-from brokerd.offline.doctor import abort_members, accept_damaged, check_data_dir, commit_members, give_up_damaged, take_out
+from brokerd.offline.doctor import accept_damaged, check_data_dir, decide_members, give_up_damaged, take_out
 from brokerd.offline.dump import describe_path
 from brokerd.offline.partition_check import Finding, Severity
 from brokerd.record.header import HEADER_SIZE, decode_header
@@ -219,15 +219,14 @@ def test_what_nobody_knows_waits_for_an_operator(
                 assert scene.outcome(broker) == "waiting at 0", "neither hidden nor shown"
                 assert broker.transactions.undecided_count == 1
                 await scene.execution(broker, 10 + life, 1)
-        decide = commit_members if is_committed else abort_members
-        (note,) = decide(str(tmp_path))
+        (note,) = decide_members(str(tmp_path), is_committed=is_committed)
         assert str(scene.producer_id) in note.message
         assert not errors(check_data_dir(str(tmp_path)))
         async with scene.after() as broker:
             assert scene.outcome(broker) == ("committed" if is_committed else "aborted")
             assert broker.transactions.undecided_count == 0
         with pytest.raises(DataDirectoryError, match="nothing to decide here"):
-            decide(str(tmp_path))
+            decide_members(str(tmp_path), is_committed=is_committed)
 
     run(scenario())
 
@@ -365,9 +364,9 @@ def test_only_what_is_undecided_can_be_decided(tmp_path: Path, compacting: None)
             await scene.forgotten(broker, 0)
         scene.rot(1)
         with pytest.raises(DataDirectoryError, match="nothing to decide on producer 7"):
-            commit_members(str(tmp_path), [scene.producer_id, 7])
-        commit_members(str(tmp_path))
-        abort_members(str(tmp_path))
+            decide_members(str(tmp_path), [scene.producer_id, 7], is_committed=True)
+        decide_members(str(tmp_path), is_committed=True)
+        decide_members(str(tmp_path), is_committed=False)
         accept_damaged(str(tmp_path))
         (decided,) = describe_path(str(tmp_path / "decided-members"))
         assert (decided["committed"], decided["aborted"]) == ([], [scene.producer_id])

@@ -36,7 +36,7 @@ from brokerd.storage.names import LOG_SUFFIX, offset_file
 from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.scan import Scan
 from brokerd.storage.segment import Segment
-from brokerd.storage.segment_walk import whole_headers
+from brokerd.storage.segment_walk import whole_batches
 from brokerd.wire.v1 import control_pb2
 from tests.support.build import raw_batch
 from tests.support.files import MemoryFiles
@@ -202,7 +202,7 @@ def by_client(stored: Stored) -> list[Batch]:
 
 def by_rebuild(stored: Stored) -> list[tuple[int, int]]:
     file = memory_files(stored).open(f"{TP.directory_name}/{offset_file(stored.base, LOG_SUFFIX)}")
-    return [(header.base_offset, header.next_offset) for header in whole_headers(file, SEED, stored.base)]
+    return [(header.base_offset, header.next_offset) for _, header in whole_batches(file, SEED, stored.base)]
 
 
 def by_dump(stored: Stored, root: Path) -> list[Batch]:

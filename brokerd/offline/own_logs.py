@@ -1,8 +1,9 @@
-"""Records of the broker's own logs, of transactions and of group offsets, as `brokerd dump-log` shows and `brokerd doctor` checks
-them. Read-only."""
+"""The broker's own logs, of transactions and of group offsets, as `brokerd dump-log` shows and `brokerd doctor` checks them.
+Read-only."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any
 
@@ -15,8 +16,11 @@ from brokerd.errors import CorruptMessageError, UnsupportedVersionError
 from brokerd.groups import records as group_records
 from brokerd.ids import TopicIdPartition
 from brokerd.record.batch import RecordBatch
-from brokerd.record.header import decode_header
+from brokerd.record.header import crc_seed, decode_header
+from brokerd.storage.damage import holes_end, is_covered, read_holes
+from brokerd.storage.files import Files
 from brokerd.storage.names import parse_partition_directory
+from brokerd.storage.segment_walk import batches_of
 from brokerd.transaction import records as transaction_records
 from brokerd.wire.v1.group_log_pb2 import GroupLogRecord
 from brokerd.wire.v1.transaction_log_pb2 import TransactionLogRecord
@@ -41,6 +45,11 @@ _IF_UNUSABLE = {
 def is_own_log(tp: TopicIdPartition | None) -> bool:
     """True if the partition is one of the broker's own logs."""
     return tp is not None and tp.topic_id in OWN_TOPICS
+
+
+def is_transaction_log(tp: TopicIdPartition | None) -> bool:
+    """True if the partition is the transaction log."""
+    return tp is not None and tp.topic_id == TRANSACTION_STATE.id
 
 
 def if_unusable(tp: TopicIdPartition) -> str | None:
@@ -107,3 +116,25 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     return value if isinstance(value, int | str) else [_plain(part) for part in value]
+
+
+def read_records(files: Files, tp: TopicIdPartition, log_start_offset: int) -> list[TransactionLogRecord | None]:
+    """All records of the transaction log that can be read, oldest first, and None where others are lost, as a start reads them.
+    Raises OSError, DataDirectoryError.
+    """
+    holes = read_holes(files, tp.directory_name, crc_seed(tp))
+    lost = [hole for hole in holes if not hole.is_taken_out]
+    records: list[TransactionLogRecord | None] = []
+    expected = log_start_offset
+    for file, position, header in batches_of(files, tp):
+        if header.next_offset <= expected or is_covered(holes, header.base_offset, header.next_offset):
+            continue
+        if any(hole.first_offset < header.base_offset and expected < hole.until_offset for hole in lost):
+            records.append(None)
+        expected = header.next_offset
+        batch = RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position))))
+        with contextlib.suppress(CorruptMessageError, UnsupportedVersionError):
+            records += [transaction_records.decode(value) for value in values_of(batch)]
+    if holes_end(lost) > expected:
+        records.append(None)
+    return records
