@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from brokerd.errors import WireError
 from brokerd.ids import ProducerIdAndEpoch
+from brokerd.producer import columns
+from brokerd.producer.columns import encode_pieces
 from brokerd.producer.core.membership import Membership
 from brokerd.producer.core.partitioner import partition_for_keys
 from brokerd.producer.core.transport import Hello, PartitionResult, ProduceRequest, ProduceResponse, RequestLimits, TopicView
 from brokerd.producer.producer import Producer
-from brokerd.producer.rows import columns
-from brokerd.producer.rows.encoding import encode_pieces
 
 ROWS = 10_000
 VALUE_BYTES = 100

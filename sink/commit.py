@@ -1,4 +1,5 @@
-"""The driver's decision on a write: one EndTransaction for all tasks' members. Only this makes their rows visible.
+"""What a task tells the driver (plain data, which Spark pickles), and the driver's decision on a write: one EndTransaction for all
+tasks' members. Only this makes their rows visible.
 
 Spark calls commit outside any retry of its own: what is not answered is asked again here, and the broker gives the same question
 the same answer, so a commit whose answer was lost is not made twice, and one that was lost is made.
@@ -8,16 +9,36 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pyspark.sql.datasource import WriterCommitMessage
 
 from brokerd.client.leases import lease_client
 from brokerd.errors import BrokerdError, ReplayMismatchError
-from brokerd.producer.core.membership import Totals, TransactionEnd, TransactionMember
-from brokerd.sink.messages import SinkCommitMessage, TransactionPart
+from brokerd.producer.core.membership import MemberReport, Totals, TransactionEnd, TransactionMember
 from brokerd.sink.options import SinkOptions
 from brokerd.sink.transaction_ids import TransactionIds
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionPart:
+    """One task's part of a transaction. `totals`: of all rows that it read, whether sent or not. `member` is None if it had no
+    rows, or sent none since the version is committed already (`is_skipped`)."""
+
+    ids: TransactionIds
+    totals: Totals
+    member: MemberReport | None
+    is_skipped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SinkCommitMessage(WriterCommitMessage):
+    """One task's write. `rows_per_partition`: topic -> partition -> rows acknowledged."""
+
+    rows_per_partition: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    part: TransactionPart | None = None  # None = at least once: nothing is left to decide
+
 
 logger = logging.getLogger(__name__)
 

@@ -2,10 +2,14 @@
 
 The member is not decided here. The driver's commit makes it count (commit.py); until then, and after an abort, nobody who reads
 committed records sees its rows. A task that fails aborts its own member, so that readers do not wait for its expiry.
+
+Producers are reused between tasks: each serves one task at a time, and is closed when idle for a while (client/leases.py). The
+producer of a failed task is discarded at once with everything it still holds, since waiting would only delay Spark's next attempt.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import uuid
 from collections.abc import Iterator, Mapping
@@ -14,19 +18,35 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from brokerd import process
 from brokerd.allocator import tune_spark_worker
-from brokerd.client.leases import lease_client
+from brokerd.client.leases import LeaseCache, lease_client
+from brokerd.clock import SystemClock
+from brokerd.config.client import ProducerConfig
 from brokerd.errors import AlreadyCommittedError, InvalidRecordError
 from brokerd.ids import TopicPartition
-from brokerd.producer.core.identity import DeliveredTotals
+from brokerd.producer.core.idempotence import DeliveredTotals
 from brokerd.producer.core.membership import MemberReport, Membership, TransactionEnd, TransactionMember
 from brokerd.producer.producer import Producer
-from brokerd.producer.rows.totals import RowTotals
-from brokerd.sink.columns import TopicRows, to_records
-from brokerd.sink.messages import SinkCommitMessage, TransactionPart
+from brokerd.sink.columns import RowTotals, TopicRows, to_records
+from brokerd.sink.commit import SinkCommitMessage, TransactionPart
 from brokerd.sink.options import SinkOptions
-from brokerd.sink.producers import lease_producer
 from brokerd.sink.transaction_ids import TransactionIds
+
+
+def give_up(producer: Producer) -> None:
+    """Closes a producer without waiting for the records it holds."""
+    producer.close(0)
+
+
+_producers: LeaseCache[ProducerConfig, Producer] = LeaseCache(SystemClock(), Producer, give_up, is_shared=False)
+process.in_forked_child(_producers.forget)
+
+
+def lease_producer(config: ProducerConfig) -> contextlib.AbstractContextManager[Producer]:
+    """A producer of this process for one task: `with lease_producer(config) as producer`. Raises ConfigError."""
+    return _producers.lease(config)
+
 
 logger = logging.getLogger(__name__)
 

@@ -20,8 +20,7 @@ from pyspark.sql.datasource import (
 from brokerd.client.leases import lease_client
 from brokerd.errors import ConfigError, UnknownTopicOrPartitionError
 from brokerd.sink.columns import check_columns
-from brokerd.sink.commit import abort_parts, commit_parts, parts_of
-from brokerd.sink.messages import SinkCommitMessage
+from brokerd.sink.commit import SinkCommitMessage, abort_parts, commit_parts, parts_of
 from brokerd.sink.options import Delivery, SinkOptions, parse_sink_options
 from brokerd.sink.task import write_as_member, write_at_least_once
 from brokerd.sink.transaction_ids import NO_VERSIONS_OF_STREAMS, batch_ids, streaming_ids

@@ -6,8 +6,7 @@ import asyncio
 from typing import Any, TypeVar
 
 from brokerd.errors import EventLoopError
-from brokerd.producer.lifecycle import open_producers
-from brokerd.producer.producer import Producer
+from brokerd.producer.producer import Producer, open_producers
 from brokerd.producer.waiting import SharedLock, Wait
 
 T = TypeVar("T")

@@ -21,13 +21,13 @@ from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import BrokerdError
 from brokerd.ids import TopicPartition
-from brokerd.producer.core.identity import DeliveredTotals
+from brokerd.producer import arguments
+from brokerd.producer.arguments import Headers
+from brokerd.producer.core.idempotence import DeliveredTotals
 from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.core.partitioner import Int32s
 from brokerd.producer.futures import BatchFuture, RecordFuture, RecordMetadata
 from brokerd.producer.producer import CLOSE_AFTER_ERROR_S
-from brokerd.producer.rows import arguments
-from brokerd.producer.rows.record_buffer import Headers
 from brokerd.producer.sender import TransportFactory
 from brokerd.producer.transaction import transactional_id_of
 from brokerd.producer.waiting import Wait

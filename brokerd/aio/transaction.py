@@ -13,8 +13,7 @@ from brokerd.aio.coordinator import Coordinator
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import BrokerdError
 from brokerd.producer.core.membership import MemberReport, Membership
-from brokerd.producer.sent_offsets import Expected, Given, InputReader, partitions_of
-from brokerd.producer.transaction import ABORT_TIMEOUT_MS, TransactionBase
+from brokerd.producer.transaction import ABORT_TIMEOUT_MS, Expected, Given, InputReader, TransactionBase, partitions_of
 
 
 class TransactionalProducer(Protocol):

@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from brokerd.errors import BrokerdError, fresh
-from brokerd.producer.core.accumulator import NEVER_MS
-from brokerd.producer.core.producer_batch import NO_OFFSET, NO_TIMESTAMP, ProducerBatch
+from brokerd.producer.core.accumulator import NEVER_MS, NO_OFFSET, NO_TIMESTAMP, ProducerBatch
 from brokerd.producer.waiting import SharedLock, Wait
 from brokerd.waiter import Waiter
 
@@ -71,7 +70,7 @@ class ProducedBatch(NamedTuple):
         return counts
 
 
-class Segment(NamedTuple):
+class BatchSpan(NamedTuple):
     """Rows that went into one batch: `first_row` counts in the order in which they were appended, `at` in the batch."""
 
     first_row: int
@@ -102,7 +101,7 @@ class Placement:
         self.topic = topic
         self.shared = shared  # guards what futures read
         self.is_placed = False
-        self.segments: list[Segment] = []  # by first_row
+        self.segments: list[BatchSpan] = []  # by first_row
         self.order: npt.NDArray[np.intp] | None = None
         self.orders: list[tuple[int, npt.NDArray[np.intp] | None]] = []  # of send_batch: each round's first row, and its order
         self.places: dict[int, int] | None = None  # where in the column each number is; None: it is its own place
@@ -132,7 +131,7 @@ class Placement:
         timestamp = self.timestamps.get(number)
         return self.sent_ns[self._place_of(number)] // 1_000_000 if timestamp is None else timestamp
 
-    def segment_of(self, row: int) -> tuple[Segment, int]:
+    def segment_of(self, row: int) -> tuple[BatchSpan, int]:
         """The segment that row `row` of the input is in, and its place there."""
         if self.order is not None:
             row = int(self._inverse_of(self.order)[row])
@@ -162,13 +161,13 @@ class Placement:
             row = int(rows[at])
             segment = self.segments[bisect.bisect_right(self.segments, row, key=_first_row) - 1]
             count = int(np.searchsorted(rows, segment.first_row + segment.record_count)) - at
-            part.segments.append(Segment(at, segment.batch, segment.at + row - segment.first_row, count))
+            part.segments.append(BatchSpan(at, segment.batch, segment.at + row - segment.first_row, count))
             at += count
         part.is_placed = True
         return part
 
 
-def _first_row(segment: Segment) -> int:
+def _first_row(segment: BatchSpan) -> int:
     return segment.first_row
 
 
@@ -345,7 +344,7 @@ class BatchFuture(ProduceFuture[ProducedBatch]):
         return tuple(outcomes)
 
 
-def _spans(segment: Segment) -> Iterator[tuple[ProducerBatch, int, int]]:
+def _spans(segment: BatchSpan) -> Iterator[tuple[ProducerBatch, int, int]]:
     """The batches that hold a segment's rows now, where its first row there is, and how many rows it has there."""
     first, end = segment.at, segment.at + segment.record_count
     position = 0  # of the leaf in the batch that the segment names

@@ -1,17 +1,18 @@
 """Producer: the class that applications use. It collects, partitions and splits in the caller's thread; the Sender does the rest.
 
 Thread-safe: waiting.py has the lock, and says what an interrupt leaves. intake.py takes records into the core, and producer_core.py
-decides about delivery.
+decides about delivery. At exit all producers of the process are closed, within the time limit of one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import random
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
@@ -19,25 +20,72 @@ from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import BrokerdError, ClientError, ProducerClosedError
 from brokerd.ids import TopicPartition
-from brokerd.process import end_daemon_thread
+from brokerd.process import Open, end_daemon_thread
+from brokerd.producer import arguments, columns
+from brokerd.producer.arguments import Headers
+from brokerd.producer.columns import split_rows
 from brokerd.producer.core.accumulator import NEVER_MS
-from brokerd.producer.core.identity import DeliveredTotals
+from brokerd.producer.core.idempotence import DeliveredTotals
 from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.core.metrics import ProducerMetrics
 from brokerd.producer.core.partitioner import Int32s
 from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.core.transport import TopicView
 from brokerd.producer.futures import BatchFuture, Placement, RecordFuture
-from brokerd.producer.intake import Intake, SplitBatch
-from brokerd.producer.lifecycle import open_producers
-from brokerd.producer.members import Members
-from brokerd.producer.rows import arguments, columns
-from brokerd.producer.rows.record_buffer import RECORD_OVERHEAD_BYTES, Headers, RecordChunk, small_batch_bytes
-from brokerd.producer.rows.splitting import split_rows
+from brokerd.producer.intake import RECORD_OVERHEAD_BYTES, Intake, RecordChunk, SplitBatch, small_batch_bytes
 from brokerd.producer.sender import Sender, TransportFactory
-from brokerd.producer.transaction import Coordinator, Transaction, transactional_id_of
+from brokerd.producer.transaction import Coordinator, Members, Transaction, transactional_id_of
 from brokerd.producer.waiting import SharedLock, Wait
 from brokerd.steps import drive
+
+logger = logging.getLogger(__name__)
+
+_EXIT_TIMEOUT_MS = 10_000
+
+
+class Closing(Protocol):
+    """A producer that can be closed."""
+
+    @property
+    def abandoned_count(self) -> int:
+        """How many records close() gave up because its time was over."""
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Sends everything, and awaits it at most `timeout` seconds. Raises TimeoutError."""
+
+    def close(self, timeout: float | None = None) -> None:
+        """Sends and awaits everything, at most `timeout` seconds."""
+
+
+class Living(Closing, Protocol):
+    """A producer as this module sees it."""
+
+    def after_fork(self) -> None:
+        """Called in the child process after a fork."""
+
+
+def close_each(producers: Sequence[Closing], clock: Clock) -> None:
+    """Closes all within the time of one: they send side by side, and are waited for in turn."""
+    for producer in producers:
+        with contextlib.suppress(TimeoutError):
+            producer.flush(0)
+    deadline_ms = clock.monotonic_ms() + _EXIT_TIMEOUT_MS
+    for producer in producers:
+        try:
+            producer.close(max(0, deadline_ms - clock.monotonic_ms()) / 1000)
+        except KeyboardInterrupt:  # a second interrupt: do not wait any longer
+            deadline_ms = clock.monotonic_ms()
+            producer.close(0)
+        if producer.abandoned_count:  # by now no code will look at their futures
+            logger.warning(
+                "%d record(s) were given up because the process ended: no broker has acknowledged them. Call flush() or close() "
+                "before the end, and look at the futures that send() returns",
+                producer.abandoned_count,
+            )
+
+
+open_producers: Open[Living] = Open(lambda producers: close_each(producers, SystemClock()), lambda producer: producer.after_fork())
+
 
 logger = logging.getLogger(__name__)
 

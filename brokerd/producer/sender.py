@@ -1,9 +1,9 @@
 """Sender: the one loop, on a thread of its own. It decides nothing: it asks ProducerCore for commands, carries them out, and
 reports.
 
-It changes the producer's state under the lock (waiting.py); it encodes and calls back without it. No interrupt strikes this
-thread. Encoding happens here, so that the application's thread splits while this one concatenates, compresses and sums (Arrow
-releases the interpreter meanwhile).
+It changes the producer's state under the lock (waiting.py); it encodes and calls back without it. No interrupt strikes this thread.
+Encoding happens here, so that the application's thread splits while this one concatenates, compresses and sums (Arrow releases the
+interpreter meanwhile).
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from brokerd.errors import (
 from brokerd.event_loop import GrpcLoop
 from brokerd.ids import TopicIdPartition
 from brokerd.process import OWN_THREADS
-from brokerd.producer.core.accumulator import NEVER_MS
-from brokerd.producer.core.commands import (
+from brokerd.producer.columns import encode_batch_header, encode_pieces
+from brokerd.producer.core.accumulator import NEVER_MS, ProducerBatch
+from brokerd.producer.core.producer_core import ACKS, ProducerCore
+from brokerd.producer.core.streams import (
     CloseStream,
     Command,
     FetchMetadata,
@@ -39,8 +41,6 @@ from brokerd.producer.core.commands import (
     SendHeartbeat,
     SendRequest,
 )
-from brokerd.producer.core.producer_batch import ProducerBatch
-from brokerd.producer.core.producer_core import ACKS, ProducerCore
 from brokerd.producer.core.transport import (
     BATCH_OVERHEAD_BYTES,
     BatchToProduce,
@@ -50,7 +50,6 @@ from brokerd.producer.core.transport import (
     RequestLimits,
 )
 from brokerd.producer.intake import Intake
-from brokerd.producer.rows.encoding import encode_batch_header, encode_pieces
 from brokerd.producer.waiting import SharedLock
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,9 @@ A version is committed once, however often and by whomever it is tried: a progra
 once by giving the number. Whatever strikes in between, a transaction is committed as a whole or not at all; one that nobody decides
 expires.
 
-Offsets of a group may be committed with it (`send_offsets`): then a program that reads, works and writes does so exactly once.
+Offsets of a group may be committed with it (`send_offsets`): then a program that reads, works and writes does so exactly once. Each
+goes with the offset that the group had when that input was read. The broker commits only if the group has it still, so of two
+programs that have read the same input one is refused.
 """
 
 from __future__ import annotations
@@ -14,12 +16,14 @@ import contextlib
 import logging
 import secrets
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Protocol, Self
 
-from brokerd.config.client import ProducerConfig
+from brokerd.arguments import GivenOffset, checked_by_partition, checked_offset, checked_offsets, group_id_problem
+from brokerd.config.client import ProducerConfig, transaction_conflict
 from brokerd.errors import (
+    AbortedBatchError,
     AlreadyCommittedError,
     BrokerdError,
     BrokerUnreachableError,
@@ -30,10 +34,228 @@ from brokerd.errors import (
     ReplayMismatchError,
     TransactionStateError,
     WireError,
+    fresh,
 )
 from brokerd.ids import NO_PRODUCER_ID, TopicIdPartition, TopicPartition
-from brokerd.producer.core.membership import MemberReport, Membership, Totals, TransactionEnd, TransactionMember
-from brokerd.producer.sent_offsets import Expected, Given, InputReader, SentOffsets
+from brokerd.producer.core.idempotence import Identity
+from brokerd.producer.core.membership import (
+    GroupOffset,
+    GroupOffsets,
+    MemberReport,
+    Membership,
+    Totals,
+    TransactionEnd,
+    TransactionMember,
+)
+from brokerd.producer.core.producer_core import ProducerCore
+from brokerd.producer.intake import Intake
+from brokerd.producer.waiting import Wait
+
+NO_OFFSET = -1  # of a partition that the group has none of
+
+
+class OffsetWithMetadata(Protocol):
+    """A committed offset with a text, such as brokerd.client.groups.OffsetAndMetadata."""
+
+    @property
+    def offset(self) -> int:
+        """The next offset to read."""
+
+    @property
+    def metadata(self) -> str:
+        """Free text."""
+
+    @property
+    def leader_epoch(self) -> int:
+        """Of the last record read; -1 = unknown."""
+
+
+class InputReader(Protocol):
+    """The part of a Consumer that a transaction needs."""
+
+    def transaction_input(
+        self, offsets: Mapping[TopicPartition, int]
+    ) -> tuple[str, Mapping[TopicPartition, tuple[TopicIdPartition, int, int]]]:
+        """The group, and of each partition its id, the offset that the group had when reading began, and the id of the leader epoch
+        of the record before the offset given, 0 if that was not read there."""
+
+    def transaction_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """The group has these offsets now."""
+
+    def transaction_failed(self, partitions: Collection[TopicPartition]) -> None:
+        """Records that were read of these partitions are not committed, or nobody knows."""
+
+
+Given = Mapping[TopicPartition, "int | OffsetWithMetadata"]
+Expected = Mapping[TopicPartition, "int | OffsetWithMetadata | None"]
+FindIds = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, TopicIdPartition]]
+
+
+def partitions_of(given: Given) -> list[TopicPartition]:
+    """The partitions that offsets are given of. Raises TypeError, ValueError."""
+    return list(checked_offsets(given))
+
+
+class SentOffsets:
+    """The offsets that one transaction was given."""
+
+    def __init__(self) -> None:
+        self._group_id = ""
+        self._offsets: dict[TopicIdPartition, GroupOffset] = {}
+        self._readers: list[tuple[InputReader, dict[TopicPartition, int]]] = []
+
+    @property
+    def all_of_them(self) -> GroupOffsets | None:
+        """As they are committed; None if there are none."""
+        return GroupOffsets(self._group_id, self._offsets) if self._offsets else None
+
+    def add_read(self, given: Given, reader: InputReader) -> None:
+        """Offsets up to which a consumer has read. Raises TypeError, ValueError, TransactionStateError, and the reader's errors."""
+        offsets = checked_offsets(given)
+        if not hasattr(reader, "transaction_input"):
+            raise TypeError(f"group must be the Consumer that has read the input, or the id of a group, not {reader!r:.200}")
+        if not offsets:
+            return
+        group_id, begun = reader.transaction_input({tp: one.offset for tp, one in offsets.items()})
+        offsets = {tp: one._replace(leader_epoch_id=one.leader_epoch_id or begun[tp][2]) for tp, one in offsets.items()}
+        self._add(group_id, offsets, {tp: begun[tp][0] for tp in offsets}, {tp: begun[tp][1] for tp in offsets})
+        self._readers.append((reader, {tp: offset for tp, (offset, *_) in offsets.items()}))
+
+    def add(self, given: Given, group_id: str, expected: Expected, find_ids: FindIds) -> None:
+        """Offsets of any group. Raises as `add_read`, and what `find_ids` raises."""
+        offsets = checked_offsets(given)
+        problem = group_id_problem(group_id)
+        if problem is not None:
+            raise ValueError(f"group id {problem}")
+        if not offsets:
+            return
+        before = _before(expected)
+        missing = [tp for tp in offsets if tp not in before]
+        if missing:
+            raise ValueError(
+                f"expected lacks {missing[0]}: it says which offset the group had there when the input was read, None for none"
+            )
+        self._add(group_id, offsets, find_ids(offsets), before)
+
+    def _add(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, GivenOffset],
+        ids: Mapping[TopicPartition, TopicIdPartition],
+        expected: Mapping[TopicPartition, int],
+    ) -> None:
+        if self._offsets and group_id != self._group_id:
+            raise TransactionStateError(
+                f"this transaction has offsets of group '{self._group_id}' already, and none of '{group_id}' can be committed with "
+                "it: a transaction has one group"
+            )
+        self._group_id = group_id
+        for tp, (offset, metadata, leader_epoch, epoch_id) in offsets.items():
+            known = self._offsets.get(ids[tp])
+            before = known.expected if known is not None else expected[tp]
+            self._offsets[ids[tp]] = GroupOffset(offset, metadata, leader_epoch, before, epoch_id)
+
+    def committed(self) -> None:
+        """They are committed."""
+        for reader, offsets in self._readers:
+            reader.transaction_committed(offsets)
+
+    def failed(self) -> None:
+        """They are not, or nobody knows."""
+        for reader, offsets in self._readers:
+            reader.transaction_failed(offsets)
+
+
+def _before(expected: object) -> dict[TopicPartition, int]:
+    """The offsets that the group is to have, NO_OFFSET for none. Raises TypeError, ValueError."""
+    given = checked_by_partition(expected, "expected", "offsets")
+    return {tp: NO_OFFSET if one is None else checked_offset(tp, one).offset for tp, one in given.items()}
+
+
+class Members:
+    """The members of one producer, one after the other. `wake` makes the sender take a step."""
+
+    def __init__(self, config: ProducerConfig, core: ProducerCore, *, intake: Intake, wake: Callable[[], None]) -> None:
+        self._config = config
+        self._core = core
+        self._intake = intake
+        self._wake = wake
+
+    def begin(self, membership: Membership) -> Wait[bool]:
+        """Begins a member: see Producer.begin_member. Waits for the end of one that is being aborted, whoever began that."""
+
+        def poll(now_ms: int) -> bool | None:
+            conflict = transaction_conflict(self._config)
+            if conflict:
+                raise ConfigError(f"a transaction needs {conflict}: change the producer's settings")
+            self._intake.check_open()
+            present = self._core.identities.present
+            if present.abort_by_ms is not None:
+                return True if self._intake.end_aborted(now_ms) and self._begin(membership) else None
+            if present.membership is not None:
+                raise TransactionStateError(f"{_named(present)} is open: end it before the next one begins")
+            return self._begin(membership)
+
+        return Wait(poll)
+
+    def _begin(self, membership: Membership) -> bool:
+        if self._intake.has_unacknowledged:
+            raise TransactionStateError("records that were sent before the transaction are not acknowledged yet: flush() first")
+        self._core.begin_member(membership)
+        return True
+
+    def end(self, timeout: float | None, deadline_ms: int) -> Wait[MemberReport]:
+        """Ends the member once all its records are acknowledged: see Producer.end_member."""
+        identity: Identity | None = None
+        flush = self._intake.for_flush(timeout, deadline_ms)
+
+        def poll(now_ms: int) -> MemberReport | None:
+            nonlocal identity, flush
+            if identity is None:
+                self._intake.check_open()
+                identity = self._core.identities.present
+            if identity.membership is None:
+                raise TransactionStateError("no transaction is open")
+            if flush.poll(now_ms) is None:
+                return None
+            if self._core.identities.present is not identity:
+                raise TransactionStateError(f"{_named(identity)} was ended meanwhile")
+            if self._intake.has_unacknowledged:  # another thread sent more while this one waited
+                flush = self._intake.for_flush(timeout, deadline_ms)
+                flush.poll(now_ms)
+                return None
+            report = self._core.end_member()
+            if identity.error is not None:
+                raise fresh(identity.error)
+            return report
+
+        return Wait(poll, deadline_ms, lambda: flush.is_due is None or flush.is_due())
+
+    def abort(self, deadline_ms: int, only: Membership | None = None) -> Wait[MemberReport]:
+        """Ends the member in any case: see Producer.abort_member."""
+        identity: Identity | None = None
+
+        def poll(now_ms: int) -> MemberReport | None:
+            nonlocal identity
+            if identity is None:
+                present = self._core.identities.present
+                if present.membership is None or (only is not None and present.membership != only):
+                    return self._core.last_report
+                error = AbortedBatchError(f"{_named(present)} was aborted: nothing of it will be visible")
+                self._wake()
+                identity = present
+                present.error = present.error or error
+                present.abort_by_ms = deadline_ms  # from here on it ends, whoever waits for that
+            self._intake.end_aborted(now_ms)
+            return self._core.last_report if self._core.identities.present is not identity else None
+
+        return Wait(poll, deadline_ms)
+
+
+def _named(identity: Identity) -> str:
+    assert identity.membership is not None
+    return f"transaction {identity.membership.txn_version} of '{identity.membership.transactional_id}'"
+
 
 logger = logging.getLogger(__name__)
 

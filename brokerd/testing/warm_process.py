@@ -192,6 +192,6 @@ def _import_all() -> None:
     import brokerd.testing.broker_process
     import brokerd.testing.client_process
     import brokerd.testing.keeper  # noqa: F401
-    from brokerd.producer.rows.columns import import_lazy_parts
+    from brokerd.producer.columns import import_lazy_parts
 
     import_lazy_parts()

@@ -29,7 +29,7 @@ from brokerd.client.fetching.fetcher import PartitionFetcher
 from brokerd.client.fetching.positions import FetchRange
 from brokerd.config.client import ConsumerConfig, ProducerConfig
 from brokerd.ids import TopicIdPartition
-from brokerd.sink.producers import lease_producer
+from brokerd.sink.task import lease_producer
 
 TOPIC, SERVERS = sys.argv[1:]
 CONFIG = ConsumerConfig(bootstrap_servers=SERVERS)

@@ -20,9 +20,10 @@ from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig, ProducerConfig
 from brokerd.errors import Fate, UnknownTopicOrPartitionError
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
+from brokerd.producer.columns import encode_batch_header, encode_pieces
+from brokerd.producer.core.accumulator import Piece, ProducerBatch
 from brokerd.producer.core.idempotence import IdempotenceState
 from brokerd.producer.core.membership import Membership
-from brokerd.producer.core.producer_batch import Piece, ProducerBatch
 from brokerd.producer.core.transport import (
     BatchToProduce,
     Hello,
@@ -32,7 +33,6 @@ from brokerd.producer.core.transport import (
     ProduceTransport,
     TopicView,
 )
-from brokerd.producer.rows.encoding import encode_batch_header, encode_pieces
 from tests.support.broker_double import BrokerDouble
 from tests.support.daemon import running_daemon
 from tests.support.wait import DEADLINE_S

@@ -13,8 +13,7 @@ import pytest
 from brokerd.client.blocking import BlockingClient
 from brokerd.config.client import ClientConfig
 from brokerd.errors import ProducerFencedError, ReplayMismatchError, TxnAbortedError, TxnConflictError
-from brokerd.sink.commit import abort_parts, commit_parts, parts_of
-from brokerd.sink.messages import SinkCommitMessage, TransactionPart
+from brokerd.sink.commit import SinkCommitMessage, TransactionPart, abort_parts, commit_parts, parts_of
 from brokerd.sink.options import SinkOptions, parse_sink_options
 from brokerd.sink.task import write_as_member
 from brokerd.sink.transaction_ids import TransactionIds

@@ -12,13 +12,11 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from brokerd.ids import TopicIdPartition
-from brokerd.producer.core.commands import SendRequest
-from brokerd.producer.core.idempotence import IdempotenceState
-from brokerd.producer.core.identity import Identities, Identity
+from brokerd.producer.core.accumulator import ProducerBatch
+from brokerd.producer.core.idempotence import IdempotenceState, Identities, Identity
 from brokerd.producer.core.membership import MemberReport, Membership
-from brokerd.producer.core.producer_batch import ProducerBatch
 from brokerd.producer.core.producer_core import ProducerCore
-from brokerd.producer.core.streams import NodeConnection, Streams
+from brokerd.producer.core.streams import NodeConnection, SendRequest, Streams
 from tests.support.mutants import Mutants
 from tests.support.planting import plant
 from tests.support.producer_schedules import report, run_seed_with_members, schedule_with_members

@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from brokerd.ids import NO_PRODUCER, NO_SEQUENCE
-from brokerd.producer.core.accumulator import NEVER_MS, ReadyCheck, RecordAccumulator
+from brokerd.producer.core.accumulator import NEVER_MS, BufferPool, Piece, ProducerBatch, ReadyCheck, RecordAccumulator, WaitingCall
 from brokerd.producer.core.idempotence import IdempotenceState
-from brokerd.producer.core.memory import BufferPool, Waiting
-from brokerd.producer.core.producer_batch import Piece, ProducerBatch
 from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.core.streams import NodeConnection
 from brokerd.record.header import add_sequence
@@ -59,7 +57,7 @@ def sequence_reassigned_on_retry(patch: Patch) -> None:
 
     def forgetful(self: RecordAccumulator, batch: ProducerBatch, retry_at_ms: int) -> None:
         reenqueue(self, batch, retry_at_ms)
-        assert self.sequences is not None
+        assert isinstance(self.sequences, IdempotenceState)
         state = self.sequences._partitions[batch.tp]
         if batch in state.sequenced:
             state.sequenced.remove(batch)
@@ -159,7 +157,7 @@ def lost_requests_count_as_not_appended(patch: Patch) -> None:
 def waiters_served_newest_first(patch: Patch) -> None:
     admits = BufferPool.admits
 
-    def newest(self: BufferPool, size_bytes: int, call: Waiting | None = None) -> bool:
+    def newest(self: BufferPool, size_bytes: int, call: WaitingCall | None = None) -> bool:
         if call is not None and call in self._waiting:
             self._waiting.remove(call)
             self._waiting.appendleft(call)

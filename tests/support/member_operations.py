@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from brokerd.errors import AbortedBatchError, BrokerdError, Fate, InvalidTxnStateError, TxnAbortedError, WireError
 from brokerd.ids import NO_PRODUCER_ID, ProducerIdAndEpoch
-from brokerd.producer.core.commands import RequestProducerId, SendHeartbeat, SendRequest
 from brokerd.producer.core.membership import MemberReport, Membership, TransactionEnd, TransactionMember
 from brokerd.producer.core.producer_core import ProducerCore
+from brokerd.producer.core.streams import RequestProducerId, SendHeartbeat, SendRequest
 from tests.support.broker_model import IdentityModel, PartitionModel
 from tests.support.producer_trace import records_of
 from tests.support.transaction_model import TransactionsModel

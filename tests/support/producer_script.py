@@ -38,8 +38,8 @@ from collections.abc import Callable
 from typing import Any
 
 from brokerd.producer.core.accumulator import NEVER_MS
-from brokerd.producer.core.commands import FetchMetadata, RequestProducerId, SendHeartbeat
 from brokerd.producer.core.membership import Membership
+from brokerd.producer.core.streams import FetchMetadata, RequestProducerId, SendHeartbeat
 from tests.support.producer_simulation import NO_LIMIT, TOPIC, Simulation
 from tests.support.producer_trace import numbers_text
 from tests.support.simulated_network import ERRORS

@@ -27,8 +27,12 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
-from brokerd.producer.core.accumulator import NEVER_MS
-from brokerd.producer.core.commands import (
+from brokerd.producer.core.accumulator import NEVER_MS, Piece, ProducerBatch
+from brokerd.producer.core.idempotence import EPOCH_MAX
+from brokerd.producer.core.membership import Membership
+from brokerd.producer.core.metrics import ProducerMetrics
+from brokerd.producer.core.producer_core import ACKS, ProducerCore
+from brokerd.producer.core.streams import (
     CloseStream,
     Command,
     FetchMetadata,
@@ -37,11 +41,6 @@ from brokerd.producer.core.commands import (
     SendHeartbeat,
     SendRequest,
 )
-from brokerd.producer.core.idempotence import EPOCH_MAX
-from brokerd.producer.core.membership import Membership
-from brokerd.producer.core.metrics import ProducerMetrics
-from brokerd.producer.core.producer_batch import Piece, ProducerBatch
-from brokerd.producer.core.producer_core import ACKS, ProducerCore
 from brokerd.producer.core.transport import PartitionResult, ProduceResponse, RequestLimits, TopicView
 from brokerd.record.header import SEQUENCE_MAX
 from tests.support.broker_model import IdentityModel, PartitionModel, ProducerEntry

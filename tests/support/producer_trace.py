@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from brokerd.ids import NO_PRODUCER, NO_SEQUENCE, ProducerIdAndEpoch, TopicPartition
-from brokerd.producer.core.commands import CloseStream, Command, FetchMetadata, OpenStream, RequestProducerId, SendHeartbeat
-from brokerd.producer.core.producer_batch import ProducerBatch
+from brokerd.producer.core.accumulator import ProducerBatch
+from brokerd.producer.core.streams import CloseStream, Command, FetchMetadata, OpenStream, RequestProducerId, SendHeartbeat
 
 
 def command_text(command: Command) -> str:

@@ -21,7 +21,7 @@ from brokerd.errors import (
     counted,
 )
 from brokerd.ids import TopicPartition
-from brokerd.producer.core.producer_batch import ProducerBatch
+from brokerd.producer.core.accumulator import ProducerBatch
 from brokerd.producer.core.transport import RequestLimits
 
 

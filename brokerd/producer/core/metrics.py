@@ -1,10 +1,10 @@
-"""Metrics of one producer by Kafka's names. Rates and averages look back over the last one to two windows of 30 s, as
-Kafka's do (metrics.sample.window.ms, metrics.num.samples); maxima too. Reads no clock and knows no producer.
+"""Metrics of one producer by Kafka's names. Rates and averages look back over the last one to two windows of 30 s, as Kafka's do
+(metrics.sample.window.ms, metrics.num.samples); maxima too. Reads no clock and knows no producer.
 """
 
 from __future__ import annotations
 
-from brokerd.producer.core.producer_batch import ProducerBatch
+from brokerd.producer.core.accumulator import ProducerBatch
 
 WINDOW_MS = 30_000
 

@@ -33,18 +33,23 @@ from brokerd.errors import (
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
 from brokerd.producer.core import failures
-from brokerd.producer.core.accumulator import NEVER_MS, RecordAccumulator
-from brokerd.producer.core.commands import Command, FetchMetadata, RequestProducerId, SendHeartbeat, SendRequest, Step
-from brokerd.producer.core.idempotence import IdempotenceState, Verdict
-from brokerd.producer.core.identity import Identities, Identity
+from brokerd.producer.core.accumulator import NEVER_MS, NO_OFFSET, NO_TIMESTAMP, BufferPool, Piece, ProducerBatch, RecordAccumulator
+from brokerd.producer.core.idempotence import IdempotenceState, Identities, Identity, Verdict, verdict_on
 from brokerd.producer.core.membership import MemberReport, Membership
-from brokerd.producer.core.memory import BufferPool
 from brokerd.producer.core.metrics import ProducerMetrics
-from brokerd.producer.core.producer_batch import NO_OFFSET, NO_TIMESTAMP, Piece, ProducerBatch
-from brokerd.producer.core.streams import ConnectionState, NodeConnection, Streams
+from brokerd.producer.core.streams import (
+    Command,
+    ConnectionState,
+    FetchMetadata,
+    NodeConnection,
+    RequestProducerId,
+    SendHeartbeat,
+    SendRequest,
+    Step,
+    Streams,
+)
 from brokerd.producer.core.topics import TopicRegistry
 from brokerd.producer.core.transport import PartitionResult, ProduceResponse, RequestLimits, TopicView
-from brokerd.producer.core.verdicts import verdict_on
 
 # The records of a sent batch of two or more, in order, in at least two pieces of at most so many bytes (or one record).
 Splitter = Callable[[ProducerBatch, int], list[Piece]]

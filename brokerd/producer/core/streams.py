@@ -1,5 +1,5 @@
 """The streams of one producer: the state of the one to each node (open or not, requests in flight, when to open another), the
-numbers of streams and requests, and which are to be opened and closed. Pure.
+numbers of streams and requests, and which are to be opened and closed; and the commands that the core gives to the shell. Pure.
 
 sender.py opens and closes streams; producer_core.py judges responses, and settles the batches of a lost stream.
 """
@@ -9,16 +9,68 @@ from __future__ import annotations
 import enum
 import random
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from brokerd.backoff import backoff_ms
 from brokerd.config.client import ProducerConfig
-from brokerd.ids import TopicIdPartition
-from brokerd.producer.core.accumulator import NEVER_MS
-from brokerd.producer.core.commands import CloseStream, OpenStream, SendRequest
+from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
+from brokerd.producer.core.accumulator import NEVER_MS, ProducerBatch
 from brokerd.producer.core.membership import Membership
-from brokerd.producer.core.producer_batch import ProducerBatch
 from brokerd.producer.core.transport import Hello, RequestLimits
+
+
+class FetchMetadata(NamedTuple):
+    """Request metadata of these topics; report with `on_metadata` or `on_metadata_failed`."""
+
+    topics: tuple[str, ...]
+
+
+class RequestProducerId(NamedTuple):
+    """Request a producer id (NO_PRODUCER) or a raised epoch, or the id of a member; report with `on_producer_id` or
+    `on_identity_failed`."""
+
+    current: ProducerIdAndEpoch
+    membership: Membership | None
+
+
+class SendHeartbeat(NamedTuple):
+    """Tell the broker that a member is alive; report with `on_heartbeat` or `on_identity_failed`."""
+
+    membership: Membership
+
+
+class OpenStream(NamedTuple):
+    """Open a stream; report with `on_stream_open` or `on_stream_lost`."""
+
+    node_id: int
+    hello: Hello
+
+
+class CloseStream(NamedTuple):
+    """Close a stream that the core has given up already; nothing to report."""
+
+    node_id: int
+    incarnation: int
+
+
+class SendRequest(NamedTuple):
+    """Encode the batches that are not encoded yet, and send; report with `on_response` or `on_stream_lost`."""
+
+    node_id: int
+    incarnation: int
+    correlation_id: int
+    batches: dict[TopicIdPartition, ProducerBatch]
+    membership: Membership | None  # of the transaction that the batches belong to
+
+
+Command: TypeAlias = FetchMetadata | RequestProducerId | SendHeartbeat | OpenStream | CloseStream | SendRequest
+
+
+class Step(NamedTuple):
+    """The commands to carry out now, and the time of the next step if no event comes before (NEVER_MS: none)."""
+
+    commands: list[Command]
+    next_ms: int
 
 
 class InFlightRequest(NamedTuple):

@@ -7,20 +7,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Protocol
 
 from brokerd.backoff import backoff_ms
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import WireError
 from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.producer.arguments import checked_topic
+from brokerd.producer.core.accumulator import WaitingCall
 from brokerd.producer.core.transport import NO_LEADER, TopicView
-from brokerd.producer.rows.arguments import checked_topic
-
-
-class Waiting(Protocol):
-    """A call that waits for a topic."""
-
-    is_over: bool  # it no longer waits
 
 
 class TopicWaiter:
@@ -30,7 +24,7 @@ class TopicWaiter:
 
     __slots__ = ("call", "error", "request_count", "topic", "view")
 
-    def __init__(self, topic: str, request_count: int, call: Waiting) -> None:
+    def __init__(self, topic: str, request_count: int, call: WaitingCall) -> None:
         self.call = call
         self.topic = topic
         self.request_count = request_count  # of requests sent before
@@ -67,7 +61,7 @@ class TopicRegistry:
         if topic not in self._views:
             self._new.add(topic)
 
-    def wait_for(self, topic: str, call: Waiting, now_ms: int, *, newer: bool = False) -> TopicWaiter:
+    def wait_for(self, topic: str, call: WaitingCall, now_ms: int, *, newer: bool = False) -> TopicWaiter:
         """Like `want`, but requests the topic again and again until it is found, or until the call is over. `newer`: wait for a
         view newer than the present one. Raises TypeError and ValueError for an invalid topic name, before any request.
         """

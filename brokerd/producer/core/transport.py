@@ -1,7 +1,7 @@
 """The contract between the producer and a connection to brokers. brokerd.client implements it; tests use a double.
 
-Not in the contract: bytes on the wire, addresses, channels, security, reconnecting (the producer decides when a stream is
-opened again), retries. Plain values only; nothing here does I/O.
+Not in the contract: bytes on the wire, addresses, channels, security, reconnecting (the producer decides when a stream is opened
+again), retries. Plain values only; nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from brokerd.producer.core.membership import Membership
 NO_LEADER = -1
 # The most that a batch needs in a request beside its own bytes: the partition's id and the lengths of both.
 BATCH_OVERHEAD_BYTES = 128
+# Beyond its columns as they come, a row takes a timestamp (8), a header offset (4) and validity bits in the encoded batch.
+ROW_OVERHEAD_BYTES = 13
 
 
 class TopicView(NamedTuple):

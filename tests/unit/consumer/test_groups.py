@@ -24,7 +24,7 @@ from brokerd.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from brokerd.producer.sent_offsets import SentOffsets
+from brokerd.producer.transaction import SentOffsets
 from tests.support.clock import ManualClock
 from tests.support.consumers import LONG_MS, T0, T1, fill, offsets, read, settings
 from tests.support.fake_broker import FakeBroker

@@ -10,10 +10,16 @@ import pytest
 from brokerd.config.client import ProducerConfig
 from brokerd.config.settings import from_mapping
 from brokerd.ids import TopicPartition
-from brokerd.producer.core.accumulator import NEVER_MS, REQUEST_FILL_BYTES, LeaderOf, RecordAccumulator
-from brokerd.producer.core.memory import BufferPool
+from brokerd.producer.core.accumulator import (
+    NEVER_MS,
+    REQUEST_FILL_BYTES,
+    BufferPool,
+    LeaderOf,
+    Piece,
+    ProducerBatch,
+    RecordAccumulator,
+)
 from brokerd.producer.core.metrics import WINDOW_MS, WindowedStat
-from brokerd.producer.core.producer_batch import Piece, ProducerBatch
 from brokerd.producer.core.transport import BATCH_OVERHEAD_BYTES, RequestLimits
 
 TP = TopicPartition("t", 0)

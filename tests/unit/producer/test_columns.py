@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from brokerd.errors import MessageTooLargeError
-from brokerd.producer.rows.columns import ROUND_BYTES_MAX, check_row_sizes, normalize, rounds, split
-from brokerd.producer.rows.encoding import encode_pieces
+from brokerd.producer.columns import ROUND_BYTES_MAX, check_row_sizes, encode_pieces, normalize, rounds, split
 from brokerd.record.payload import decode_payload
 from brokerd.record.schema import SCHEMA_0
 

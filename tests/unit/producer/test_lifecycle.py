@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokerd.producer.lifecycle import close_each
+from brokerd.producer.producer import close_each
 from tests.support.clock import ManualClock
 
 

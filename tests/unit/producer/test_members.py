@@ -28,9 +28,9 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
-from brokerd.producer.core.commands import Command, RequestProducerId, SendHeartbeat
-from brokerd.producer.core.identity import Identity
+from brokerd.producer.core.idempotence import Identity
 from brokerd.producer.core.membership import MemberReport, Membership, TransactionEnd, TransactionMember
+from brokerd.producer.core.streams import Command, RequestProducerId, SendHeartbeat
 from brokerd.producer.producer import Producer
 from tests.support.broker_double import BrokerDouble, Fault
 from tests.support.clock import ManualClock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brokerd.producer.core.memory import BufferPool
+from brokerd.producer.core.accumulator import BufferPool
 
 TOTAL = 100
 

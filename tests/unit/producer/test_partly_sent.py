@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from brokerd.errors import BufferExhaustedError, Fate, LogDamagedError
+from brokerd.producer import columns
 from brokerd.producer.producer import Producer
-from brokerd.producer.rows import columns
 from tests.support.broker_double import BrokerDouble, Fault
 from tests.support.wait import DEADLINE_S
 from tests.unit.producer.test_producer import producer_of, rows

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from brokerd.ids import TopicPartition
-from brokerd.producer.sent_offsets import SentOffsets
+from brokerd.producer.transaction import SentOffsets
 
 T0 = TopicPartition("t", 0)
 

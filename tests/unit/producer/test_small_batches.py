@@ -14,8 +14,7 @@ import pyarrow as pa
 import pytest
 
 from brokerd.errors import InvalidTopicError, MessageTooLargeError
-from brokerd.producer.intake import Intake
-from brokerd.producer.rows.record_buffer import SMALL_BATCH_BYTES, small_batch_bytes
+from brokerd.producer.intake import SMALL_BATCH_BYTES, Intake, small_batch_bytes
 from brokerd.record.schema import HEADERS, TIMESTAMP
 from tests.support.broker_double import BrokerDouble
 from tests.support.wait import DEADLINE_S

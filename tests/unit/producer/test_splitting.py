@@ -10,11 +10,10 @@ import pyarrow as pa
 import pytest
 
 from brokerd.errors import Fate, MessageTooLargeError
-from brokerd.producer.core.producer_batch import Piece, ProducerBatch
+from brokerd.producer.columns import encode_pieces, split_rows
+from brokerd.producer.core.accumulator import Piece, ProducerBatch
 from brokerd.producer.core.transport import RequestLimits
 from brokerd.producer.producer import Producer
-from brokerd.producer.rows.encoding import encode_pieces
-from brokerd.producer.rows.splitting import split_rows
 from tests.support.broker_double import NO_LIMITS, BrokerDouble, Fault
 from tests.support.clock import ManualClock
 from tests.support.wait import DEADLINE_S, wait_until

@@ -18,11 +18,10 @@ import pyarrow as pa
 import pytest
 
 from brokerd.errors import BufferExhaustedError, Fate, InvalidProducerEpochError, ProducerClosedError
+from brokerd.producer import columns
 from brokerd.producer.futures import BatchFuture
-from brokerd.producer.intake import Intake
+from brokerd.producer.intake import CHUNK_BYTES_MIN, Intake, RecordChunk
 from brokerd.producer.producer import Producer
-from brokerd.producer.rows import columns
-from brokerd.producer.rows.record_buffer import CHUNK_BYTES_MIN, RecordChunk
 from tests.support.broker_double import BrokerDouble, Fault
 from tests.support.wait import DEADLINE_S, wait_until
 from tests.unit.producer.test_producer import producer_of, rows

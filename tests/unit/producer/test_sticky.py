@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from brokerd.producer.core.sticky import RUN_BYTES, PartitionLoad, StickyPartitioner
+from brokerd.producer.core.partitioner import RUN_BYTES, PartitionLoad, StickyPartitioner
 from brokerd.producer.core.transport import TopicView
 
 

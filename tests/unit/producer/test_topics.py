@@ -23,8 +23,8 @@ from brokerd.errors import (
 from brokerd.ids import TopicPartition
 from brokerd.producer.core.topics import TopicRegistry, TopicWaiter
 from brokerd.producer.core.transport import NO_LEADER, TopicView
+from brokerd.producer.intake import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 from brokerd.producer.producer import Producer
-from brokerd.producer.rows.record_buffer import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 from tests.support.broker_double import BrokerDouble, TopicDouble
 from tests.support.broker_model import PartitionModel
 from tests.support.clock import ManualClock

@@ -11,7 +11,7 @@ import pytest
 from brokerd.producer.core.membership import Totals
 from brokerd.producer.core.partitioner import murmur2
 from brokerd.producer.producer import Producer
-from brokerd.producer.rows.totals import RowTotals
+from brokerd.sink.columns import RowTotals
 from tests.support.broker_double import BrokerDouble
 from tests.support.wait import DEADLINE_S
 

@@ -15,9 +15,8 @@ from brokerd.client.fetching.columns import LOG_APPEND_TIME, decode_slice
 from brokerd.client.fetching.positions import BatchSlice
 from brokerd.errors import CorruptMessageError, InvalidRequestError, UnsupportedVersionError
 from brokerd.ids import TopicPartition
-from brokerd.producer.core.producer_batch import Piece, ProducerBatch
-from brokerd.producer.rows.encoding import encode_batch_header, encode_pieces
-from brokerd.producer.rows.splitting import split_rows
+from brokerd.producer.columns import encode_batch_header, encode_pieces, split_rows
+from brokerd.producer.core.accumulator import Piece, ProducerBatch
 from brokerd.record.arrow_metadata import read_arrow_metadata
 from brokerd.record.batch import RecordBatch, check_produced
 from brokerd.record.header import Attributes

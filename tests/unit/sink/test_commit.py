@@ -9,8 +9,7 @@ import pytest
 
 from brokerd.producer.core.membership import Totals, TransactionEnd
 from brokerd.sink import commit
-from brokerd.sink.commit import JOB_COMMIT_TIMEOUT_MAX_MS, commit_parts
-from brokerd.sink.messages import TransactionPart
+from brokerd.sink.commit import JOB_COMMIT_TIMEOUT_MAX_MS, TransactionPart, commit_parts
 from brokerd.sink.options import parse_sink_options
 from brokerd.sink.transaction_ids import TransactionIds
 

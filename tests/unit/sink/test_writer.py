@@ -12,7 +12,7 @@ import pytest
 
 from brokerd.errors import ConfigError, InvalidRecordError, UnknownTopicOrPartitionError
 from brokerd.record.batch import RecordBatch
-from brokerd.sink.messages import SinkCommitMessage
+from brokerd.sink.commit import SinkCommitMessage
 from brokerd.sink.options import SinkOptions, parse_sink_options
 from brokerd.sink.task import write_at_least_once
 from brokerd.sink.writer import BrokerdBatchWriter, BrokerdStreamWriter, plan_write

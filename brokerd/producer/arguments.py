@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +13,9 @@ from brokerd.config.settings import by_name
 from brokerd.errors import ConfigError
 from brokerd.ids import TOPIC_NAME_MAX_LENGTH, topic_name_problem
 from brokerd.producer.core.partitioner import Int32s
-from brokerd.producer.rows.record_buffer import Headers
 
 _TIMEOUT_MAX_S = 2**31  # decades
+Headers = Sequence[tuple[str, bytes | None]]
 TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 
 
