@@ -4,8 +4,9 @@
     RoundRobin   who is next
     FairQueue    both: who may have how much, and who is next while there is too little
     Budget       a FairQueue that callers of an event loop await
+    Turns        the turns at the event loop itself
 
-An owner is a principal; where everybody is the same principal, a connection (`caller_of`).
+An owner is a principal; where everybody is the same principal, a connection.
 
     an owner that has nothing        gets what it asks for if that is free, and if all is free, however much it asks for
     one that has some already        may have four fifths of what the others leave
@@ -21,13 +22,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextvars import ContextVar
 from typing import Generic, NamedTuple, TypeVar
+
+from brokerd.clock import stopwatch_ns
 
 T = TypeVar("T", bound=Hashable)
 
 _SHARE, _OF = 4, 5
+_LONG_NS = 1_000_000  # a turn after which calls are let in
+_LET_IN_MAX = 256  # calls between two turns
+_IDLE_LOOPS = 3  # iterations without a new call after which none is pending, since gRPC's delivery takes one or two
 
 
 class Caller(NamedTuple):
@@ -38,18 +44,9 @@ class Caller(NamedTuple):
 
 
 BROKER = Caller("", "")  # periodic jobs, and a stop
-_CALLER: ContextVar[Caller] = ContextVar("caller", default=BROKER)
-
-
-def set_caller(caller: Caller) -> None:
-    """Makes this task, and tasks that it starts, those of a unary call's caller. A stream carries its caller itself: others start
-    tasks for it."""
-    _CALLER.set(caller)
-
-
-def current_caller() -> Caller:
-    """The caller of this task; BROKER if it belongs to no call."""
-    return _CALLER.get()
+# The caller of the unary call that a task belongs to, and of tasks that it starts. A stream carries its caller itself: others start
+# tasks for it.
+CALLER: ContextVar[Caller] = ContextVar("caller", default=BROKER)
 
 
 class Shares:
@@ -278,3 +275,59 @@ class Budget:
         self.used = self._shares.total
         self._has_waiters = self._queue.waiting > 0
         self.is_free = self.used < self._free_below and not self._has_waiters
+
+
+class Turns:
+    """Turns at one event loop: one waiting request is taken per iteration, so a client that sends a thousand at once waits for them
+    itself, and others wait for one of them at most. A turn covers the work up to a handler's first await: parsing the request,
+    checking it, and most responses as a whole.
+
+    After a long turn, all calls that have come are taken in before the next: gRPC hands them over one by one, and a call behind a
+    hundred others cannot wait for its turn before it is there.
+    """
+
+    def __init__(self, now_ns: Callable[[], int] = stopwatch_ns) -> None:
+        self._now_ns = now_ns
+        self._is_taken = False  # the current turn
+        self._taken_ns = 0
+        self.arrived = 0  # calls since the last check: whoever takes in a call adds one
+        self._let_in = 0  # how many more are admitted before the next turn
+        self._idle_loops = 0  # how many more idle iterations to wait
+        self._waiting: RoundRobin[asyncio.Future[None]] = RoundRobin()
+
+    async def take(self, caller: Caller) -> None:
+        """Returns when it is the caller's turn: at once if nobody else has had it in this iteration of the loop."""
+        if not self._is_taken:
+            self._begin()
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.join(*caller, turn)
+        await turn
+
+    def _begin(self) -> None:
+        self._is_taken = True
+        self._taken_ns = self._now_ns()
+        asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        if self._waiting and self._lets_others_in():
+            asyncio.get_running_loop().call_soon(self._next)
+            return
+        while self._waiting:
+            turn = self._waiting.pop_next()
+            if not turn.done():  # not if its caller is gone
+                turn.set_result(None)
+                self._begin()
+                return
+        self._is_taken = False
+
+    def _lets_others_in(self) -> bool:
+        arrived, self.arrived = self.arrived, 0
+        if self._taken_ns:  # the iteration of the loop in which that turn was
+            is_long = self._now_ns() - self._taken_ns > _LONG_NS
+            self._taken_ns = 0
+            self._let_in, self._idle_loops = (_LET_IN_MAX, _IDLE_LOOPS) if is_long else (0, 0)
+        else:
+            self._let_in -= arrived
+            self._idle_loops = _IDLE_LOOPS if arrived else self._idle_loops - 1
+        return self._let_in > 0 and self._idle_loops > 0

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from brokerd.datadir.steps import Steps, drive
 from brokerd.errors import Fate, NotReadyError
-from brokerd.server.tasks import forget_end
-from brokerd.sharing import BROKER, Budget, Caller, current_caller
+from brokerd.server.failures import forget_end
+from brokerd.sharing import BROKER, CALLER, Budget, Caller
 
 T = TypeVar("T")
 STOPPING = "the broker is stopping: try again, it or another one will be available"
@@ -23,7 +23,7 @@ class Admin:
 
     async def run(self, steps: Steps[T]) -> T:
         """Runs all steps. A caller that stops waiting does not interrupt them. Raises whatever the steps raise."""
-        task = asyncio.create_task(self._run(steps, current_caller()))
+        task = asyncio.create_task(self._run(steps, CALLER.get()))
         forget_end(task)
         return await asyncio.shield(task)
 

@@ -70,7 +70,7 @@ class Background:
 
     async def _slow_readers(self) -> None:
         overdue = self._broker.response_budget.overdue(now_ms=self._broker.clock.monotonic_ms())
-        for peer in {writer.peer for writer in overdue}:
+        for peer in {caller.peer for caller in overdue}:
             address = address_of(peer)
             count = await asyncio.to_thread(disconnect, {address}) if address is not None else 0
             if count:

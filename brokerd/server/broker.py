@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Protocol
 
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.flusher import Flusher
 from brokerd.datadir.log_manager import LogManager
-from brokerd.errors import NotReadyError
-from brokerd.partition.partition import Partition
 from brokerd.purgatory.driver import TimedPurgatory
-from brokerd.server.admin import STOPPING, Admin
+from brokerd.server.admin import Admin
 from brokerd.server.groups.groups import Groups
 from brokerd.server.limits.fence import InstanceFence
 from brokerd.server.limits.response_budget import ResponseBudget
@@ -22,8 +19,7 @@ from brokerd.server.metrics.counters import Counters
 from brokerd.server.stopping import within
 from brokerd.server.transactions.transactions import Transactions
 from brokerd.server.waiting.response_queue import ResponseQueue
-from brokerd.server.waiting.turns import Turns
-from brokerd.sharing import Budget, Shares
+from brokerd.sharing import Budget, Shares, Turns
 
 _READ_THREADS = 5  # of what is not in the page cache; one caller alone has 4
 _SEARCH_THREADS = 3  # one caller alone has 2
@@ -32,14 +28,6 @@ _FLUSH_THREADS = 5  # each syncs one partition at a time; one principal has four
 # The owner of all unsynced bytes, which are counted as the logs have them: no failure leaves any of them counted. Producers share
 # them by turns, as whatever a flush frees goes to the next principal in line, and the threads that flush are shared too.
 _LOGS = ""
-
-
-class ResponseWriter(Protocol):
-    """Writes fetch responses; implemented by the fetch stream."""
-
-    @property
-    def peer(self) -> str:
-        """Its client's address in gRPC's notation."""
 
 
 class Broker:
@@ -52,7 +40,7 @@ class Broker:
         self.partitions = logs.partitions
         self.counters = Counters()
         self.dirty = Budget(config.log_max_dirty_bytes)
-        self.flusher = Flusher(threads=_FLUSH_THREADS, on_flush=self._flushed)
+        self.flusher = Flusher(threads=_FLUSH_THREADS, on_flush=self.counters.flushed)
         logs.resources.flush_soon = self.flusher.mark_dirty
         logs.resources.count_unsynced = partial(self.dirty.add, _LOGS)
         self.produce_purgatory = TimedPurgatory(clock)
@@ -65,20 +53,13 @@ class Broker:
         self.in_flight = Budget(config.max_in_flight_bytes)
         self.response_queue = ResponseQueue()
         self.parked_partitions = Shares(config.max_parked_partitions)
-        self.response_budget = ResponseBudget[ResponseWriter](
-            config.max_fetch_bytes_in_flight, write_timeout_ms=config.fetch_write_timeout_ms
-        )
+        self.response_budget = ResponseBudget(config.max_fetch_bytes_in_flight, write_timeout_ms=config.fetch_write_timeout_ms)
         self.turns = Turns()
         self.readers = Threads(_READ_THREADS, "brokerd-read")
         # Separate, so that look-ups by time do not delay cold fetches.
         self.searchers = Threads(_SEARCH_THREADS, "brokerd-search")
         self.port = 0
         self.is_stopping = False
-
-    def require_ready(self) -> None:
-        """Raises NotReadyError once the broker is shutting down."""
-        if self.is_stopping:
-            raise NotReadyError(STOPPING)
 
     def begin_stop(self) -> None:
         """From now on, new work is refused."""
@@ -102,9 +83,6 @@ class Broker:
         for threads in (self.readers, self.searchers):
             threads.stop()
         await within(_READERS_PATIENCE_S, asyncio.to_thread(self._wait_for_readers))
-
-    def _flushed(self, _partition: Partition, duration_ns: int) -> None:
-        self.counters.flush_time.observe(duration_ns / 1e9)
 
     def _wait_for_readers(self) -> None:
         for threads in (self.readers, self.searchers):

@@ -1,4 +1,5 @@
-"""How failures look to clients: malformed requests, unsupported methods, and internal errors.
+"""How failures look to clients: malformed requests, unsupported methods, and internal errors; and failures of tasks that nobody
+awaits, which asyncio would report as never retrieved.
 
 The only translation of errors to gRPC status codes. Internal details stay internal: a client gets an opaque sentence with a
 number, and the log has the details under that number.
@@ -6,21 +7,26 @@ number, and the log has the details under that number.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
 import logging
 import secrets
-from typing import TypeAlias
+from collections.abc import Iterator
+from typing import Any, TypeAlias
 
 import grpc
 
 from brokerd.errors import BrokerdError, ErrorCode, Fate, UnknownServerError, WireError
 from brokerd.server.security.authenticator import UnauthenticatedError
 from brokerd.server.security.topic_authorizer import ForbiddenError
-from brokerd.wire.errors import to_trailer
+from brokerd.wire.errors import to_proto, to_trailer
 from brokerd.wire.texts import plain_text
 
 logger = logging.getLogger(__name__)
 
+# The client is gone, or its stream was ended meanwhile; the code that reads the stream reports that.
+ENDED = (grpc.aio.BaseError, asyncio.InvalidStateError)
 _RUN = secrets.token_hex(3)
 _numbers = itertools.count(1)
 
@@ -85,8 +91,39 @@ def internal(where: str, error: Exception) -> UnknownServerError:
     return UnknownServerError(f"internal error {number}: see the broker's log", fate=Fate.UNKNOWN)
 
 
+@contextlib.contextmanager
+def fails_with(result: Any, what: str) -> Iterator[None]:
+    """Sets the `error` of a part of a response if doing it fails; the other parts go on. `what` names it in the log."""
+    try:
+        yield
+    except WireError as error:
+        result.error.CopyFrom(to_proto(error))
+    except Exception as error:
+        result.error.CopyFrom(to_proto(internal(what, error)))
+
+
 def not_appended(error: WireError) -> WireError:
     """`error` for a request that was refused before anything was written; sets that fate unless it has one."""
     if error.fate is Fate.UNSPECIFIED:
         error.fate = Fate.NOT_APPENDED
     return error
+
+
+def look_at_end(task: asyncio.Task[Any], what: str) -> None:
+    """Logs the task's exception once it is over, unless its client is gone."""
+    task.add_done_callback(lambda done: _look(done, what))
+
+
+def forget_end(task: asyncio.Task[Any]) -> None:
+    """Ignores the task's exception: it matters only to a caller who may have stopped waiting."""
+    task.add_done_callback(_error_of)
+
+
+def _look(task: asyncio.Task[Any], what: str) -> None:
+    error = _error_of(task)
+    if isinstance(error, Exception) and not isinstance(error, ENDED):
+        internal(what, error)
+
+
+def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
+    return None if task.cancelled() else task.exception()

@@ -26,7 +26,7 @@ from brokerd.record.payload import encode_payload
 from brokerd.record.schema import SCHEMA_0
 from brokerd.server.admin import Admin
 from brokerd.server.waiting.delayed_produce import Appended, wait_durable
-from brokerd.sharing import current_caller
+from brokerd.sharing import CALLER
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class OwnLog:
         assert partition is not None, "made before"
         batch = _batch(records, partition.crc_seed, self._clock.wall_ms())
         now_ms, ahead_ms = self._logs.time.stamp_ms()
-        info = partition.append(batch, now_wall_ms=now_ms, clock_ahead_ms=ahead_ms, caller=current_caller())
+        info = partition.append(batch, now_wall_ms=now_ms, clock_ahead_ms=ahead_ms, caller=CALLER.get())
         self._end_offset = info.last_offset + 1
         self._size_bytes += batch.header.size
 

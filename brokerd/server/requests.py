@@ -1,8 +1,8 @@
-"""Limits that every request must meet before it is processed: the number of entries, and no duplicates. The one table of the
-repeated fields of all requests; a test fails for a field that is missing from it.
+"""Checks that every request must pass before it is processed. The one table of the repeated fields of all unary requests, and what
+several requests check of a field; a test fails for a repeated field that is missing from the table.
 
-Entries are counted in the bytes, before protobuf builds a message: two bytes of an empty entry become a hundred in memory. Then
-duplicates are found, with sets. Both checks come before rights are looked up, and together cost one pass over the bytes.
+Fields are counted in the bytes, before protobuf builds a message: two bytes of an empty entry become a hundred in memory. Then
+entries are counted, and duplicates are found, with sets; all of it before rights are looked up.
 
 Duplicates are answered once if a request only asks about topics (Metadata, DescribeTopics), as in Kafka. Any other request is
 refused as a whole: it would be arbitrary which of two orders for a partition counts.
@@ -10,22 +10,24 @@ refused as a whole: it would be arbitrary which of two orders for a partition co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence, Sized
 from typing import Any, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
 from brokerd.config.broker import BrokerConfig
+from brokerd.ids import TopicIdPartition
 from brokerd.server.failures import malformed
 from brokerd.wire.methods import UNARY, UNARY_REQUEST_MAX_BYTES
-from brokerd.wire.records import read_varint, skip_field
+from brokerd.wire.records import check_field_count
 
-# Fields of a message besides its entries: a few; newer clients may send more, or some twice.
-_OTHER_FIELDS_MAX = 64
-_BYTES_TYPE = 2  # the wire type of length-delimited fields
-_NUMBER_MAX_BYTES = 10
-_SHORT = 16  # field numbers below this have one-byte tags
-_VARINT_BYTE_MAX = 0x7F
+# Fields of a message besides its entries: a few; newer clients may send more.
+OTHER_FIELDS = 64
+# Fields for each allowed entry: a margin, so that one too many is still parsed and named in the refusal.
+FIELDS_PER_ENTRY = 2
+TOPIC_ID_BYTES = 16
+ID_MAX_CHARACTERS = 249
+CONFIG_MAX_CHARACTERS = 255
 _CREATED_MAX = 100
 _DESCRIBED_MAX = 1_000
 _CONFIGS_MAX = 100  # more than there are settings
@@ -86,46 +88,42 @@ REPEATED: dict[str, tuple[Repeated, ...]] = {
 }
 
 
-class _Bound(NamedTuple):
-    """A repeated field in terms of bytes, by its field number in `_Bounds`."""
-
-    name: str
-    limit: int
-    where: str  # the setting, in brackets, or empty
-    is_number: bool
-    inside: dict[int, _Bound]
-
-    @property
-    def is_plain(self) -> bool:
-        """True if a field is one entry without nested counts."""
-        return not self.is_number and not self.inside
-
-
-_Bounds = dict[int, _Bound]
-
-
 class Requests:
     """Parses and checks the requests of one broker's unary methods."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        self._bounds = {
-            name: _bounds(config, REPEATED.get(name, ()), method.request.DESCRIPTOR, "") for name, method in UNARY.items()
+        self._config = config
+        self._max_fields = {
+            name: OTHER_FIELDS + FIELDS_PER_ENTRY * sum(self._limit(repeated) for repeated in REPEATED.get(name, ()))
+            for name in UNARY
         }
 
     def parse(self, name: str, data: bytes) -> Message:
-        """The parsed request of the method, free of duplicates. Raises MalformedError."""
+        """The parsed request of the method, free of duplicates. Raises MalformedError, InvalidRequestError."""
         request_type = UNARY[name].request
         what = request_type.DESCRIPTOR.name
         if len(data) > UNARY_REQUEST_MAX_BYTES:
             raise malformed(what, f"has {len(data)} bytes, more than {UNARY_REQUEST_MAX_BYTES}: split the request")
         try:
-            _check_counts(data, 0, len(data), self._bounds[name], what)
+            check_field_count(data, self._max_fields[name])
             request = request_type.FromString(data)
         except (DecodeError, IndexError, ValueError):
             raise malformed(what, "the bytes cannot be parsed") from None
         for repeated in REPEATED.get(name, ()):
+            self._check_entries(request, repeated, repeated.field)
             _settle_doubles(request, repeated)
         return request
+
+    def _check_entries(self, message: Message, repeated: Repeated, field: str) -> None:
+        entries = getattr(message, repeated.field)
+        check_count(field, entries, self._limit(repeated), repeated.limit if isinstance(repeated.limit, str) else "")
+        for inner in repeated.inside:
+            for entry in entries:
+                self._check_entries(entry, inner, f"{field}.{inner.field}")
+
+    def _limit(self, repeated: Repeated) -> int:
+        limit = repeated.limit
+        return limit if isinstance(limit, int) else int(getattr(self._config, limit.replace(".", "_")))
 
 
 def first_double(names: Iterable[H]) -> H | None:
@@ -166,58 +164,50 @@ def _shown(name: Any) -> str:
     return repr(name) if isinstance(name, str) else str(name.hex())
 
 
-def _bounds(config: BrokerConfig, table: tuple[Repeated, ...], descriptor: Any, above: str) -> _Bounds:
-    bounds: _Bounds = {}
-    for repeated in table:
-        field = descriptor.fields_by_name[repeated.field]
-        is_setting = isinstance(repeated.limit, str)
-        bounds[field.number] = _Bound(
-            above + repeated.field,
-            getattr(config, str(repeated.limit).replace(".", "_")) if is_setting else int(repeated.limit),
-            f" ({repeated.limit})" if is_setting else "",
-            field.message_type is None and field.cpp_type != field.CPPTYPE_STRING,
-            _bounds(config, repeated.inside, field.message_type, f"{above}{repeated.field}.") if repeated.inside else {},
-        )
-    return bounds
+def topic_id_partition(field: str, topic_id: bytes, partition: int) -> TopicIdPartition:
+    """A partition in its wire form."""
+    check_topic_id(f"{field}.topic_id", topic_id)
+    if partition < 0:
+        raise malformed(f"{field}.partition", f"is {partition}, but must not be negative")
+    return TopicIdPartition(topic_id, partition)
 
 
-def _check_counts(data: bytes, at: int, end: int, bounds: _Bounds, what: str) -> None:
-    """Raises MalformedError for too many entries in `data[at:end]`, IndexError or ValueError if it is not a message."""
-    counts = dict.fromkeys(bounds, 0)
-    others = 0
-    short = {number << 3 | _BYTES_TYPE: bound.limit for number, bound in bounds.items() if number < _SHORT and bound.is_plain}
-    while at < end:
-        # The most common entry has a tag and a length of one byte each; this path is ten times as fast as the one below.
-        limit = short.get(data[at])
-        if limit is not None and at + 1 < end and (length := data[at + 1]) <= _VARINT_BYTE_MAX:
-            number = data[at] >> 3
-            counts[number] += 1
-            if counts[number] <= limit:
-                at += 2 + length
-                continue
-            counts[number] -= 1
-        tag, at = read_varint(data, at)
-        bound = bounds.get(tag >> 3)
-        if bound is None:
-            others += 1
-            if others > _OTHER_FIELDS_MAX:
-                raise malformed(what, f"has more than {_OTHER_FIELDS_MAX} fields besides its entries")
-            at = skip_field(data, at, tag & 7)
-            continue
-        begin, at = at, skip_field(data, at, tag & 7)
-        counts[tag >> 3] += _count(data, begin, at, bound) if tag & 7 == _BYTES_TYPE else 1
-        if counts[tag >> 3] > bound.limit:
-            raise malformed(bound.name, f"has more than the {bound.limit} entries allowed{bound.where}")
-    if at > end:
-        raise IndexError(at)
+def check_topic_id(field: str, topic_id: bytes) -> None:
+    """Checks that a topic id has 16 bytes."""
+    if len(topic_id) != TOPIC_ID_BYTES:
+        raise malformed(field, f"has {len(topic_id)} bytes, but must have {TOPIC_ID_BYTES}")
 
 
-def _count(data: bytes, begin: int, end: int, bound: _Bound) -> int:
-    """How many entries a length-delimited field has, at least: one, except for packed numbers."""
-    if bound.is_plain:
-        return 1
-    _, at = read_varint(data, begin)
-    if bound.is_number:
-        return (end - at) // _NUMBER_MAX_BYTES
-    _check_counts(data, at, end, bound.inside, bound.name)
-    return 1
+def check_count(field: str, values: Sized, limit: int, setting: str = "") -> None:
+    """Checks that a repeated field has at most `limit` entries."""
+    if len(values) > limit:
+        name = f" ({setting})" if setting else ""
+        raise malformed(field, f"has {len(values)} entries, more than the {limit} allowed{name}")
+
+
+def check_not_negative(field: str, value: int) -> None:
+    """Checks that a number is not negative."""
+    if value < 0:
+        raise malformed(field, f"is {value}, but must not be negative")
+
+
+def check_id(field: str, text: str) -> None:
+    """Checks an id that clients choose: 1 to 249 characters that can be printed."""
+    if not text:
+        raise malformed(field, "must not be empty")
+    check_text(field, text)
+
+
+def check_text(field: str, text: str) -> None:
+    """Checks that a text is short and can be printed."""
+    if len(text) > ID_MAX_CHARACTERS:
+        raise malformed(field, f"has {len(text)} characters, at most {ID_MAX_CHARACTERS} are allowed")
+    if not text.isprintable():
+        raise malformed(field, f"is {text!a}, but must not have control characters")
+
+
+def check_config_texts(field: str, texts: Iterable[str]) -> None:
+    """Checks that names and values of settings are short, so that errors can include them."""
+    for text in texts:
+        if len(text) > CONFIG_MAX_CHARACTERS:
+            raise malformed(field, f"a name or a value has {len(text)} characters, at most {CONFIG_MAX_CHARACTERS} are allowed")

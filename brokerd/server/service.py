@@ -14,26 +14,21 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, cast
 
 import grpc
 from google.protobuf.message import Message
 
 from brokerd.clock import stopwatch_ns
-from brokerd.errors import BrokerdError, ResourceExhaustedError
+from brokerd.errors import BrokerdError, NotReadyError, ResourceExhaustedError
+from brokerd.server.admin import STOPPING
 from brokerd.server.broker import Broker
 from brokerd.server.failures import NotServedError, Trailer, internal, malformed, status_of
 from brokerd.server.handlers import (
     abort_transaction,
-    alter_topic_configs,
     commit_group_offsets,
-    create_partitions,
-    create_topics,
     delete_group,
-    delete_records,
-    delete_topics,
     describe_group,
-    describe_topics,
     describe_transaction,
     end_transaction,
     fetch_group_offsets,
@@ -45,17 +40,16 @@ from brokerd.server.handlers import (
     list_offsets,
     list_transactions,
     metadata,
-    server_info,
+    topics,
 )
 from brokerd.server.handlers.fetch import FetchStream
 from brokerd.server.handlers.produce import ProduceStream
-from brokerd.server.metrics.counters import Phase
+from brokerd.server.metrics.counters import TOTAL
 from brokerd.server.requests import Requests
-from brokerd.server.security.authenticator import caller_of
 from brokerd.server.security.call_authorizer import CallAuthorizer
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
-from brokerd.server.streams import Context, read_message
-from brokerd.sharing import Caller, Shares, set_caller
+from brokerd.server.streams import Context
+from brokerd.sharing import CALLER, Caller, Shares
 from brokerd.wire.methods import UNARY, Unary
 
 Handler = Callable[[Broker, TopicAuthorizer, Any], Awaitable[Message]]
@@ -66,6 +60,7 @@ class Method(NamedTuple):
 
     handle: Handler
     check: Callable[[Any], None] | None = None
+    works_at_stop: bool = False
 
 
 _PATIENCE_S = 60.0  # a request of 2 MiB over a slow line
@@ -80,15 +75,15 @@ async def _coordinator(_broker: Broker, _authorizer: TopicAuthorizer, _request: 
 
 
 METHODS: dict[str, Method] = {
-    "GetServerInfo": Method(server_info.handle, server_info.check),
+    "GetServerInfo": Method(metadata.server_info, metadata.check_server_info, works_at_stop=True),
     "Metadata": Method(metadata.handle, metadata.check),
     "FindCoordinator": Method(_coordinator),
-    "CreateTopics": Method(create_topics.handle, create_topics.check),
-    "DeleteTopics": Method(delete_topics.handle, delete_topics.check),
-    "DescribeTopics": Method(describe_topics.handle),
-    "CreatePartitions": Method(create_partitions.handle),
-    "AlterTopicConfigs": Method(alter_topic_configs.handle, alter_topic_configs.check),
-    "DeleteRecords": Method(delete_records.handle, delete_records.check),
+    "CreateTopics": Method(topics.create, topics.check_create),
+    "DeleteTopics": Method(topics.delete, topics.check_delete),
+    "DescribeTopics": Method(metadata.describe),
+    "CreatePartitions": Method(topics.create_partitions),
+    "AlterTopicConfigs": Method(topics.alter, topics.check_alter),
+    "DeleteRecords": Method(topics.delete_records, topics.check_delete_records),
     "ListOffsets": Method(list_offsets.handle, list_offsets.check),
     "CommitGroupOffsets": Method(commit_group_offsets.handle, commit_group_offsets.check),
     "FetchGroupOffsets": Method(fetch_group_offsets.handle, fetch_group_offsets.check),
@@ -113,7 +108,7 @@ class BrokerService:
         self._broker = broker
         self._call_authorizer = call_authorizer
         self._requests = Requests(broker.config)
-        self._streams: dict[ProduceStream | FetchStream, tuple[TopicAuthorizer, Context]] = {}
+        self._streams: set[ProduceStream | FetchStream] = set()
         self._half_open = Shares(_HALF_OPEN_MAX)  # calls whose request has not arrived
         self._stream_shares = Shares(broker.config.max_streams)
         self._calls = 0
@@ -157,8 +152,8 @@ class BrokerService:
         more is accepted from them; a producer's pending responses go out first.
         """
         ends = []
-        for stream, (authorizer, context) in self._streams.items():
-            error = self._call_authorizer.revoked(authorizer, context)
+        for stream in self._streams:
+            error = self._call_authorizer.revoked(stream.authorizer, stream.context)
             if error is not None:
                 code, details, _ = status_of(error)
                 ends.append(stream.revoke(code, details))
@@ -167,54 +162,48 @@ class BrokerService:
 
     def _unary(self, method: Unary) -> Callable[[object, Context], Awaitable[bytes]]:
         async def call(_requests: object, context: Context) -> bytes:
-            self._broker.turns.call_arrived()
-            peer = str(context.peer())  # gRPC forgets it once the call is over
+            self._broker.turns.arrived += 1
             try:
-                authorizer, generation = self._call_authorizer.authenticate(context), self._call_authorizer.generation
-                caller = caller_of(authorizer.principal, peer)
-                set_caller(caller)
+                generation = self._call_authorizer.generation
+                authorizer, caller = self._call_authorizer.authenticate(context)
+                CALLER.set(caller)
                 data = await self._read(method, context, caller)
                 await self._broker.turns.take(caller)
                 if generation != self._call_authorizer.generation:
-                    authorizer = self._call_authorizer.authenticate(context)  # as of now: the request may have taken long to arrive
+                    authorizer, _ = self._call_authorizer.authenticate(context)  # as of now: the request may have come slowly
                 with self._under_way(method.name):
-                    return (await self._answer(method, authorizer, data, peer)).SerializeToString()
+                    return (await self._answer(method, authorizer, data, caller.peer)).SerializeToString()
             except BrokerdError as error:
-                await self._abort(method.name, context, error)
+                await context.abort(*self._counted(method.name, error))
             except grpc.aio.BaseError:
                 raise  # the client is gone
             except Exception as error:
-                await self._abort(method.name, context, internal(method.name, error))
+                await context.abort(*self._counted(method.name, internal(method.name, error)))
 
         return call
 
     async def _read(self, method: Unary, context: Context, caller: Caller) -> bytes:
         """The one message of a call; until it arrives, the call is half open."""
-        owner, shares = caller.owner, self._half_open
-        if not shares.has_room(owner, 1):
-            raise ResourceExhaustedError(
-                f"{shares.total} calls are waiting for their requests, {shares.count(owner)} of them of '{owner}': try again later"
-            )
-        shares.add(owner, 1)
-        try:
-            async with asyncio.timeout(_PATIENCE_S):
-                data = await read_message(context)
-        except TimeoutError:
-            raise malformed(method.request.DESCRIPTOR.name, f"did not arrive within {_PATIENCE_S:.0f} s") from None
-        finally:
-            shares.add(owner, -1)
-        if data is None:
-            raise malformed(method.request.DESCRIPTOR.name, "did not arrive: the call ended first")
+        what = method.request.DESCRIPTOR.name
+        with _place(self._half_open, caller.owner, "calls are waiting for their requests"):
+            try:
+                async with asyncio.timeout(_PATIENCE_S):
+                    data = cast("object", await context.read())
+            except TimeoutError:
+                raise malformed(what, f"did not arrive within {_PATIENCE_S:.0f} s") from None
+        if not isinstance(data, bytes):
+            raise malformed(what, "did not arrive: the call ended first")
         return data
 
     async def _answer(self, method: Unary, authorizer: TopicAuthorizer, data: bytes, peer: str) -> Message:
         request = self._requests.parse(method.name, data)
-        handle, check = METHODS[method.name]
-        if check is not None:
-            check(request)
-        return await self._call_authorizer.call(
-            method.name, authorizer, request, method.response, functools.partial(handle, self._broker, authorizer), peer
-        )
+        served = METHODS[method.name]
+        if served.check is not None:
+            served.check(request)
+        if not served.works_at_stop:
+            self._require_ready()
+        handle = functools.partial(served.handle, self._broker, authorizer)
+        return await self._call_authorizer.call(method.name, authorizer, request, method.response, handle, peer)
 
     @contextlib.contextmanager
     def _under_way(self, name: str) -> Iterator[None]:
@@ -225,7 +214,7 @@ class BrokerService:
         try:
             yield
         finally:
-            self._broker.counters.request_time.labels(name, Phase.TOTAL.value).observe((stopwatch_ns() - started_ns) / 1e9)
+            self._broker.counters.request_time.labels(name, TOTAL).observe((stopwatch_ns() - started_ns) / 1e9)
             self._calls -= 1
             if self._calls == 0:
                 self._idle.set()
@@ -237,52 +226,47 @@ class BrokerService:
         await self._serve("Fetch", FetchStream, context)
 
     async def _serve(self, name: str, kind: type[ProduceStream | FetchStream], context: Context) -> None:
-        stream = None
-        self._broker.turns.call_arrived()
+        self._broker.turns.arrived += 1
+        fail: Callable[..., Awaitable[None]] = context.abort
         try:
-            authorizer = self._call_authorizer.authenticate(context)
-            self._broker.require_ready()
-            stream = self._open(kind, context, authorizer)
-            await stream.run()
+            authorizer, caller = self._call_authorizer.authenticate(context)
+            self._require_ready()
+            with _place(self._stream_shares, caller.owner, "streams are open", ", and max.streams allows no more"):
+                stream = kind(self._broker, context, authorizer, caller)
+                fail = stream.fail
+                self._streams.add(stream)
+                try:
+                    await stream.run()
+                finally:
+                    self._streams.discard(stream)
         except BrokerdError as error:
-            await self._fail(name, context, error, stream)
+            await fail(*self._counted(name, error))
         except grpc.aio.BaseError:
             raise  # the stream was ended by abort, or the client is gone
         except Exception as error:
-            await self._fail(name, context, internal(name, error), stream)
-        finally:
-            if stream is not None:
-                del self._streams[stream]
-                self._stream_shares.add(stream.caller.owner, -1)
+            await fail(*self._counted(name, internal(name, error)))
 
-    async def _fail(self, name: str, context: Context, error: BrokerdError, stream: ProduceStream | FetchStream | None) -> None:
-        if stream is None:
-            await self._abort(name, context, error)
-        else:
-            await stream.fail(*self._counted(name, error))
-
-    def _open(
-        self, kind: type[ProduceStream | FetchStream], context: Context, authorizer: TopicAuthorizer
-    ) -> ProduceStream | FetchStream:
-        stream = kind(self._broker, context, authorizer)
-        owner, shares = stream.caller.owner, self._stream_shares
-        if not shares.has_room(owner, 1):
-            raise ResourceExhaustedError(
-                f"{shares.total} streams are open, {shares.count(owner)} of them of '{owner}', and max.streams allows no more: "
-                "try again later"
-            )
-        shares.add(owner, 1)
-        self._streams[stream] = (authorizer, context)
-        return stream
-
-    async def _abort(self, name: str, context: Context, error: BrokerdError) -> NoReturn:
-        await context.abort(*self._counted(name, error))
+    def _require_ready(self) -> None:
+        if self._broker.is_stopping:
+            raise NotReadyError(STOPPING)
 
     def _counted(self, name: str, error: BrokerdError) -> tuple[grpc.StatusCode, str, Trailer]:
         """The status of a call that fails with an error, which is counted."""
         code, details, trailer = status_of(error)
         self._broker.counters.request_errors.labels(name, code.name).inc()
         return code, details, trailer
+
+
+@contextlib.contextmanager
+def _place(shares: Shares, owner: str, what: str, why: str = "") -> Iterator[None]:
+    """Holds one of the places of a limit. Raises ResourceExhaustedError if the owner may have no more."""
+    if not shares.has_room(owner, 1):
+        raise ResourceExhaustedError(f"{shares.total} {what}, {shares.count(owner)} of them of '{owner}'{why}: try again later")
+    shares.add(owner, 1)
+    try:
+        yield
+    finally:
+        shares.add(owner, -1)
 
 
 async def _close(stream: ProduceStream | FetchStream) -> None:

@@ -64,6 +64,12 @@ def split_records(message_type: type[M], data: bytes, *, max_fields: int = MAX_F
     return message, slow
 
 
+def check_field_count(data: bytes, max_fields: int) -> None:
+    """Raises InvalidRequestError for a message of more than `max_fields` top-level fields, and IndexError or ValueError for bytes
+    that are no message."""
+    _scan(data, max_fields)
+
+
 def encode_varint(value: int) -> bytes:
     """`value` (not negative) as a protobuf varint."""
     out = bytearray()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from brokerd.errors import WireError
 from brokerd.server.broker import Broker
-from brokerd.server.fields import check_id, check_text
+from brokerd.server.requests import check_id, check_text
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.transactions.views import find
 from brokerd.wire.errors import to_proto
@@ -26,7 +26,6 @@ async def handle(
     broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.AbortTransactionRequest
 ) -> transaction_pb2.AbortTransactionResponse:
     """How many members were aborted."""
-    broker.require_ready()
     try:
         find(broker, authorizer, request.transactional_id)
         count = await broker.transactions.abort_all(request.transactional_id, request.execution_id)

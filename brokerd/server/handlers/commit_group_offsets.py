@@ -20,8 +20,8 @@ from brokerd.groups.group_table import METADATA_MAX_BYTES
 from brokerd.ids import LogPosition, TopicIdPartition
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
-from brokerd.server.fields import check_id, check_not_negative, topic_id_partition
 from brokerd.server.groups.views import offset_result
+from brokerd.server.requests import check_id, check_not_negative, topic_id_partition
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.wire.errors import to_proto
@@ -52,7 +52,6 @@ async def handle(
     broker: Broker, authorizer: TopicAuthorizer, request: offsets_pb2.CommitGroupOffsetsRequest
 ) -> offsets_pb2.CommitGroupOffsetsResponse:
     """One result per partition, in the same order."""
-    broker.require_ready()
     response = offsets_pb2.CommitGroupOffsetsResponse()
     try:
         authorizer.require_group(request.group_id)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from brokerd.errors import WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.server.broker import Broker
-from brokerd.server.fields import check_id, topic_id_partition
+from brokerd.server.requests import check_id, topic_id_partition
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import offsets_pb2
@@ -28,7 +28,6 @@ async def handle(
     broker: Broker, authorizer: TopicAuthorizer, request: offsets_pb2.DeleteGroupRequest
 ) -> offsets_pb2.DeleteGroupResponse:
     """How many offsets are gone."""
-    broker.require_ready()
     try:
         authorizer.require_group(request.group_id)
         if request.partitions:

@@ -22,11 +22,11 @@ from brokerd.partition.look_up import Backlog
 from brokerd.partition.partition import Partition
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
-from brokerd.server.fields import TOPIC_ID_BYTES, check_id
 from brokerd.server.groups.views import check_history, listing, offset_result
+from brokerd.server.requests import TOPIC_ID_BYTES, check_id
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.server.waiting.pauses import Pauses
-from brokerd.sharing import current_caller
+from brokerd.sharing import CALLER
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import fetch_pb2, offsets_pb2
 from brokerd.wire.v1.group_log_pb2 import CommittedOffset
@@ -48,7 +48,6 @@ async def handle(
     broker: Broker, authorizer: TopicAuthorizer, request: offsets_pb2.DescribeGroupRequest
 ) -> offsets_pb2.DescribeGroupResponse:
     """One page."""
-    broker.require_ready()
     after = TopicIdPartition(request.after_topic_id, request.after_partition) if request.after_topic_id else None
     try:
         authorizer.require_group(request.group_id)
@@ -114,6 +113,6 @@ async def _backlog(broker: Broker, log: Partition, offset: int, end_offset: int,
     is_over = threading.Event()
     work = partial(log.backlog, offset, is_committed=is_committed, is_wanted=lambda: not is_over.is_set())
     try:
-        return await broker.searchers.run(current_caller(), work)
+        return await broker.searchers.run(CALLER.get(), work)
     finally:
         is_over.set()

@@ -10,7 +10,7 @@ from itertools import islice
 
 from brokerd.errors import WireError
 from brokerd.server.broker import Broker
-from brokerd.server.fields import check_id
+from brokerd.server.requests import check_id
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.transactions.views import find, listing, open_partition
 from brokerd.server.waiting.pauses import Pauses
@@ -32,7 +32,6 @@ async def handle(
     broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.DescribeTransactionRequest
 ) -> transaction_pb2.DescribeTransactionResponse:
     """The id, or its error."""
-    broker.require_ready()
     response = transaction_pb2.DescribeTransactionResponse()
     try:
         state = find(broker, authorizer, request.transactional_id)

@@ -23,10 +23,10 @@ from brokerd.groups.group_table import NO_OFFSET
 from brokerd.ids import TopicIdPartition
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
-from brokerd.server.fields import check_id, check_not_negative, check_text, topic_id_partition
 from brokerd.server.groups.groups import AskedOffsets
 from brokerd.server.handlers.commit_group_offsets import check_entry, checked_offset
 from brokerd.server.handlers.init_producer_id import EPOCH_MAX
+from brokerd.server.requests import check_id, check_not_negative, check_text, topic_id_partition
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.server.transactions.fields import check_execution
 from brokerd.wire.errors import to_proto
@@ -70,7 +70,6 @@ async def handle(
     broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.EndTransactionRequest
 ) -> transaction_pb2.EndTransactionResponse:
     """The decision, or why it could not be made."""
-    broker.require_ready()
     response = transaction_pb2.EndTransactionResponse(last_version=-1)
     principal, transactions = authorizer.principal, broker.transactions
     _keep_one_deleted(broker, request)

@@ -43,14 +43,19 @@ from brokerd.partition.reader import FetchDataInfo, NeedsRoom
 from brokerd.record.batch import begun_below, producer_ids_in
 from brokerd.server.admin import STOPPING
 from brokerd.server.broker import Broker
-from brokerd.server.failures import internal, malformed
-from brokerd.server.fields import FIELDS_PER_ENTRY, OTHER_FIELDS, check_count, check_not_negative, topic_id_partition
-from brokerd.server.requests import PARTITIONS, check_doubles
+from brokerd.server.failures import internal, look_at_end, malformed
+from brokerd.server.requests import (
+    FIELDS_PER_ENTRY,
+    OTHER_FIELDS,
+    PARTITIONS,
+    check_count,
+    check_doubles,
+    check_not_negative,
+    topic_id_partition,
+)
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
-from brokerd.server.streams import ClientStream, Context
-from brokerd.server.tasks import look_at_end
+from brokerd.server.streams import LARGE_BYTES, LARGE_PARTITIONS, ClientStream, Context
 from brokerd.server.waiting.delayed_fetch import DelayedFetch, ParkedPartition
-from brokerd.server.waiting.turns import LARGE_BYTES, LARGE_PARTITIONS
 from brokerd.sharing import Caller
 from brokerd.storage.files import Buffer, WouldBlock
 from brokerd.wire.errors import to_proto
@@ -58,6 +63,7 @@ from brokerd.wire.records import Bytes, join_records, split_records
 from brokerd.wire.v1 import fetch_pb2
 
 _RETRY_AFTER_MS = 1_000
+_LARGE_REQUEST_BYTES = 20 * LARGE_PARTITIONS  # a partition takes at least 20
 _FIRST_BATCH_BYTES = 1_048_576  # room for a first batch that is larger than what was asked for: the batch size of producers
 
 
@@ -314,8 +320,9 @@ def encode_error(params: FetchParams, error: WireError) -> bytes:
 class FetchStream(ClientStream):
     """Serves one stream to its end."""
 
-    def __init__(self, broker: Broker, context: Context, authorizer: TopicAuthorizer) -> None:
-        super().__init__(broker, context, authorizer)
+    def __init__(self, broker: Broker, context: Context, authorizer: TopicAuthorizer, caller: Caller) -> None:
+        super().__init__(broker, context, authorizer, caller)
+        self._is_large = False  # the last request, by its partitions
         self._parked: DelayedFetch | None = None
         self._answered: asyncio.Future[None] | None = None  # done when the parked fetch is answered
         self._answering: asyncio.Task[None] | None = None
@@ -325,9 +332,9 @@ class FetchStream(ClientStream):
     async def run(self) -> None:
         """Returns when the client has ended its side and everything is answered. Raises BrokerdError to end the stream."""
         try:
-            while isinstance(data := cast("object", await self._context.read()), bytes):  # the end is none
+            while isinstance(data := cast("object", await self.context.read()), bytes):  # the end is none
                 await self._finish_parked()
-                if self._is_large:
+                if len(data) >= _LARGE_REQUEST_BYTES:
                     await self._broker.turns.take(self.caller)
                 params = decode(self._broker, data)
                 self._is_large = len(params.partitions) > LARGE_PARTITIONS
@@ -374,25 +381,17 @@ class FetchStream(ClientStream):
         try:
             reads = await self._read(params)
             if must_answer_now(params, reads):
-                await self._turn()
-                data = self._encode(params, reads)
-                del reads  # a second copy of the bytes, not to be kept while the client reads
-                await self._turn()
-                await self._write_response(data, received_ns, parked_ns=0)
+                await self._answer(params, reads, received_ns, parked_ns=0)
                 return
         finally:
             self._hold(0)
         if self._is_revoked:
             return
-        if self._is_full(len(params.partitions)):
+        if not self._broker.parked_partitions.has_room(self.authorizer.principal, len(params.partitions)):
             self._broker.counters.failed_fetch.labels(ErrorCode.RESOURCE_EXHAUSTED.name).inc()
             await self._write(encode_error(params, self._too_many()))
         else:
             self._park(params, reads, received_ns)
-
-    def _is_full(self, partition_count: int) -> bool:
-        """True if a fetch of `partition_count` partitions may not be parked with the others."""
-        return not self._broker.parked_partitions.has_room(self._authorizer.principal, partition_count)
 
     async def _read(self, params: FetchParams) -> list[PartitionRead]:
         """Reads as much as the budget allows, and takes that from the budget. If that is less than the first batch, waits until
@@ -400,7 +399,7 @@ class FetchStream(ClientStream):
         self._hold(self._broker.response_budget.share(max(params.max_bytes, _FIRST_BATCH_BYTES)))
         while True:
             try:
-                reads = await read(self._broker, self._authorizer, self.caller, params, room_bytes=self._held_bytes)
+                reads = await read(self._broker, self.authorizer, self.caller, params, room_bytes=self._held_bytes)
             except NeedsRoom as needs:
                 self._hold(0)
                 await self._broker.response_budget.take(self.caller, needs.size_bytes)
@@ -414,19 +413,13 @@ class FetchStream(ClientStream):
         if self._is_large or self._held_bytes >= LARGE_BYTES:
             await self._broker.turns.take(self.caller)
 
-    def _encode(self, params: FetchParams, reads: list[PartitionRead]) -> bytes:
-        for result in reads:
-            if result.data is not None:
-                self._broker.counters.traffic(result.asked.tp.topic_id).bytes_out += result.data.size_bytes
-        return encode(params, reads)
-
     def _hold(self, size_bytes: int) -> None:
         if size_bytes != self._held_bytes:
             self._broker.response_budget.add(self.caller.owner, size_bytes - self._held_bytes)
             self._held_bytes = size_bytes
 
     def _count_parked(self, partition_count: int) -> None:
-        self._broker.parked_partitions.add(self._authorizer.principal, partition_count - self._parked_count)
+        self._broker.parked_partitions.add(self.authorizer.principal, partition_count - self._parked_count)
         self._parked_count = partition_count
 
     def _park(self, params: FetchParams, reads: list[PartitionRead], received_ns: int) -> None:
@@ -459,12 +452,7 @@ class FetchStream(ClientStream):
         parked_ns = stopwatch_ns() - parked_from_ns
         try:
             await self._turn()
-            reads = await self._read(params)
-            await self._turn()
-            data = self._encode(params, reads)
-            del reads
-            await self._turn()
-            await self._write_response(data, received_ns, parked_ns=parked_ns)
+            await self._answer(params, await self._read(params), received_ns, parked_ns=parked_ns)
         except grpc.aio.BaseError:
             pass  # the client is gone; reading will report it too
         except Exception as error:
@@ -476,30 +464,39 @@ class FetchStream(ClientStream):
             if not answered.done():
                 answered.set_result(None)
 
-    async def _write_response(self, data: bytes, received_ns: int, *, parked_ns: int) -> None:
+    async def _answer(self, params: FetchParams, reads: list[PartitionRead], received_ns: int, *, parked_ns: int) -> None:
+        """Writes the response, and empties `reads`."""
+        await self._turn()
+        data = self._encode(params, reads)
+        await self._turn()
         ready_ns = stopwatch_ns()
         await self._write(data)
-        counters = self._broker.counters
-        counters.bytes_out.inc(len(data))
-        counters.responded(
-            counters.fetch_time,
-            local_ns=ready_ns - received_ns - parked_ns,
-            remote_ns=parked_ns,
-            send_ns=stopwatch_ns() - ready_ns,
+        self._broker.counters.total.bytes_out += len(data)
+        self._broker.counters.fetch_time.observe(
+            local_ns=ready_ns - received_ns - parked_ns, remote_ns=parked_ns, send_ns=stopwatch_ns() - ready_ns
         )
+
+    def _encode(self, params: FetchParams, reads: list[PartitionRead]) -> bytes:
+        """The response's bytes. Empties `reads`: they would be a second copy of the data while the client reads."""
+        for result in reads:
+            if result.data is not None:
+                self._broker.counters.traffic(result.asked.tp.topic_id).bytes_out += result.data.size_bytes
+        data = encode(params, reads)
+        reads.clear()
+        return data
 
     async def _write(self, data: bytes) -> None:
         if self._is_revoked:
             return
         budget = self._broker.response_budget
-        budget.begin_write(self, self.caller.owner, len(data), now_ms=self._broker.clock.monotonic_ms())
+        budget.begin_write(self, self.caller, len(data), now_ms=self._broker.clock.monotonic_ms())
         try:
-            await self._context.write(data)
+            await self.context.write(data)
         finally:
             budget.end_write(self)
 
     def _too_many(self) -> ResourceExhaustedError:
-        waiting, principal = len(self._broker.fetch_purgatory), self._authorizer.principal
+        waiting, principal = len(self._broker.fetch_purgatory), self.authorizer.principal
         parked = self._broker.parked_partitions
         return ResourceExhaustedError(
             f"{waiting} fetches of {parked.total} partitions wait already, {parked.count(principal)} of them of principal "

@@ -15,8 +15,8 @@ from brokerd.groups.group_table import Group
 from brokerd.ids import TopicIdPartition
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
-from brokerd.server.fields import TOPIC_ID_BYTES, check_id, topic_id_partition
 from brokerd.server.groups.views import check_history, offset_result
+from brokerd.server.requests import TOPIC_ID_BYTES, check_id, topic_id_partition
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.wire.errors import to_proto
@@ -37,7 +37,6 @@ def check(request: Request) -> None:
 
 async def handle(broker: Broker, authorizer: TopicAuthorizer, request: Request) -> Response:
     """One result per partition asked, in the same order; or a page of all."""
-    broker.require_ready()
     response = Response()
     try:
         authorizer.require_group(request.group_id)

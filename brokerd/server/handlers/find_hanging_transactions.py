@@ -13,7 +13,7 @@ from operator import itemgetter
 
 from brokerd.partition.partition import Partition
 from brokerd.server.broker import Broker
-from brokerd.server.fields import check_not_negative
+from brokerd.server.requests import check_not_negative
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.transactions.views import may_see, open_partition
 from brokerd.server.waiting.pauses import Pauses
@@ -32,7 +32,6 @@ async def handle(
     broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.FindHangingTransactionsRequest
 ) -> transaction_pb2.FindHangingTransactionsResponse:
     """The transactions, as of each partition's own moment."""
-    broker.require_ready()
     found = []
     pauses = Pauses(broker.turns)
     for log in broker.partitions.of_clients():

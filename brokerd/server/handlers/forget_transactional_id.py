@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from brokerd.errors import TransactionalIdAuthorizationFailedError, WireError
 from brokerd.server.broker import Broker
-from brokerd.server.fields import check_id
+from brokerd.server.requests import check_id
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.transactions.views import find
 from brokerd.wire.errors import to_proto
@@ -26,7 +26,6 @@ async def handle(
     broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.ForgetTransactionalIdRequest
 ) -> transaction_pb2.ForgetTransactionalIdResponse:
     """Its last version, and whose it was."""
-    broker.require_ready()
     name = request.transactional_id
     try:
         principal = find(broker, authorizer, name).principal

@@ -24,7 +24,6 @@ async def handle(
     broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.HeartbeatRequest
 ) -> transaction_pb2.HeartbeatResponse:
     """Whether the member is open still."""
-    broker.require_ready()
     try:
         await broker.transactions.heartbeat(authorizer.principal, request)
     except WireError as error:

@@ -16,7 +16,7 @@ from brokerd.errors import WireError
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, is_member_producer_id
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
-from brokerd.server.fields import check_text
+from brokerd.server.requests import check_text
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.transactions.fields import check_execution, check_member_id
 from brokerd.transaction.transactional_id import MEMBER_EPOCH
@@ -53,7 +53,6 @@ async def handle(
     broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.InitProducerIdRequest
 ) -> transaction_pb2.InitProducerIdResponse:
     """A producer id and epoch."""
-    broker.require_ready()
     if request.transactional_id:
         return await _member(broker, authorizer, request)
     granted = await _grant(broker, authorizer, ProducerIdAndEpoch(request.producer_id, request.producer_epoch))

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from brokerd.errors import WireError
 from brokerd.server.broker import Broker
-from brokerd.server.fields import check_text
 from brokerd.server.groups.views import listing
+from brokerd.server.requests import check_text
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.waiting.pauses import Pauses, page_of
 from brokerd.wire.errors import to_proto
@@ -27,7 +27,6 @@ async def handle(
     broker: Broker, authorizer: TopicAuthorizer, request: offsets_pb2.ListGroupsRequest
 ) -> offsets_pb2.ListGroupsResponse:
     """One page."""
-    broker.require_ready()
     try:
         async with broker.groups.settled() as table:
             groups, pauses = table.groups if authorizer.rights.allows_groups else {}, Pauses(broker.turns)

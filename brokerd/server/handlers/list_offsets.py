@@ -25,10 +25,10 @@ from brokerd.ids import LogPosition, TopicIdPartition
 from brokerd.partition.partition import Partition
 from brokerd.server.broker import Broker
 from brokerd.server.failures import internal, malformed
-from brokerd.server.fields import check_not_negative, topic_id_partition
+from brokerd.server.requests import check_not_negative, topic_id_partition
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.waiting.pauses import Pauses
-from brokerd.sharing import current_caller
+from brokerd.sharing import CALLER
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import fetch_pb2, offsets_pb2
 
@@ -50,7 +50,6 @@ async def handle(
     broker: Broker, _authorizer: TopicAuthorizer, request: offsets_pb2.ListOffsetsRequest
 ) -> offsets_pb2.ListOffsetsResponse:
     """One result per requested partition, in the same order."""
-    broker.require_ready()
     asked = [(TopicIdPartition(entry.topic_id, entry.partition), entry) for entry in request.partitions]
     is_committed = request.isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
     response = offsets_pb2.ListOffsetsResponse()
@@ -140,6 +139,6 @@ async def _searched(broker: Broker, look_up: Callable[..., T], is_committed: boo
     is_over = threading.Event()
     work = partial(look_up, is_committed=is_committed, is_wanted=lambda: not is_over.is_set())
     try:
-        return await broker.searchers.run(current_caller(), work)
+        return await broker.searchers.run(CALLER.get(), work)
     finally:
         is_over.set()

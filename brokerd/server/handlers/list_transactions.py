@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
-from brokerd.server.fields import check_text
+from brokerd.server.requests import check_text
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.transactions.views import listing, seen_by, state_of
 from brokerd.server.waiting.pauses import Pauses, page_of
@@ -28,7 +28,6 @@ async def handle(
     broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.ListTransactionsRequest
 ) -> transaction_pb2.ListTransactionsResponse:
     """One page."""
-    broker.require_ready()
     states, pauses = seen_by(broker, authorizer), Pauses(broker.turns)
     page = await page_of(
         states,

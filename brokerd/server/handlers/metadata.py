@@ -1,31 +1,67 @@
-"""Metadata: topics, partitions and the nodes that lead them.
+"""What there is. Metadata: topics, partitions and the nodes that lead them. DescribeTopics: settings, offsets and sizes of topics.
+GetServerInfo: versions, features and limits, which a client checks before it relies on one.
 
-Behaviour
-- Topics are returned in the requested order, names first, then ids, duplicates once; a missing one has `error` and its name or id.
-- all_topics returns every topic that the caller may see, sorted by name. Many partitions are answered a few at a time, and others
-  are served in between.
-- A partition that accepts no appends (damaged, or its log stopped) says so in its `error`; it has a leader and may be readable.
+Behaviour of Metadata and DescribeTopics
+- Topics are returned in the requested order, names before ids, duplicates once; a missing one has `error` and its name or id.
+- A request for all topics returns those that the caller may see, sorted by name.
+- Many partitions are answered a few at a time, and others are served in between: each is shown as of its own moment.
+- A partition that accepts no appends (damaged, or its log stopped) says so in its `error`; all else about it is valid.
+
+Metadata
 - An unknown name is created with num.partitions if auto.create.topics.enable is set (by default it is not): queued with
   all other topic changes, and durable when answered, as in CreateTopics.
+
+DescribeTopics
+- Every effective setting is listed, with its origin.
 """
 
 from __future__ import annotations
 
 import socket
 
+import brokerd
+from brokerd.config.settings import settings_of, values_of
+from brokerd.config.topic import TopicConfig, topic_config
 from brokerd.datadir.topic_store import Topic
-from brokerd.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError
+from brokerd.errors import StorageError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError
 from brokerd.ids import TopicIdPartition
+from brokerd.partition.partition import Partition
+from brokerd.record.header import MAGIC, PAYLOAD_KIND_ARROW
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
-from brokerd.server.fields import check_topic_id
-from brokerd.server.handlers.describe_topics import problem_of, seen_by
+from brokerd.server.handlers.produce import WAITING_REQUESTS_MAX
+from brokerd.server.requests import check_topic_id
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.waiting.delayed_produce import WAIT_MAX_MS
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.wire.errors import to_proto
-from brokerd.wire.v1 import metadata_pb2
+from brokerd.wire.v1 import metadata_pb2, topics_pb2
 
+_PIECES_OF_A_TOPIC = 5  # its settings cost as much as so many partitions
 _WILDCARDS = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound to
+WIRE_VERSION = 1
+FEATURES = (
+    "delete_records",
+    "group_offsets",
+    "idempotence",
+    "long_poll",
+    "offset_after_bytes",
+    "read_committed",
+    "transaction_offsets",
+    "transactions",
+)
+_LIMITS = (
+    ("message.max.bytes", "message_max_bytes"),
+    ("fetch.max.bytes", "fetch_max_bytes"),
+    ("fetch.max.wait.ms", "fetch_max_wait_ms"),
+    ("socket.request.max.bytes", "socket_request_max_bytes"),
+    ("max.partitions.per.request", "max_partitions_per_request"),
+    ("max.partitions.per.topic", "max_partitions_per_topic"),
+    ("max.streams.per.connection", "max_streams_per_connection"),
+    ("transaction.max.timeout.ms", "transaction_max_timeout_ms"),
+)
+_CONSTANTS = (("produce.max.wait.ms", WAIT_MAX_MS), ("max.in.flight.requests.per.stream", WAITING_REQUESTS_MAX))
+_SOFTWARE_MAX_CHARACTERS = 255
 
 
 def check(request: metadata_pb2.MetadataRequest) -> None:
@@ -40,13 +76,12 @@ async def handle(
     broker: Broker, authorizer: TopicAuthorizer, request: metadata_pb2.MetadataRequest
 ) -> metadata_pb2.MetadataResponse:
     """The cluster as this node sees it."""
-    broker.require_ready()
     response = metadata_pb2.MetadataResponse(
         cluster_id=broker.logs.cluster_id, controller_id=broker.logs.node_id, nodes=[this_node(broker)]
     )
     pauses = Pauses(broker.turns)
     if request.all_topics:
-        for topic in seen_by(broker, authorizer):
+        for topic in _seen_by(broker, authorizer):
             if broker.logs.topics.has(topic.name):  # nobody deleted it meanwhile
                 response.topics.append(await _described(broker, topic, pauses))
     for name in request.topics:
@@ -105,9 +140,103 @@ def _partition(broker: Broker, tp: TopicIdPartition, node_id: int) -> metadata_p
     try:
         partition = broker.partitions.leader(tp)
         described.leader_epoch = partition.leader_epoch
-        problem = problem_of(partition)
+        problem = _problem_of(partition)
     except WireError as error:  # being deleted, with its topic
         problem = error
     if problem is not None:
         described.error.CopyFrom(to_proto(problem))
     return described
+
+
+async def describe(
+    broker: Broker, authorizer: TopicAuthorizer, request: topics_pb2.DescribeTopicsRequest
+) -> topics_pb2.DescribeTopicsResponse:
+    """One description per requested topic."""
+    response = topics_pb2.DescribeTopicsResponse()
+    pauses = Pauses(broker.turns)
+    if request.names:
+        for name in request.names:
+            response.topics.append(await _description(broker, name, pauses))
+        return response
+    for topic in _seen_by(broker, authorizer):
+        if broker.logs.topics.has(topic.name):  # nobody deleted it meanwhile
+            response.topics.append(await _description(broker, topic.name, pauses))
+    return response
+
+
+def _seen_by(broker: Broker, authorizer: TopicAuthorizer) -> list[Topic]:
+    """All topics that the caller may see: it pays for no others, which its answer does not name either."""
+    return [topic for topic in broker.logs.topics.list() if authorizer.rights.sees(topic.name)]
+
+
+async def _description(broker: Broker, name: str, pauses: Pauses) -> topics_pb2.TopicDescription:
+    try:
+        topic = broker.logs.topics.by_name(name)
+        logs = [broker.partitions.leader(TopicIdPartition(topic.id, partition)) for partition in range(topic.partition_count)]
+    except WireError as error:
+        return topics_pb2.TopicDescription(name=name, error=to_proto(error))
+    described = topics_pb2.TopicDescription(name=topic.name, topic_id=topic.id, configs=_configs(broker, topic))
+    await pauses.after(_PIECES_OF_A_TOPIC)
+    for log in logs:
+        described.partitions.append(_partition_description(log))
+        await pauses.after()
+    return described
+
+
+def _configs(broker: Broker, topic: Topic) -> list[topics_pb2.ConfigEntry]:
+    values = values_of(topic_config(topic.configs, broker.config.topic_defaults()))
+    return [
+        topics_pb2.ConfigEntry(name=name, value=str(values[name]), is_default=name not in topic.configs, documentation=spec.doc)
+        for name, spec in settings_of(TopicConfig).items()
+    ]
+
+
+def _partition_description(log: Partition) -> topics_pb2.PartitionDescription:
+    description = topics_pb2.PartitionDescription(
+        partition=log.tp.partition,
+        log_start_offset=log.ends.log_start_offset,
+        last_stable_offset=log.ends.last_stable_offset,
+        high_watermark=log.ends.high_watermark,
+        log_end_offset=log.ends.log_end_offset,
+        size_bytes=log.size_bytes,
+        segment_count=len(log.segments),
+        producer_count=len(log.producers),
+    )
+    problem = _problem_of(log)
+    if problem is not None:
+        description.error.CopyFrom(to_proto(problem))
+    return description
+
+
+def _problem_of(log: Partition) -> WireError | None:
+    """Why the partition accepts no appends; None if it does."""
+    failure = log.health.failure
+    if failure is not None:
+        return StorageError(f"a flush failed ({failure.strerror}): no appends until the broker's next start")
+    return log.damage
+
+
+def check_server_info(request: metadata_pb2.GetServerInfoRequest) -> None:
+    """Checks the request as received. Raises MalformedError."""
+    if len(request.client_software) > _SOFTWARE_MAX_CHARACTERS:
+        raise malformed(
+            "client_software", f"has {len(request.client_software)} characters, at most {_SOFTWARE_MAX_CHARACTERS} are allowed"
+        )
+
+
+async def server_info(
+    broker: Broker, _authorizer: TopicAuthorizer, _request: metadata_pb2.GetServerInfoRequest
+) -> metadata_pb2.GetServerInfoResponse:
+    """The server's version, features and limits."""
+    settings = [(name, getattr(broker.config, attribute)) for name, attribute in _LIMITS]
+    return metadata_pb2.GetServerInfoResponse(
+        cluster_id=broker.logs.cluster_id,
+        node_id=broker.logs.node_id,
+        software_version=brokerd.__version__,
+        min_wire_version=WIRE_VERSION,
+        max_wire_version=WIRE_VERSION,
+        record_batch_versions=[MAGIC],
+        payload_kinds=[PAYLOAD_KIND_ARROW],
+        features=FEATURES,
+        limits=[metadata_pb2.Limit(name=name, value=value) for name, value in (*settings, *_CONSTANTS)],
+    )

@@ -54,16 +54,19 @@ from brokerd.record.batch import RecordBatch, check_produced
 from brokerd.record.header import BatchHeader
 from brokerd.server.admin import STOPPING
 from brokerd.server.broker import Broker
-from brokerd.server.failures import StreamFencedError, internal, malformed, not_appended
-from brokerd.server.fields import FIELDS_PER_ENTRY, OTHER_FIELDS, TOPIC_ID_BYTES, check_not_negative, topic_id_partition
+from brokerd.server.failures import ENDED, StreamFencedError, internal, malformed, not_appended
 from brokerd.server.limits.fence import Instance
-from brokerd.server.metrics.counters import Phase
-from brokerd.server.requests import first_double
+from brokerd.server.requests import (
+    FIELDS_PER_ENTRY,
+    OTHER_FIELDS,
+    TOPIC_ID_BYTES,
+    check_not_negative,
+    first_double,
+    topic_id_partition,
+)
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
-from brokerd.server.streams import ClientStream, Context
-from brokerd.server.tasks import ENDED
+from brokerd.server.streams import LARGE_BYTES, LARGE_PARTITIONS, ClientStream, Context
 from brokerd.server.waiting.delayed_produce import WAIT_MAX_MS, Awaited, DelayedProduce
-from brokerd.server.waiting.turns import LARGE_BYTES, LARGE_PARTITIONS
 from brokerd.sharing import Caller
 from brokerd.transaction.transactional_id import MEMBER_EPOCH
 from brokerd.wire.errors import to_proto
@@ -261,8 +264,9 @@ def _wait_until_durable(broker: Broker, awaited: list[Awaited], timeout_ms: int)
 class ProduceStream(ClientStream):
     """Serves one stream from hello to its end."""
 
-    def __init__(self, broker: Broker, context: Context, authorizer: TopicAuthorizer) -> None:
-        super().__init__(broker, context, authorizer)
+    def __init__(self, broker: Broker, context: Context, authorizer: TopicAuthorizer, caller: Caller) -> None:
+        super().__init__(broker, context, authorizer, caller)
+        self._is_large = True  # the last request, by its partitions; a first one may be
         self._instance: Instance | None = None  # from the hello on
         self._incarnation = 0
         self._responses: deque[PendingResponse] = deque()
@@ -302,7 +306,7 @@ class ProduceStream(ClientStream):
         try:
             while True:
                 await self._wait_for_room()
-                data = cast("object", await self._context.read())
+                data = cast("object", await self.context.read())
                 if not isinstance(data, bytes):  # the end
                     return None
                 self._broker.in_flight.add(self.caller.owner, len(data))
@@ -333,7 +337,8 @@ class ProduceStream(ClientStream):
             raise malformed("hello", "must be in a stream's first message only")
         if request.head.HasField("hello") and not request.partitions:
             return
-        if self._broker.in_flight.is_excessive(self.caller.owner, _HARD_LIMIT):
+        in_flight = self._broker.in_flight
+        if not in_flight.is_free and in_flight.is_excessive(self.caller.owner, _HARD_LIMIT):
             response = self._refuse_overload(request)
         else:
             dirty = self._broker.dirty
@@ -344,14 +349,14 @@ class ProduceStream(ClientStream):
                 return
             if instance.incarnation != self._incarnation:
                 raise StreamFencedError("a newer stream of this producer instance has taken over: this one accepts nothing more")
-            response = handle(self._broker, self._authorizer, self.caller, request)
+            response = handle(self._broker, self.authorizer, self.caller, request)
         self._queue(response, received_ns)
 
     def _queue(self, response: PendingResponse | None, received_ns: int) -> None:
         """Takes the response of a request that was processed; None if its client wants none."""
         appended_ns = stopwatch_ns()
         if response is None:
-            self._broker.counters.produce_time[Phase.LOCAL].observe((appended_ns - received_ns) / 1e9)
+            self._broker.counters.produce_time.local.observe((appended_ns - received_ns) / 1e9)
             return
         response.received_ns, response.appended_ns = received_ns, appended_ns
         self._responses.append(response)
@@ -371,9 +376,9 @@ class ProduceStream(ClientStream):
             raise malformed(
                 "hello.client_id", f"has {len(hello.client_id)} characters, at most {_CLIENT_ID_MAX_CHARACTERS} are allowed"
             )
-        self._authorizer.require_somewhere(Right.WRITE)
+        self.authorizer.require_somewhere(Right.WRITE)
         now_ms = self._broker.clock.monotonic_ms()
-        self._instance = self._broker.fence.hello(self._authorizer.principal, hello.instance_id, hello.incarnation, now_ms=now_ms)
+        self._instance = self._broker.fence.hello(self.authorizer.principal, hello.instance_id, hello.incarnation, now_ms=now_ms)
         self._incarnation = hello.incarnation
         return self._instance
 
@@ -397,7 +402,7 @@ class ProduceStream(ClientStream):
                 if operation is not None and operation.completion is None:
                     await operation.settled
                 ready_ns = stopwatch_ns()
-                await self._context.write(encode(response))
+                await self.context.write(encode(response))
                 self._responses.popleft()
                 self._waiting_bytes -= response.size_bytes
                 self._count_time(response, ready_ns)
@@ -413,9 +418,7 @@ class ProduceStream(ClientStream):
             self._writer = None
 
     def _count_time(self, response: PendingResponse, ready_ns: int) -> None:
-        counters = self._broker.counters
-        counters.responded(
-            counters.produce_time,
+        self._broker.counters.produce_time.observe(
             local_ns=response.appended_ns - response.received_ns,
             remote_ns=ready_ns - response.appended_ns,
             send_ns=stopwatch_ns() - ready_ns,

@@ -12,58 +12,57 @@ so that fast readers continue, with smaller responses, next to any number of slo
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Hashable
+from typing import NamedTuple
 
-from brokerd.sharing import Budget
+from brokerd.sharing import Budget, Caller
 
 _SHARE = 4
 # No client is disconnected sooner, however many wait: this allows for a time slice of a busy event loop, or a garbage collection.
 PATIENCE_MS = 1_000
 
-W = TypeVar("W")
-
 
 class _Write(NamedTuple):
     """A response that is being written."""
 
-    owner: str
+    caller: Caller
     start_ms: int
     size_bytes: int
 
 
-class ResponseBudget(Budget, Generic[W]):
-    """Bytes of responses being read or written, and since when each is being written. `W` identifies the writer."""
+class ResponseBudget(Budget):
+    """Bytes of responses being read or written, and since when each is being written."""
 
     def __init__(self, limit_bytes: int, *, write_timeout_ms: int) -> None:
         super().__init__(limit_bytes)
         self._write_timeout_ms = write_timeout_ms
-        self._writes: dict[W, _Write] = {}  # oldest first
+        self._writes: dict[Hashable, _Write] = {}  # oldest first
 
     def share(self, wanted_bytes: int) -> int:
         """How many bytes the next response may take without waiting."""
         left_bytes = self.limit // 2 - self.used if not self.waiter_count else 0
         return min(wanted_bytes, max(0, left_bytes // _SHARE))
 
-    def begin_write(self, writer: W, owner: str, size_bytes: int, *, now_ms: int) -> None:
+    def begin_write(self, writer: Hashable, caller: Caller, size_bytes: int, *, now_ms: int) -> None:
         """`writer` starts to write a response. It writes one at a time."""
-        self._writes[writer] = _Write(owner, now_ms, size_bytes)
+        self._writes[writer] = _Write(caller, now_ms, size_bytes)
 
-    def end_write(self, writer: W) -> None:
+    def end_write(self, writer: Hashable) -> None:
         """The response is written, or never will be."""
         self._writes.pop(writer, None)
 
-    def overdue(self, *, now_ms: int) -> list[W]:
-        """The writers whose streams must end, oldest first: all beyond the timeout; while others wait for room, as many of the
+    def overdue(self, *, now_ms: int) -> list[Caller]:
+        """The callers whose connections must end, oldest first: all beyond the timeout; while others wait for room, as many of the
         owners with most of it as it takes to free the first half, and what the next in line waits for.
         """
-        overdue: list[W] = []
+        overdue: list[Caller] = []
         left_bytes, enough_bytes = self.used, min(self.limit // 2, self.limit - self.next_units)
-        for writer, write in self._writes.items():
+        for write in self._writes.values():
             age_ms = now_ms - write.start_ms
             if age_ms < min(PATIENCE_MS, self._write_timeout_ms):
                 break
             is_needed = self.waiter_count > 0 and age_ms >= PATIENCE_MS and left_bytes > enough_bytes
-            if age_ms >= self._write_timeout_ms or (is_needed and self._shares.has_average(write.owner)):
-                overdue.append(writer)
+            if age_ms >= self._write_timeout_ms or (is_needed and self._shares.has_average(write.caller.owner)):
+                overdue.append(write.caller)
                 left_bytes -= write.size_bytes
         return overdue

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from brokerd.partition.partition import Partition
+
 # Seconds: from a request served from the page cache to a disk about to fail.
-BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+TOTAL = "total"
 
 
-class Phase(Enum):
-    """The phases of a request's time, as Kafka splits it."""
+class RequestTime(NamedTuple):
+    """The phases of a request's time, as Kafka splits it; the fields are the values of the label `phase`."""
 
-    LOCAL = "local"  # decoding, appending, reading
-    REMOTE = "remote"  # acks=all: until durable; a fetch: parked
-    RESPONSE_SEND = "response_send"  # writing the response, including the client's flow control
-    TOTAL = "total"
+    local: Histogram  # decoding, appending, reading
+    remote: Histogram  # acks=all: until durable; a fetch: parked
+    response_send: Histogram  # writing the response, including the client's flow control
+    total: Histogram
+
+    def observe(self, *, local_ns: int, remote_ns: int, send_ns: int) -> None:
+        """Counts a request that was answered."""
+        self.local.observe(local_ns / 1e9)
+        self.remote.observe(remote_ns / 1e9)
+        self.response_send.observe(send_ns / 1e9)
+        self.total.observe((local_ns + remote_ns + send_ns) / 1e9)
 
 
 @dataclass(slots=True)
 class Traffic:
-    """Traffic into and out of a topic."""
+    """Traffic into and out of a topic, or of all."""
 
     messages_in: int = 0
     bytes_in: int = 0
@@ -35,10 +44,8 @@ class Counters:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.total = Traffic()  # bytes out: of whole responses
         self.topics: dict[bytes, Traffic] = {}  # by topic id; a deleted topic's are dropped
-        self._messages_in = self._counter("messages_in", "Records appended.")
-        self._bytes_in = self._counter("bytes_in", "Bytes of record batches appended.")
-        self.bytes_out = self._counter("bytes_out", "Bytes of fetch responses.")
         self.authentication_failures = self._counter("authentication_failures", "Calls without valid credentials.")
         self.failed_produce = self._counter("failed_produce_requests", "Batches or whole requests that were refused.", "error")
         self.failed_fetch = self._counter("failed_fetch_requests", "Partitions or whole fetches that were refused.", "error")
@@ -47,23 +54,20 @@ class Counters:
         )
         self.request_time = self._histogram("request_time_seconds", "Time of requests by phase.", "request", "phase")
         self.flush_time = self._histogram("log_flush_time_seconds", "Time of flushes to disk.")
-        self.produce_time = {phase: self.request_time.labels("Produce", phase.value) for phase in Phase}
-        self.fetch_time = {phase: self.request_time.labels("Fetch", phase.value) for phase in Phase}
+        self.produce_time, self.fetch_time = (
+            RequestTime(*(self.request_time.labels(request, phase) for phase in RequestTime._fields))
+            for request in ("Produce", "Fetch")
+        )
 
     def appended(self, topic_id: bytes, *, messages: int, size_bytes: int) -> None:
         """Counts an appended batch."""
-        self._messages_in.inc(messages)
-        self._bytes_in.inc(size_bytes)
-        topic = self.traffic(topic_id)
-        topic.messages_in += messages
-        topic.bytes_in += size_bytes
+        for traffic in (self.total, self.traffic(topic_id)):
+            traffic.messages_in += messages
+            traffic.bytes_in += size_bytes
 
-    def responded(self, request_time: Mapping[Phase, Histogram], *, local_ns: int, remote_ns: int, send_ns: int) -> None:
-        """Counts the time of a request that was answered."""
-        request_time[Phase.LOCAL].observe(local_ns / 1e9)
-        request_time[Phase.REMOTE].observe(remote_ns / 1e9)
-        request_time[Phase.RESPONSE_SEND].observe(send_ns / 1e9)
-        request_time[Phase.TOTAL].observe((local_ns + remote_ns + send_ns) / 1e9)
+    def flushed(self, _partition: Partition, duration_ns: int) -> None:
+        """Counts a flush."""
+        self.flush_time.observe(duration_ns / 1e9)
 
     def traffic(self, topic_id: bytes) -> Traffic:
         """The traffic of a topic, to read or to add to."""
@@ -76,4 +80,4 @@ class Counters:
         return Counter(f"brokerd_{name}", doc, labels, registry=self.registry)
 
     def _histogram(self, name: str, doc: str, *labels: str) -> Histogram:
-        return Histogram(f"brokerd_{name}", doc, labels, registry=self.registry, buckets=BUCKETS)
+        return Histogram(f"brokerd_{name}", doc, labels, registry=self.registry, buckets=_BUCKETS)

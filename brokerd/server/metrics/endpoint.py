@@ -18,8 +18,9 @@ from brokerd.clock import stopwatch_ns
 from brokerd.errors import BrokerdError, ConfigError
 from brokerd.server.failures import internal
 from brokerd.server.security.audit import Audit
-from brokerd.server.security.authenticator import AUTHORIZATION, CERTIFICATE, Authenticator, UnauthenticatedError, caller_of
-from brokerd.sharing import set_caller
+from brokerd.server.security.authenticator import AUTHORIZATION, CERTIFICATE, Authenticator, UnauthenticatedError
+from brokerd.server.security.call_authorizer import caller_of
+from brokerd.sharing import CALLER
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +125,7 @@ class MetricsEndpoint:
         if method not in ("GET", "HEAD"):
             return _response("405 Method Not Allowed", "GET it", "Allow: GET, HEAD")
         try:
-            set_caller(caller_of(principal.name, _host(writer)))
+            CALLER.set(caller_of(principal, _host(writer)))
             body = await self._scrape()
         except BrokerdError as error:
             return _response("503 Service Unavailable", error.message)

@@ -35,7 +35,7 @@ async def families(broker: Broker, *, stream_count: int) -> list[Metric]:
     """Reads the broker, some microseconds for each partition, a few at a time: each figure is as of its own moment."""
     pauses = Pauses(broker.turns)
     info = {"version": brokerd.__version__, "cluster_id": broker.logs.cluster_id, "node_id": str(broker.logs.node_id)}
-    found: list[Metric] = [InfoMetricFamily("brokerd", "The broker.", value=info), *_broker_gauges(broker, stream_count)]
+    found: list[Metric] = [InfoMetricFamily("brokerd", "The broker.", value=info), *_broker_families(broker, stream_count)]
     logs = LogFamilies(broker.counters.topics, broker.config.metrics_max_partitions)
     for log in broker.partitions.of_clients():
         logs.add(log)
@@ -83,7 +83,7 @@ def _gauge(name: str, doc: str, value: float) -> Metric:
     return GaugeMetricFamily(f"brokerd_{name}", doc, value=value)
 
 
-def _broker_gauges(broker: Broker, stream_count: int) -> Iterator[Metric]:
+def _broker_families(broker: Broker, stream_count: int) -> Iterator[Metric]:
     yield _gauge(
         "dirty_bytes", "Bytes appended but not yet on disk; at log.max.dirty.bytes producers are throttled.", broker.dirty.used
     )
@@ -97,6 +97,10 @@ def _broker_gauges(broker: Broker, stream_count: int) -> Iterator[Metric]:
     waiting.add_metric(["Produce"], len(broker.produce_purgatory))
     waiting.add_metric(["Fetch"], len(broker.fetch_purgatory))
     yield waiting
+    total = broker.counters.total
+    yield CounterMetricFamily("brokerd_messages_in", "Records appended.", value=total.messages_in)
+    yield CounterMetricFamily("brokerd_bytes_in", "Bytes of record batches appended.", value=total.bytes_in)
+    yield CounterMetricFamily("brokerd_bytes_out", "Bytes of fetch responses.", value=total.bytes_out)
 
 
 class LogFamilies:

@@ -20,7 +20,6 @@ from brokerd.server.security.auth_file import Identities
 from brokerd.server.security.certificate_names import names_in_pem
 from brokerd.server.security.tokens import TOKEN_CHARACTERS_MAX, find_hash
 from brokerd.server.security.topic_authorizer import ANYBODY, TRUSTED, Principal
-from brokerd.sharing import Caller
 from brokerd.wire.methods import SERVICE
 
 AUTHORIZATION = "authorization"
@@ -31,11 +30,6 @@ _OPEN = (f"/{SERVICE}/", f"/{health.SERVICE_NAME}/")  # to the interceptor
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 _Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]]"
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-
-
-def caller_of(principal: str, peer: str) -> Caller:
-    """The caller as it shares with others: as its principal; where everybody is the same one, as its connection."""
-    return Caller(peer if principal in (ANYBODY.name, TRUSTED.name) else principal, peer)
 
 
 def host_of(peer: str) -> str:

@@ -14,13 +14,13 @@ from google.protobuf.message import Message
 
 from brokerd.clock import Clock
 from brokerd.errors import TopicAuthorizationFailedError, UnknownTopicIdError, WireError
+from brokerd.server.failures import forget_end
 from brokerd.server.security.audit import CHANGES, Audit, changes, created_topics
 from brokerd.server.security.authenticator import Authenticator, UnauthenticatedError, host_of
 from brokerd.server.security.method_rules import METHOD_RULES, OneTopic, PerTopic, Somewhere, Stream
-from brokerd.server.security.topic_authorizer import ANYBODY, NOTHING, ForbiddenError, Principal, Right, TopicAuthorizer, Topics
-from brokerd.server.tasks import forget_end
+from brokerd.server.security.topic_authorizer import ANYBODY, NOTHING, TRUSTED, Principal, Right, TopicAuthorizer, Topics
 from brokerd.server.waiting.pauses import Pauses
-from brokerd.server.waiting.turns import Turns
+from brokerd.sharing import Caller, Turns
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import topics_pb2
 
@@ -66,17 +66,24 @@ class CallAuthorizer:
         self._on_stranger = on_stranger
         self._authorizers: dict[str, TopicAuthorizer] = {}
 
-    def authenticate(self, context: CallContext) -> TopicAuthorizer:
-        """The authorizer of the caller's principal. Raises UnauthenticatedError."""
+    def authenticate(self, context: CallContext) -> tuple[TopicAuthorizer, Caller]:
+        """The authorizer of the caller's principal, and the caller as it shares with others. Raises UnauthenticatedError."""
+        principal = self._principal(context)
+        authorizer = self._authorizers.get(principal.name)
+        if authorizer is None:
+            authorizer = TopicAuthorizer(principal, self._topics, self._free_producer_number, self.audit)
+            self._authorizers[principal.name] = authorizer
+        return authorizer, caller_of(principal, str(context.peer()))
+
+    def _principal(self, context: CallContext) -> Principal:
         if self._authenticator.is_open:
-            return self._authorizer_of(ANYBODY)
+            return ANYBODY
         try:
-            principal = self._authenticator.principal(context.invocation_metadata() or (), context.auth_context())
+            return self._authenticator.principal(context.invocation_metadata() or (), context.auth_context())
         except UnauthenticatedError as error:
             self._on_stranger()
             self.audit.refused(host_of(context.peer()), error.message)
             raise
-        return self._authorizer_of(principal)
 
     def revoked(self, authorizer: TopicAuthorizer, context: CallContext) -> UnauthenticatedError | None:
         """The error for a call whose credentials are no longer those of `authorizer`'s principal; None while they are."""
@@ -109,22 +116,18 @@ class CallAuthorizer:
 
         Malformed requests were refused before, as they were received; entries are few enough, and none is a duplicate.
         """
-        created = self._created_by_naming(method, request)
+        created = self._created_by_naming(request) if self._auto_creates and method == "Metadata" else ()
+        if method not in CHANGES and not created:
+            return await self._allowed(method, authorizer, request, response_type, handle)
 
         async def audited() -> Message:
-            try:
-                response = await self._allowed(method, authorizer, request, response_type, handle)
-            except ForbiddenError as error:
-                self.audit.refused(authorizer.principal, error.message)
-                raise
+            response = await self._allowed(method, authorizer, request, response_type, handle)
             actor = host_of(peer) if self._authenticator.identities is None else authorizer.principal
             known = changes(method, request, response, self._name_of) if method in CHANGES else created_topics(response, created)
             for change in known:
                 self.audit.changed(actor, peer, change)
             return response
 
-        if method not in CHANGES and not created:
-            return await audited()
         # A caller that disconnects takes back neither the change nor the line about it.
         task = asyncio.create_task(audited())
         forget_end(task)
@@ -196,10 +199,8 @@ class CallAuthorizer:
             return authorizer.refuse_name(Right.ADMIN, topic)
         return error
 
-    def _created_by_naming(self, method: str, request: Any) -> Collection[str]:
+    def _created_by_naming(self, request: Any) -> Collection[str]:
         """Topics that the call creates, if it may."""
-        if method != "Metadata" or not self._auto_creates:
-            return ()
         return {name for name in request.topics if not self._topics.has(name)}
 
     def _name_of(self, topic_id: bytes) -> str:
@@ -208,12 +209,10 @@ class CallAuthorizer:
         except UnknownTopicIdError:  # deleted meanwhile
             return topic_id.hex()
 
-    def _authorizer_of(self, principal: Principal) -> TopicAuthorizer:
-        authorizer = self._authorizers.get(principal.name)
-        if authorizer is None:
-            authorizer = TopicAuthorizer(principal, self._topics, self._free_producer_number, self.audit)
-            self._authorizers[principal.name] = authorizer
-        return authorizer
+
+def caller_of(principal: Principal, peer: str) -> Caller:
+    """The caller as it shares with others: as its principal; where everybody is the same one, as its connection."""
+    return Caller(peer if principal in (ANYBODY, TRUSTED) else principal.name, peer)
 
 
 def _put_back(results: Any, refused: dict[int, Message]) -> None:

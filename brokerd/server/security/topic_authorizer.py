@@ -215,9 +215,10 @@ class TopicAuthorizer:
     def require_somewhere(self, right: Right) -> None:
         """Raises ForbiddenError for a principal that has the right on no topic at all."""
         if not self.rights.allows_somewhere(right):
-            raise ForbiddenError(
-                f"principal '{self.principal}' may {right.value} no topic at all: the broker's auth.file says who may"
-            )
+            what = f"principal '{self.principal}' may {right.value} no topic at all: the broker's auth.file says who may"
+            if self._audit is not None:
+                self._audit.refused(self.principal, what)
+            raise ForbiddenError(what)
 
     def require_group(self, group_id: str) -> None:
         """Raises GroupAuthorizationFailedError for a group that the principal may not use, whether there is one or not."""

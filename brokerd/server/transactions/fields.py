@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from brokerd.server.failures import malformed
-from brokerd.server.fields import check_id, check_not_negative
+from brokerd.server.requests import check_id, check_not_negative
 
 MEMBER_ID_BYTES = 16
 

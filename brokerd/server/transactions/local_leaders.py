@@ -18,7 +18,7 @@ from brokerd.purgatory.driver import TimedPurgatory
 from brokerd.record.control import encode_control
 from brokerd.server.waiting.delayed_produce import Appended, wait_durable
 from brokerd.server.waiting.pauses import Pauses
-from brokerd.sharing import current_caller
+from brokerd.sharing import CALLER
 from brokerd.transaction.markers import RecordFor
 from brokerd.transaction.transactional_id import Held, HeldData
 from brokerd.wire.v1.transaction_log_pb2 import HeldBack
@@ -162,7 +162,7 @@ class LocalLeaders:
         record.coordinator_epoch = self._logs.leader_epoch
         now_ms, ahead_ms = self._logs.time.stamp_ms()
         batch = encode_control(record, tp, timestamp_ms=now_ms)
-        info = partition.append_marker(batch, now_wall_ms=now_ms, clock_ahead_ms=ahead_ms, caller=current_caller())
+        info = partition.append_marker(batch, now_wall_ms=now_ms, clock_ahead_ms=ahead_ms, caller=CALLER.get())
         markers[tp] = Appended(partition, info.last_offset, partition.leader_epoch)
         for producer_id in (*record.committed_producer_ids, *record.aborted_producer_ids):
             self._ended(producer_id, tp)

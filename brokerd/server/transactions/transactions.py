@@ -39,9 +39,9 @@ from brokerd.errors import (
 from brokerd.ids import TopicIdPartition, member_producer_id
 from brokerd.purgatory.driver import TimedPurgatory
 from brokerd.server.admin import STOPPING, Admin
+from brokerd.server.failures import forget_end
 from brokerd.server.groups.groups import AskedOffsets, Groups
 from brokerd.server.own_log import OwnLog, Record
-from brokerd.server.tasks import forget_end
 from brokerd.server.transactions.local_leaders import LocalLeaders, Markers
 from brokerd.server.transactions.lost_markers import LostMarkers
 from brokerd.server.waiting.pauses import Pauses

@@ -3,6 +3,5 @@
 delayed_produce.py  acks=all: waits for the high watermark
 delayed_fetch.py    a fetch that waits for data
 response_queue.py   completed fetches are answered a few at a time
-turns.py            whose request is next
-pauses.py           long work in pieces lets other requests in
+pauses.py           long work in pieces lets other requests in; pages of long lists
 """

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
-from brokerd.server.waiting.turns import Turns
-from brokerd.sharing import current_caller
+from brokerd.sharing import CALLER, Turns
 
 LISTED_MAX = 1_000
 _PIECES = 200  # of about 10 us: one description of a partition
@@ -36,7 +35,7 @@ class Pauses:
         if self._turns is None:
             await asyncio.sleep(0)
         else:
-            await self._turns.take(current_caller())
+            await self._turns.take(CALLER.get())
 
 
 class Page(NamedTuple):

@@ -10,7 +10,7 @@ import pytest
 
 from brokerd.server.handlers import fetch, produce
 from brokerd.server.handlers.fetch import FetchStream
-from brokerd.server.waiting.turns import LARGE_BYTES, LARGE_PARTITIONS
+from brokerd.server.streams import LARGE_BYTES, LARGE_PARTITIONS
 from tests.support.daemon import RunningDaemon
 from tests.support.raw_client import RawClient, values_batch
 from tests.support.wait import wait_until

@@ -155,7 +155,7 @@ def test_a_stop_goes_on_when_a_client_leaves_meanwhile(tmp_path: Path) -> None:
     running = RunningDaemon(BrokerConfig(data_dir=str(tmp_path), port=0), files=MemoryFiles())
     running.start()
     service: Any = running.daemon._service
-    service._streams[Leaving()] = (None, None)
+    service._streams.add(Leaving())
     asyncio.run_coroutine_threadsafe(running.daemon.stop(), running.loop).result(DEADLINE_S)
     assert running.daemon._logs is None, "closed cleanly"
     running._end_loop()

@@ -19,8 +19,7 @@ from brokerd.server.security.authenticator import Authenticator
 from brokerd.server.security.call_authorizer import CallAuthorizer
 from brokerd.server.security.topic_authorizer import ANYBODY, Principal, Right, TopicAuthorizer, TopicRights
 from brokerd.server.waiting.pauses import LISTED_MAX, Pauses, page_of
-from brokerd.server.waiting.turns import Turns
-from brokerd.sharing import Caller, set_caller
+from brokerd.sharing import CALLER, Caller, Turns
 from brokerd.transaction.records import record_of
 from brokerd.transaction.transactional_id import Held
 from brokerd.wire.v1 import metadata_pb2, offsets_pb2, transaction_pb2
@@ -153,7 +152,7 @@ def test_of_many_calls_of_one_principal_one_goes_on_in_a_turn() -> None:
         turns, done = Turns(), list[int]()
 
         async def walk(peer: str) -> None:
-            set_caller(Caller("many", peer))
+            CALLER.set(Caller("many", peer))
             await turns.take(Caller("many", peer))
             pauses = Pauses(turns)
             for _ in range(5):

@@ -17,6 +17,10 @@ from tests.support.wait import DEADLINE_S
 CALLERS = [Caller(name, f"{name}1") for name in "abcde"]
 
 
+def peers(callers: list[Caller]) -> list[str]:
+    return [caller.peer for caller in callers]
+
+
 def test_there_is_room_until_the_limit() -> None:
     async def scenario() -> None:
         budget = Budget(100)
@@ -213,13 +217,13 @@ def test_what_no_thread_has_begun_when_they_stop_is_refused() -> None:
 
 def test_a_slow_reader_is_ended_for_one_who_needs_its_room_however_little_that_is() -> None:
     async def scenario() -> None:
-        budget = ResponseBudget[str](24, write_timeout_ms=60_000)
+        budget = ResponseBudget(24, write_timeout_ms=60_000)
         budget.add("slow", 11)
-        budget.begin_write("slow", "slow", 11, now_ms=0)
+        budget.begin_write("slow", Caller("slow", "slow"), 11, now_ms=0)
         large = asyncio.create_task(budget.take(Caller("large", ""), 16))
         await all_wait()
-        assert budget.overdue(now_ms=PATIENCE_MS - 1) == []
-        assert budget.overdue(now_ms=PATIENCE_MS) == ["slow"]
+        assert peers(budget.overdue(now_ms=PATIENCE_MS - 1)) == []
+        assert peers(budget.overdue(now_ms=PATIENCE_MS)) == ["slow"]
         budget.add("slow", -11)
         await large
 

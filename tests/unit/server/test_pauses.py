@@ -11,10 +11,10 @@ import pytest
 
 from brokerd.config.broker import BrokerConfig
 from brokerd.server.broker import Broker
-from brokerd.server.handlers import commit_group_offsets, describe_topics, metadata
+from brokerd.server.handlers import commit_group_offsets, metadata
 from brokerd.server.security.topic_authorizer import ANYBODY, Principal, TopicAuthorizer
 from brokerd.server.waiting.pauses import Pauses
-from brokerd.server.waiting.turns import Turns
+from brokerd.sharing import Turns
 from brokerd.wire.v1 import metadata_pb2, offsets_pb2, topics_pb2
 from tests.support.build import open_manager
 from tests.support.clock import ManualClock
@@ -43,7 +43,7 @@ def metadata_of_two(broker: Broker) -> Coroutine[Any, Any, Any]:
 
 
 def all_described(broker: Broker) -> Coroutine[Any, Any, Any]:
-    return describe_topics.handle(broker, authorizer_of(broker), topics_pb2.DescribeTopicsRequest())
+    return metadata.describe(broker, authorizer_of(broker), topics_pb2.DescribeTopicsRequest())
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +57,7 @@ def manager() -> LogManager:
 def broker_of(manager: LogManager) -> Broker:
     return cast(
         "Broker",
-        SimpleNamespace(
-            logs=manager, partitions=manager.partitions, config=BrokerConfig(), port=1, require_ready=lambda: None, turns=Turns()
-        ),
+        SimpleNamespace(logs=manager, partitions=manager.partitions, config=BrokerConfig(), port=1, turns=Turns()),
     )
 
 

@@ -12,7 +12,11 @@ from tests.support.wait import DEADLINE_S
 TIMEOUT_MS = 60_000
 
 
-def new_budget(limit_bytes: int = 1_000) -> ResponseBudget[str]:
+def peers(callers: list[Caller]) -> list[str]:
+    return [caller.peer for caller in callers]
+
+
+def new_budget(limit_bytes: int = 1_000) -> ResponseBudget:
     return ResponseBudget(limit_bytes, write_timeout_ms=TIMEOUT_MS)
 
 
@@ -38,39 +42,39 @@ def test_shares_never_use_more_than_the_first_half() -> None:
 def test_a_write_is_overdue_at_its_timeout_and_no_sooner_while_nobody_waits() -> None:
     budget = new_budget()
     budget.add("a", 2_000)
-    budget.begin_write("first", "a", 1_000, now_ms=0)
-    budget.begin_write("second", "a", 1_000, now_ms=5)
-    assert budget.overdue(now_ms=TIMEOUT_MS - 1) == []
-    assert budget.overdue(now_ms=TIMEOUT_MS) == ["first"]
-    assert budget.overdue(now_ms=TIMEOUT_MS + 5) == ["first", "second"], "until they are gone"
+    budget.begin_write("first", Caller("a", "first"), 1_000, now_ms=0)
+    budget.begin_write("second", Caller("a", "second"), 1_000, now_ms=5)
+    assert peers(budget.overdue(now_ms=TIMEOUT_MS - 1)) == []
+    assert peers(budget.overdue(now_ms=TIMEOUT_MS)) == ["first"]
+    assert peers(budget.overdue(now_ms=TIMEOUT_MS + 5)) == ["first", "second"], "until they are gone"
     budget.end_write("first")
-    assert budget.overdue(now_ms=TIMEOUT_MS + 5) == ["second"]
+    assert peers(budget.overdue(now_ms=TIMEOUT_MS + 5)) == ["second"]
     budget.end_write("second")
     budget.end_write("second")
-    assert budget.overdue(now_ms=10 * TIMEOUT_MS) == []
+    assert peers(budget.overdue(now_ms=10 * TIMEOUT_MS)) == []
 
 
 def test_a_writer_that_begins_again_is_the_youngest() -> None:
     budget = new_budget()
-    budget.begin_write("first", "a", 1, now_ms=0)
-    budget.begin_write("second", "a", 1, now_ms=1)
+    budget.begin_write("first", Caller("a", "first"), 1, now_ms=0)
+    budget.begin_write("second", Caller("a", "second"), 1, now_ms=1)
     budget.end_write("first")
-    budget.begin_write("first", "a", 1, now_ms=2)
-    assert budget.overdue(now_ms=TIMEOUT_MS + 1) == ["second"]
+    budget.begin_write("first", Caller("a", "first"), 1, now_ms=2)
+    assert peers(budget.overdue(now_ms=TIMEOUT_MS + 1)) == ["second"]
 
 
 def test_while_others_wait_the_oldest_give_way_as_many_as_needed() -> None:
     async def scenario() -> None:
         budget = new_budget()
         for number in range(10):
-            budget.begin_write(str(number), "a", 100, now_ms=number)
+            budget.begin_write(str(number), Caller("a", str(number)), 100, now_ms=number)
             budget.add("a", 100)
-        assert budget.overdue(now_ms=PATIENCE_MS + 10) == [], "nobody waits"
+        assert peers(budget.overdue(now_ms=PATIENCE_MS + 10)) == [], "nobody waits"
         waiter = asyncio.create_task(budget.take(Caller("a", "a1")))
         await all_wait()
-        assert budget.overdue(now_ms=PATIENCE_MS - 1) == []
-        assert budget.overdue(now_ms=PATIENCE_MS + 1) == ["0", "1"]
-        assert budget.overdue(now_ms=PATIENCE_MS + 10) == ["0", "1", "2", "3", "4"], "one half is free then"
+        assert peers(budget.overdue(now_ms=PATIENCE_MS - 1)) == []
+        assert peers(budget.overdue(now_ms=PATIENCE_MS + 1)) == ["0", "1"]
+        assert peers(budget.overdue(now_ms=PATIENCE_MS + 10)) == ["0", "1", "2", "3", "4"], "one half is free then"
         budget.add("a", -500)
         async with asyncio.timeout(DEADLINE_S):
             await waiter
@@ -81,15 +85,15 @@ def test_while_others_wait_the_oldest_give_way_as_many_as_needed() -> None:
 def test_only_those_give_way_who_have_most_of_it() -> None:
     async def scenario() -> None:
         budget = new_budget()
-        budget.begin_write("honest", "b", 50, now_ms=0)
+        budget.begin_write("honest", Caller("b", "honest"), 50, now_ms=0)
         budget.add("b", 50)
         for number in range(9):
-            budget.begin_write(str(number), "a", 100, now_ms=number)
+            budget.begin_write(str(number), Caller("a", str(number)), 100, now_ms=number)
             budget.add("a", 100)
         waiter = asyncio.create_task(budget.take(Caller("a", "a1"), 100))
         await all_wait()
-        assert budget.overdue(now_ms=PATIENCE_MS + 10) == ["0", "1", "2", "3", "4"]
-        assert budget.overdue(now_ms=TIMEOUT_MS)[0] == "honest"
+        assert peers(budget.overdue(now_ms=PATIENCE_MS + 10)) == ["0", "1", "2", "3", "4"]
+        assert peers(budget.overdue(now_ms=TIMEOUT_MS))[0] == "honest"
         waiter.cancel()
         await all_wait()
 

@@ -16,6 +16,7 @@ from brokerd.server.security.authenticator import Authenticator, Unauthenticated
 from brokerd.server.security.call_authorizer import CallAuthorizer
 from brokerd.server.security.topic_authorizer import ANYBODY, TopicAuthorizer
 from brokerd.server.service import BrokerService
+from brokerd.sharing import Caller
 from brokerd.wire.records import join_records
 from brokerd.wire.v1 import fetch_pb2, produce_pb2
 from tests.support.call_context import Context
@@ -29,6 +30,7 @@ from tests.support.wait import DEADLINE_S
 from tests.unit.server.one_execution import run
 
 Stream = ProduceStream | FetchStream
+CALLER = Caller("ipv4:127.0.0.1:1", "ipv4:127.0.0.1:1")
 ENDED = grpc.StatusCode.UNAVAILABLE, "ended"
 
 
@@ -55,7 +57,7 @@ def test_a_stream_whose_client_has_ended_it_is_not_ended_twice(
         async with running(files, ManualClock()) as broker:
             (tp, _) = await broker.topic()
             context = Context([produce_request(tp) if kind is ProduceStream else fetch_request(tp)])  # and the client's end
-            stream = kind(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics))  # type: ignore[arg-type]
+            stream = kind(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
             with Gate(files, "fdatasync", path=tp.directory_name):
                 serving = asyncio.create_task(stream.run())
                 await all_wait()
@@ -77,7 +79,6 @@ def test_a_stream_that_fails_while_it_is_revoked_is_not_ended_twice(monkeypatch:
         files = MemoryFiles()
         async with running(files, ManualClock()) as broker:
             (tp, _) = await broker.topic()
-            monkeypatch.setattr(broker.broker, "require_ready", lambda: None)
             callers = CallAuthorizer(Authenticator(None, needs_certificate=False), broker.logs.topics, ManualClock())
             service = BrokerService(broker.broker, callers)
             context = Context([produce_request(tp), b"senseless"])
@@ -101,7 +102,7 @@ def test_a_stream_that_two_tasks_end_is_ended_once(kind: type[Stream], end: str)
     async def scenario() -> None:
         async with running(MemoryFiles(), ManualClock()) as broker:
             context = Context([])
-            stream = kind(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics))  # type: ignore[arg-type]
+            stream = kind(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
             with pytest.raises(grpc.aio.AbortError):
                 await getattr(stream, end)(*ENDED)
             await stream.revoke(grpc.StatusCode.UNAUTHENTICATED, "revoked")
@@ -115,7 +116,7 @@ def test_a_stream_that_has_ended_is_left_alone(end: str) -> None:
     async def scenario() -> None:
         async with running(MemoryFiles(), ManualClock()) as broker:
             context = Context([])
-            stream = FetchStream(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics))  # type: ignore[arg-type]
+            stream = FetchStream(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
             await stream.run()
             await getattr(stream, end)(*ENDED)
             assert context.code is grpc.StatusCode.OK

@@ -14,8 +14,8 @@ import pytest
 from brokerd.datadir.steps import Steps
 from brokerd.errors import NotReadyError, StorageError
 from brokerd.server.admin import Admin
-from brokerd.server.tasks import look_at_end
-from brokerd.sharing import Caller, set_caller
+from brokerd.server.failures import look_at_end
+from brokerd.sharing import CALLER, Caller
 from tests.support.loop import all_wait
 from tests.support.wait import DEADLINE_S
 
@@ -91,7 +91,7 @@ def test_whoever_has_much_administrative_work_waits_for_it_alone() -> None:
         yield lambda: None
 
     async def call(admin: Admin, owner: str) -> None:
-        set_caller(Caller(owner, owner))
+        CALLER.set(Caller(owner, owner))
         await admin.run(steps(owner))
 
     async def work() -> None:

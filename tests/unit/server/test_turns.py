@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from brokerd.server.waiting.turns import Turns
-from brokerd.sharing import Caller
+from brokerd.sharing import Caller, Turns
 from tests.support.loop import all_wait, one_turn
 
 
@@ -90,7 +89,7 @@ def test_after_a_long_turn_all_who_come_are_let_in_before_the_next() -> None:
         tasks = [asyncio.create_task(long(f"many {number}")) for number in range(4)]
         for number in range(10):  # gRPC hands them over one by one
             await one_turn()
-            turns.call_arrived()
+            turns.arrived += 1
             order.append(f"call {number}")
         await asyncio.gather(*tasks)
         return order
@@ -118,7 +117,7 @@ def test_calls_without_end_do_not_hold_up_the_next_turn() -> None:
 
         async def flood() -> None:
             while True:
-                long.turns.call_arrived()
+                long.turns.arrived += 1
                 await one_turn()
 
         flooding = asyncio.create_task(flood())

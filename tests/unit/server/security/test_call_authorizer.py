@@ -58,7 +58,7 @@ def test_a_token_that_is_gone_or_anothers_is_revoked_and_no_other() -> None:
     authenticator = Authenticator(parse_identities(tomllib.loads(AUTH_FILE)), needs_certificate=False)
     call_authorizer = call_authorizer_of(authenticator)
     calls = {name: with_token(token) for name, token in TOKENS.items()}
-    authorizers = {name: call_authorizer.authenticate(call) for name, call in calls.items()}
+    authorizers = {name: call_authorizer.authenticate(call)[0] for name, call in calls.items()}
     swapped = AUTH_FILE.replace(hash_token(TOKENS["reader"]), "swap").replace(
         hash_token(TOKENS["boss"]), hash_token(TOKENS["reader"])
     )
@@ -72,7 +72,7 @@ def test_a_certificate_whose_name_is_taken_out_is_revoked(tmp_path: Path) -> Non
     call_authorizer = call_authorizer_of(authenticator)
     issued = Authority(tmp_path).issue("reader.example")
     call = Call(certificates=(Path(issued.certificate_file).read_bytes(),))
-    authorizer = call_authorizer.authenticate(call)
+    authorizer = call_authorizer.authenticate(call)[0]
     replaced(call_authorizer, authenticator, AUTH_FILE)
     assert call_authorizer.revoked(authorizer, call) is None
     replaced(call_authorizer, authenticator, AUTH_FILE.replace('certificates = ["reader.example"]', ""))
@@ -82,7 +82,7 @@ def test_a_certificate_whose_name_is_taken_out_is_revoked(tmp_path: Path) -> Non
 def test_nobody_is_revoked_where_everybody_may_call() -> None:
     for authenticator in (Authenticator(None, needs_certificate=False), Authenticator(None, needs_certificate=True)):
         call_authorizer = call_authorizer_of(authenticator)
-        authorizer = call_authorizer.authenticate(Call())
+        authorizer = call_authorizer.authenticate(Call())[0]
         call_authorizer.refresh()
         assert call_authorizer.revoked(authorizer, Call()) is None
 
@@ -93,7 +93,7 @@ class DeleteTopics:
     def __init__(self) -> None:
         authenticator = Authenticator(parse_identities(tomllib.loads(AUTH_FILE)), needs_certificate=False)
         self._call_authorizer = call_authorizer_of(authenticator)
-        self._outsider = self._call_authorizer.authenticate(with_token(TOKENS["outsider"]))
+        self._outsider = self._call_authorizer.authenticate(with_token(TOKENS["outsider"]))[0]
         self.go_on = asyncio.Event()
 
     async def call(self, name: str) -> topics_pb2.DeleteTopicsResponse:

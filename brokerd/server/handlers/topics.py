@@ -1,0 +1,193 @@
+"""Changes of topics: CreateTopics, DeleteTopics, CreatePartitions, AlterTopicConfigs, DeleteRecords.
+
+Behaviour of all
+- Entries of a request are handled independently, in order: one can fail and the next succeed. Durable when answered.
+- validate_only makes the same checks, and changes nothing.
+
+CreateTopics
+- partitions 0 means num.partitions; replication_factor 0 or 1, since there is one node. Assignments must name this node.
+
+DeleteTopics
+- All records go with a topic. Names come first, then ids.
+- Requests that wait for one of its partitions are answered at once: fetches with UNKNOWN_TOPIC_ID, acks=all with an unknown fate.
+
+CreatePartitions
+- total_count must exceed the current count; new partitions are empty.
+- Keys move: records of a key written afterwards may be in another partition than earlier ones.
+
+AlterTopicConfigs
+- Other settings stay; `unset` removes one, so that the broker's applies. All or nothing.
+- An unknown setting is refused with the nearest known one, also in `unset`.
+
+DeleteRecords: moves the log start of partitions forward.
+- One write makes all new log starts durable before the response. -1 means the high watermark.
+- A failed write moves nothing; if its last step failed, its fate is unknown: the log start may have moved after a restart.
+- Never beyond the high watermark: OFFSET_OUT_OF_RANGE. Below the current log start nothing changes.
+- A parked fetch whose offset is now below the log start is answered at once.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from brokerd.datadir.topic_store import Topic
+from brokerd.errors import InvalidPartitionsError, InvalidReplicationFactorError, InvalidRequestError
+from brokerd.ids import TopicIdPartition
+from brokerd.partition.core import HIGH_WATERMARK
+from brokerd.partition.partition import Partition
+from brokerd.server.broker import Broker
+from brokerd.server.failures import fails_with, malformed
+from brokerd.server.requests import check_config_texts, check_not_negative, check_topic_id, topic_id_partition
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.waiting.pauses import Pauses
+from brokerd.wire.errors import to_proto
+from brokerd.wire.v1.topics_pb2 import (
+    AlterTopicConfigsRequest,
+    AlterTopicConfigsResponse,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    NewTopic,
+    PartitionDeleteRecordsResult,
+    TopicResult,
+)
+
+_NODES = 1
+
+
+def check_create(request: CreateTopicsRequest) -> None:
+    """Raises MalformedError."""
+    for topic in request.topics:
+        check_not_negative("topics.replication_factor", topic.replication_factor)
+        check_config_texts("topics.configs", chain(topic.configs, topic.configs.values()))
+
+
+async def create(broker: Broker, _authorizer: TopicAuthorizer, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    """One result per requested topic, in the same order."""
+    response = CreateTopicsResponse()
+    checked: list[Topic] = []  # for validate_only: later topics of the request must see earlier ones
+    for topic in request.topics:
+        result = response.results.add(name=topic.name)
+        with fails_with(result, "creating a topic"):
+            wanted = (topic.name, _partition_count(broker, topic), dict(topic.configs))
+            if request.validate_only:
+                checked.append(broker.logs.changes.check_create(*wanted, checked))
+            else:
+                result.topic_id = (await broker.admin.run(broker.logs.changes.create(*wanted))).id
+    return response
+
+
+def _partition_count(broker: Broker, topic: NewTopic) -> int:
+    """The requested number of partitions; 0 = the broker's default. Raises WireErrors."""
+    if topic.replication_factor > _NODES:
+        raise InvalidReplicationFactorError(f"replication_factor is {topic.replication_factor}, but there is {_NODES} node")
+    if not topic.assignments:
+        return topic.partitions
+    if topic.partitions or topic.replication_factor:
+        raise InvalidRequestError("topics.assignments: partitions and replication_factor must be 0 with it")
+    if sorted(assignment.partition for assignment in topic.assignments) != list(range(len(topic.assignments))):
+        raise InvalidPartitionsError("topics.assignments: partitions must be numbered from 0 without a gap")
+    node_id = broker.logs.node_id
+    if any(list(assignment.node_ids) != [node_id] for assignment in topic.assignments):
+        raise InvalidReplicationFactorError(f"topics.assignments: every partition must be on the one node there is, {node_id}")
+    return len(topic.assignments)
+
+
+def check_delete(request: DeleteTopicsRequest) -> None:
+    """Raises MalformedError."""
+    for topic_id in request.topic_ids:
+        check_topic_id("topic_ids", topic_id)
+
+
+async def delete(broker: Broker, _authorizer: TopicAuthorizer, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    """One result per requested topic."""
+    response = DeleteTopicsResponse()
+    for name in request.names:
+        await _delete(broker, response.results.add(name=name), name)
+    for topic_id in request.topic_ids:
+        await _delete(broker, response.results.add(topic_id=topic_id), topic_id)
+    return response
+
+
+async def _delete(broker: Broker, result: TopicResult, wanted: str | bytes) -> None:
+    with fails_with(result, f"deleting topic {wanted!r}"):
+        deleted = await broker.admin.run(broker.logs.changes.delete(wanted, lambda topic: _forget(broker, topic)))
+        result.name, result.topic_id = deleted.name, deleted.id
+
+
+def _forget(broker: Broker, topic: Topic) -> None:
+    broker.counters.topics.pop(topic.id, None)
+    broker.groups.forget_topic(topic.id)
+    for partition in range(topic.partition_count):
+        broker.transactions.leaders.forget(TopicIdPartition(topic.id, partition))
+
+
+async def create_partitions(
+    broker: Broker, _authorizer: TopicAuthorizer, request: CreatePartitionsRequest
+) -> CreatePartitionsResponse:
+    """The topic, or its error."""
+    result = TopicResult(name=request.name)
+    with fails_with(result, "creating partitions"):
+        if request.validate_only:
+            topic = broker.logs.changes.check_grow(request.name, request.total_count)
+        else:
+            topic = await broker.admin.run(broker.logs.changes.grow(request.name, request.total_count))
+        result.topic_id = topic.id
+    return CreatePartitionsResponse(result=result)
+
+
+def check_alter(request: AlterTopicConfigsRequest) -> None:
+    """Raises MalformedError."""
+    check_config_texts("set", chain(request.set, request.set.values()))
+    check_config_texts("unset", request.unset)
+    both = sorted(set(request.set) & set(request.unset))
+    if both:
+        raise malformed("unset", f"'{both[0]}' is in set too")
+
+
+async def alter(broker: Broker, _authorizer: TopicAuthorizer, request: AlterTopicConfigsRequest) -> AlterTopicConfigsResponse:
+    """The topic, or its error."""
+    result = TopicResult(name=request.name)
+    change = (request.name, dict(request.set), list(request.unset))
+    with fails_with(result, "changing a topic's settings"):
+        if request.validate_only:
+            topic = broker.logs.changes.check_alter(*change)
+        else:
+            topic = await broker.admin.run(broker.logs.changes.alter(*change))
+        result.topic_id = topic.id
+    return AlterTopicConfigsResponse(result=result)
+
+
+def check_delete_records(request: DeleteRecordsRequest) -> None:
+    """Raises MalformedError."""
+    for entry in request.partitions:
+        if entry.before_offset < HIGH_WATERMARK:
+            raise malformed(
+                "partitions.before_offset", f"is {entry.before_offset}, but must be an offset, or -1 for the high watermark"
+            )
+        topic_id_partition("partitions", entry.topic_id, entry.partition)
+
+
+async def delete_records(broker: Broker, _authorizer: TopicAuthorizer, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    """One result per requested partition, in the same order."""
+    response = DeleteRecordsResponse()
+    found: list[tuple[Partition, int, PartitionDeleteRecordsResult]] = []
+    pauses = Pauses(broker.turns)
+    for entry in request.partitions:
+        await pauses.after()
+        result = response.results.add(topic_id=entry.topic_id, partition=entry.partition, log_start_offset=-1)
+        with fails_with(result, "deleting records"):
+            found.append((broker.partitions.leader(TopicIdPartition(entry.topic_id, entry.partition)), entry.before_offset, result))
+    starts = [(partition, before_offset) for partition, before_offset, _ in found]
+    errors = await broker.admin.run(broker.logs.retention.delete_records(starts))
+    for (partition, _, result), error in zip(found, errors, strict=True):
+        if error is not None:
+            result.error.CopyFrom(to_proto(error))
+        else:
+            result.log_start_offset = partition.ends.log_start_offset
+    return response
