@@ -82,21 +82,6 @@ class BatchSpan(NamedTuple):
 class Placement:
     """The places of the rows of one append: known once the sender has taken them in."""
 
-    __slots__ = (
-        "_inverse",
-        "first_rows",
-        "is_placed",
-        "listeners",
-        "order",
-        "orders",
-        "places",
-        "segments",
-        "sent_ns",
-        "shared",
-        "timestamps",
-        "topic",
-    )
-
     def __init__(self, topic: str, shared: SharedLock) -> None:
         self.topic = topic
         self.shared = shared  # guards what futures read
@@ -296,20 +281,20 @@ class RecordFuture(ProduceFuture[RecordMetadata]):
 class BatchFuture(ProduceFuture[ProducedBatch]):
     """All rows of one `send_batch`."""
 
-    __slots__ = ("_number", "_part")
+    __slots__ = ("_part", "number")
 
     def __init__(self, placement: Placement, number: int | None = None) -> None:
         """`number` is that of the entry that they are, if they were appended together with others."""
         self._placement = placement
-        self._number = number
+        self.number = number
         self._part: Placement | None = None if number is not None else placement
 
     @property
     def _rows(self) -> Placement:
         """Where they are; only asked once placed."""
         if self._part is None:
-            assert self._number is not None
-            self._part = self._placement.part_of(self._number)
+            assert self.number is not None
+            self._part = self._placement.part_of(self.number)
         return self._part
 
     def _batches(self) -> Iterable[ProducerBatch]:

@@ -75,24 +75,6 @@ class RecordChunk:
     """Records of one topic. `paid_bytes` of buffer.memory are taken in advance; what its rows really hold is counted when they are
     placed. `room_bytes` is the threads' estimate of what is left of that."""
 
-    __slots__ = (
-        "_sealed_fields",
-        "add",
-        "created_ms",
-        "has_batches",
-        "headers",
-        "is_open",
-        "next_number",
-        "paid_bytes",
-        "partition_count",
-        "partitions",
-        "placement",
-        "room_bytes",
-        "rows",
-        "timestamps",
-        "topic",
-    )
-
     def __init__(self, topic: str, partition_count: int, created_ms: int, paid_bytes: int, shared: SharedLock) -> None:
         self.topic = topic
         self.partition_count = partition_count  # when it was opened
@@ -116,7 +98,7 @@ class RecordChunk:
         self.is_open = False  # before the look at the rows: see the module
         self._sealed_fields = len(self.rows)
 
-    def holds(self, number: int) -> bool:
+    def holds(self, number: int | None) -> bool:
         """True if an entry is among those that were sealed."""
         return number in self.rows[: self._sealed_fields : _FIELDS]
 
@@ -531,7 +513,8 @@ class Intake:
             self._is_placing = False
             for flush in flushes:
                 flush.batches = self._core.accumulator.begin_flush() + self._core.ended
-            self.end_aborted(now_ms)
+            if self.end_aborted(now_ms) or flushes:
+                self._shared.tell_waiting()
         return next_ms
 
     def _stage_due(self, now_ms: int, *, is_all_due: bool) -> int:

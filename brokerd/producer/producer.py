@@ -222,7 +222,7 @@ class Producer:
 
         return self._wait(self._intake.for_chunk(topic, size, partition, self._deadline_ms(), add))
 
-    def _was_sealed_with(self, chunk: RecordChunk, number: int) -> bool:
+    def _was_sealed_with(self, chunk: RecordChunk, number: int | None) -> bool:
         with self._shared.lock:
             return chunk.holds(number)
 
@@ -277,7 +277,10 @@ class Producer:
             self._intake.partitioning.check(partitions, len(view.leaders))
         size_bytes = small_batch_bytes(normalized[0])
         if len(normalized) == 1 and size_bytes <= self._intake.small_batch_bytes:
-            future: BatchFuture = yield self._small_batch(topic, normalized[0], size_bytes, partitions, deadline_ms)
+            added = self._small_batch(topic, normalized[0], size_bytes, partitions, deadline_ms)
+            if isinstance(added, BatchFuture):
+                return added
+            future: BatchFuture = yield added
             return future
         view = view or (yield self._intake.for_topic(topic, deadline_ms))
         first_row = 0
@@ -298,9 +301,9 @@ class Producer:
 
     def _small_batch(
         self, topic: str, rows: pa.RecordBatch, size_bytes: int, partitions: Int32s | None, deadline_ms: int
-    ) -> Wait[BatchFuture]:
+    ) -> BatchFuture | Wait[BatchFuture]:
         """Puts rows into the topic's chunk as `send` does a record; copied, so that they keep nothing else alive, and whoever made
-        them may use the memory again."""
+        them may use the memory again. Returns what to wait for if there is no room yet."""
         rows = columns.copied(rows)
         named = None if partitions is None else partitions.copy()
 
@@ -313,6 +316,12 @@ class Producer:
             return BatchFuture(chunk.placement, number)
 
         highest = None if named is None else max(0, int(named.max()))
+        chunk = self._chunks.get(topic)
+        if chunk is not None and chunk.room_bytes >= size_bytes and (highest is None or highest < chunk.partition_count):
+            chunk.room_bytes -= size_bytes  # as in `send`
+            future = add(chunk)
+            if chunk.is_open or self._was_sealed_with(chunk, future.number):
+                return future
         return self._intake.for_chunk(topic, size_bytes, highest, deadline_ms, add)
 
     def _split(
@@ -481,12 +490,12 @@ class Producer:
     @property
     def first_error(self) -> BrokerdError | None:
         """The first failure of any record, or None. For applications that keep no futures: check it after `flush`."""
-        return self._core.identities.present.deliveries.first_error
+        return self._core.identities.present.first_error
 
     def delivered(self) -> dict[TopicPartition, DeliveredTotals]:
         """Acknowledged records and batches by partition, since the producer was made."""
         self._shared.refuse_fork()
-        return self._core.identities.present.deliveries.delivered.copy()
+        return self._core.identities.present.delivered.copy()
 
     def metrics(self) -> dict[str, float]:
         """Kafka's producer metrics by name; times in ms, rates per second."""

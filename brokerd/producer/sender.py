@@ -109,7 +109,7 @@ class Sender:
         """Has the next step taken soon; for any thread. Only for news: a thread that wakes in vain takes the interpreter from the
         one that has work."""
         loop = self._loop
-        if self._shared.is_senders_thread:
+        if threading.get_ident() == self._thread.ident:
             self._news.set()
         elif loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile
@@ -197,18 +197,18 @@ class Sender:
         self._timer = None
         self._news.set()
 
-    def _notify(self) -> None:
-        """Calls the listeners of ended batches, then wakes the calls that wait."""
-        with self._shared.lock:
-            ended = self._core.take_ended()
+    def _notify(self, *, is_news: bool = False) -> None:
+        """Calls the listeners of ended batches, then wakes the calls that wait: for these, for memory, or for other news."""
+        ended = self._core.take_ended()
         for batch in ended:
             for listener in batch.listeners:
                 listener(batch)
             batch.listeners = []
-        with self._shared.lock:
-            self._shared.tell_waiting()
+        if ended or is_news or self._core.pool.is_exhausted or self._core.stopped_by is not None:
+            with self._shared.lock:
+                self._shared.tell_waiting()
 
-    def _report(self, event: Callable[[int], T]) -> T:
+    def _report(self, event: Callable[[int], T], *, is_news: bool = False) -> T:
         """Reports an event to the core, notifies those that wait for it, and has a step taken if there is work."""
         with self._shared.lock:
             result = event(self._clock.monotonic_ms())
@@ -216,12 +216,12 @@ class Sender:
                 self._intake.stage_all()  # no more records are accepted
             if self._core.has_work or self._intake.is_closed:
                 self._news.set()
-        self._notify()
+        self._notify(is_news=is_news)
         return result
 
     def _report_to_all(self, event: Callable[[int], None]) -> None:
         """Like `_report`, for an event that changes more than batches: a step is taken in any case."""
-        self._report(event)
+        self._report(event, is_news=True)
         self._news.set()
 
     # --- commands
@@ -385,7 +385,8 @@ class Sender:
         with self._shared.lock:
             now_ms = self._clock.monotonic_ms()
             self._core.on_encoded(batch, encoded.size_bytes, encoded.payload.uncompressed_bytes, now_ms)
-            self._shared.tell_waiting()
+            if self._core.pool.is_exhausted:
+                self._shared.tell_waiting()
         return True
 
     # --- tasks

@@ -41,7 +41,7 @@ def test_random_schedules_with_members_keep_every_promise(part: int) -> None:
 
 def without_stop(self: ProducerCore, batch: ProducerBatch, now_ms: int) -> None:
     """A failed batch, as if it were no business of the member's."""
-    self.metrics.on_error(batch.record_count, now_ms)
+    self.metrics.records_failed.record(batch.record_count, now_ms)
     self._note_ended(batch)
 
 

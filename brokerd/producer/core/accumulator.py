@@ -66,35 +66,6 @@ class ProducerBatch:
     ends a batch twice is a bug, and raises.
     """
 
-    __slots__ = (
-        "accounted_bytes",
-        "append_timestamp",
-        "attempts",
-        "base_offset",
-        "base_sequence",
-        "created_ms",
-        "encoded",
-        "error",
-        "identity",
-        "is_closed",
-        "is_done",
-        "is_fate_unknown",
-        "is_given_up",
-        "is_in_flight",
-        "last_error",
-        "listeners",
-        "numbered_by",
-        "order",
-        "parts",
-        "pieces",
-        "record_count",
-        "retry_at_ms",
-        "size_bytes",
-        "tp",
-        "uncompressed_bytes",
-        "was_first",
-    )
-
     def __init__(self, tp: TopicPartition, created_ms: int, order: tuple[int, ...] = (0,)) -> None:
         self.tp = tp
         self.order = order  # of sending, among the partition's batches; a part's order extends that of the whole

@@ -287,24 +287,6 @@ class DeliveredTotals(NamedTuple):
     batch_count: int = 0
 
 
-class Deliveries:
-    """The results of all batches that were sent under one identity of the producer."""
-
-    __slots__ = ("delivered", "first_error")
-
-    def __init__(self) -> None:
-        self.delivered: dict[TopicPartition, DeliveredTotals] = {}  # other threads may copy it: in one call, and of values
-        self.first_error: BrokerdError | None = None
-
-    def note(self, batch: ProducerBatch) -> None:
-        """Counts a batch that has its final state."""
-        if batch.error is None:
-            records, batches = self.delivered.get(batch.tp, DeliveredTotals())
-            self.delivered[batch.tp] = DeliveredTotals(records + batch.record_count, batches + 1)
-        elif self.first_error is None:
-            self.first_error = batch.error
-
-
 class Identity:
     """The lasting identity of a producer (`membership` is None), or one member."""
 
@@ -312,7 +294,8 @@ class Identity:
         self.membership = membership
         is_member = membership is not None
         self.sequences = IdempotenceState(is_member=is_member) if config.enable_idempotence else None
-        self.deliveries = Deliveries()
+        self.delivered: dict[TopicPartition, DeliveredTotals] = {}  # other threads may copy it: in one call, and of values
+        self.first_error: BrokerdError | None = None
         self.error: BrokerdError | None = None  # once nothing more can be written
         self.abort_by_ms: int | None = None  # of a member that is aborted: when it ends at the latest
         if config.transactional_id and not is_member:
@@ -378,6 +361,14 @@ class Identity:
 
     # --- results
 
+    def note_ended(self, batch: ProducerBatch) -> None:
+        """Counts a batch that was sent under this identity and has its final state."""
+        if batch.error is None:
+            records, batches = self.delivered.get(batch.tp, DeliveredTotals())
+            self.delivered[batch.tp] = DeliveredTotals(records + batch.record_count, batches + 1)
+        elif self.first_error is None:
+            self.first_error = batch.error
+
     def note_partitions(self, tps: list[TopicIdPartition]) -> None:
         """Notes the partitions of batches that are sent."""
         if self.membership is not None:
@@ -386,7 +377,7 @@ class Identity:
     def report(self) -> MemberReport:
         """The report of a member."""
         assert self.sequences is not None
-        rows = {tp: totals.record_count for tp, totals in self.deliveries.delivered.items()}
+        rows = {tp: totals.record_count for tp, totals in self.delivered.items()}
         return MemberReport(*self.sequences.identity, sum(rows.values()), tuple(self._partitions), rows)
 
 

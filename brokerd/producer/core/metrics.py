@@ -10,21 +10,21 @@ WINDOW_MS = 30_000
 
 
 class WindowedStat:
-    """Sum, count and maximum of the present window and the one before."""
-
-    __slots__ = ("_count", "_max", "_sum", "_window_start_ms")
+    """Sum, count and maximum of the present window and the one before; the sum of all time."""
 
     def __init__(self, now_ms: int) -> None:
+        self.total = 0.0
         self._window_start_ms = now_ms
         self._sum = [0.0, 0.0]
         self._count = [0, 0]
         self._max = [0.0, 0.0]
 
-    def record(self, value: float, now_ms: int, count: int = 1) -> None:
-        """Adds a value; `count` items share it."""
+    def record(self, value: float, now_ms: int) -> None:
+        """Adds a value."""
         self._roll(now_ms)
+        self.total += value
         self._sum[0] += value
-        self._count[0] += count
+        self._count[0] += 1
         self._max[0] = max(self._max[0], value)
 
     def rate(self, now_ms: int) -> float:
@@ -69,23 +69,14 @@ class ProducerMetrics:
         self.throttle_time_ms = WindowedStat(now_ms)
         self.compression_rate = WindowedStat(now_ms)
         self.batches_split = WindowedStat(now_ms)
-        self.batch_split_total = 0
-        self.record_send_total = 0
-        self.record_retry_total = 0
-        self.record_error_total = 0
 
     def on_request(self, batches: list[ProducerBatch], now_ms: int) -> None:
-        """Counts the batches of a request."""
+        """Counts the batches of a request; those that are sent again only as its records."""
         for batch in batches:
             if batch.attempts == 1:
-                self.on_drained(batch.record_count, now_ms - batch.created_ms, now_ms)
+                self.queue_time_ms.record(now_ms - batch.created_ms, now_ms)
+                self.records_sent.record(batch.record_count, now_ms)
         self.request_records.record(sum(batch.record_count for batch in batches), now_ms)
-
-    def on_drained(self, record_count: int, queue_time_ms: int, now_ms: int) -> None:
-        """Records a batch that is sent for the first time."""
-        self.queue_time_ms.record(queue_time_ms, now_ms)
-        self.records_sent.record(record_count, now_ms)
-        self.record_send_total += record_count
 
     def on_encoded(self, size_bytes: int, uncompressed_bytes: int, now_ms: int) -> None:
         """Records a batch that was encoded."""
@@ -93,41 +84,25 @@ class ProducerMetrics:
         self.bytes_sent.record(size_bytes, now_ms)
         self.compression_rate.record(size_bytes / max(1, uncompressed_bytes), now_ms)
 
-    def on_retry(self, record_count: int, now_ms: int) -> None:
-        """Records a batch that will be retried."""
-        self.records_retried.record(record_count, now_ms)
-        self.record_retry_total += record_count
-
-    def on_split(self, now_ms: int) -> None:
-        """Records a batch that was split because the broker found it too large."""
-        self.batches_split.record(1, now_ms)
-        self.batch_split_total += 1
-
-    def on_error(self, record_count: int, now_ms: int) -> None:
-        """Records a batch that failed for good."""
-        self.records_failed.record(record_count, now_ms)
-        self.record_error_total += record_count
-
     def snapshot(self, now_ms: int) -> dict[str, float]:
         """All metrics by name."""
-        return {
-            "record-send-rate": self.records_sent.rate(now_ms),
-            "record-send-total": self.record_send_total,
-            "record-retry-rate": self.records_retried.rate(now_ms),
-            "record-retry-total": self.record_retry_total,
-            "record-error-rate": self.records_failed.rate(now_ms),
-            "record-error-total": self.record_error_total,
-            "batch-split-rate": self.batches_split.rate(now_ms),
-            "batch-split-total": self.batch_split_total,
-            "outgoing-byte-rate": self.bytes_sent.rate(now_ms),
-            "batch-size-avg": self.batch_bytes.average(now_ms),
-            "batch-size-max": self.batch_bytes.maximum(now_ms),
-            "records-per-request-avg": self.request_records.average(now_ms),
-            "record-queue-time-avg": self.queue_time_ms.average(now_ms),
-            "record-queue-time-max": self.queue_time_ms.maximum(now_ms),
-            "request-latency-avg": self.request_latency_ms.average(now_ms),
-            "request-latency-max": self.request_latency_ms.maximum(now_ms),
-            "produce-throttle-time-avg": self.throttle_time_ms.average(now_ms),
-            "produce-throttle-time-max": self.throttle_time_ms.maximum(now_ms),
-            "compression-rate-avg": self.compression_rate.average(now_ms),
+        counted = {
+            "record-send": self.records_sent,
+            "record-retry": self.records_retried,
+            "record-error": self.records_failed,
+            "batch-split": self.batches_split,
         }
+        measured = {
+            "batch-size": self.batch_bytes,
+            "record-queue-time": self.queue_time_ms,
+            "request-latency": self.request_latency_ms,
+            "produce-throttle-time": self.throttle_time_ms,
+        }
+        values = {"outgoing-byte-rate": self.bytes_sent.rate(now_ms)}
+        for name, stat in counted.items():
+            values |= {f"{name}-rate": stat.rate(now_ms), f"{name}-total": stat.total}
+        for name, stat in measured.items():
+            values |= {f"{name}-avg": stat.average(now_ms), f"{name}-max": stat.maximum(now_ms)}
+        values["records-per-request-avg"] = self.request_records.average(now_ms)
+        values["compression-rate-avg"] = self.compression_rate.average(now_ms)
+        return values

@@ -344,7 +344,7 @@ class ProducerCore:
         if isinstance(error, WireError):
             wait_ms = max(wait_ms, error.retry_after_ms)
         self.accumulator.reenqueue(batch, now_ms + wait_ms)
-        self.metrics.on_retry(batch.record_count, now_ms)
+        self.metrics.records_retried.record(batch.record_count, now_ms)
 
     def _split(self, batch: ProducerBatch, now_ms: int) -> None:
         """Puts smaller batches, with its sequence numbers, in the place of one that is too large for the broker (KIP-126). Their
@@ -354,7 +354,7 @@ class ProducerCore:
         """
         size_max = self.accumulator.learn_batch_size(batch.tp.topic, batch.uncompressed_bytes // 2, now_ms)
         self.accumulator.split(batch, self._splitter(batch, size_max))
-        self.metrics.on_split(now_ms)
+        self.metrics.batches_split.record(1, now_ms)
         if batch.listeners:  # they are to follow its parts
             self.ended.append(batch)
 
@@ -430,11 +430,11 @@ class ProducerCore:
     def _note_ended(self, batch: ProducerBatch) -> None:
         self.accumulator.finished(batch)
         self.ended.append(batch)
-        self.identities.present.deliveries.note(batch)
+        self.identities.present.note_ended(batch)
 
     def _note_failed(self, batch: ProducerBatch, now_ms: int) -> None:
         """Notes a batch that has failed. A member that lacks a batch is useless: its first one ends it."""
-        self.metrics.on_error(batch.record_count, now_ms)
+        self.metrics.records_failed.record(batch.record_count, now_ms)
         self._note_ended(batch)
         if self.identities.present.membership is not None and self.identities.present.error is None:
             assert batch.error is not None

@@ -92,18 +92,6 @@ class ConnectionState(enum.Enum):
 class NodeConnection:
     """The stream to one node; `incarnation` tells it from the one before."""
 
-    __slots__ = (
-        "_failures",
-        "in_flight",
-        "incarnation",
-        "limits",
-        "node_id",
-        "not_before_ms",
-        "opened_ms",
-        "state",
-        "throttled_until_ms",
-    )
-
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.state = ConnectionState.CLOSED
