@@ -41,6 +41,13 @@ class Mutants(dict[str, tuple[Callable[[P], None], int]], Generic[P]):
         assert other is not None, f"no schedule finds {name}"
         raise AssertionError(f"seed {seed} does not find {name} any more, {other} does: write it down")
 
+    def assert_found_from(self, name: str, patch: P, run: Run, count: int) -> None:
+        """Plants a bug. Raises AssertionError if none of `count` seeds finds it, its own and those that follow it."""
+        seed = self.plant(name, patch)
+        assert any(finds(run, other) for other in range(seed, seed + count)), (
+            f"none of {count} schedules from {seed} on finds {name}"
+        )
+
 
 def finds(run: Run, seed: int) -> bool:
     """True if the schedule of this seed fails with what is planted now."""

@@ -33,8 +33,8 @@ from brokerd.wire.v1.transaction_pb2 import (
     TransactionPartition,
     TransactionTotals,
 )
+from tests.support.simulated_transactions import Batch, Done, Request
 from tests.support.transaction_bench import Execution
-from tests.support.transaction_broker import Batch, Done, Request
 
 if TYPE_CHECKING:
     from tests.support.transaction_simulation import Simulation
@@ -97,6 +97,7 @@ class Attempt(Actor):
         self.member_id = uuid.UUID(int=world.rng.getrandbits(128)).bytes
         self.producer_id = -1
         self.is_skipped = False
+        self.is_rash = world.has_rash and not world.is_calm and world.rng.random() < 0.2  # waits for no acknowledgement
         self.is_over = False
         self.partitions: set[TopicIdPartition] = set()
         self._batches: list[Batch] = []
@@ -119,6 +120,11 @@ class Attempt(Actor):
             self.producer_id = answer.producer_id
             self._batches = list(self._split_rows())
             self.partitions = {batch.tp for batch in self._batches}
+            if self.is_rash:
+                self.world.rash_ids.add(self.producer_id)
+                for batch in self._batches:
+                    self.world.send(Call(self, batch))
+                self._batches = []
             self._write()
         elif isinstance(answer, AlreadyCommittedError):
             self.is_skipped = True

@@ -6,15 +6,17 @@ What a batch holds is a list of row numbers. A crash cuts the list wherever it i
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterator
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 from brokerd.config.topic import TopicConfig
 from brokerd.errors import CorruptMessageError
 from brokerd.ids import TopicIdPartition
-from brokerd.partition.core import Append, PartitionCore
+from brokerd.partition.core import Append, LogHealth, OpenData, PartitionCore
 from brokerd.partition.flush_state import FlushOutcome, FlushPlan
 from brokerd.partition.leader_epochs import LeaderEpochs
+from brokerd.partition.log_ends import LogEnds
 from brokerd.partition.log_state import LogState
 from brokerd.partition.markers import Marker
 from brokerd.partition.producer_state import BatchMetadata, ProducerStates
@@ -45,6 +47,11 @@ class Row(NamedTuple):
     number: int
 
 
+def data_header(count: int, producer_id: int, sequence: int) -> BatchHeader:
+    """The header of a member's batch."""
+    return _header(count, _DATA, producer_id, sequence)
+
+
 def _header(count: int, attributes: int, producer_id: int = -1, sequence: int = -1) -> BatchHeader:
     return new_header(
         batch_length=64,
@@ -65,12 +72,15 @@ class SimulatedPartition:
 
     def __init__(self, tp: TopicIdPartition) -> None:
         self.tp = tp
+        self.name = str(tp)
         self.is_deleted = False
+        self.before_marker: Callable[[SimulatedPartition, control_pb2.ControlRecord], None] = lambda *_: None
         self.log: list[Stored] = []
         self.open: dict[int, int] = {}  # first offsets of members without a marker, as the log says
         self.seen: list[Row] = []  # by the eager reader, for good
         self._read_to = 0
         self._plan: FlushPlan | None = None
+        self._flushing_end = self._durable_end = 0  # what the disk has, whatever the core believes
         self.core = self._new_core()
 
     def _new_core(self) -> PartitionCore:
@@ -84,35 +94,62 @@ class SimulatedPartition:
         segment.next_offset = end
         state = LogState([segment], producers, epochs, 0, end, end)  # type: ignore[list-item]
         core = PartitionCore(str(self.tp), 0, _CONFIG, state)
-        core.lead(epochs.latest + 1)
+        core.lead(max(epochs.latest, 0) + 1)
         return core
 
     # --- appends
 
-    def append(self, producer_id: int, sequence: int, rows: tuple[int, ...], *, is_open_member: bool) -> int:
+    def append(self, header: BatchHeader, rows: tuple[int, ...], *, is_open_member: bool) -> int:
         """A member's batch; returns the offset behind it, be it new or repeated. Raises WireErrors."""
-        header = _header(len(rows), _DATA, producer_id, sequence)
         decided = self.core.append_as_leader(header, START_WALL_MS, is_open_member=is_open_member)
         if isinstance(decided, BatchMetadata):
             return decided.last_offset + 1
         self._write(header, rows, decided)
-        self.open.setdefault(producer_id, decided.base_offset)
+        self.open.setdefault(header.producer_id, decided.base_offset)
         return decided.next_offset
 
-    def append_marker(self, record: control_pb2.ControlRecord) -> int:
-        """A control batch; returns its offset."""
+    def append_marker(self, record: control_pb2.ControlRecord, **_: object) -> Any:
+        """A control batch, as Partition takes it, but not encoded. Raises what `before_marker` does."""
+        self.before_marker(self, record)
         header = _header(1, _CONTROL)
         marker = Marker(tuple(record.committed_producer_ids), tuple(record.aborted_producer_ids))
         decided = self.core.append_marker(header, START_WALL_MS, marker)
         self._write(header, (), decided)
         for producer_id in marker.producer_ids:
             self.open.pop(producer_id, None)
-        return decided.base_offset
+        return SimpleNamespace(last_offset=decided.base_offset)
 
     def _write(self, header: BatchHeader, rows: tuple[int, ...], decided: Append) -> None:
         stamped = header._replace(base_offset=decided.base_offset, leader_epoch=decided.leader_epoch)
         self.log.append(Stored(stamped, rows, decided.marker))
         self.core.written(decided)
+
+    # --- as Partition
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.core.leader_epoch
+
+    @property
+    def ends(self) -> LogEnds:
+        return self.core.ends
+
+    @property
+    def producers(self) -> ProducerStates:
+        return self.core.producers
+
+    @property
+    def health(self) -> LogHealth:
+        return self.core.health
+
+    def open_data(self, producer_id: int) -> OpenData | None:
+        return self.core.open_data(producer_id)
+
+    def first_open_offset(self, producer_ids: Collection[int]) -> int | None:
+        return self.core.first_open_offset(producer_ids)
+
+    def hold_back(self, commit: str, first_offset: int) -> None:
+        self.core.ends.hold_back(commit, first_offset)
 
     # --- durability
 
@@ -123,9 +160,9 @@ class SimulatedPartition:
     def flush_step(self) -> None:
         """A flush begins, or one that began ends."""
         if self._plan is None:
-            self._plan = self.core.begin_flush()
+            self._plan, self._flushing_end = self.core.begin_flush(), self.core.ends.log_end_offset
         else:
-            plan, self._plan = self._plan, None
+            plan, self._plan, self._durable_end = self._plan, None, self._flushing_end
             self.core.flushed(plan, FlushOutcome())
 
     def flush(self) -> None:
@@ -135,10 +172,11 @@ class SimulatedPartition:
 
     def crash(self, rng: random.Random) -> None:
         """Loses some of what is not durable, and is recovered from the rest."""
-        kept = sum(stored.header.next_offset <= self.core.ends.durable_end for stored in self.log)
+        kept = sum(stored.header.next_offset <= self._durable_end for stored in self.log)
         del self.log[rng.randint(kept, len(self.log)) :]
         self._plan = None
         self.core = self._new_core()
+        self._durable_end = self.core.ends.log_end_offset
         self.open = {}
         for header, rows, marker in self.log:
             if rows:

@@ -27,9 +27,9 @@ from brokerd.transaction.transactional_id import ExecutionOfRun
 from brokerd.wire.v1 import control_pb2
 from brokerd.wire.v1.transaction_log_pb2 import CommitPrepared, MemberOpened, MembersAborted, VersionRepeated
 from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest, HeartbeatRequest, InitProducerIdRequest
+from tests.support.simulated_transactions import AGE_MAX_MS, Batch, Done, Request
 from tests.support.transaction_actors import TIMEOUT_MS, Driver, is_abort, is_commit, is_sign, totals_of
 from tests.support.transaction_bench import Execution
-from tests.support.transaction_broker import AGE_MAX_MS, Batch, Done, Request
 from tests.support.transaction_partition import SimulatedPartition, check_is_readable
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Promises:
             self._told_version(request, answer)
         if isinstance(answer, TxnAbortedError):
             assert isinstance(request, EndTransactionRequest)
-            gone = [member for member in request.members if member.producer_id in self.ended]
+            gone = [one for one in request.members if one.producer_id in self.ended or one.producer_id in self._world.rash_ids]
             assert gone, f"{_execution(request)} cannot commit, but its members are open"
         if is_sign(request, answer):
             self._sign(request, asked_ms)
@@ -177,6 +177,8 @@ class Promises:
             assert isinstance(recorded.event, CommitPrepared)
             if not (isinstance(answer, TxnConflictError) and self._is_second_of_a_replay(name, execution)):
                 self._check_verdict(recorded.event, execution, answer, request)
+            if isinstance(answer, Done):
+                self._check_markers(recorded.event)
             if isinstance(answer, Done) and isinstance(request, EndTransactionRequest) and request.totals.rows:
                 first = self.told_runs.setdefault((name, version, execution.run_id), execution.execution_id)
                 assert first == execution.execution_id, f"two writes of one run are told that their rows are committed: {execution}"
@@ -207,6 +209,14 @@ class Promises:
         else:
             expected = TxnConflictError if is_second else AlreadyCommittedError
         assert isinstance(answer, expected), f"{execution} is answered with {answer!r} after {committed}"
+
+    def _check_markers(self, committed: CommitPrepared) -> None:
+        """A commit is answered when all of its markers are durable."""
+        ended = {*committed.committed_producer_ids, *committed.aborted_producer_ids}
+        for partition in self._world.disk.partitions.values():
+            markers = [stored for stored in partition.log if stored.marker is not None and ended & set(stored.marker.producer_ids)]
+            late = [stored for stored in markers if stored.header.next_offset > partition.ends.high_watermark]
+            assert not late, f"{partition.tp}: a commit is answered before its marker is durable"
 
     def told_committed(self, driver: Driver) -> None:
         """A driver is told that its version is committed: all of its rows are there."""

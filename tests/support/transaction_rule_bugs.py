@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from brokerd.errors import AlreadyCommittedError
+from brokerd.record.header import BatchHeader
+from brokerd.server.transactions.transactions import Transactions
 from brokerd.transaction.coordinator import Coordinator, ExecutionKey
 from brokerd.transaction.records import Event
 from brokerd.transaction.transactional_id import (
@@ -22,8 +24,7 @@ from brokerd.transaction.transactional_id import (
 from brokerd.wire.v1.transaction_log_pb2 import CommitPrepared, MemberOpened, MembersAborted, VersionRepeated
 from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest, InitProducerIdRequest, TransactionMember
 from tests.support.planting import plant
-from tests.support.transaction_broker import Batch, Disk, Done, SimulatedBroker, Steps
-from tests.support.transaction_bugs import acknowledge_at_once, at_once, mutant, skip_the_wait, unprepared
+from tests.support.transaction_bugs import mutant, skip_the_wait, unprepared
 
 # --- commit
 
@@ -52,23 +53,22 @@ def without_check(
     plant(patch.setattr, TransactionalIdState, "_problem", lenient)
 
 
-@mutant(27)
+@mutant(0)
 def a_commit_takes_members_that_are_not_open(patch: pytest.MonkeyPatch) -> None:
     without_check(patch, lambda state, report, _execution, _records: report.producer_id not in state.members)
 
 
-@mutant(20)
+@mutant(0)
 def a_commit_takes_members_whose_records_are_not_there(patch: pytest.MonkeyPatch) -> None:
     without_check(patch, lambda state, report, _execution, _records: report.producer_id in state.members)
-    acknowledge_at_once(patch)
 
 
-@mutant(1)
+@mutant(0)
 def a_commit_leaves_losers_open(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "ending", lambda _self, _version: [])
 
 
-@mutant(16)
+@mutant(0)
 def a_commit_ends_losers_of_its_own_version_alone(patch: pytest.MonkeyPatch) -> None:
     def narrow(self: TransactionalIdState, version: int) -> list[int]:
         return [pid for pid, member in self.members.items() if member.txn_version == version]
@@ -76,12 +76,12 @@ def a_commit_ends_losers_of_its_own_version_alone(patch: pytest.MonkeyPatch) -> 
     plant(patch.setattr, TransactionalIdState, "ending", narrow)
 
 
-@mutant(15)
+@mutant(0)
 def a_commit_ends_newer_versions_too(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "ending", lambda self, _version: list(self.members))
 
 
-@mutant(1)
+@mutant(0)
 def a_second_commit_wins(patch: pytest.MonkeyPatch) -> None:
     decide = TransactionalIdState.decide_commit
 
@@ -98,7 +98,7 @@ def a_second_commit_wins(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "decide_commit", lenient)
 
 
-@mutant(434)
+@mutant(0)
 def a_commit_does_not_wait_for_the_one_before(patch: pytest.MonkeyPatch) -> None:
     decide = TransactionalIdState.decide_commit
 
@@ -109,17 +109,17 @@ def a_commit_does_not_wait_for_the_one_before(patch: pytest.MonkeyPatch) -> None
     plant(patch.setattr, TransactionalIdState, "decide_commit", hasty)
 
 
-@mutant(9)
+@mutant(0)
 def a_replay_is_not_compared(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "_check_replay", lambda _self, _asked, _last: None)
 
 
-@mutant(2)
+@mutant(0)
 def a_second_write_of_a_run_is_no_conflict(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "_is_another_write", lambda _self, _execution: False)
 
 
-@mutant(22)
+@mutant(0)
 def a_repetition_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
     decide = TransactionalIdState.decide_commit
 
@@ -130,7 +130,7 @@ def a_repetition_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "decide_commit", forgetful)
 
 
-@mutant(751)
+@mutant(0)
 def a_repetition_is_no_part_of_a_state(patch: pytest.MonkeyPatch) -> None:
     events = TransactionalIdState.events
 
@@ -140,12 +140,12 @@ def a_repetition_is_no_part_of_a_state(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "events", forgetful)
 
 
-@mutant(1)
+@mutant(0)
 def a_repetition_is_told_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
-    skip_the_wait(patch, "commit")
+    skip_the_wait(patch, "_commit")
 
 
-@mutant(254)
+@mutant(0)
 def a_repetition_hides_the_run_that_committed(patch: pytest.MonkeyPatch) -> None:
     known = TransactionalIdState._of_its_run
 
@@ -155,7 +155,7 @@ def a_repetition_hides_the_run_that_committed(patch: pytest.MonkeyPatch) -> None
     plant(patch.setattr, TransactionalIdState, "_of_its_run", newest)
 
 
-@mutant(1)
+@mutant(0)
 def an_older_version_is_not_fenced(patch: pytest.MonkeyPatch) -> None:
     commit = TransactionalIdState.decide_commit
 
@@ -170,12 +170,12 @@ def an_older_version_is_not_fenced(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "decide_commit", lenient)
 
 
-@mutant(1)
+@mutant(0)
 def a_commit_before_the_last_one_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "_history", lambda _self: ())
 
 
-@mutant(6)
+@mutant(0)
 def any_older_version_counts_as_committed(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "_check_earlier", lambda _self, _asked: None)
 
@@ -196,11 +196,13 @@ def a_commit_without_rows_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
 # --- members
 
 
-@mutant(1)
+@mutant(0)
 def the_members_of_others_are_aborted_at_init(patch: pytest.MonkeyPatch) -> None:
-    init = SimulatedBroker.init
+    init = Transactions.init_member
 
-    def jealous(self: SimulatedBroker, asked: InitProducerIdRequest) -> Steps:
+    async def jealous(
+        self: Transactions, principal: str, asked: InitProducerIdRequest, own_id: Callable[[int], int]
+    ) -> MemberOpened:
         state = self.coordinator.states.get(asked.transactional_id)
         others = [
             pid
@@ -208,13 +210,13 @@ def the_members_of_others_are_aborted_at_init(patch: pytest.MonkeyPatch) -> None
             if member.txn_version == asked.txn_version and member.execution_id != asked.execution_id
         ]
         if others:
-            self.record(asked.transactional_id, MembersAborted(producer_ids=others))
-        return (yield from init(self, asked))
+            self._record(asked.transactional_id, principal, MembersAborted(producer_ids=others))
+        return await init(self, principal, asked, own_id)
 
-    plant(patch.setattr, SimulatedBroker, "init", jealous)
+    plant(patch.setattr, Transactions, "init_member", jealous)
 
 
-@mutant(8)
+@mutant(0)
 def a_committed_version_takes_members(patch: pytest.MonkeyPatch) -> None:
     decide = TransactionalIdState.decide_init
 
@@ -234,7 +236,7 @@ def a_committed_version_takes_members(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "decide_init", lenient)
 
 
-@mutant(1)
+@mutant(0)
 def a_repeated_member_gets_another_id(patch: pytest.MonkeyPatch) -> None:
     decide = TransactionalIdState.decide_init
 
@@ -247,53 +249,44 @@ def a_repeated_member_gets_another_id(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "decide_init", forgetful)
 
 
-@mutant(29)
+@mutant(0)
 def an_ended_member_begins_again(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Coordinator, "_remember_ended", lambda _self, _name, _members: None)
 
 
-@mutant(12)
+@mutant(0)
 def producer_ids_are_used_again(patch: pytest.MonkeyPatch) -> None:
-    crash = Disk.crash
+    init = Transactions.init_member
 
-    def forgetful(self: Disk, rng: Any) -> None:
-        crash(self, rng)
-        self.next_producer_id -= 1
+    async def forgetful(
+        self: Transactions, principal: str, asked: InitProducerIdRequest, own_id: Callable[[int], int]
+    ) -> MemberOpened:
+        return await init(self, principal, asked, lambda number: own_id(number & ~1))
 
-    plant(patch.setattr, Disk, "crash", forgetful)
+    plant(patch.setattr, Transactions, "init_member", forgetful)
 
 
-@mutant(3)
+@mutant(0)
 def anybody_may_write(patch: pytest.MonkeyPatch) -> None:
-    plant(patch.setattr, SimulatedBroker, "is_open", lambda _self, _producer_id: True)
+    plant(patch.setattr, Transactions, "is_open_member", lambda _self, _header: True)
 
 
-@mutant(7)
+@mutant(0)
 def membership_is_looked_up_before_the_append(patch: pytest.MonkeyPatch) -> None:
-    produce = SimulatedBroker.produce
+    look_up, known = Transactions.is_open_member, set[int]()
 
-    def early(self: SimulatedBroker, batch: Batch) -> Steps:
-        is_open = self.is_open(batch.producer_id)
-        yield at_once
-        known = SimulatedBroker.is_open
-        SimulatedBroker.is_open = lambda *_: is_open  # type: ignore[method-assign]
-        steps = produce(self, batch)
-        try:
-            condition = next(steps)
-        except StopIteration as end:
-            return end.value
-        finally:
-            SimulatedBroker.is_open = known  # type: ignore[method-assign]
-        yield condition
-        return Done()
+    def early(self: Transactions, header: BatchHeader) -> bool:
+        if look_up(self, header):
+            known.add(header.producer_id)
+        return header.producer_id in known
 
-    plant(patch.setattr, SimulatedBroker, "produce", early)
+    plant(patch.setattr, Transactions, "is_open_member", early)
 
 
 # --- abort and expiry
 
 
-@mutant(28)
+@mutant(0)
 def an_abort_ends_all_members_of_the_version(patch: pytest.MonkeyPatch) -> None:
     def broad(self: TransactionalIdState, asked: EndTransactionRequest) -> MembersAborted | None:
         if asked.txn_version <= self.last_version:
@@ -304,35 +297,37 @@ def an_abort_ends_all_members_of_the_version(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "decide_abort", broad)
 
 
-@mutant(28)
+@mutant(0)
 def an_abort_undoes_a_commit(patch: pytest.MonkeyPatch) -> None:
-    abort = SimulatedBroker.abort
+    abort = Transactions.abort
 
-    def rash(self: SimulatedBroker, asked: EndTransactionRequest) -> Steps:
-        self.void(asked.transactional_id, [member.producer_id for member in asked.members])
-        return (yield from abort(self, asked))
+    async def rash(self: Transactions, principal: str, asked: EndTransactionRequest) -> None:
+        await self._void(asked.transactional_id, [member.producer_id for member in asked.members])
+        await abort(self, principal, asked)
 
-    plant(patch.setattr, SimulatedBroker, "abort", rash)
+    plant(patch.setattr, Transactions, "abort", rash)
 
 
-@mutant(51)
+@mutant(0)
 def an_execution_expires_by_its_first_member(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Coordinator, "renew", lambda _self, _producer_id, _now_ms: None)
 
 
-@mutant(15)
+@mutant(0)
 def an_expiry_is_not_decided_again(patch: pytest.MonkeyPatch) -> None:
-    def stale(self: SimulatedBroker) -> Steps:
-        due = [(key, self.coordinator.expire(key, self.now_ms)) for key in self.coordinator.expired(self.now_ms)]
-        for key, event in due:
-            yield at_once
-            yield from self.end(key.transactional_id, event)
-        return Done()
+    expired, expire = Coordinator.expired, Coordinator.expire
+    due: dict[ExecutionKey, MembersAborted | None] = {}
 
-    plant(patch.setattr, SimulatedBroker, "expire", stale)
+    def noted(self: Coordinator, now_ms: int) -> list[ExecutionKey]:
+        keys = expired(self, now_ms)
+        due.update((key, expire(self, key, now_ms)) for key in keys)
+        return keys
+
+    plant(patch.setattr, Coordinator, "expired", noted)
+    plant(patch.setattr, Coordinator, "expire", lambda _self, key, _now_ms: due[key])
 
 
-@mutant(13)
+@mutant(0)
 def all_executions_of_an_id_expire_together(patch: pytest.MonkeyPatch) -> None:
     expire = Coordinator.expire
 
@@ -342,6 +337,6 @@ def all_executions_of_an_id_expire_together(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Coordinator, "expire", broad)
 
 
-@mutant(89)
+@mutant(0)
 def nobody_expires(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Coordinator, "expired", lambda _self, _now_ms: [])

@@ -68,7 +68,6 @@ from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.server.streams import LARGE_BYTES, LARGE_PARTITIONS, ClientStream, Context
 from brokerd.server.waiting.delayed_produce import WAIT_MAX_MS, Awaited, DelayedProduce
 from brokerd.sharing import Caller
-from brokerd.transaction.transactional_id import MEMBER_EPOCH
 from brokerd.wire.errors import to_proto
 from brokerd.wire.records import split_records
 from brokerd.wire.v1 import produce_pb2
@@ -237,21 +236,21 @@ def _check_member(broker: Broker, head: produce_pb2.ProduceRequest, header: Batc
     """True if the batch's producer is a member of an open transaction: the log accepts transactional batches of these alone, and
     of these no others. Raises InvalidTxnStateError for one that contradicts its request.
     """
-    known = broker.transactions.coordinator.open_members.get(header.producer_id)
+    is_open = broker.transactions.is_open_member(header)
     if not header.is_transactional:
         if head.transactional_id or head.member_id:
             raise InvalidTxnStateError("transactional_id and member_id must be empty: the batch is not marked as transactional")
-        return known is not None
+        return is_open
     if head.acks != ACKS_ALL:
         raise InvalidTxnStateError(f"acks is {head.acks}, but must be -1 (all) in a transaction: its commit relies on it")
-    if known is None or header.producer_epoch != MEMBER_EPOCH:
-        return False
-    if head.transactional_id not in ("", known.state.transactional_id) or head.member_id not in (b"", known.member.member_id):
-        raise InvalidTxnStateError(
-            f"transactional_id {head.transactional_id!r} and member_id {head.member_id.hex()!r} are not those that producer id "
-            f"{header.producer_id} was given to"
-        )
-    return True
+    if is_open and (head.transactional_id or head.member_id):
+        known = broker.transactions.coordinator.open_members[header.producer_id]
+        if head.transactional_id not in ("", known.state.transactional_id) or head.member_id not in (b"", known.member.member_id):
+            raise InvalidTxnStateError(
+                f"transactional_id {head.transactional_id!r} and member_id {head.member_id.hex()!r} are not those that producer id "
+                f"{header.producer_id} was given to"
+            )
+    return is_open
 
 
 def _wait_until_durable(broker: Broker, awaited: list[Awaited], timeout_ms: int) -> DelayedProduce:

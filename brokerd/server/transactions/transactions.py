@@ -38,6 +38,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import TopicIdPartition, member_producer_id
 from brokerd.purgatory.driver import TimedPurgatory
+from brokerd.record.header import BatchHeader
 from brokerd.server.admin import STOPPING, Admin
 from brokerd.server.failures import forget_end
 from brokerd.server.groups.groups import AskedOffsets, Groups
@@ -51,7 +52,7 @@ from brokerd.transaction.loading import load
 from brokerd.transaction.markers import RecordFor, control_records
 from brokerd.transaction.pages import Pages
 from brokerd.transaction.records import Event, decode, record_of
-from brokerd.transaction.transactional_id import NO_VERSION, Held, Progress, execution_text
+from brokerd.transaction.transactional_id import MEMBER_EPOCH, NO_VERSION, Held, Progress, execution_text
 from brokerd.wire.v1.group_log_pb2 import GroupLogRecord
 from brokerd.wire.v1.transaction_log_pb2 import (
     CommitCompleted,
@@ -223,6 +224,13 @@ class Transactions:
         """A sign of life. Raises the errors of Coordinator.heartbeat."""
         await self._decided(lambda: self.coordinator.heartbeat(principal, asked, self._clock.monotonic_ms()))
 
+    def is_open_member(self, header: BatchHeader) -> bool:
+        """True if the batch's producer is an open member. No await may come between this and the append. A batch outside of
+        transactions is a member's in any epoch: its partition refuses it.
+        """
+        is_known = header.producer_id in self.coordinator.open_members
+        return is_known and (header.producer_epoch == MEMBER_EPOCH or not header.is_transactional)
+
     def appended(self, producer_id: int, tp: TopicIdPartition, records: int) -> None:
         """A member has written so many records, or the same again (0), which is a sign of life too."""
         self.leaders.appended(producer_id, tp, records)
@@ -344,6 +352,7 @@ class Transactions:
     async def _abort(self, name: str, decide: Callable[[], MembersAborted | None]) -> int:
         event = await self._decided(decide)
         if event is None:
+            await self.log.durable()  # an earlier abort may have ended them
             return 0
         logger.info("transactional id %r: aborted %s", name, self._texts(event.producer_ids))
         self._record(name, self.coordinator.states[name].principal, event)
