@@ -13,13 +13,13 @@ from brokerd.client.blocking import BlockingClient
 from brokerd.client.bounds import offsets_at, parse_timestamp
 from brokerd.client.groups import GroupDescription, GroupListing, GroupPartition, OffsetAndMetadata
 from brokerd.client.offsets import READ_COMMITTED, OffsetSpec, Wanted
-from brokerd.client.transactions import HangingTransaction
 from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.settings import INT32_MAX, INT64_MAX
 from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError, UnknownGroupError, counted
 from brokerd.ids import TopicIdPartition
+from brokerd.wire.v1.transaction_pb2 import HangingTransaction
 
 _METADATA_MAX_CHARACTERS = 40
 _DIGITS_MAX = len(str(INT32_MAX))  # Python refuses to read thousands
@@ -59,8 +59,8 @@ def describe_group(args: argparse.Namespace) -> None:
             described = client.describe_group(args.group_id, config.isolation_level)
         except UnknownGroupError:
             raise _with_nearest(client, args.group_id) from None
-        held_back = client.find_hanging_transactions(0).transactions if config.isolation_level == READ_COMMITTED else []
-    holders = {one.partition.tp: one for one in held_back}
+        held_back = client.find_hanging_transactions(0).transactions if config.isolation_level == READ_COMMITTED else ()
+    holders = {TopicIdPartition(one.partition.topic_id, one.partition.partition): one for one in held_back}
     found = [_partition(one) | {"held_back_by": _holder(holders.get(one.tp))} for one in described.partitions]
     show(args, {**_listing(described.listing), "partitions": found}, _description_lines(described, holders))
 

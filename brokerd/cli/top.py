@@ -18,6 +18,7 @@ from typing import Any, Self
 from brokerd.cli.parser import client_config, connect, usage_error
 from brokerd.cli.top_model import Look, Screen, document, tables_of
 from brokerd.client.blocking import BlockingClient
+from brokerd.client.transactions import state_name
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.errors import BrokerdError, ConfigError, UnknownGroupError, WireError
@@ -115,7 +116,7 @@ def look(client: BlockingClient, clock: Clock) -> Look:
             groups.append(client.describe_group(listing.group_id))
         except UnknownGroupError:
             continue  # deleted since it was listed
-    transactions = tuple(one for one in client.list_transactions() if one.state != "empty")
+    transactions = tuple(one for one in client.list_transactions() if state_name(one.state) != "empty")
     return Look(
         monotonic_ms=clock.monotonic_ms(),
         wall_ms=clock.wall_ms(),

@@ -18,8 +18,9 @@ from typing import Any
 from brokerd.cli.output import known
 from brokerd.client.groups import GroupDescription
 from brokerd.client.topics import PartitionDescription, TopicDescription
-from brokerd.client.transactions import TransactionListing
+from brokerd.client.transactions import state_name
 from brokerd.ids import TopicIdPartition
+from brokerd.wire.v1.transaction_pb2 import TransactionListing
 
 _MS_PER_S = 1_000
 Offsets = Mapping[TopicIdPartition, int]
@@ -144,7 +145,7 @@ def _group(group: GroupDescription, before: Offsets, elapsed_ms: int) -> Row:
 def _transaction(one: TransactionListing) -> Row:
     return {
         "transactional_id": one.transactional_id,
-        "state": one.state,
+        "state": state_name(one.state),
         "open_members": one.open_members,
         "age_ms": known(one.age_ms),
         "owner": one.owner,

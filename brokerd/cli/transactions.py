@@ -10,20 +10,21 @@ from typing import Any
 from brokerd.cli.output import NONE, dashed, duration_text, known, show, size_text, table, topic_text
 from brokerd.cli.parser import check_range, connect
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.transactions import (
-    NO_VERSION,
-    ForgottenId,
-    HangingTransaction,
-    OpenMember,
-    OpenPartition,
-    TransactionDescription,
-    TransactionListing,
-)
+from brokerd.client.transactions import NO_VERSION, state_name
 from brokerd.config.settings import INT32_MAX
 from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import InvalidRequestError, counted
+from brokerd.wire.v1.transaction_pb2 import (
+    DescribeTransactionResponse,
+    ForgetTransactionalIdResponse,
+    HangingTransaction,
+    OpenMember,
+    OpenPartition,
+    TransactionListing,
+)
 
 _NAMED_MAX = 2  # partitions
+_TOTALS = ("rows", "key_bytes", "value_bytes", "key_hash_sum")
 _Held = Mapping[str, Sequence[OpenPartition]]  # partitions that are held back, by transactional id
 
 
@@ -35,7 +36,7 @@ def list_transactions(args: argparse.Namespace) -> None:
     held: dict[str, list[OpenPartition]] = {}
     for one in found.transactions:
         held.setdefault(one.transactional_id, []).append(one.partition)
-    if found.has_more:
+    if found.more:
         print(f"of the partitions that are held back, {len(found.transactions):,} are named", file=sys.stderr)
     show(args, _listing_documents(listings, held), _listing_lines(listings, held))
 
@@ -47,7 +48,7 @@ def _listing_lines(listings: Sequence[TransactionListing], held: _Held) -> Itera
     rows = [
         (
             one.transactional_id,
-            one.state,
+            state_name(one.state),
             str(dashed(one.last_version)),
             str(dashed(one.txn_version)),
             one.open_members,
@@ -72,12 +73,12 @@ def describe_transaction(args: argparse.Namespace) -> None:
     show(args, _description_document(described), _description_lines(described))
 
 
-def _description_lines(described: TransactionDescription) -> Iterator[str]:
+def _description_lines(described: DescribeTransactionResponse) -> Iterator[str]:
     listing = described.listing
     count = counted(len(described.members) + described.more_members, "open member")
-    yield f"transactional id {listing.transactional_id}: {listing.state}, {count}"
+    yield f"transactional id {listing.transactional_id}: {state_name(listing.state)}, {count}"
     yield f"  {_committed_text(described)}"
-    if listing.state == "prepared":
+    if state_name(listing.state) == "prepared":
         yield f"  version {listing.txn_version} is decided, and not visible everywhere yet: the broker continues until it is"
     if described.members:
         members = [
@@ -93,7 +94,7 @@ def _description_lines(described: TransactionDescription) -> Iterator[str]:
         ]
         yield table(("VERSION", "EXECUTION", "PRODUCER", "AGE", "EXPIRES IN", "OWNER"), members, indent="  ")
         rows = [
-            (one.producer_id, _topic(place), place.tp.partition, place.first_offset, place.last_stable_offset)
+            (one.producer_id, _topic(place), place.partition, place.first_offset, place.last_stable_offset)
             for one in described.members
             for place in one.partitions
         ]
@@ -102,7 +103,7 @@ def _description_lines(described: TransactionDescription) -> Iterator[str]:
         yield f"  and {described.more_members} more {'member' if described.more_members == 1 else 'members'}"
 
 
-def _committed_text(described: TransactionDescription) -> str:
+def _committed_text(described: DescribeTransactionResponse) -> str:
     if described.listing.last_version == NO_VERSION:
         return "nothing committed yet"
     totals = described.last_totals
@@ -113,12 +114,12 @@ def _committed_text(described: TransactionDescription) -> str:
     )
 
 
-def _description_document(described: TransactionDescription) -> dict[str, Any]:
+def _description_document(described: DescribeTransactionResponse) -> dict[str, Any]:
     return {
         **_listing(described.listing),
         "last_execution_id": described.last_execution_id,
         "last_run_id": described.last_run_id,
-        "last_totals": described.last_totals._asdict(),
+        "last_totals": {name: getattr(described.last_totals, name) for name in _TOTALS},
         "members": [_member(member) for member in described.members],
         "more_members": described.more_members,
     }
@@ -160,7 +161,7 @@ def forget_transactional_id(args: argparse.Namespace) -> None:
     show(args, document, [_forgotten_text(args.transactional_id, forgotten)])
 
 
-def _forgotten_text(transactional_id: str, forgotten: ForgottenId) -> str:
+def _forgotten_text(transactional_id: str, forgotten: ForgetTransactionalIdResponse) -> str:
     last_version, principal = forgotten.last_version, forgotten.principal
     if last_version == NO_VERSION:
         meaning = "it had committed nothing"
@@ -175,7 +176,7 @@ def find_hanging(args: argparse.Namespace) -> None:
     with connect(args) as client:
         found = client.find_hanging_transactions(args.idle_ms)
     show(args, [_hanging(one) for one in found.transactions], _hanging_lines(found.transactions, args.idle_ms))
-    if found.has_more:
+    if found.more:
         count = len(found.transactions)
         print(f"these are the {count:,} that have been silent longest; more partitions are held back", file=sys.stderr)
 
@@ -187,7 +188,7 @@ def _hanging_lines(hanging: Sequence[HangingTransaction], idle_ms: int) -> Itera
     rows = [
         (
             _topic(one.partition),
-            one.partition.tp.partition,
+            one.partition.partition,
             one.partition.last_stable_offset,
             duration_text(one.idle_ms),
             dashed(one.producer_id),
@@ -212,20 +213,20 @@ def _age(age_ms: int) -> str:
 
 
 def _named(partitions: Sequence[OpenPartition]) -> str:
-    names = [f"{_topic(one)}-{one.tp.partition}" for one in partitions[:_NAMED_MAX]]
+    names = [f"{_topic(one)}-{one.partition}" for one in partitions[:_NAMED_MAX]]
     if len(partitions) > _NAMED_MAX:
         names.append(f"and {len(partitions) - _NAMED_MAX} more")
     return " ".join(names) or NONE
 
 
 def _topic(partition: OpenPartition) -> str:
-    return topic_text(partition.topic, partition.tp.topic_id)
+    return topic_text(partition.topic, partition.topic_id)
 
 
 def _listing(listing: TransactionListing) -> dict[str, Any]:
     return {
         "transactional_id": listing.transactional_id,
-        "state": listing.state,
+        "state": state_name(listing.state),
         "last_version": known(listing.last_version),
         "txn_version": known(listing.txn_version),
         "open_members": listing.open_members,
@@ -235,9 +236,10 @@ def _listing(listing: TransactionListing) -> dict[str, Any]:
 
 
 def _member(member: OpenMember) -> dict[str, Any]:
-    names = ("producer_id", "epoch", "txn_version", "execution_id", "run_id", "owner", "age_ms", "expires_in_ms")
+    names = ("producer_id", "txn_version", "execution_id", "run_id", "owner", "age_ms", "expires_in_ms")
     return {
         "member_id": member.member_id.hex(),
+        "epoch": member.producer_epoch,
         **{name: getattr(member, name) for name in names},
         "partitions": [_partition(partition) for partition in member.partitions],
     }
@@ -246,8 +248,8 @@ def _member(member: OpenMember) -> dict[str, Any]:
 def _partition(partition: OpenPartition) -> dict[str, Any]:
     return {
         "topic": partition.topic,
-        "topic_id": partition.tp.topic_id.hex(),
-        "partition": partition.tp.partition,
+        "topic_id": partition.topic_id.hex(),
+        "partition": partition.partition,
         "first_offset": partition.first_offset,
         "last_stable_offset": partition.last_stable_offset,
     }

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from brokerd.client.broker_client import ANY_NODE, BrokerClient
-from brokerd.client.io.response_checks import checked_identity, page_after, senseless
+from brokerd.client.io.response_checks import checked_identity, made_plain, page_after, senseless
 from brokerd.errors import (
     BrokerdError,
     BrokerUnreachableError,
@@ -19,22 +18,20 @@ from brokerd.errors import (
     UnsupportedVersionError,
 )
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
-from brokerd.producer.core.membership import ONE_WRITE_KEPT_MS, Membership, Totals, TransactionEnd, TransactionMember
+from brokerd.producer.core.membership import ONE_WRITE_KEPT_MS, Membership, TransactionEnd, TransactionMember
 from brokerd.wire.methods import UNARY_REQUEST_MAX_BYTES
-from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import transaction_pb2 as pb
 
 # The bytes of one member or partition in a request, at most.
 _ENTRY_BYTES = 48
 _TAG_BYTES = 8  # before an entry, at most
-_TEXT_MAX_CHARACTERS = 249
 TRANSACTION_OFFSETS = "transaction_offsets"  # feature of brokers that commit offsets of a group with a transaction
 STATES = {
     "empty": pb.TRANSACTION_STATE_EMPTY,
     "open": pb.TRANSACTION_STATE_OPEN,
     "prepared": pb.TRANSACTION_STATE_PREPARED,
 }
-_STATE_NAMES = {number: name for name, number in STATES.items()}
+_STATE_NAMES: dict[int, str] = {number: name for name, number in STATES.items()}
 NO_VERSION = -1
 
 
@@ -46,83 +43,6 @@ class MemberGrant(NamedTuple):
     last_version: int
     last_execution_id: str
     last_run_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionListing:
-    """One transactional id."""
-
-    transactional_id: str
-    state: str  # empty, open or prepared; "unknown" if a newer broker says more
-    last_version: int  # committed; -1 = none
-    txn_version: int  # newest that is open or prepared; -1 = none
-    open_members: int
-    age_ms: int  # of the oldest open member, counted from the broker's start at the earliest; -1 = none
-    owner: str
-
-
-@dataclass(frozen=True, slots=True)
-class OpenPartition:
-    """Data of an open member in a partition. `topic` is empty if it is deleted or may not be seen."""
-
-    topic: str
-    tp: TopicIdPartition
-    first_offset: int
-    last_stable_offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class OpenMember:
-    """An open member; times in ms."""
-
-    member_id: bytes
-    producer_id: int
-    epoch: int
-    txn_version: int
-    execution_id: str
-    run_id: str
-    owner: str
-    age_ms: int
-    expires_in_ms: int
-    partitions: tuple[OpenPartition, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionDescription:
-    """Everything about one transactional id. `more_members`: open ones beyond those listed."""
-
-    listing: TransactionListing
-    last_execution_id: str
-    last_run_id: str
-    last_totals: Totals
-    members: tuple[OpenMember, ...]
-    more_members: int
-
-
-@dataclass(frozen=True, slots=True)
-class HangingTransaction:
-    """A transaction that holds back the last stable offset of a partition. `transactional_id` is empty if its member is not known
-    any more, `producer_id` is NO_PRODUCER_ID if it is decided and not finished; `idle_ms` is the time since the member's last
-    record there, or since it was decided."""
-
-    partition: OpenPartition
-    producer_id: int
-    transactional_id: str
-    idle_ms: int
-
-
-class ForgottenId(NamedTuple):
-    """An id that is forgotten: its last committed version (NO_VERSION: none), and whose it was."""
-
-    last_version: int
-    principal: str
-
-
-class HangingTransactions(NamedTuple):
-    """The transactions that hold back partitions, the oldest first. `has_more`: the broker left out the others."""
-
-    transactions: list[HangingTransaction]
-    has_more: bool
 
 
 # --- calls
@@ -190,10 +110,10 @@ async def end_transaction(client: BrokerClient, end: TransactionEnd, *, timeout_
         raise
 
 
-async def list_transactions(client: BrokerClient, state: str = "", prefix: str = "") -> list[TransactionListing]:
+async def list_transactions(client: BrokerClient, state: str = "", prefix: str = "") -> list[pb.TransactionListing]:
     """Transactional ids that begin with `prefix`, in the order of their names; only those in one state (empty, open, prepared)
     if it is given. Raises ConfigError for another state."""
-    listings: list[TransactionListing] = []
+    listings: list[pb.TransactionListing] = []
     after = ""
     while True:
         page, more = await _page(client, state, prefix, after)
@@ -205,7 +125,7 @@ async def list_transactions(client: BrokerClient, state: str = "", prefix: str =
 
 async def find_transaction(
     client: BrokerClient, transactional_id: str, *, timeout_ms: int | None = None
-) -> TransactionListing | None:
+) -> pb.TransactionListing | None:
     """One transactional id, or None if there is none that this client may see. Asked for until `timeout_ms`
     (default.api.timeout.ms)."""
     page, _ = await _page(client, "", transactional_id, "", timeout_ms)  # in the order of names: it is the first that begins so
@@ -214,18 +134,18 @@ async def find_transaction(
 
 async def _page(
     client: BrokerClient, state: str, prefix: str, after: str, timeout_ms: int | None = None
-) -> tuple[Sequence[TransactionListing], bool]:
+) -> tuple[Sequence[pb.TransactionListing], bool]:
     number = _state_number(state)
     request = pb.ListTransactionsRequest(state=number, prefix=prefix, after=after)
     response = await client.call(request, pb.ListTransactionsResponse, timeout_ms=timeout_ms)
-    return [_read_listing(listing) for listing in response.transactions], response.more
+    return made_plain(response).transactions, response.more
 
 
-async def describe_transaction(client: BrokerClient, transactional_id: str) -> TransactionDescription:
+async def describe_transaction(client: BrokerClient, transactional_id: str) -> pb.DescribeTransactionResponse:
     """Everything about one transactional id. Raises the broker's error."""
     request = pb.DescribeTransactionRequest(transactional_id=transactional_id)
     response = await client.call(request, pb.DescribeTransactionResponse)
-    return _read_description(response)
+    return made_plain(response)
 
 
 async def abort_transaction(client: BrokerClient, transactional_id: str, execution_id: str = "") -> int:
@@ -235,19 +155,18 @@ async def abort_transaction(client: BrokerClient, transactional_id: str, executi
     return response.aborted_members
 
 
-async def forget_transactional_id(client: BrokerClient, transactional_id: str) -> ForgottenId:
+async def forget_transactional_id(client: BrokerClient, transactional_id: str) -> pb.ForgetTransactionalIdResponse:
     """Has an id forgotten, with its last committed version. Raises the broker's error."""
     request = pb.ForgetTransactionalIdRequest(transactional_id=transactional_id)
     response = await client.call(request, pb.ForgetTransactionalIdResponse)
-    return _read_forgotten(response)
+    return made_plain(response)
 
 
-async def find_hanging_transactions(client: BrokerClient, idle_ms: int) -> HangingTransactions:
+async def find_hanging_transactions(client: BrokerClient, idle_ms: int) -> pb.FindHangingTransactionsResponse:
     """Transactions that hold back partitions and have been silent for so long."""
     request = pb.FindHangingTransactionsRequest(idle_ms=idle_ms)
     response = await client.call(request, pb.FindHangingTransactionsResponse)
-    found = [_read_hanging(hanging) for hanging in response.transactions]
-    return HangingTransactions(found, response.more)
+    return made_plain(response)
 
 
 def _forgotten(end: TransactionEnd, asked_for_ms: int) -> BrokerUnreachableError:
@@ -349,6 +268,11 @@ def _group_offsets(end: TransactionEnd) -> list[pb.TransactionGroupOffset]:
     ]
 
 
+def state_name(state: int) -> str:
+    """The name of a state; "unknown" if a newer broker has more."""
+    return _STATE_NAMES.get(state, "unknown")
+
+
 def _state_number(name: str) -> pb.TransactionState:
     """The state of a name; empty = any. Raises ConfigError."""
     if name and name not in STATES:
@@ -364,66 +288,5 @@ def _read_grant(response: pb.InitProducerIdResponse) -> MemberGrant:
     identity = checked_identity(response.producer_id, response.producer_epoch)
     if identity.epoch != 0:
         raise senseless("InitProducerId", f"a member with producer_epoch {identity.epoch}, which is always 0")
-    last_execution_id, last_run_id = _text(response.last_execution_id), _text(response.last_run_id)
-    return MemberGrant(identity.producer_id, identity.epoch, max(NO_VERSION, response.last_version), last_execution_id, last_run_id)
-
-
-def _read_listing(listing: pb.TransactionListing) -> TransactionListing:
-    """One transactional id of a list."""
-    return TransactionListing(
-        transactional_id=_text(listing.transactional_id),
-        state=_STATE_NAMES.get(listing.state, "unknown"),
-        last_version=listing.last_version,
-        txn_version=listing.txn_version,
-        open_members=listing.open_members,
-        age_ms=listing.age_ms,
-        owner=_text(listing.owner),
-    )
-
-
-def _read_description(response: pb.DescribeTransactionResponse) -> TransactionDescription:
-    """Everything about one transactional id."""
-    totals = response.last_totals
-    return TransactionDescription(
-        listing=_read_listing(response.listing),
-        last_execution_id=_text(response.last_execution_id),
-        last_run_id=_text(response.last_run_id),
-        last_totals=Totals(totals.rows, totals.key_bytes, totals.value_bytes, totals.key_hash_sum),
-        members=tuple(_member(member) for member in response.members),
-        more_members=response.more_members,
-    )
-
-
-def _read_forgotten(response: pb.ForgetTransactionalIdResponse) -> ForgottenId:
-    """Reads what was known of an id."""
-    return ForgottenId(max(NO_VERSION, response.last_version), _text(response.principal))
-
-
-def _read_hanging(hanging: pb.HangingTransaction) -> HangingTransaction:
-    """One transaction that holds back a partition."""
-    partition = _partition(hanging.partition)
-    return HangingTransaction(partition, hanging.producer_id, _text(hanging.transactional_id), hanging.idle_ms)
-
-
-def _member(member: pb.OpenMember) -> OpenMember:
-    return OpenMember(
-        member_id=member.member_id,
-        producer_id=member.producer_id,
-        epoch=member.producer_epoch,
-        txn_version=member.txn_version,
-        execution_id=_text(member.execution_id),
-        run_id=_text(member.run_id),
-        owner=_text(member.owner),
-        age_ms=member.age_ms,
-        expires_in_ms=member.expires_in_ms,
-        partitions=tuple(_partition(partition) for partition in member.partitions),
-    )
-
-
-def _partition(partition: pb.OpenPartition) -> OpenPartition:
-    tp = TopicIdPartition(partition.topic_id, partition.partition)
-    return OpenPartition(_text(partition.topic), tp, partition.first_offset, partition.last_stable_offset)
-
-
-def _text(value: str) -> str:
-    return plain_text(value, _TEXT_MAX_CHARACTERS)
+    made_plain(response)
+    return MemberGrant(*identity, max(NO_VERSION, response.last_version), response.last_execution_id, response.last_run_id)

@@ -154,7 +154,7 @@ def test_operators_see_and_abort_what_is_open(daemon: DaemonProcess) -> None:
             assert listing.owner == "producer shop"
             (open_member,) = client.describe_transaction("orders").members
             assert open_member.txn_version == 5
-            assert [(part.topic, part.tp.partition, part.first_offset) for part in open_member.partitions] == [("t", 0, 0)]
+            assert [(part.topic, part.partition, part.first_offset) for part in open_member.partitions] == [("t", 0, 0)]
             (hanging,) = client.find_hanging_transactions(0).transactions
             assert (hanging.transactional_id, hanging.partition.last_stable_offset) == ("orders", 0)
             assert client.abort_transaction("orders", open_member.execution_id) == 1

@@ -14,15 +14,18 @@ from brokerd.config.settings import INT64_MAX
 from brokerd.errors import UnknownServerError, WireError
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 from brokerd.wire.errors import from_proto
+from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import error_pb2
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 P = TypeVar("P", str, TopicIdPartition)
 # An overloaded broker asks for tens or hundreds of ms.
 THROTTLE_MAX_MS = 30_000
 TIMESTAMP_MAX_MS = INT64_MAX // 1_000  # the most that a record can carry, in microseconds
+_TEXT_MAX_CHARACTERS = 249
 _EPOCH_MAX = 2**15 - 1
 
 
@@ -75,3 +78,14 @@ def page_after(what: str, after: P | None, last: P) -> P:
 def error_in(result: Message) -> WireError | None:
     """The error of a message, if any."""
     return from_proto(cast("error_pb2.Error", result.error)) if result.HasField("error") else None  # type: ignore[attr-defined]
+
+
+def made_plain(message: M) -> M:
+    """The message, with its texts made safe to print."""
+    for field, value in message.ListFields():
+        if isinstance(value, str):
+            setattr(message, field.name, plain_text(value, _TEXT_MAX_CHARACTERS))
+        elif field.message_type is not None:
+            for one in (value,) if isinstance(value, Message) else value:
+                made_plain(one)
+    return message

@@ -19,9 +19,9 @@ from brokerd.cli.top_model import Look, Screen, document, rate, tables_of
 from brokerd.cli.top_view import drawn, rate_text, shares
 from brokerd.client.groups import GroupDescription, GroupListing, GroupPartition, OffsetAndMetadata
 from brokerd.client.topics import PartitionDescription, TopicDescription
-from brokerd.client.transactions import TransactionListing
 from brokerd.errors import BrokerUnreachableError
 from brokerd.ids import TopicIdPartition
+from brokerd.wire.v1.transaction_pb2 import TRANSACTION_STATE_OPEN, TransactionListing
 from tests.support.clock import START_WALL_MS, ManualClock
 
 ID, OTHER_ID = bytes(range(16)), bytes(16)
@@ -39,7 +39,15 @@ def group(group_id: str, offset: int, end: int, lag_ms: int = -1) -> GroupDescri
 
 
 def look_at(clock: ManualClock, *topics: TopicDescription, groups: Sequence[GroupDescription] = ()) -> Look:
-    open_one = TransactionListing("import", "open", 3, 4, 2, 90_000, "me")
+    open_one = TransactionListing(
+        transactional_id="import",
+        state=TRANSACTION_STATE_OPEN,
+        last_version=3,
+        txn_version=4,
+        open_members=2,
+        age_ms=90_000,
+        owner="me",
+    )
     return Look(
         clock.monotonic_ms(), clock.wall_ms(), "0.1.0", "c", topics, tuple(groups), len(groups), (open_one,) if groups else ()
     )

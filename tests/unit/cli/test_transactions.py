@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -12,34 +11,78 @@ from typing import Any
 import pytest
 
 from brokerd.cli import main, transactions
-from brokerd.client.transactions import (
-    ForgottenId,
+from brokerd.wire.v1.transaction_pb2 import (
+    TRANSACTION_STATE_EMPTY,
+    TRANSACTION_STATE_OPEN,
+    TRANSACTION_STATE_PREPARED,
+    DescribeTransactionResponse,
+    FindHangingTransactionsResponse,
+    ForgetTransactionalIdResponse,
     HangingTransaction,
-    HangingTransactions,
     OpenMember,
     OpenPartition,
-    TransactionDescription,
     TransactionListing,
+    TransactionTotals,
 )
-from brokerd.ids import TopicIdPartition
-from brokerd.producer.core.membership import Totals
 
 TOPIC_ID = bytes(range(16))
-EMPTY = TransactionListing("job-1", "empty", 0, -1, 0, -1, "")
-OPEN = TransactionListing("spark-q", "open", 6, 7, 2, 83_000, "streaming query q, batch 7")
-PREPARED = TransactionListing("spark-p", "prepared", 3, 3, 0, -1, "")
-PARTITION = OpenPartition("orders", TopicIdPartition(TOPIC_ID, 3), first_offset=40, last_stable_offset=38)
-HIDDEN = OpenPartition("", TopicIdPartition(TOPIC_ID, 0), first_offset=0, last_stable_offset=0)
-MEMBER = OpenMember(bytes(16), 12, 0, 7, "41", "run", "streaming query q, batch 7", 83_000, 817_000, (PARTITION,))
-DESCRIBED = TransactionDescription(OPEN, "40", "run", Totals(2_000, 8_192, 65_536, 5), (MEMBER,), 1)
+EMPTY = TransactionListing(transactional_id="job-1", state=TRANSACTION_STATE_EMPTY, txn_version=-1, age_ms=-1)
+OPEN = TransactionListing(
+    transactional_id="spark-q",
+    state=TRANSACTION_STATE_OPEN,
+    last_version=6,
+    txn_version=7,
+    open_members=2,
+    age_ms=83_000,
+    owner="streaming query q, batch 7",
+)
+PREPARED = TransactionListing(
+    transactional_id="spark-p", state=TRANSACTION_STATE_PREPARED, last_version=3, txn_version=3, age_ms=-1
+)
+PARTITION = OpenPartition(topic="orders", topic_id=TOPIC_ID, partition=3, first_offset=40, last_stable_offset=38)
+HIDDEN = OpenPartition(topic_id=TOPIC_ID)
+MEMBER = OpenMember(
+    member_id=bytes(16),
+    producer_id=12,
+    txn_version=7,
+    execution_id="41",
+    run_id="run",
+    owner="streaming query q, batch 7",
+    age_ms=83_000,
+    expires_in_ms=817_000,
+    partitions=[PARTITION],
+)
+DESCRIBED = DescribeTransactionResponse(
+    listing=OPEN,
+    last_execution_id="40",
+    last_run_id="run",
+    last_totals=TransactionTotals(rows=2_000, key_bytes=8_192, value_bytes=65_536, key_hash_sum=5),
+    members=[MEMBER],
+    more_members=1,
+)
 
 
 Run = Callable[..., tuple[str, str]]
 
 
-def holding(transactional_id: str, *partitions: OpenPartition, has_more: bool = False) -> HangingTransactions:
+def hanging_one(partition: OpenPartition, producer_id: int, transactional_id: str, idle_ms: int) -> HangingTransaction:
+    """A transaction that holds back a partition."""
+    return HangingTransaction(partition=partition, producer_id=producer_id, transactional_id=transactional_id, idle_ms=idle_ms)
+
+
+def found(transactions: list[HangingTransaction], *, has_more: bool) -> FindHangingTransactionsResponse:
+    """The transactions that hold back partitions."""
+    return FindHangingTransactionsResponse(transactions=transactions, more=has_more)
+
+
+def forgotten(last_version: int) -> ForgetTransactionalIdResponse:
+    """An id that is forgotten."""
+    return ForgetTransactionalIdResponse(last_version=last_version, principal="anonymous")
+
+
+def holding(transactional_id: str, *partitions: OpenPartition, has_more: bool = False) -> FindHangingTransactionsResponse:
     """Partitions that one transaction holds back."""
-    return HangingTransactions([HangingTransaction(one, 12, transactional_id, 0) for one in partitions], has_more=has_more)
+    return found([hanging_one(one, 12, transactional_id, 0) for one in partitions], has_more=has_more)
 
 
 @pytest.fixture
@@ -57,7 +100,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_list_says_who_and_how_long(run: Run) -> None:
-    held = [dataclasses.replace(PARTITION, tp=TopicIdPartition(TOPIC_ID, number)) for number in range(5)]
+    held = [OpenPartition(topic="orders", topic_id=TOPIC_ID, partition=number) for number in range(5)]
     out, _ = run("list", list_transactions=[EMPTY, OPEN], find_hanging_transactions=holding("spark-q", *held))
     assert out.splitlines() == [
         "TRANSACTIONAL ID  STATE  COMMITTED  OPEN  MEMBERS  AGE         HOLDS BACK                    OWNER",
@@ -72,8 +115,8 @@ def test_list_says_if_it_cannot_name_all_that_is_held_back(run: Run) -> None:
 
 
 def test_list_for_programs_has_null_for_none(run: Run) -> None:
-    found = holding("spark-q", PARTITION)
-    empty, holder = json.loads(run("list", "--json", list_transactions=[EMPTY, OPEN], find_hanging_transactions=found)[0])
+    held_back = holding("spark-q", PARTITION)
+    empty, holder = json.loads(run("list", "--json", list_transactions=[EMPTY, OPEN], find_hanging_transactions=held_back)[0])
     (held,) = holder["holds_back"]
     assert (held["topic"], held["partition"], held["first_offset"], held["last_stable_offset"]) == ("orders", 3, 40, 38)
     assert empty == {
@@ -107,7 +150,7 @@ def test_description_says_what_is_committed_and_where_members_hold_readers(run: 
 
 
 def test_description_of_a_decided_version_says_that_readers_wait(run: Run) -> None:
-    prepared = TransactionDescription(PREPARED, "9", "", Totals(1), (), 0)
+    prepared = DescribeTransactionResponse(listing=PREPARED, last_execution_id="9", last_totals=TransactionTotals(rows=1))
     assert run("describe", "spark-p", describe_transaction=prepared)[0].splitlines() == [
         "transactional id spark-p: prepared, 0 open members",
         "  last committed: version 3 in execution 9: 1 row, keys 0 B, values 0 B",
@@ -155,13 +198,16 @@ def test_description_for_programs_has_all_of_it(run: Run) -> None:
     ],
 )
 def test_abort_says_what_it_means(execution: str, ended: int, last_version: int, sentence: str, run: Run) -> None:
-    left = dataclasses.replace(OPEN, last_version=last_version)
+    left = TransactionListing(transactional_id="q", last_version=last_version)
     out, _ = run("abort", "q", f"--execution={execution}", abort_transaction=ended, find_transaction=left)
     assert out == sentence + "\n"
 
 
 def test_a_commit_that_is_not_finished_has_no_producer(run: Run) -> None:
-    unfinished = HangingTransactions([HangingTransaction(PARTITION, -1, "spark-p", 600_000)], has_more=False)
+    unfinished = FindHangingTransactionsResponse(
+        transactions=[hanging_one(PARTITION, -1, "spark-p", 600_000)],
+        more=False,
+    )
     out, _ = run("find-hanging", find_hanging_transactions=unfinished)
     assert out.splitlines()[1].split() == ["orders", "3", "38", "10", "min", "-", "spark-p"]
     (one,) = json.loads(run("find-hanging", "--json", find_hanging_transactions=unfinished)[0])
@@ -170,27 +216,37 @@ def test_a_commit_that_is_not_finished_has_no_producer(run: Run) -> None:
 
 def test_what_is_forgotten_is_said(run: Run) -> None:
     begin = "forgot transactional id 'orders' of principal 'anonymous': it had committed"
-    out, _ = run("forget", "orders", forget_transactional_id=ForgottenId(41, "anonymous"))
+    out, _ = run("forget", "orders", forget_transactional_id=forgotten(41))
     assert out == f"{begin} version 41, and repeating that version or an older one writes it again\n"
-    assert run("forget", "orders", forget_transactional_id=ForgottenId(-1, "anonymous"))[0] == f"{begin} nothing\n"
-    document = json.loads(run("forget", "orders", "--json", forget_transactional_id=ForgottenId(41, "anonymous"))[0])
+    assert run("forget", "orders", forget_transactional_id=forgotten(-1))[0] == f"{begin} nothing\n"
+    document = json.loads(
+        run(
+            "forget",
+            "orders",
+            "--json",
+            forget_transactional_id=forgotten(41),
+        )[0]
+    )
     assert document == {"transactional_id": "orders", "principal": "anonymous", "last_version": 41}
 
 
 @pytest.mark.parametrize("words", [["find-hanging"], ["find-hanging", "--json"]])
 def test_that_there_are_more_hanging_transactions_is_said(words: list[str], run: Run) -> None:
-    hanging = [HangingTransaction(PARTITION, 12, "spark-q", 900_000)] * 1_000
-    out, err = run(*words, find_hanging_transactions=HangingTransactions(hanging, has_more=True))
+    hanging = [hanging_one(PARTITION, 12, "spark-q", 900_000)] * 1_000
+    out, err = run(*words, find_hanging_transactions=found(hanging, has_more=True))
     assert "these are the 1,000 that have been silent longest; more partitions are held back" in err
-    assert run(*words, find_hanging_transactions=HangingTransactions(hanging, has_more=False)) == (out, "")
+    assert run(*words, find_hanging_transactions=found(hanging, has_more=False)) == (out, "")
 
 
 def test_hanging_transactions_are_named_by_partition(run: Run) -> None:
-    hanging = [HangingTransaction(PARTITION, 12, "spark-q", 900_000), HangingTransaction(HIDDEN, 5, "", 1_000)]
-    assert run("find-hanging", find_hanging_transactions=HangingTransactions(hanging, has_more=False))[0].splitlines() == [
+    hanging = [
+        hanging_one(PARTITION, 12, "spark-q", 900_000),
+        hanging_one(HIDDEN, 5, "", 1_000),
+    ]
+    assert run("find-hanging", find_hanging_transactions=found(hanging, has_more=False))[0].splitlines() == [
         "TOPIC                                  PARTITION  STABLE  IDLE    PRODUCER  TRANSACTIONAL ID",
         "orders                                         3      38  15 min        12  spark-q",
         f"(id {TOPIC_ID.hex()})          0       0  1 s            5  (unknown: aborted within the last ten seconds)",
     ]
     nothing = "no partition is held back by a transaction that wrote nothing there for 1 min\n"
-    assert run("find-hanging", find_hanging_transactions=HangingTransactions([], has_more=False))[0] == nothing
+    assert run("find-hanging", find_hanging_transactions=found([], has_more=False))[0] == nothing

@@ -176,7 +176,7 @@ def test_transactional_ids_are_listed_over_pages_and_found_by_name(broker: FakeB
     assert [one.transactional_id for one in client.list_transactions()] == ["a", "a-1", "a-2", "b", "b-1"]
     assert [one.transactional_id for one in client.list_transactions(prefix="a-")] == ["a-1", "a-2"]
     assert client.list_transactions(state="empty") == []
-    assert client.list_transactions(state="open", prefix="b")[0].state == "open"
+    assert client.list_transactions(state="open", prefix="b")[0].state == pb.TRANSACTION_STATE_OPEN
     with pytest.raises(ConfigError, match="empty, open, prepared"):
         client.list_transactions(state="hanging")
     found = client.find_transaction("a")
@@ -208,15 +208,15 @@ def test_a_transactional_id_is_described_and_aborted(broker: FakeBroker, client:
     description = client.describe_transaction("id")
     (open_member,) = description.members
     assert (open_member.producer_id, open_member.member_id, open_member.run_id) == (granted.producer_id, bytes(16), "run")
-    assert open_member.partitions[0].tp == TopicIdPartition(bytes(16), 3)
+    assert (open_member.partitions[0].topic_id, open_member.partitions[0].partition) == (bytes(16), 3)
     assert client.abort_transaction("id", "another") == 0
     assert client.abort_transaction("id") == 1
-    assert client.describe_transaction("id").members == ()
+    assert client.describe_transaction("id").members == []
     broker.hanging = [pb.HangingTransaction(producer_id=number, idle_ms=number) for number in range(3)]
     hanging = client.find_hanging_transactions(1)
-    assert ([one.producer_id for one in hanging.transactions], hanging.has_more) == ([1, 2], False)
+    assert ([one.producer_id for one in hanging.transactions], hanging.more) == ([1, 2], False)
     broker.has_more_hanging = True
-    assert client.find_hanging_transactions(1).has_more
+    assert client.find_hanging_transactions(1).more
 
 
 def test_texts_of_a_hostile_broker_are_made_plain(broker: FakeBroker, client: BlockingClient) -> None:
