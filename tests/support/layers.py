@@ -42,7 +42,7 @@ LAYERS: dict[str, set[str]] = {
     "aio": _BASE | {"arguments", "client", "consumer", "producer", "steps", "waiter"},
     "sink": _BASE | {"allocator", "client", "process", "producer"},
     "datasource": _BASE | {"allocator", "client", "producer"},
-    "cli": _BASE | {"allocator", "client", "producer", "offline", "datadir", "partition", "storage"},
+    "cli": _BASE | {"allocator", "client", "producer", "offline", "datadir", "partition", "storage", "wire.v1"},
     "testing": _BASE | {"allocator", "client", "process", "producer", "server", "storage", "wire"},
     "pyspark_brokerd": {"datasource"},
     "": {"producer", "consumer", "errors", "ids", "cli"},  # brokerd/__init__.py and __main__.py: what users see, lazily
