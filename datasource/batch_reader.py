@@ -20,9 +20,9 @@ from brokerd.clock import Clock
 from brokerd.datasource.offset_reader import OffsetReader, report_unread
 from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.partition_reader import RangePartition, read_partition
-from brokerd.datasource.planning import OffsetRange, Snapshot, passed_by, report_losses, require_topics, split_ranges
+from brokerd.datasource.planning import OffsetRange, TopicState, passed_by, report_losses, require_topics, split_ranges
 from brokerd.datasource.row_filter import ALL_ROWS
-from brokerd.datasource.schema import Column
+from brokerd.datasource.schema import SourceColumn
 from brokerd.errors import ConfigError
 from brokerd.ids import LogPosition, TopicPartition
 
@@ -30,7 +30,7 @@ from brokerd.ids import LogPosition, TopicPartition
 class BrokerdBatchReader(DataSourceReader):
     """Rows between startingOffsets and endingOffsets."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[Column], clock: Clock) -> None:
+    def __init__(self, options: SourceOptions, columns: Sequence[SourceColumn], clock: Clock) -> None:
         self._options = options
         self._columns = tuple(columns)
         self._clock = clock
@@ -57,7 +57,7 @@ class BrokerdBatchReader(DataSourceReader):
 
     def _ranges(
         self,
-        snapshot: Snapshot,
+        snapshot: TopicState,
         begins: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
         epochs: Mapping[TopicPartition, int],
@@ -95,7 +95,7 @@ class PushdownReader(BrokerdBatchReader):
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
-def batch_reader(options: SourceOptions, columns: Sequence[Column], clock: Clock) -> BrokerdBatchReader:
+def batch_reader(options: SourceOptions, columns: Sequence[SourceColumn], clock: Clock) -> BrokerdBatchReader:
     """The reader for the calling process. A reader with `pushFilters` may be returned only if filter push-down is on: with
     spark.sql.python.filterPushdown.enabled=false, the default, Spark refuses every read of such a reader."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)

@@ -32,9 +32,9 @@ from brokerd.datasource.bounds import (
     SpecificOffsets,
 )
 from brokerd.datasource.offsets import INITIAL, SourceOffset
-from brokerd.datasource.options import Assignment, SourceOptions, TopicPattern, Topics
+from brokerd.datasource.options import AssignedPartitions, SourceOptions, TopicList, TopicPattern
 from brokerd.datasource.patterns import topic_matcher
-from brokerd.datasource.planning import OffsetRange, Snapshot, cut_ends, share_bytes
+from brokerd.datasource.planning import OffsetRange, TopicState, cut_ends, share_bytes
 from brokerd.datasource.row_filter import ALL_ROWS, RowFilter, Unmet, cut_ranges
 from brokerd.errors import (
     ConfigError,
@@ -62,7 +62,7 @@ class OffsetReader:
         self._isolation = options.consumer.isolation_level
         self._group_id = options.group_id
 
-    def snapshot(self, previous: SourceOffset = INITIAL) -> Snapshot:
+    def snapshot(self, previous: SourceOffset = INITIAL) -> TopicState:
         """The subscribed partitions with their first and next offsets, and the subscribed topics that do not exist; planning
         decides whether those are mistakes or losses. The positions of `previous` are checked with that.
         """
@@ -78,10 +78,10 @@ class OffsetReader:
                 topic_ids = {name: topic.topic_id for name, topic in topics.items()}
                 latest = {tp: one.offset for tp, one in answers.items()}
                 absent = self._absent(topics, partitions)
-                return Snapshot(topic_ids, earliest, latest, missing, absent, answers=answers, truncations=_truncations(answers))
+                return TopicState(topic_ids, earliest, latest, missing, absent, answers=answers, truncations=_truncations(answers))
         raise AssertionError("the last attempt returns or raises")
 
-    def checked(self, snapshot: Snapshot, previous: SourceOffset) -> Snapshot:
+    def checked(self, snapshot: TopicState, previous: SourceOffset) -> TopicState:
         """The snapshot, with the positions of `previous` checked now."""
         known = {tp: GivenOffset(previous.offsets[tp]) for tp in previous.epochs if tp in snapshot.latest}
         try:
@@ -91,7 +91,7 @@ class OffsetReader:
         return dataclasses.replace(snapshot, truncations=_truncations(answers))
 
     def epochs_before(
-        self, snapshot: Snapshot, ends: Mapping[TopicPartition, int], previous: SourceOffset = INITIAL
+        self, snapshot: TopicState, ends: Mapping[TopicPartition, int], previous: SourceOffset = INITIAL
     ) -> dict[TopicPartition, int]:
         """Ids of the leader epochs of the records before `ends`, where the broker knows them. Mostly the snapshot says so. Raises
         LogTruncationError if the log has become another one since."""
@@ -104,7 +104,7 @@ class OffsetReader:
                 epochs[tp] = answer.leader_epoch_id
         return {tp: epoch_id for tp, epoch_id in epochs.items() if epoch_id}
 
-    def with_log_ends(self, snapshot: Snapshot, offsets: Mapping[TopicPartition, int]) -> Snapshot:
+    def with_log_ends(self, snapshot: TopicState, offsets: Mapping[TopicPartition, int]) -> TopicState:
         """The snapshot, with the log ends of those partitions where `offsets` lie behind what may be read now: what is not decided
         yet is no loss. Mostly there are none, and nothing is asked.
         """
@@ -115,14 +115,14 @@ class OffsetReader:
         log_ends = self._offsets(partitions, dict.fromkeys(ahead, OffsetSpec.LATEST), READ_UNCOMMITTED)
         return dataclasses.replace(snapshot, log_ends={**snapshot.log_ends, **log_ends})
 
-    def require_not_hidden(self, known: Iterable[str], snapshot: Snapshot) -> None:
+    def require_not_hidden(self, known: Iterable[str], snapshot: TopicState) -> None:
         """Raises the broker's error if a topic of `known` that a pattern matches is not seen any more, but may be there. Topics
         that are subscribed by name are asked for by name in every snapshot."""
         if isinstance(self._subscription, TopicPattern):
             matches = topic_matcher(self._subscription.pattern)
             require_not_hidden(self._client, [name for name in known if name not in snapshot.topic_ids and matches(name)])
 
-    def resolve(self, bound: Bound, snapshot: Snapshot, *, now_ms: int) -> dict[TopicPartition, int]:
+    def resolve(self, bound: Bound, snapshot: TopicState, *, now_ms: int) -> dict[TopicPartition, int]:
         """The current offsets that a starting* or ending* option denotes. `now_ms`: since 1970.
 
         Raises ConfigError if it does not name every partition, names others, or gives a time or offset past the end of the log.
@@ -142,7 +142,7 @@ class OffsetReader:
         return dict(snapshot.latest)
 
     def limit_bytes(
-        self, snapshot: Snapshot, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], max_bytes: int
+        self, snapshot: TopicState, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], max_bytes: int
     ) -> dict[TopicPartition, int]:
         """Where a batch from `begins` ends, at `ends` or before: about `max_bytes` later, shared out in proportion to the bytes
         that wait in each partition. Fetches are whole record batches, so it ends at one's end, and one of each partition goes.
@@ -201,7 +201,7 @@ class OffsetReader:
                 found[tp] = answers[tp] if answers[tp] >= 0 else None
         return found
 
-    def wait_for_records(self, snapshot: Snapshot, *, timeout_ms: int) -> None:
+    def wait_for_records(self, snapshot: TopicState, *, timeout_ms: int) -> None:
         """Returns once a partition has grown past `snapshot`, or after `timeout_ms`, or early if the broker cannot be reached."""
         ends = {TopicIdPartition(snapshot.topic_ids[tp.topic], tp.partition): offset for tp, offset in snapshot.latest.items()}
         self._client.wait_for_records(ends, self._isolation, timeout_ms=timeout_ms)
@@ -214,7 +214,7 @@ class OffsetReader:
             topics = self._client.metadata(None).topics
             matching = {name: topic for name, topic in topics.items() if not topic.is_internal and matches(name)}
             return matching, frozenset()
-        wanted = subscription.names if isinstance(subscription, Topics) else sorted({tp.topic for tp in subscription.partitions})
+        wanted = subscription.names if isinstance(subscription, TopicList) else sorted({tp.topic for tp in subscription.partitions})
         metadata = self._client.metadata(wanted)
         for error in metadata.errors.values():
             if not isinstance(error, (UnknownTopicOrPartitionError, InvalidTopicError)):
@@ -225,14 +225,14 @@ class OffsetReader:
         existing = {
             TopicPartition(topic.name, partition): TopicIdPartition(topic.topic_id, partition)
             for topic in topics
-            for partition in range(topic.partition_count)
+            for partition in range(len(topic.leaders))
         }
-        if not isinstance(self._subscription, Assignment):
+        if not isinstance(self._subscription, AssignedPartitions):
             return existing
         return {tp: existing[tp] for tp in self._subscription.partitions if tp in existing}
 
     def _absent(self, topics: Container[str], partitions: Container[TopicPartition]) -> frozenset[TopicPartition]:
-        if not isinstance(self._subscription, Assignment):
+        if not isinstance(self._subscription, AssignedPartitions):
             return frozenset()
         return frozenset(tp for tp in self._subscription.partitions if tp.topic in topics and tp not in partitions)
 
@@ -268,7 +268,7 @@ class OffsetReader:
         begins = {tp: found.offset for tp, found in _named(partitions, partitions, earliest).items()}
         return begins, _named(partitions, partitions, latest)
 
-    def _committed(self, snapshot: Snapshot) -> SpecificOffsets:
+    def _committed(self, snapshot: TopicState) -> SpecificOffsets:
         """The offsets of the group. Raises ConfigError if it has read nothing of all this: its name may be mistyped."""
         partitions = _with_ids(snapshot, snapshot.latest)
         found = self._client.group_offsets(self._group_id, list(partitions.values())) if partitions else {}
@@ -286,12 +286,12 @@ class OffsetReader:
                 offsets[tp] = committed.offset
         return SpecificOffsets("startingOffsets", offsets)
 
-    def _newest(self, bound: LastRecords, snapshot: Snapshot) -> dict[TopicPartition, int]:
+    def _newest(self, bound: LastRecords, snapshot: TopicState) -> dict[TopicPartition, int]:
         partitions = _with_ids(snapshot, snapshot.latest)
         found = self._offsets(partitions, dict.fromkeys(partitions, bound))
         return {tp: min(offset, snapshot.latest[tp]) for tp, offset in found.items()}
 
-    def _at_timestamp(self, bound: AtTimestamp, snapshot: Snapshot) -> dict[TopicPartition, int]:
+    def _at_timestamp(self, bound: AtTimestamp, snapshot: TopicState) -> dict[TopicPartition, int]:
         times = {tp: bound.for_partition(tp) for tp in snapshot.latest}
         named = {tp: time_ms for tp, time_ms in times.items() if time_ms is not None}
         others = [tp for tp in bound.timestamp_ms if tp not in snapshot.latest] if isinstance(bound.timestamp_ms, Mapping) else []
@@ -331,7 +331,7 @@ def _named(
     return found
 
 
-def _with_ids(snapshot: Snapshot, tps: Iterable[TopicPartition]) -> dict[TopicPartition, TopicIdPartition]:
+def _with_ids(snapshot: TopicState, tps: Iterable[TopicPartition]) -> dict[TopicPartition, TopicIdPartition]:
     return {tp: TopicIdPartition(snapshot.topic_ids[tp.topic], tp.partition) for tp in tps}
 
 
@@ -339,7 +339,7 @@ def _truncations(answers: Mapping[TopicPartition, OffsetAndTimestamp]) -> dict[T
     return {tp: one.truncation for tp, one in answers.items() if one.truncation is not None}
 
 
-def _specific(bound: SpecificOffsets, snapshot: Snapshot) -> dict[TopicPartition, int]:
+def _specific(bound: SpecificOffsets, snapshot: TopicState) -> dict[TopicPartition, int]:
     named = {tp: bound.for_partition(tp) for tp in snapshot.latest}
     others = [tp for tp in bound.offsets if tp not in snapshot.latest]
     _check_names(bound.option, [tp for tp, offset in named.items() if offset is None], others)
@@ -380,7 +380,7 @@ def require_not_hidden(client: BlockingClient, names: Sequence[str]) -> None:
             raise error
 
 
-def report_unread(options: SourceOptions, now: Snapshot, before: Snapshot | None) -> None:
+def report_unread(options: SourceOptions, now: TopicState, before: TopicState | None) -> None:
     """Warns of what options name and a query does not read: assigned partitions, and topics and partitions of option `where`; again
     only once it differs from `before`, which is None for the first time.
 

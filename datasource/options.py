@@ -31,7 +31,7 @@ _SOURCE_ID_CHARACTERS = 37  # a hyphen and a UUID
 
 
 @dataclass(frozen=True, slots=True)
-class Topics:
+class TopicList:
     """`subscribe`: all partitions of these topics, including partitions added later."""
 
     option: ClassVar[str] = "subscribe"
@@ -47,14 +47,14 @@ class TopicPattern:
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class AssignedPartitions:
     """`assign`: these partitions and no others; each is read once it exists."""
 
     option: ClassVar[str] = "assign"
     partitions: tuple[TopicPartition, ...]
 
 
-Subscription: TypeAlias = Topics | TopicPattern | Assignment
+Subscription: TypeAlias = TopicList | TopicPattern | AssignedPartitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +155,13 @@ def _subscription(split: Mapping[str, str], options: Mapping[str, str]) -> Subsc
         raise ConfigError(f"exactly one of subscribe, subscribePattern and assign is needed, but {found}{sinks} {SOURCE.where}")
     text = split[given[0]].strip()
     if given[0] == "subscribe":
-        return Topics(_topic_names(text))
+        return TopicList(_topic_names(text))
     if given[0] == "subscribePattern":
         if not text:
             raise ConfigError("subscribePattern is empty: give a regular expression that topic names match, such as orders-.*")
         topic_matcher(text)
         return TopicPattern(text)
-    return Assignment(_assignment(text))
+    return AssignedPartitions(_assignment(text))
 
 
 def _topic_names(text: str) -> tuple[str, ...]:

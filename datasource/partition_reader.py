@@ -22,8 +22,8 @@ from brokerd.client.leases import lease_client
 from brokerd.datasource.offset_reader import require_not_hidden
 from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.planning import OffsetRange, range_gone, report_losses
-from brokerd.datasource.row_filter import wanted_rows
-from brokerd.datasource.schema import Column, arrow_schema
+from brokerd.datasource.row_filter import ALL_ROWS, wanted_rows
+from brokerd.datasource.schema import SourceColumn, arrow_schema
 from brokerd.errors import LogTruncationError, OffsetOutOfRangeError, UnknownTopicIdError
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.record.schema import HEADERS, SCHEMA_0
@@ -44,7 +44,7 @@ class RangePartition(InputPartition):
         self.offsets = offsets
 
 
-def read_partition(partition: InputPartition, options: SourceOptions, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
+def read_partition(partition: InputPartition, options: SourceOptions, columns: Sequence[SourceColumn]) -> Iterator[pa.RecordBatch]:
     """The rows of one range, in the columns that Spark asked for.
 
     Raises DataLossError if records are gone, LogDamagedError if they are damaged (with failOnDataLoss off neither: it yields what
@@ -56,8 +56,10 @@ def read_partition(partition: InputPartition, options: SourceOptions, columns: S
     wanted = partition.offsets
     shaper = _Shaper(wanted, arrow_schema(columns))
     with lease_client(options.consumer) as client:
-        filtered = (wanted_rows(fetched, options.where) for fetched in _counted(wanted, _fetched(client, wanted, options)))
-        yield from _joined(arrow_batch for kept in filtered if kept is not None for arrow_batch in shaper.shape(kept))
+        batches: Iterator[FetchedBatch | None] = _counted(wanted, _fetched(client, wanted, options))
+        if options.where != ALL_ROWS:
+            batches = (wanted_rows(fetched, options.where) for fetched in batches if fetched is not None)
+        yield from _joined(arrow_batch for kept in batches if kept is not None for arrow_batch in shaper.shape(kept))
 
 
 def _counted(wanted: OffsetRange, batches: Iterator[FetchedBatch]) -> Iterator[FetchedBatch]:
@@ -139,7 +141,7 @@ class _Shaper:
 
     def shape(self, fetched: FetchedBatch) -> Iterator[pa.RecordBatch]:
         """Slices of at most ROWS_PER_BATCH rows and about BYTES_PER_BATCH bytes, without copying."""
-        rows = fetched.record_count
+        rows = fetched.arrow_batch.num_rows
         step = min(ROWS_PER_BATCH, rows)
         size_bytes = fetched.arrow_batch.nbytes
         if size_bytes > BYTES_PER_BATCH:

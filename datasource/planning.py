@@ -1,6 +1,6 @@
 """Pure decisions of the source: where a batch starts and ends, what was lost in between, how it is split into tasks.
 
-Nothing in this module contacts a broker or reads a clock; offset_reader.py supplies the Snapshot. The algorithms follow Spark's
+Nothing in this module contacts a broker or reads a clock; offset_reader.py supplies the TopicState. The algorithms follow Spark's
 Kafka connector (KafkaMicroBatchStream.rateLimit, KafkaOffsetRangeCalculator), in whole numbers.
 """
 
@@ -40,7 +40,7 @@ class OffsetRange(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class TopicState:
     """The subscribed partitions at one moment: topic ids, first and next offsets. For readers of committed records the next offset
     is where undecided ones begin; their log may end later.
     """
@@ -71,7 +71,7 @@ class Continuation(NamedTuple):
     losses: list[str]  # one sentence each
 
 
-def require_topics(snapshot: Snapshot, option: str, known: Container[str] = ()) -> None:
+def require_topics(snapshot: TopicState, option: str, known: Container[str] = ()) -> None:
     """Raises UnknownTopicOrPartitionError for a missing topic, unless it is one of `known`: those existed when the query last
     looked, so each is not a mistake but a loss, which `continue_from` reports. `option` is the option that named the topics."""
     for name in sorted(snapshot.missing):
@@ -82,7 +82,7 @@ def require_topics(snapshot: Snapshot, option: str, known: Container[str] = ()) 
             )
 
 
-def topic_ids_after(previous: SourceOffset, snapshot: Snapshot, offsets: Iterable[TopicPartition]) -> dict[str, bytes]:
+def topic_ids_after(previous: SourceOffset, snapshot: TopicState, offsets: Iterable[TopicPartition]) -> dict[str, bytes]:
     """The topics that the next offset records: those of its `offsets`, and the missing ones of `previous`, so that a loss
     reported once is not taken for a mistyped name in the next batch."""
     ids = {tp.topic: snapshot.topic_ids[tp.topic] for tp in offsets}
@@ -90,7 +90,7 @@ def topic_ids_after(previous: SourceOffset, snapshot: Snapshot, offsets: Iterabl
 
 
 def continue_from(
-    previous: SourceOffset, snapshot: Snapshot, reads: Callable[[TopicPartition], bool] = lambda _: True
+    previous: SourceOffset, snapshot: TopicState, reads: Callable[[TopicPartition], bool] = lambda _: True
 ) -> Continuation:
     """Where the batch after `previous` starts, partition by partition. What is lost of partitions that nobody `reads` is not told.
 
@@ -160,7 +160,7 @@ def report_losses(losses: Sequence[str], *, fail: bool, is_planned_once: bool = 
         logger.warning("continuing without lost records (failOnDataLoss=false): %s", loss)
 
 
-def passed_by(begins: Mapping[TopicPartition, int], snapshot: Snapshot) -> list[str]:
+def passed_by(begins: Mapping[TopicPartition, int], snapshot: TopicState) -> list[str]:
     """One sentence for each partition whose log starts behind where it is to be read from."""
     return [range_gone(tp, begin, snapshot.earliest[tp]) for tp, begin in begins.items() if begin < snapshot.earliest[tp]]
 

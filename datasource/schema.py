@@ -35,7 +35,7 @@ _ARROW_TYPES = {
 }
 
 
-class Column(NamedTuple):
+class SourceColumn(NamedTuple):
     """A column that Spark asked for."""
 
     name: str
@@ -53,7 +53,7 @@ def spark_ddl(*, include_headers: bool) -> str:
     return ", ".join(f"{name} {_SPARK_TYPES[name]}" for name in column_names(include_headers=include_headers))
 
 
-def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
+def arrow_schema(columns: Sequence[SourceColumn]) -> pa.Schema:
     """The Arrow schema that Spark expects for the requested columns. Raises ConfigError for an unknown or repeated column and for a
     wrong type; all can only come from a user's own .schema(...)."""
     for column in columns:
@@ -69,19 +69,19 @@ def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
     return pa.schema([pa.field(one.name, _ARROW_TYPES[one.name], nullable=one.is_nullable) for one in columns])
 
 
-def all_columns(*, include_headers: bool) -> list[Column]:
+def all_columns(*, include_headers: bool) -> list[SourceColumn]:
     """All columns of the source, as readers see them that know Arrow's types and not Spark's."""
-    return [Column(name, _SPARK_TYPES[name], True) for name in column_names(include_headers=include_headers)]
+    return [SourceColumn(name, _SPARK_TYPES[name], True) for name in column_names(include_headers=include_headers)]
 
 
-def columns_of(schema: pa.Schema) -> list[Column]:
+def columns_of(schema: pa.Schema) -> list[SourceColumn]:
     """The columns of an Arrow schema. Raises ConfigError for one that the source does not have, or of another type."""
     for field in schema:
         if field.name in _ARROW_TYPES and not field.type.equals(_ARROW_TYPES[field.name]):
             raise ConfigError(
                 f"column '{field.name}' is {field.type}, but the source's is {_ARROW_TYPES[field.name]}: cast it in the query"
             )
-    return [Column(field.name, _SPARK_TYPES.get(field.name, ""), field.nullable) for field in schema]
+    return [SourceColumn(field.name, _SPARK_TYPES.get(field.name, ""), field.nullable) for field in schema]
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
-    from brokerd.datasource.schema import Column
+    from brokerd.datasource.schema import SourceColumn
 
 
 class BrokerdDataSource(DataSource):
@@ -68,10 +68,10 @@ class BrokerdDataSource(DataSource):
         return BrokerdStreamWriter(plan)
 
 
-def _columns(schema: StructType) -> list[Column]:
-    from brokerd.datasource.schema import Column, arrow_schema
+def _columns(schema: StructType) -> list[SourceColumn]:
+    from brokerd.datasource.schema import SourceColumn, arrow_schema
 
-    columns = [Column(field.name, field.dataType.simpleString(), field.nullable) for field in schema.fields]
+    columns = [SourceColumn(field.name, field.dataType.simpleString(), field.nullable) for field in schema.fields]
     arrow_schema(columns)  # refuses a wrong .schema(...) on the driver, not in every task
     return columns
 

@@ -21,7 +21,7 @@ from brokerd.datasource.offsets import INITIAL, SourceOffset, parse_source_offse
 from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.partition_reader import RangePartition, read_partition
 from brokerd.datasource.planning import (
-    Snapshot,
+    TopicState,
     continue_from,
     limit_rows,
     passed_by,
@@ -33,7 +33,7 @@ from brokerd.datasource.planning import (
 )
 from brokerd.datasource.progress import GroupProgress
 from brokerd.datasource.row_filter import ALL_ROWS
-from brokerd.datasource.schema import Column
+from brokerd.datasource.schema import SourceColumn
 from brokerd.ids import TopicIdPartition, TopicPartition
 
 # How long latestOffset waits for records when there are none: Spark would otherwise ask again at once, a hundred times a second.
@@ -45,13 +45,13 @@ _FINISH_MS = 1_000
 class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads micro-batches; offsets are kept in Spark's checkpoint."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[Column], clock: Clock) -> None:
+    def __init__(self, options: SourceOptions, columns: Sequence[SourceColumn], clock: Clock) -> None:
         self._options = options
         self._columns = tuple(columns)
         self._clock = clock
         self._last_batch_ms: int | None = None  # monotonic; None until the first batch
-        self._target: Snapshot | None = None  # trigger(availableNow=True): where the query ends
-        self._seen: Snapshot | None = None  # the last snapshot
+        self._target: TopicState | None = None  # trigger(availableNow=True): where the query ends
+        self._seen: TopicState | None = None  # the last snapshot
         self._new_source_id: str | None = None  # of a query without one in its checkpoint
         self._time_starts: dict[TopicIdPartition, int] = {}  # where the first time that option where wants begins
         self._progress = GroupProgress(clock)
@@ -122,14 +122,14 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Does nothing: connections belong to the process, which Spark ends."""
 
-    def _look(self, reader: OffsetReader, previous: SourceOffset = INITIAL) -> Snapshot:
+    def _look(self, reader: OffsetReader, previous: SourceOffset = INITIAL) -> TopicState:
         """The topics and offsets of this moment. Warns if options name others."""
         snapshot = reader.snapshot(previous)
         report_unread(self._options, snapshot, self._seen)
         self._seen = snapshot
         return snapshot
 
-    def _next(self, previous: SourceOffset, snapshot: Snapshot, limit: ReadLimit, reader: OffsetReader) -> SourceOffset | None:
+    def _next(self, previous: SourceOffset, snapshot: TopicState, limit: ReadLimit, reader: OffsetReader) -> SourceOffset | None:
         """Where the next batch ends; None if there is nothing new, or too little yet (minOffsetsPerTrigger)."""
         require_topics(snapshot, self._options.subscription.option, previous.topic_ids)
         if previous.is_initial:
@@ -153,7 +153,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if is_same or self._is_too_small(begins, snapshot) else end
 
     def _limited(
-        self, begins: Mapping[TopicPartition, int], snapshot: Snapshot, limit: ReadLimit, reader: OffsetReader
+        self, begins: Mapping[TopicPartition, int], snapshot: TopicState, limit: ReadLimit, reader: OffsetReader
     ) -> dict[TopicPartition, int]:
         """Where the batch ends. Rows and bytes: both hold, unless Spark wants all that there is. Partitions that option `where`
         leaves out count in neither."""
@@ -174,7 +174,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._new_source_id = str(uuid.uuid4())
         return self._new_source_id
 
-    def _is_too_small(self, begins: Mapping[TopicPartition, int], snapshot: Snapshot) -> bool:
+    def _is_too_small(self, begins: Mapping[TopicPartition, int], snapshot: TopicState) -> bool:
         """True if the batch must wait for more records. With a target, everything up to it is read, however little: the query
         ends there."""
         if self._options.min_offsets_per_trigger is None or self._target is not None or self._last_batch_ms is None:

@@ -18,8 +18,8 @@ from brokerd.producer.core.membership import TransactionEnd
 T = TypeVar("T")
 
 
-class Coordinator(Protocol):
-    """The blocking producer's Coordinator, awaited."""
+class AsyncCoordinator(Protocol):
+    """The blocking producer's AsyncCoordinator, awaited."""
 
     async def last_version(self, transactional_id: str, *, timeout_ms: int | None = None) -> int:
         """The last committed version; -1 = none. Asked for until `timeout_ms` (default.api.timeout.ms). Raises the broker's error,
@@ -36,7 +36,7 @@ class Coordinator(Protocol):
 
 
 class LoopCoordinator:
-    """Coordinator of one producer's settings. Calls outlive `close`, as those of the blocking one: what is to be decided is."""
+    """The coordinator of one producer's settings. Calls outlive `close`, as those of the blocking one: what is to be decided is."""
 
     def __init__(self, config: ProducerConfig) -> None:
         """Does not connect yet."""

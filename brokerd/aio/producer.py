@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 
 import pyarrow as pa
 
-from brokerd.aio.coordinator import Coordinator, LoopCoordinator
+from brokerd.aio.coordinator import AsyncCoordinator, LoopCoordinator
 from brokerd.aio.engine import Engine, WouldBlockError
 from brokerd.aio.home import Home
 from brokerd.aio.lines import Lines
@@ -56,7 +56,7 @@ class Producer:
         *,
         transport_factory: TransportFactory | None = None,
         clock: Clock | None = None,
-        coordinator: Coordinator | None = None,
+        coordinator: AsyncCoordinator | None = None,
         **settings: object,
     ) -> None:
         self._clock: Clock = clock if clock is not None else SystemClock()
@@ -66,7 +66,7 @@ class Producer:
         self._engine = Engine(checked, transport_factory=transport_factory or grpc_transport(checked), clock=clock)
         self._home = Home("producer", self._engine.shared.refuse_fork)
         self.config = self._engine.config
-        self._own_coordinator: Coordinator = coordinator if coordinator is not None else LoopCoordinator(self.config)
+        self._own_coordinator: AsyncCoordinator = coordinator if coordinator is not None else LoopCoordinator(self.config)
         self._is_closed = False
 
     # --- sending
@@ -171,7 +171,7 @@ class Producer:
         transactional.id, BrokerUnreachableError and the broker's errors."""
         return await self._coordinator().last_version(transactional_id_of(self.config))
 
-    def _coordinator(self) -> Coordinator:
+    def _coordinator(self) -> AsyncCoordinator:
         self._home.enter()
         return self._own_coordinator
 

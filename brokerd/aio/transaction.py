@@ -9,14 +9,14 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol, Self
 
-from brokerd.aio.coordinator import Coordinator
+from brokerd.aio.coordinator import AsyncCoordinator
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import BrokerdError
 from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.transaction import ABORT_TIMEOUT_MS, Expected, Given, InputReader, TransactionBase, partitions_of
 
 
-class TransactionalProducer(Protocol):
+class AsyncTransactionalProducer(Protocol):
     """The part of a producer that a transaction needs."""
 
     config: ProducerConfig
@@ -34,7 +34,9 @@ class TransactionalProducer(Protocol):
 class Transaction(TransactionBase):
     """One transaction, as an asynchronous context manager."""
 
-    def __init__(self, producer: TransactionalProducer, coordinator: Callable[[], Coordinator], version: int | None) -> None:
+    def __init__(
+        self, producer: AsyncTransactionalProducer, coordinator: Callable[[], AsyncCoordinator], version: int | None
+    ) -> None:
         super().__init__(producer.config, version)
         self._producer = producer
         self._coordinator = coordinator

@@ -159,9 +159,9 @@ class BrokerClient:
         """Opens a stream of FetchRequests as bytes to a node. Raises BrokerUnreachableError."""
         return (await self._connected(node_id, self.config.request_timeout_ms)).open_stream(FETCH)
 
-    def retries(self, now_ms: int, timeout_ms: int | None = None) -> Retries:
+    def retries(self, now_ms: int, timeout_ms: int | None = None) -> CallRetries:
         """The retry state of one call that starts now."""
-        return Retries(
+        return CallRetries(
             timeout_ms=self.config.api_timeout_ms if timeout_ms is None else timeout_ms,
             backoff_initial_ms=self.config.retry_backoff_ms,
             backoff_max_ms=self.config.retry_backoff_max_ms,
@@ -169,7 +169,7 @@ class BrokerClient:
             was_accepted=self._was_accepted,
         )
 
-    async def wait_or_raise(self, retries: Retries, error: BrokerdError) -> None:
+    async def wait_or_raise(self, retries: CallRetries, error: BrokerdError) -> None:
         """After a failed attempt: waits for the next, or raises the final error."""
         now_ms = self.clock.monotonic_ms()
         wait_ms = retries.failed(error, now_ms=now_ms, random=self._random.random())
@@ -351,7 +351,7 @@ def is_repeatable(error: BaseException) -> bool:
     return isinstance(error, BrokerUnreachableError) and not isinstance(error, NoBrokerAnsweredError)
 
 
-class Retries:
+class CallRetries:
     """The retry state of one call: after each failure, `failed` returns how long to wait, or that it is over."""
 
     def __init__(

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from brokerd.datasource.offset_reader import OffsetReader
 from brokerd.datasource.offsets import SourceOffset
 from brokerd.datasource.partition_reader import RangePartition
-from brokerd.datasource.planning import Snapshot
+from brokerd.datasource.planning import TopicState
 from brokerd.datasource.source import BrokerdDataSource
 from brokerd.datasource.stream_reader import BrokerdStreamReader
 from tests.support.planting import Put, plant
@@ -45,7 +45,7 @@ def skips_a_record_after_a_restart(put: Put) -> None:
     planned = BrokerdStreamReader._next
 
     def skip(
-        self: BrokerdStreamReader, previous: SourceOffset, snapshot: Snapshot, limit: ReadLimit, reader: OffsetReader
+        self: BrokerdStreamReader, previous: SourceOffset, snapshot: TopicState, limit: ReadLimit, reader: OffsetReader
     ) -> SourceOffset | None:
         end = planned(self, previous, snapshot, limit, reader)
         if end is None:
@@ -105,7 +105,7 @@ def starts_new_partitions_at_their_end(put: Put) -> None:
     planned = BrokerdStreamReader._next
 
     def begin_late(
-        self: BrokerdStreamReader, previous: SourceOffset, snapshot: Snapshot, limit: ReadLimit, reader: OffsetReader
+        self: BrokerdStreamReader, previous: SourceOffset, snapshot: TopicState, limit: ReadLimit, reader: OffsetReader
     ) -> SourceOffset | None:
         end = planned(self, previous, snapshot, limit, reader)
         if end is None or previous.is_initial:

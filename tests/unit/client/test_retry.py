@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.client.broker_client import REFUSALS_MS, NoBrokerAnsweredError, Retries, is_repeatable
+from brokerd.client.broker_client import REFUSALS_MS, CallRetries, NoBrokerAnsweredError, is_repeatable
 from brokerd.errors import (
     AuthenticationError,
     BrokerdError,
@@ -21,8 +21,8 @@ from brokerd.errors import (
 MIDDLE = 0.5  # no jitter
 
 
-def retries(timeout_ms: int = 1_000) -> Retries:
-    return Retries(timeout_ms=timeout_ms, backoff_initial_ms=100, backoff_max_ms=400, now_ms=5_000)
+def retries(timeout_ms: int = 1_000) -> CallRetries:
+    return CallRetries(timeout_ms=timeout_ms, backoff_initial_ms=100, backoff_max_ms=400, now_ms=5_000)
 
 
 @pytest.mark.parametrize(

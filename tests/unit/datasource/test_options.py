@@ -9,7 +9,14 @@ import pytest
 from brokerd.client.bounds import TimeAgo
 from brokerd.client.offsets import LastRecords, OffsetSpec
 from brokerd.datasource.bounds import AtTimestamp, Bound, Committed, SpecificOffsets
-from brokerd.datasource.options import Assignment, SourceOptions, TopicPattern, Topics, check_at_load, parse_source_options
+from brokerd.datasource.options import (
+    AssignedPartitions,
+    SourceOptions,
+    TopicList,
+    TopicPattern,
+    check_at_load,
+    parse_source_options,
+)
 from brokerd.errors import ConfigError
 from brokerd.ids import TopicPartition
 
@@ -36,9 +43,9 @@ def test_defaults_are_those_of_sparks_kafka_source() -> None:
 
 
 def test_subscriptions() -> None:
-    assert parse_source_options({**SERVERS, "subscribe": " a, b ,a"}, is_streaming=True).subscription == Topics(("a", "b"))
+    assert parse_source_options({**SERVERS, "subscribe": " a, b ,a"}, is_streaming=True).subscription == TopicList(("a", "b"))
     assert parse_source_options({**SERVERS, "subscribepattern": "a.*"}, is_streaming=True).subscription == TopicPattern("a.*")
-    assert parse_source_options({**SERVERS, "assign": '{"a": [1, 0]}'}, is_streaming=True).subscription == Assignment(
+    assert parse_source_options({**SERVERS, "assign": '{"a": [1, 0]}'}, is_streaming=True).subscription == AssignedPartitions(
         (TopicPartition("a", 0), TopicPartition("a", 1))
     )
 

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import InputPartition
 
 from brokerd.datasource.partition_reader import BYTES_PER_BATCH, ROWS_PER_BATCH, RangePartition, read_partition
 from brokerd.datasource.planning import OffsetRange
-from brokerd.datasource.schema import Column, arrow_schema
+from brokerd.datasource.schema import SourceColumn, arrow_schema
 from brokerd.errors import DataLossError, LogDamagedError, OffsetOutOfRangeError, TopicAuthorizationFailedError
 from tests.support.fake_broker import FakeBroker, Partition
 from tests.support.records import TIMESTAMP_MS, key_values, new_batch
@@ -24,7 +24,7 @@ def read(
     partition: Partition,
     start: int,
     until: int,
-    columns: Sequence[Column] = ALL_COLUMNS,
+    columns: Sequence[SourceColumn] = ALL_COLUMNS,
     **options: Any,
 ) -> list[pa.RecordBatch]:
     wanted = RangePartition(OffsetRange("events", partition.tp.topic_id, partition.tp.partition, start, until))
@@ -64,7 +64,7 @@ def test_log_append_time_is_told_apart(broker: FakeBroker) -> None:
 def test_columns_left_out_by_a_users_schema_are_not_made(broker: FakeBroker) -> None:
     (partition,) = broker.create("events")
     fill(partition, [2])
-    (batch,) = read(broker, partition, 0, 2, [Column("offset", "bigint", False), Column("value", "binary", True)])
+    (batch,) = read(broker, partition, 0, 2, [SourceColumn("offset", "bigint", False), SourceColumn("value", "binary", True)])
     assert batch.to_pydict() == {"offset": [0, 1], "value": [b"0", b"1"]}
     assert not batch.schema.field("offset").nullable
 

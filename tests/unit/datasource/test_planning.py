@@ -10,7 +10,7 @@ import pytest
 from brokerd.datasource.offsets import SourceOffset
 from brokerd.datasource.planning import (
     OffsetRange,
-    Snapshot,
+    TopicState,
     continue_from,
     cut_ends,
     limit_rows,
@@ -26,8 +26,8 @@ T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 U0 = TopicPartition("u", 0)
 
 
-def snapshot(bounds: dict[TopicPartition, tuple[int, int]], topic_id: bytes = OLD) -> Snapshot:
-    return Snapshot(
+def snapshot(bounds: dict[TopicPartition, tuple[int, int]], topic_id: bytes = OLD) -> TopicState:
+    return TopicState(
         {tp.topic: topic_id for tp in bounds},
         {tp: earliest for tp, (earliest, _) in bounds.items()},
         {tp: latest for tp, (_, latest) in bounds.items()},

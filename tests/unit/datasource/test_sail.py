@@ -13,7 +13,7 @@ import pytest
 
 from brokerd.datasource.batch_reader import BrokerdBatchReader
 from brokerd.datasource.sail import SailDataSource
-from brokerd.datasource.schema import Column, column_names, columns_of
+from brokerd.datasource.schema import SourceColumn, column_names, columns_of
 from brokerd.errors import ConfigError
 
 OPTIONS = {"bootstrap.servers": "127.0.0.1:9192", "subscribe": "t"}
@@ -38,7 +38,7 @@ def test_the_columns_are_those_of_spark_in_arrows_types(include_headers: bool) -
 def test_a_reader_takes_arrows_schema() -> None:
     source = SailDataSource({**OPTIONS, "startingOffsets": "-3"})
     assert isinstance(source.reader(source.schema()), BrokerdBatchReader)
-    assert columns_of(pa.schema([("value", pa.binary())])) == [Column("value", "binary", True)]
+    assert columns_of(pa.schema([("value", pa.binary())])) == [SourceColumn("value", "binary", True)]
     with pytest.raises(ConfigError, match="column 'value' is string, but the source's is binary: cast it in the query"):
         source.reader(pa.schema([("value", pa.string())]))
     with pytest.raises(ConfigError, match=r"startingOffset.*did you mean 'startingOffsets'"):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from brokerd.client.broker_client import BrokerClient, Retries
+from brokerd.client.broker_client import BrokerClient, CallRetries
 from brokerd.errors import (
     AlreadyCommittedError,
     BrokerdError,
@@ -299,7 +299,7 @@ def test_a_transaction_that_begins_waits_for_max_block_ms(broker: BrokerDouble, 
     asked: list[int | None] = []
     retries = BrokerClient.retries
 
-    def noted(client: BrokerClient, now_ms: int, timeout_ms: int | None = None) -> Retries:
+    def noted(client: BrokerClient, now_ms: int, timeout_ms: int | None = None) -> CallRetries:
         asked.append(timeout_ms)
         return retries(client, now_ms, timeout_ms)
 
