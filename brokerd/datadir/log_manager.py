@@ -16,22 +16,20 @@ from brokerd.datadir.checkpoint import Checkpoint, read_checkpoint, write_checkp
 from brokerd.datadir.closing import end_logs
 from brokerd.datadir.decided_members import DecidedMembers, read_decided
 from brokerd.datadir.directory_time import DirectoryTime
-from brokerd.datadir.epoch_slots import make_epoch_slots
 from brokerd.datadir.node_state import (
     Meta,
     ProducerIds,
     check_not_foreign,
     create_meta,
-    read_epoch,
     read_meta,
     take_clean_mark,
     write_clean_mark,
-    write_epoch,
 )
 from brokerd.datadir.partition_directories import remove_leftovers
 from brokerd.datadir.partition_opening import Opened, PartitionOpening, RecoveryReport
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.retention import Retention
+from brokerd.datadir.start_epoch import create_epoch, read_epoch, write_epoch
 from brokerd.datadir.steps import Job
 from brokerd.datadir.topic_changes import TopicChanges
 from brokerd.datadir.topic_store import TopicStore
@@ -151,7 +149,7 @@ class LogManager:
 
     def _create(self) -> Meta:
         write_checkpoint(self._files, {})
-        write_epoch(self._files, 0)
+        create_epoch(self._files)
         self.topics.create()
         self.producer_ids.create()
         return create_meta(self._files, max(0, self._config.node_id))
@@ -159,7 +157,7 @@ class LogManager:
     def _raise_epoch(self) -> None:
         """Makes this start's epoch durable. If that fails, nothing may be appended, but existing data is served."""
         try:
-            write_epoch(self._files, self.leader_epoch, self._spares)
+            write_epoch(self._files, self.leader_epoch)
         except OSError as error:
             self._opening.read_only_reason = f"the leader epoch could not be written ({error.strerror}); check the disk and restart"
             logger.error("the data directory is read-only: %s", self._opening.read_only_reason)
@@ -170,7 +168,6 @@ class LogManager:
         """
         try:
             self._checkpoint.job()()
-            make_epoch_slots(self._files)
         except OSError as error:
             logger.warning("the checkpoint could not be written at the start (%s): it is retried", error.strerror)
 

@@ -1,24 +1,22 @@
-"""Files that describe a data directory: format version, ids, leader epoch, clean-shutdown mark, block of producer ids."""
+"""Files that describe a data directory: format version, ids, clean-shutdown mark, clock, block of producer ids."""
 
 from __future__ import annotations
 
 import uuid
 from typing import NamedTuple
 
-from brokerd.datadir.epoch_slots import read_epoch_slots, write_epoch_slot
 from brokerd.datadir.log_time import NotedTime
 from brokerd.datadir.steps import Steps
 from brokerd.errors import DataDirectoryError, StorageError
 from brokerd.ids import PRODUCER_NUMBERS, TopicIdPartition
 from brokerd.partition.log_state import CleanLog, CleanSegment
 from brokerd.storage.checksummed_file import DocumentError, read_json, write_json
-from brokerd.storage.files import Files, is_no_space
-from brokerd.storage.names import CLEAN_SHUTDOWN, CLOCK, LEADER_EPOCH, META, PRODUCER_IDS, is_foreign, parse_partition_directory
+from brokerd.storage.files import Files
+from brokerd.storage.names import CLEAN_SHUTDOWN, CLOCK, META, PRODUCER_IDS, is_foreign, parse_partition_directory
 from brokerd.storage.spare_files import SpareFiles
 
 FORMAT_VERSION = 1
 META_KIND = "data-directory"
-EPOCH_KIND = "leader-epoch"
 CLEAN_KIND = "clean-shutdown"
 CLOCK_KIND = "clock"
 PRODUCER_IDS_KIND = "producer-ids"
@@ -68,33 +66,6 @@ def create_meta(files: Files, node_id: int) -> Meta:
     meta = Meta(str(uuid.uuid4()), node_id, str(uuid.uuid4()))
     write_json(files, META, META_KIND, FORMAT_VERSION, meta._asdict())
     return meta
-
-
-def read_epoch(files: Files) -> int:
-    """The epoch of the last start. Raises DataDirectoryError."""
-    try:
-        epoch = int(read_json(files, LEADER_EPOCH, EPOCH_KIND, FORMAT_VERSION)["leader_epoch"])
-    except FileNotFoundError:
-        raise missing(LEADER_EPOCH) from None
-    except DocumentError as error:
-        raise damaged(LEADER_EPOCH, error) from None
-    return max(epoch, read_epoch_slots(files))
-
-
-def write_epoch(files: Files, epoch: int, spares: SpareFiles | None = None) -> None:
-    """Makes the epoch of this start durable; on a full disk, in the reserved slots, or without those with the help of `spares`.
-    Raises OSError.
-    """
-    value = {"leader_epoch": epoch}
-    try:
-        write_json(files, LEADER_EPOCH, EPOCH_KIND, FORMAT_VERSION, value)
-    except OSError as error:
-        if not is_no_space(error):
-            raise
-        try:
-            write_epoch_slot(files, epoch)
-        except OSError:
-            write_json(files, LEADER_EPOCH, EPOCH_KIND, FORMAT_VERSION, value, spares=spares)
 
 
 def take_clean_mark(files: Files, ended_epoch: int, *, keep: bool = False) -> CleanLogs:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from brokerd.datadir.checkpoint import Entries, read_checkpoint, write_checkpoint
-from brokerd.datadir.node_state import ProducerIds, read_epoch, read_meta, take_clean_mark
+from brokerd.datadir.node_state import ProducerIds, read_meta, take_clean_mark
 from brokerd.datadir.partition_directories import cut_log
+from brokerd.datadir.start_epoch import read_epoch
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import BrokerdError, DataDirectoryError
 from brokerd.ids import TopicIdPartition, TopicPartition

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from brokerd.datadir import checkpoint, decided_members, node_state, topic_store
+from brokerd.datadir.start_epoch import EPOCH_KIND, read_epoch
 from brokerd.errors import BrokerdError, CorruptMessageError, DataDirectoryError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition import leader_epochs, snapshots
@@ -192,6 +193,10 @@ def _describe_checkpoint(files: RealFiles, name: str, _tp: TopicIdPartition | No
     yield {"type": checkpoint.CHECKPOINT_KIND, "partitions": partitions}
 
 
+def _describe_start_epoch(files: RealFiles, _name: str, _tp: TopicIdPartition | None) -> Iterator[Entry]:
+    yield {"type": EPOCH_KIND, "leader_epoch": read_epoch(files)}
+
+
 def _json_describer(kind: str, version: int) -> Describer:
     def describe(files: RealFiles, name: str, _tp: TopicIdPartition | None) -> Iterator[Entry]:
         yield {"type": kind, **json.loads(decode_document(read_whole(files, name), kind, version))}
@@ -212,7 +217,7 @@ _BY_NAME: dict[str, Describer] = {
     names.META: _json_describer(node_state.META_KIND, node_state.FORMAT_VERSION),
     names.CLOCK: _json_describer(node_state.CLOCK_KIND, node_state.FORMAT_VERSION),
     names.DECIDED_MEMBERS: _json_describer(decided_members.DECIDED_KIND, decided_members.DECIDED_VERSION),
-    names.LEADER_EPOCH: _json_describer(node_state.EPOCH_KIND, node_state.FORMAT_VERSION),
+    names.LEADER_EPOCH: _describe_start_epoch,
     names.CLEAN_SHUTDOWN: _json_describer(node_state.CLEAN_KIND, node_state.FORMAT_VERSION),
     names.PRODUCER_IDS: _json_describer(node_state.PRODUCER_IDS_KIND, node_state.FORMAT_VERSION),
     names.TOPICS: _json_describer(topic_store.TOPICS_KIND, topic_store.TOPICS_VERSION),

@@ -7,13 +7,12 @@ must never be reused continue far above all those found. The names and settings 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from brokerd.datadir.checkpoint import read_checkpoint
 from brokerd.datadir.node_state import (
     CLEAN_KIND,
-    EPOCH_KIND,
     FORMAT_VERSION,
     META_KIND,
     PRODUCER_ID_BLOCK,
@@ -21,8 +20,8 @@ from brokerd.datadir.node_state import (
     PRODUCER_IDS_MAX,
     ProducerIds,
     create_meta,
-    write_epoch,
 )
+from brokerd.datadir.start_epoch import create_epoch, find_epoch
 from brokerd.datadir.topic_store import OWN_TOPICS, TOPICS_KIND, TOPICS_VERSION, Topic, TopicStore
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import TopicIdPartition, producer_number, topic_name_problem
@@ -46,12 +45,12 @@ from brokerd.storage.segment_walk import batches_of
 EPOCH_MARGIN = 1_000_000
 PRODUCER_ID_MARGIN = 1_000_000_000
 _DAMAGED_SUFFIX = ".damaged"
-_FILES = (
-    (META, META_KIND, FORMAT_VERSION),
-    (TOPICS, TOPICS_KIND, TOPICS_VERSION),
-    (LEADER_EPOCH, EPOCH_KIND, FORMAT_VERSION),
-    (PRODUCER_IDS, PRODUCER_IDS_KIND, FORMAT_VERSION),
-)
+_FILES: dict[str, Callable[[Files], object]] = {
+    META: lambda files: read_json(files, META, META_KIND, FORMAT_VERSION),
+    TOPICS: lambda files: read_json(files, TOPICS, TOPICS_KIND, TOPICS_VERSION),
+    LEADER_EPOCH: find_epoch,
+    PRODUCER_IDS: lambda files: read_json(files, PRODUCER_IDS, PRODUCER_IDS_KIND, FORMAT_VERSION),
+}
 
 
 class _Seen(NamedTuple):
@@ -76,7 +75,7 @@ def rebuild_lost(path: str, names: Mapping[str, str]) -> list[Finding]:
                 f"{path} holds no partitions: there is nothing to rebuild from; an empty directory needs no rebuilding"
             )
         files.lock()
-        lost = [name for name, kind, version in _FILES if _is_lost(files, name, kind, version)]
+        lost = [name for name, read in _FILES.items() if _is_lost(files, read)]
         if not lost:
             raise DataDirectoryError(
                 "the topics, the producer ids, the leader epoch and the directory's ids are in order; for the checkpoint use "
@@ -96,9 +95,9 @@ def rebuild_lost(path: str, names: Mapping[str, str]) -> list[Finding]:
         files.close()
 
 
-def _is_lost(files: Files, name: str, kind: str, version: int) -> bool:
+def _is_lost(files: Files, read: Callable[[Files], object]) -> bool:
     try:
-        read_json(files, name, kind, version)
+        read(files)
     except (FileNotFoundError, DocumentError):
         return True
     return False
@@ -142,7 +141,7 @@ def _write(files: Files, lost: list[str], topics: list[Topic], seen: _Seen) -> l
         notes.append((PRODUCER_IDS, f"producer ids continue at {block}; the largest in the logs is {seen.producer_id}"))
     if LEADER_EPOCH in lost:
         epoch = min(max(seen.leader_epoch, 0) + EPOCH_MARGIN, 2**31 - 2)
-        write_epoch(files, epoch)
+        create_epoch(files, epoch)
         notes.append((LEADER_EPOCH, f"the leader epoch continues at {epoch}; the largest in the logs is {seen.leader_epoch}"))
     if META in lost:
         meta = create_meta(files, 0)

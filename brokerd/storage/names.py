@@ -4,7 +4,6 @@ lock meta leader-epoch clean-shutdown checkpoint topics producer-ids      the da
 spare-0 to spare-3                                                        room for a full disk
 clock                                                                     the wall time, the log time and the boot clock
 decided-members                                                           how members ended whose markers are lost
-epoch-slots                                                               room for the leader epoch of a start on a full disk
 <topic id>-<partition>/<base offset, 20 digits>.log .index .timeindex     a segment and what is derived from it
 <topic id>-<partition>/<offset, 20 digits>.snapshot                       producer state below that offset
 <topic id>-<partition>/leader-epochs                                      first offset of each leader epoch
@@ -30,12 +29,11 @@ CLEAN_SHUTDOWN = "clean-shutdown"
 CHECKPOINT = "checkpoint"
 TOPICS = "topics"
 PRODUCER_IDS = "producer-ids"
-EPOCH_SLOTS = "epoch-slots"
 CLOCK = "clock"
 DECIDED_MEMBERS = "decided-members"
 
 TEMPORARY_SUFFIX = ".tmp"
-_OWN = {LOCK, META, LEADER_EPOCH, CLEAN_SHUTDOWN, CHECKPOINT, TOPICS, PRODUCER_IDS, EPOCH_SLOTS, CLOCK, DECIDED_MEMBERS}
+_OWN = {LOCK, META, LEADER_EPOCH, CLEAN_SHUTDOWN, CHECKPOINT, TOPICS, PRODUCER_IDS, CLOCK, DECIDED_MEMBERS}
 
 _OFFSET_FILE = re.compile(r"([0-9]{20})(\.[a-z]+)")
 _SPARE = re.compile(r"spare-[0-9]")

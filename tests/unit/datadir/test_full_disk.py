@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from brokerd.datadir.epoch_slots import make_epoch_slots, read_epoch_slots, write_epoch_slot
-from brokerd.errors import LogDamagedError, StorageError
+from brokerd.datadir.start_epoch import create_epoch, read_epoch, write_epoch
+from brokerd.errors import DataDirectoryError, LogDamagedError, StorageError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition.partition import Partition
 from brokerd.storage.names import CLEAN_SHUTDOWN
@@ -267,15 +267,21 @@ def test_a_start_that_cannot_be_noted_at_all_serves_what_is_there(files: MemoryF
 
 
 def test_an_epoch_slot_that_is_torn_or_rotten_gives_no_epoch_twice(files: MemoryFiles) -> None:
-    make_epoch_slots(files)
-    assert read_epoch_slots(files) == -1
-    for epoch in (5, 6, 7):
-        write_epoch_slot(files, epoch)
-    assert read_epoch_slots(files) == 7
-    for slot, seen in ((0, 8), (1, 7)):
+    create_epoch(files, 5)
+    assert read_epoch(files) == 5
+    for epoch in (6, 7):
+        write_epoch(files, epoch)
+    assert read_epoch(files) == 7
+    for slot, seen in ((0, 7), (1, 8)):
         rotten = files.copy()
-        rotten.flip_bit("epoch-slots", (slot * 4_096 + 60) * 8)
-        assert read_epoch_slots(rotten) == seen
+        rotten.flip_bit("leader-epoch", (slot * 4_096 + 60) * 8)
+        assert read_epoch(rotten) == seen
+        write_epoch(rotten, seen + 1)
+        assert read_epoch(rotten) == seen + 1
+        for other in (0, 1):
+            rotten.flip_bit("leader-epoch", (other * 4_096 + 60) * 8)
+        with pytest.raises(DataDirectoryError, match="leader-epoch of the data directory is damaged"):
+            read_epoch(rotten)
 
 
 def test_a_stop_on_a_full_disk_is_clean(files: MemoryFiles, manager: LogManager) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.datadir.start_epoch import create_epoch
 from brokerd.datadir.steps import run_here
 from brokerd.errors import (
     DataDirectoryError,
@@ -215,7 +216,7 @@ def test_an_unknown_format_version_is_refused_and_nothing_is_modified() -> None:
     assert {path: files.read_file(path) for path in files.paths()} == before
 
 
-@pytest.mark.parametrize("name", ["meta", "leader-epoch", "topics", "producer-ids"])
+@pytest.mark.parametrize("name", ["meta", "topics", "producer-ids"])
 def test_damaged_files_of_the_directory_are_refused_by_name(name: str) -> None:
     files = MemoryFiles()
     manager, _ = open_manager(files)
@@ -427,7 +428,7 @@ def test_a_batch_of_an_epoch_that_has_not_been_is_not_whole() -> None:
         append(log, b"x")
         log.flush()
         files.kill()
-    files.write_file("leader-epoch", encode_document("leader-epoch", 1, b'{"leader_epoch": 2}'))
+    create_epoch(files, 2)
     manager, report = open_manager(files)
     assert first_log(manager).ends.log_end_offset == 2
     assert sum(report.cut_bytes.values()) == 104
