@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 PROTO_DIRECTORY = Path(__file__).resolve().parents[2] / "proto" / "brokerd" / "wire" / "v1"
 _DECLARATION = re.compile(
-    r"^\s*(?:(?P<kind>message|enum|service|oneof)\s+(?P<block>\w+)\s*\{"
+    r"^\s*(?:(?P<kind>message|enum|service)\s+(?P<block>\w+)\s*\{"
     r"|rpc\s+(?P<rpc>\w+)\("
     r"|(?:(?:repeated|optional)\s+)?(?:[\w.]+|map<[^>]+>)\s+(?P<field>\w+)\s*=\s*\d+"
     r"|(?P<value>[A-Z][A-Z0-9_]*)\s*=\s*-?\d+)"
@@ -38,9 +38,11 @@ def declarations(file: str) -> list[Declaration]:
         match = None if text.startswith(("syntax", "package", "import", "option", "reserved")) else _DECLARATION.match(line)
         if match:
             name = next(match[group] for group in ("block", "rpc", "field", "value") if match[group])
-            found.append(Declaration(file, number, ".".join(owners), name, " ".join(comment)))
+            found.append(Declaration(file, number, ".".join(filter(None, owners)), name, " ".join(comment)))
             if match["kind"] and "}" not in text:
                 owners.append(name)
+        elif text.startswith("oneof "):
+            owners.append("")  # its fields belong to the message around it
         if text.startswith("}"):
             owners.pop()
         comment = []
