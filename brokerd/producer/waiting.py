@@ -50,7 +50,7 @@ class SharedLock:
     """The lock of one producer. `lock` is taken by `with`, and for a short time only."""
 
     def __init__(self, clock: Clock) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # which knows its owner: see `wait`
         self._clock = clock
         self._pid = os.getpid()
         self._waits: list[Wait[Any]] = []
@@ -80,12 +80,18 @@ class SharedLock:
 
     def after_fork(self) -> None:
         """In the child: some thread of the parent may have held the lock."""
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
 
     def wait(self, wait: Wait[T]) -> T:
         """Waits in this thread; returns or raises what `poll` does. ProducerClosedError if nothing changes any more,
-        ForkedProducerError, and RuntimeError in a callback that would wait for itself."""
+        ForkedProducerError; RuntimeError in a callback that would wait for itself, and in a signal's handler that has interrupted
+        a call of this producer inside the lock."""
         self.refuse_fork()
+        if self.lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 (as threading.Condition does)
+            raise RuntimeError(
+                "this signal handler has interrupted a call of the same producer, and cannot wait for it: set a flag in the "
+                "handler, and flush or close the producer outside of it"
+            )
         try:
             while True:
                 latch = threading.Lock()
