@@ -1,4 +1,4 @@
-"""How the process keeps freed memory, and what its garbage collections skip. Only for processes that run our own work: the daemon,
+"""Keeps freed memory, and exempts objects from garbage collection. Only for processes that run our own work: the daemon,
 and Spark's Python workers during a task. A library must not set this in its users' programs."""
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def keep_freed_memory() -> bool:
 
 @functools.cache
 def tune_spark_worker() -> None:
-    """`keep_freed_memory`, and garbage collections that skip what is there now: for the start of a task.
+    """`keep_freed_memory`, and garbage collections that skip all present objects: for the start of a task.
 
     Spark collects all garbage after each task, before its worker takes the next one. With PySpark, Arrow and gRPC imported that
-    takes some 30 ms each time, to look at modules that never go: a micro-batch of a few rows took a sixth longer. Done once in a
-    process, since what happens to be garbage at that moment stays.
+    takes some 30 ms each time, to visit modules that are never freed: a micro-batch of a few rows took a sixth longer. Done once
+    in a process, since garbage of that moment stays.
     """
     keep_freed_memory()
     gc.freeze()

@@ -33,7 +33,7 @@ class Clock(Protocol):
 stopwatch_ns: Final = time.perf_counter_ns
 
 
-# Linux alone has a clock of its own for it; elsewhere the monotonic one goes on.
+# Linux alone has a clock of its own for it; elsewhere the monotonic one serves.
 _BOOT_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 

@@ -1,20 +1,7 @@
 """The closed list of errors: one class per code, and the one place that says what each means for a client.
 
-    BrokerdError
-    ├── DataDirectoryError        the broker cannot use its data directory
-    ├── WireError                 has an ErrorCode; travels in responses
-    │   └── one class per code, below, in the order of error.proto
-    └── ClientError               raised in the client's own process
-        ├── ConfigError           (also ValueError)
-        ├── BrokerUnreachableError (also ConnectionError)
-        ├── ProducerClosedError, BufferExhaustedError, DeliveryTimeoutError, AbortedBatchError, ForkedProducerError
-        ├── TransactionStateError
-        ├── ConsumerClosedError, ConsumerStateError, ForkedConsumerError, DedupFileError, HandlerTimeoutError,
-        │   NoOffsetForPartitionError, WakeupError
-        ├── EventLoopError
-        ├── AuthenticationError
-        ├── InvalidRecordError    (also ValueError)
-        └── DataLossError
+DataDirectoryError: the broker cannot use its data directory. A WireError has an ErrorCode and travels in responses. A ClientError
+is raised in the client's own process.
 
 The hundreds digit of a code says what to do with it (see `Action`). The text of an error names the field, the value, the limit
 and the remedy. Translation to and from protobuf is in brokerd/wire/errors.py, not here.

@@ -23,7 +23,7 @@ class GrpcLoop(asyncio.SelectorEventLoop):
     """An event loop that uses gRPC and may be closed: every one of ours is such a loop."""
 
     def call_soon_threadsafe(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> asyncio.Handle:
-        """See asyncio. In a closed loop an operation of gRPC is completed at once: it frees what it holds, for its task has been
+        """See asyncio. In a closed loop an operation of gRPC is completed at once: that frees its memory, and its task has been
         cancelled."""
         try:
             return super().call_soon_threadsafe(callback, *args, context=context)

@@ -60,7 +60,8 @@ def producer_number(producer_id: int) -> int:
 
 
 class LogPosition(NamedTuple):
-    """Where reading stands, and in which history of the log: `leader_epoch_id` is of the record before `offset`; 0 = not known."""
+    """A reader's position, and the history of the log that it belongs to: the leader epoch id of the record before `offset`; 0 =
+    not known."""
 
     offset: int
     leader_epoch_id: int = 0

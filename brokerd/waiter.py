@@ -1,4 +1,4 @@
-"""A task that waits until another thread tells it something.
+"""A task that waits for a signal from another thread.
 
 No lock is shared: an exception that strikes either side anywhere (KeyboardInterrupt, an alarm's) leaves nothing held.
 """
@@ -22,7 +22,7 @@ class Waiter:
 
     def tell(self) -> None:
         """Ends the waiting; for any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits in it any more
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
             self._loop.call_soon_threadsafe(self._end)
 
     def _end(self) -> None:

@@ -146,7 +146,7 @@ def _own_line(record: Entry) -> str:
 
 
 def _printed(entry: Entry, printer: Printer) -> bytes:
-    """The records of a batch, read again from its file. What cannot be read becomes a line that says so."""
+    """The records of a batch, read again from its file; a record that cannot be read becomes a line that says so."""
     with open(entry["path"], "rb") as file:
         data = pa.py_buffer(os.pread(file.fileno(), entry["size_bytes"], entry["position"]))
     tp = TopicIdPartition(bytes(16), 0)

@@ -133,7 +133,7 @@ def _send(args: argparse.Namespace, config: ProducerConfig, chunks: Iterator[_Ch
 
 
 def _send_chunks(topic: str, producer: Producer, chunks: Iterator[_Chunk]) -> None:
-    """Raises _FailedError for the first chunk that fails, in input order, and whatever reading raises."""
+    """Raises _FailedError for the first chunk that fails, in input order, and the errors of reading."""
     sent: deque[tuple[_Chunk, BatchFuture]] = deque()
     for chunk in chunks:
         if chunk.arrow_batch.num_rows:

@@ -183,7 +183,7 @@ class _Pause:
 
 @contextlib.contextmanager
 def _quiet_client() -> Iterator[None]:
-    """Keeps the client's warnings off the screen, which shows what they say."""
+    """Keeps the client's warnings off the screen, which shows the same."""
     quiet = logging.NullHandler()
     client_logger = logging.getLogger("brokerd")
     client_logger.addHandler(quiet)

@@ -101,7 +101,7 @@ def _ends_of(partitions: Partitions) -> Offsets:
 
 
 def _written_per_s(before: Partitions, now: Partitions, elapsed_ms: int) -> float | None:
-    """The growth of logs in bytes per second; None if any may have lost something meanwhile: it hides what was written."""
+    """The growth of logs in bytes per second; None if any may have lost records meanwhile, which hides growth."""
     if any(_has_lost(one, now[tp]) for tp, one in before.items()):
         return None
     return rate({tp: one.size_bytes for tp, one in before.items()}, {tp: one.size_bytes for tp, one in now.items()}, elapsed_ms)

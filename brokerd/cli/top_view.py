@@ -1,4 +1,4 @@
-"""Draws a screen of `brokerd top` with the library rich: tables that fit the terminal, whatever its size. Decides nothing else."""
+"""Draws a screen of `brokerd top` with the library rich: tables that fit a terminal of any size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 from brokerd.cli.output import NONE, duration_text, size_text, time_text
 from brokerd.cli.top_model import Screen
 
-_LINES_OF_A_TABLE = 3  # title, headings, and an empty line behind it
+_LINES_OF_A_TABLE = 3  # title, headings, and an empty line after it
 _GAP = 2
 _TEXT_MAX_WIDTH = 24  # of a column of text that is not the first
 
@@ -57,7 +57,7 @@ _TRANSACTIONS: Sequence[TableColumn] = (
 
 
 def drawn(screen: Screen, address: str, *, width: int, height: int) -> RenderableType:
-    """The screen for a terminal of so many columns and lines."""
+    """The screen for a terminal of `width` columns and `height` lines."""
     lines: list[RenderableType] = [_line(text, style) for text, style in _head(screen, address)]
     tables = screen.tables
     if not tables:

@@ -159,7 +159,7 @@ class BrokerConfig:
     )
     transaction_max_age_ms: int = setting(
         86_400_000,
-        "A transaction that is open for so long, counted from the broker's start at the earliest, is aborted, whatever signs of "
+        "A transaction that is open for this long, counted from the broker's start at the earliest, is aborted despite signs of "
         "life it gives: readers of committed records wait for it.",
         minimum=1_000,
         maximum=INT64_MAX,
@@ -179,7 +179,7 @@ class BrokerConfig:
     )
     offsets_retention_minutes: int = setting(
         10_080,
-        "A group's offsets are forgotten so long after its last commit of any of them, and its consumers' last poll.",
+        "A group's offsets are forgotten this long after both its last commit and its consumers' last poll.",
         minimum=1,
         maximum=INT32_MAX,
     )

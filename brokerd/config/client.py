@@ -106,7 +106,7 @@ class ProducerConfig(ClientConfig):
     )
     transaction_timeout_ms: int = setting(
         900_000,
-        "The broker aborts a transaction of which it has heard nothing for so long (Kafka: 60000).",
+        "The broker aborts a transaction of which it has heard nothing for this long (Kafka: 60000).",
         minimum=1_000,
         maximum=INT32_MAX,
     )
@@ -115,7 +115,7 @@ class ProducerConfig(ClientConfig):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig(ClientConfig):
-    """Settings of whatever reads: the command line and the Spark source have these alone."""
+    """Settings of readers: the command line and the Spark source have these alone."""
 
     fetch_min_bytes: int = setting(
         1, "The broker answers a fetch once this many bytes are available.", minimum=0, maximum=INT32_MAX
@@ -142,7 +142,7 @@ class ConsumerConfig(ClientConfig):
     skip_corrupt_batches: bool = setting(
         False,
         "Skip unreadable data with a warning that names its offsets: a batch that arrived intact but cannot be decoded, "
-        "and damage after which the log goes on (not in Kafka).",
+        "and damage after which the log continues (not in Kafka).",
     )
 
 

@@ -1,7 +1,7 @@
 """How a setting is declared, parsed from text and checked. Knows no particular setting.
 
 A configuration is a frozen dataclass whose fields are created with `setting(...)`. `from_mapping` builds one from names as users
-write them ("linger.ms") and refuses, by name, whatever is unknown, malformed or out of range.
+write them ("linger.ms") and refuses, by name, settings that are unknown, malformed or out of range.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def from_mapping(cls: type[C], given: Mapping[str, object], *, where: str = "") 
 
 
 def unknown_setting(name: str, known: Iterable[str], *, where: str = "", kind: str = "setting") -> ConfigError:
-    """The error for an unknown name; says what is meant in place of Kafka's, or suggests the nearest known one."""
+    """The error for an unknown name: it says what replaces Kafka's setting, or suggests the nearest known name."""
     kafka = kafka_hint(name.lower()) if kind == "setting" else KafkaHint(None, None)
     hint = kafka.of_name or did_you_mean(name, sorted(known), otherwise=kafka.of_family)
     return ConfigError(f"unknown {kind} '{name}'{_spaced(where)}: {hint}")

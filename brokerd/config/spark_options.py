@@ -51,9 +51,9 @@ SOURCE_OPTIONS = (
         "",
         "earliest, latest, JSON by partition (-2 earliest, -1 latest), committed (what group.id has read), -10m or ISO 8601 "
         "(records from that time on) or -1000 (the newest records of each partition). Without it a stream begins at latest, a "
-        "batch at earliest. A query that has a checkpoint goes on there.",
+        "batch at earliest. A query that has a checkpoint continues there.",
     ),
-    SparkOption("startingOffsetsByTimestampStrategy", "error", "What a time after the last record means: error, or latest."),
+    SparkOption("startingOffsetsByTimestampStrategy", "error", "Meaning of a time after the last record: error, or latest."),
     SparkOption("endingTimestamp", "", "Batch only: time at which to end, likewise."),
     SparkOption("endingOffsetsByTimestamp", "", "Batch only: the same by partition, as JSON."),
     SparkOption("endingOffsets", "latest", "Batch only: latest, JSON by partition (-1 latest), or a time or count as above."),
@@ -66,7 +66,7 @@ SOURCE_OPTIONS = (
     SparkOption(
         "failOnDataLoss",
         "true",
-        "Whether records that are gone, or damaged, end the query; if not, the read goes on behind them with a warning.",
+        "Whether records that are gone, or damaged, end the query; if not, the read continues after them with a warning.",
     ),
     SparkOption("includeHeaders", "false", "Whether rows have a column headers."),
     SparkOption("maxOffsetsPerTrigger", "", "Most offsets of one micro-batch, shared out among the partitions."),
@@ -76,9 +76,9 @@ SOURCE_OPTIONS = (
         "Most bytes of one micro-batch, as they lie on the broker's disk, shared out among the partitions in whole record batches; "
         "at least one of each partition.",
     ),
-    SparkOption("minOffsetsPerTrigger", "", "A micro-batch waits until there are so many offsets, or for maxTriggerDelay."),
+    SparkOption("minOffsetsPerTrigger", "", "A micro-batch waits for this many offsets, or for maxTriggerDelay."),
     SparkOption("maxTriggerDelay", "15m", "Longest wait for minOffsetsPerTrigger."),
-    SparkOption("minPartitions", "", "About so many tasks: large ranges are read in more pieces."),
+    SparkOption("minPartitions", "", "Approximate number of tasks: large ranges are split."),
     SparkOption("maxRecordsPerPartition", "", "Most offsets of one task: larger ranges are read in more pieces."),
     SparkOption("fetchOffset.numRetries", "", _NO_EFFECT + "calls are tried for default.api.timeout.ms."),
     SparkOption("fetchOffset.retryIntervalMs", "", _NO_EFFECT + "retries wait retry.backoff.ms and longer."),

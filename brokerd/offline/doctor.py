@@ -1,7 +1,7 @@
 """Checks a data directory offline: every header and payload CRC, every index, snapshot and checkpoint against the log.
 
 `check_data_dir` changes nothing. The repairs do what only an operator may ask for, and leave the rest to the next start: the
-checkpoint is rebuilt, damage is accepted as lost (a hole), or given up with all that follows it, a batch that nobody can decode
+checkpoint is rebuilt, damage is accepted as lost (a hole), or given up with all that follows it, a batch that cannot be decoded
 is taken out. Other files of the directory that are lost are rebuild.py's.
 """
 
@@ -114,8 +114,8 @@ def _if_incomplete(files: Files, check: PartitionCheck, checkpoint: Entries) -> 
 
 
 def rebuild_checkpoint(path: str) -> list[Finding]:
-    """Rebuilds the checkpoint if it is missing or damaged, assuming that the intact part of each log is durable. Returns what it
-    wrote, as notes. Raises DataDirectoryError if there is a good one.
+    """Rebuilds the checkpoint if it is missing or damaged, assuming that the intact part of each log is durable. Returns
+    notes of what it wrote. Raises DataDirectoryError if there is a good one.
     """
     with _locked(path) as files:
         directory = _read_directory(files)
@@ -151,7 +151,7 @@ def take_out(path: str, partition: str, offset: int) -> list[Finding]:
     note. Raises DataDirectoryError, and changes nothing, if there is no such batch. May be repeated.
     """
     with _locked(path) as files:
-        check = next((check for check in _durable_checks(files).checks if check.name == partition), None)
+        check = next((check for check in _durable_checks(files)[1] if check.name == partition), None)
         if check is None:
             raise DataDirectoryError(f"there is no partition '{partition}': give it as TOPIC-NUMBER, such as events-0")
         if not check.first_offset <= offset < check.durable_end:
@@ -178,7 +178,7 @@ def _with_damaged(path: str, repair: Callable[[Files, PartitionCheck], list[Find
             if check.damaged:
                 findings.extend(repair(files, check))
         if findings:
-            _replace_checkpoint(files, checkpoint)  # last: where it was late, the clean mark alone said what was durable
+            _replace_checkpoint(files, checkpoint)  # last: where it was late, the clean mark alone had the durable end
             lost = _lost_markers(files, checkpoint, checks, epoch)
             decide_by_markers(files, lost)
             findings.extend(findings_of(files, lost))
@@ -219,20 +219,13 @@ def _locked(path: str) -> Iterator[Files]:
         files.close()
 
 
-class _DurableChecks(NamedTuple):
-    """The checkpoint, a check of each partition, not yet run, and the leader epoch."""
-
-    checkpoint: dict[TopicIdPartition, CheckpointEntry]
-    checks: list[PartitionCheck]
-    epoch: int
-
-
-def _durable_checks(files: Files) -> _DurableChecks:
-    """Raises DataDirectoryError where nobody knows what was durable."""
+def _durable_checks(files: Files) -> tuple[dict[TopicIdPartition, CheckpointEntry], list[PartitionCheck], int]:
+    """The checkpoint, a check of each partition, not yet run, and the leader epoch. Raises DataDirectoryError if the checkpoint, and
+    so the durable end, is unknown."""
     directory = _read_directory(files)
     if directory.checkpoint is None:
         raise DataDirectoryError("the checkpoint is missing or damaged; rebuild it first")
-    return _DurableChecks(directory.checkpoint, _partition_checks(files, directory), directory.epoch)
+    return directory.checkpoint, _partition_checks(files, directory), directory.epoch
 
 
 def _accept(files: Files, check: PartitionCheck) -> list[Finding]:
@@ -252,7 +245,7 @@ def _accept(files: Files, check: PartitionCheck) -> list[Finding]:
 def _give_up(files: Files, check: PartitionCheck) -> list[Finding]:
     assert check.cut is not None
     first, end = check.damaged[0].first_offset, check.end_offset
-    # The hole first: whatever a crash leaves of the rest is then in nobody's way.
+    # The hole first: then the rest may be left behind by a crash.
     _write_holes(files, check, [Hole(first, end)])
     cut_log(files, check.tp, *check.cut)
     text = f"{check.name}: offsets {first} to {end - 1} are given up ({max(check.durable_end - first, 0)} were durable)"

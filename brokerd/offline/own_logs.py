@@ -34,9 +34,9 @@ _IF_UNUSABLE = {
     ),
     GROUP_OFFSETS.id: (
         "this is the log of the offsets of groups: the broker starts, and refuses all requests about groups before it can trust "
-        "all of it, since a reader that is told of no offset begins somewhere else. What the ways out above give up is forgotten: "
-        "groups that committed there go on from their commits before, or begin as new ones. Compare `brokerd groups describe` with "
-        "what readers have done before you start them again, and set what is wrong with `brokerd groups reset`. Until then commits "
+        "all of it, since a reader without its offset begins somewhere else. Whatever the repairs above give up is forgotten: "
+        "groups that committed there continue from earlier commits, or begin as new ones. Compare `brokerd groups describe` with "
+        "the positions of readers before you start them again, and correct it with `brokerd groups reset`. Until then commits "
         "of transactions that hold offsets of groups are refused, and those that are decided are not finished"
     ),
 }
@@ -90,7 +90,7 @@ def problem_of(tp: TopicIdPartition, batch: RecordBatch) -> str | None:
 
 
 def _described(record: TransactionLogRecord | GroupLogRecord) -> dict[str, Any]:
-    """A record with the name of its event, whose fields stand beside the record's own; `version` is left out."""
+    """A record with the name of its event, whose fields follow the record's own; `version` is left out."""
     name = record.WhichOneof("event") or ""
     event: Message = getattr(record, name)
     own = {key: value for key, value in _fields(record).items() if key not in ("version", name)}

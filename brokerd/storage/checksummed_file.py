@@ -25,7 +25,7 @@ class DocumentError(BrokerdError):
 
 
 class NotSyncedError(OSError):
-    """A document is replaced, but its directory could not be synced: after a power cut the old one may stand there again."""
+    """A document is replaced, but its directory could not be synced: after a power cut the old one may be back."""
 
 
 def encode_document(kind: str, version: int, body: bytes) -> bytes:
@@ -63,7 +63,7 @@ def write_document(
     """Replaces the document at `path`, durably on return. Raises NotSyncedError: then the new one is there, and which of the two
     a power cut leaves is unknown; any other OSError: then the old one is still there.
 
-    With `sync_dir=False` the caller syncs the directory itself; it holds for what is derived from the log. With `spares` a full
+    With `sync_dir=False` the caller syncs the directory itself; use it for files derived from the log. With `spares` a full
     disk takes it all the same.
     """
     data = encode_document(kind, version, body)

@@ -1,4 +1,4 @@
-"""Ranges of a log that cannot be served, because what was durable there is no longer whole.
+"""Ranges of a log that cannot be served, because durable bytes there are no longer whole.
 
 Damage below the log start stops nothing, since nothing there belongs to the log. A range that an operator has accepted (a hole) is
 refused to readers like any other, and stops nothing else. A whole batch may be taken out because it cannot be decoded: that is a
@@ -34,8 +34,8 @@ class Hole(NamedTuple):
 
 
 class DamagedRange(NamedTuple):
-    """Offsets from `first_offset` up to, not including, `until_offset`. The log goes on at byte `resume_position` of the
-    segment `resume_segment` (its base offset), if it goes on."""
+    """Offsets from `first_offset` up to, not including, `until_offset`. The log continues at byte `resume_position` of the
+    segment `resume_segment` (its base offset), if it continues."""
 
     first_offset: int
     until_offset: int

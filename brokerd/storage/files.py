@@ -24,7 +24,7 @@ _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _TOO_MANY_OPEN = frozenset({errno.EMFILE, errno.ENFILE})
 # RWF_NOWAIT is refused by some file systems: then every read counts as cold.
 _NOWAIT_REFUSED = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
-# Much is read in pieces, so that an fdatasync never waits behind more than one of them.
+# Large reads are split, so that an fdatasync never waits behind more than one of them.
 _PIECE_BYTES = 1_048_576
 
 
@@ -202,7 +202,7 @@ class RealFile:
 
 
 def _without_read_ahead(fd: int) -> int:
-    """Makes the kernel read what is requested and no more: a reader that wants more requests much at once. The kernel's own
+    """Makes the kernel read the requested bytes and no more: a reader that wants more makes large requests. The kernel's own
     read-ahead (8 MiB on some machines) holds up the thread that starts it, and every fdatasync that comes to the disk behind it.
     """
     with contextlib.suppress(OSError):  # advice

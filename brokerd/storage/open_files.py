@@ -102,7 +102,7 @@ class OpenFiles:
             return self._files.open(path, writable=writable)
 
     def _evict(self, count: int) -> int:
-        """Closes up to `count` files that nobody uses, the least recently used first; returns how many."""
+        """Closes up to `count` unused files, the least recently used first; returns how many."""
         idle: list[Key] = []
         if count > 0:
             for key, handle in self._handles.items():

@@ -38,7 +38,7 @@ class Place(NamedTuple):
 
 
 class _BadBatch(NamedTuple):
-    """A bad batch: where it begins, and what is left of its header (None: nothing)."""
+    """A bad batch: where it begins, and the remains of its header (None: nothing)."""
 
     position: int
     offset: int

@@ -44,7 +44,7 @@ class Scan:
         self.next_offset = next_offset
         self.epoch = epoch
         self.problem: str | None = None
-        # True if cutting would be wrong whatever durable_end says: a newer format, or a disk that cannot be read.
+        # True if cutting would be wrong at any durable_end: a newer format, or a disk that cannot be read.
         self.must_keep = False
         self.error: OSError | None = None  # the error of a read, if that is the problem
 

@@ -48,7 +48,7 @@ class SegmentBounds:
             self.first_log_time = log_time
 
     def end_damaged(self, size_bytes: int, next_offset: int) -> None:
-        """Ends a segment whose last bytes are damaged: they stay, and the log goes on at `next_offset` in the next segment."""
+        """Ends a segment whose last bytes are damaged: they stay, and the log continues at `next_offset` in the next segment."""
         self.size_bytes = size_bytes
         self.next_offset = next_offset
         self.is_end_damaged = True

@@ -20,7 +20,7 @@ from brokerd.storage.scan import Scan
 
 class Lost(NamedTuple):
     """Damage in a segment: offsets from `first_offset` up to `until_offset`. The batch that should stand at `position` is bad;
-    the log goes on at `resume_position`, if it goes on in this segment."""
+    the log continues at `resume_position`, if it continues in this segment."""
 
     first_offset: int
     until_offset: int
@@ -36,7 +36,7 @@ def is_missing(expected: int, base_offset: int, durable_end: int) -> bool:
 
 class SegmentWalk:
     """Yields the headers of whole batches up to a bad one. `problem` is then the reason (None: at the end), and `go_past` continues
-    behind it: iterate again for the rest.
+    after it: iterate again for the rest.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class SegmentWalk:
         return self._behind() is None and self._successor is None
 
     def go_past(self) -> Lost:
-        """Continues the walk behind the bad batch, if the log goes on there, and returns the damage. Raises OSError."""
+        """Continues the walk after the bad batch, if the log continues, and returns the damage. Raises OSError."""
         assert self.problem is not None
         first, position, problem = self.next_offset, self.position, self.problem
         found = self._behind()

@@ -1,6 +1,6 @@
 """Spare files, so that what makes room can still be written on a full disk: the log starts, the topics, the epoch of a start.
 
-To free room brokerd must first write: a segment is removed only after a checkpoint that begins the log behind it. So a few files of
+To free room brokerd must first write: a segment is removed only after a checkpoint that begins the log after it. So a few files of
 a fixed size are kept ready, with their blocks written and synced. On a full disk one of them is overwritten in place, which needs
 no new blocks, then cut, synced and renamed. Unlinking one and writing a new file would not do: a producer's retry could take the
 room first. Copy-on-write file systems may refuse even this. This module does not know the content of what it writes.
@@ -63,8 +63,8 @@ class SpareFiles:
     def write_over(self, path: str, data: bytes, *, is_derived: bool = False) -> None:
         """Turns a spare file into the file at `path`, its content durable on return; the directory is for the caller to sync.
 
-        Raises OSError: then what was at `path` is still there; ENOSPC if there is no spare file, or if the last ones are wanted
-        for what is not derived from the log.
+        Raises OSError: then the old file at `path` is still there; ENOSPC if there is no spare file, or if the last ones are kept
+        for files that are not derived from the log.
         """
         with self._lock:
             name, file = self._take(path, _KEPT_FROM_DERIVED if is_derived else 0)

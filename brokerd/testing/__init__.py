@@ -12,7 +12,7 @@ For those who write tests:
 
     broker.py          Broker: its life, its topics, its faults
     topic.py           Topic: append and rows (records.py: rows, Arrow and DataFrames as columns of records, and back)
-    queries.py         run_available: a streaming query, to the end of what is there
+    queries.py         run_available: a streaming query, to the end of the available data
     plugin.py          the fixtures of pytest
 
 How it works: the test's process holds a few sockets, and neither threads nor gRPC. A warm process, which has imported everything,

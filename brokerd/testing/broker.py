@@ -40,7 +40,7 @@ class _Clients:
         self._is_closed = False
 
     def ask(self, head: dict[str, Any], body: Any = b"") -> Message:
-        """Has a client that does nothing else do this; waits for one while all CLIENTS_MAX are busy. Raises what it raises."""
+        """Has an idle client do this; waits for one while all CLIENTS_MAX are busy. Raises the client's errors."""
         with self._one() as client:
             return exchange(client, head, body, None, _CLIENT_GONE)
 
@@ -84,7 +84,7 @@ class _Clients:
             self._free.clear()
 
     def leave_to_parent(self) -> None:
-        """In a fork: closes this process's copies, which nobody uses here."""
+        """In a fork: closes this process's copies, which are unused here."""
         for client in self._free:
             client.close()
 
@@ -166,7 +166,7 @@ class Broker:
         self._ask({"do": "pause"})
 
     def resume(self) -> None:
-        """Lets it go on after `pause`."""
+        """Continues it after `pause`."""
         self._ask({"do": "resume"})
 
     def close(self) -> None:
@@ -184,11 +184,11 @@ class Broker:
         return self._arm(KILL, request, BEFORE, nth)
 
     def kill_after(self, request: str, *, nth: int = 1) -> Fault:
-        """The same once the request is done, and before its response is sent: nobody is told."""
+        """The same once the request is done, and before its response is sent, so no client learns of it."""
         return self._arm(KILL, request, AFTER, nth)
 
     def lose_response(self, request: str, *, nth: int = 1) -> Fault:
-        """Has the request be done and its response be lost, as with a lost connection; the broker goes on."""
+        """Does the request and loses its response, as with a lost connection; the broker keeps running."""
         return self._arm(LOSE, request, AFTER, nth)
 
     # --- a disk that fails
@@ -220,7 +220,7 @@ class Broker:
         self._ask_client({"do": "check_topic", "topic": name})
         return Topic(name, self._ask_client)
 
-    # --- what it is
+    # --- properties
 
     @property
     def bootstrap_servers(self) -> str:
@@ -252,7 +252,7 @@ class Broker:
     # --- inside
 
     def leave_to_parent(self) -> None:
-        """In a fork: closes this process's copies of its sockets, of which nobody would ask why they were left open."""
+        """In a fork: closes this process's copies of its sockets."""
         self._clients.leave_to_parent()
         if self._keeper is not None:
             self._keeper.close()

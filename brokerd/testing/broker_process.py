@@ -84,7 +84,7 @@ class _Process:
 
 
 class WatchedCalls(grpc.aio.ServerInterceptor):
-    """Has faults happen. `happen(fault)` is told of each count, and kills the process where the fault says so."""
+    """Counts requests and triggers faults. `happen(fault)` is called at each count, and kills the process for such a fault."""
 
     def __init__(self, plan: FaultPlan, happen: Callable[[Armed], None]) -> None:
         self._plan = plan

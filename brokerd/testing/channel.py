@@ -1,4 +1,4 @@
-"""Messages between the processes of this package: a JSON object, bytes behind it, and at most one socket. They travel over socket
+"""Messages between the processes of this package: a JSON object, then bytes, and at most one socket. They travel over socket
 pairs that no stranger can reach. An error travels as its class's name and its text, so no message becomes code.
 """
 
@@ -20,7 +20,7 @@ class BrokerFailedError(BrokerdError):
 
 
 class UnmetFaultError(BrokerdError, AssertionError):
-    """A fault that was ordered met no request until the broker was closed: the test has not shown what it was written for."""
+    """A fault that was ordered met no request until the broker was closed: the test has not tested its fault."""
 
 
 _LENGTHS = struct.Struct("<IQ")  # of the object and of the bytes
@@ -46,7 +46,7 @@ class Channel:
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
-        self.is_broken = False  # a reply that nobody waits for may still come
+        self.is_broken = False  # a reply to an interrupted call may still come
 
     def send(self, head: Mapping[str, object], body: Any = b"", *, passed: socket.socket | None = None) -> None:
         """Sends a message. Raises ValueError if it is too large, OSError if the other side is gone."""

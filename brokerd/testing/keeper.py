@@ -124,7 +124,7 @@ class KeptBroker:
             self._on_ended()
 
     def hear(self) -> None:
-        """Takes what it has to say, its end too. To be called when there is something."""
+        """Takes its next message, or its end. Call it when the socket is readable."""
         assert self._child is not None
         try:
             self._count(self._child.channel.receive().head)
@@ -132,13 +132,13 @@ class KeptBroker:
             self._on_ended()
 
     def pause(self) -> None:
-        """Stops it where it stands; returns once it does. Raises BrokerFailedError."""
+        """Stops its process; returns once it has stopped. Raises BrokerFailedError."""
         os.kill(self.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         self.is_paused = True
 
     def resume(self) -> None:
-        """Lets it go on. Raises BrokerFailedError."""
+        """Continues its process. Raises BrokerFailedError."""
         os.kill(self.pid, signal.SIGCONT)
         self.is_paused = False
 
@@ -195,7 +195,7 @@ class KeptBroker:
         return None
 
     def _count(self, head: dict[str, Any]) -> bool:
-        """Notes what it says of its faults; False if it says something else."""
+        """Notes a report about its faults; False for any other message."""
         if "left" not in head:
             return False
         armed = self.armed[head["number"]]
@@ -239,8 +239,8 @@ def _words_of(status: int) -> str:
 
 
 def _hold_port(host: str, port: int) -> socket.socket:
-    """A socket bound to a free port, or to this one, that others may bind and listen on, but that is given to nobody who asks for
-    any port. Raises BrokerFailedError."""
+    """A socket bound to a free port, or to this one, that others may bind and listen on, but that the kernel gives to no process
+    that wants any port. Raises BrokerFailedError."""
     family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
     holder = socket.socket(family, kind, protocol)
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -290,7 +290,7 @@ class Keeper:
             while True:
                 self._hear_broker(None)
                 message = self._caller.receive()
-                self._hear_broker(0)  # what it said before this was asked
+                self._hear_broker(0)  # its messages from before this request
                 try:
                     reply = self._commands[message.head["do"]](message) or {}
                 except (BrokerdError, ValueError, OSError) as error:

@@ -17,7 +17,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def fork(work: Callable[[], object]) -> int:
-    """Does `work` in a child, which then ends at once, whatever happens; the child's process id."""
+    """Does `work` in a child, which then ends at once, even after an error; returns the child's process id."""
     pid = os.fork()
     if pid == 0:
         _do_and_end(work)

@@ -1,4 +1,4 @@
-"""run_available: a streaming query of Spark, to the end of what is there. Knows Spark by its methods alone, so that it serves
+"""run_available: a streaming query of Spark, to the end of the available data. Knows Spark by its methods alone, so that it serves
 classic sessions and Spark Connect, and imports neither."""
 
 from __future__ import annotations

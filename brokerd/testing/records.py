@@ -1,6 +1,6 @@
 """Rows, Arrow and DataFrames as columns of records, and columns as records again. Pure: no I/O.
 
-Everything is brought into the columns that a producer takes, and `partition`; what they must hold, the producer says.
+The result has the columns that a producer takes, and `partition`; the producer checks their contents.
 """
 
 from __future__ import annotations

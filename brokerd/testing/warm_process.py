@@ -34,7 +34,7 @@ class WarmProcess:
     """A process that forks keepers. All methods may be called from any thread."""
 
     def __init__(self) -> None:
-        """Raises BrokerFailedError with what it said, if it does not come up."""
+        """Raises BrokerFailedError with its output if it does not come up."""
         self._channel, theirs = pair()
         self._lock = threading.Lock()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`
@@ -89,7 +89,7 @@ class WarmProcess:
         return channel
 
     def leave_to_parent(self) -> None:
-        """In a fork: closes this process's copies, of which nobody would ask why they were left open."""
+        """In a fork: closes this process's copies."""
         self._channel.close()
         self._said.close()
         self._process.poll()  # it is no child of this process, and is not missed at its end
@@ -182,7 +182,7 @@ def _keep(channel: Channel, end: socket.socket, parent: Watched, parent_pid: int
 
 
 def _import_all() -> None:
-    """Imports what a broker and a client need, and what they import only when they need it."""
+    """Imports all modules of a broker and a client, their lazy imports included."""
     import asyncio.unix_events  # noqa: F401
     import concurrent.futures.thread  # noqa: F401
     import encodings.idna  # noqa: F401
