@@ -220,8 +220,8 @@ def _locked(path: str) -> Iterator[Files]:
 
 
 def _durable_checks(files: Files) -> tuple[dict[TopicIdPartition, CheckpointEntry], list[PartitionCheck], int]:
-    """The checkpoint, a check of each partition, not yet run, and the leader epoch. Raises DataDirectoryError if the checkpoint, and
-    so the durable end, is unknown."""
+    """The checkpoint, a check of each partition, not yet run, and the leader epoch. Raises DataDirectoryError without a checkpoint,
+    since the durable end is unknown then."""
     directory = _read_directory(files)
     if directory.checkpoint is None:
         raise DataDirectoryError("the checkpoint is missing or damaged; rebuild it first")
