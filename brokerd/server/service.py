@@ -171,8 +171,7 @@ class BrokerService:
                 await self._broker.turns.take(caller)
                 if generation != self._call_authorizer.generation:
                     authorizer, _ = self._call_authorizer.authenticate(context)  # as of now: the request may have come slowly
-                with self._under_way(method.name):
-                    return (await self._answer(method, authorizer, data, caller.peer)).SerializeToString()
+                return await self._answer(method, authorizer, data, caller.peer)
             except BrokerdError as error:
                 await context.abort(*self._counted(method.name, error))
             except grpc.aio.BaseError:
@@ -195,26 +194,23 @@ class BrokerService:
             raise malformed(what, "did not arrive: the call ended first")
         return data
 
-    async def _answer(self, method: Unary, authorizer: TopicAuthorizer, data: bytes, peer: str) -> Message:
-        request = self._requests.parse(method.name, data)
-        served = METHODS[method.name]
-        if served.check is not None:
-            served.check(request)
-        if not served.works_at_stop:
-            self._require_ready()
-        handle = functools.partial(served.handle, self._broker, authorizer)
-        return await self._call_authorizer.call(method.name, authorizer, request, method.response, handle, peer)
-
-    @contextlib.contextmanager
-    def _under_way(self, name: str) -> Iterator[None]:
-        """Marks a call as in progress once its request has arrived: a shutdown does not wait for requests that have not."""
+    async def _answer(self, method: Unary, authorizer: TopicAuthorizer, data: bytes, peer: str) -> bytes:
+        """The response's bytes. A call is in progress once its request has arrived: a shutdown does not wait for others."""
         started_ns = stopwatch_ns()
         self._calls += 1
         self._idle.clear()
         try:
-            yield
+            served = METHODS[method.name]
+            if self._broker.is_stopping and not served.works_at_stop:
+                raise NotReadyError(STOPPING)
+            request = self._requests.parse(method.name, data)
+            if served.check is not None:
+                served.check(request)
+            handle = functools.partial(served.handle, self._broker, authorizer)
+            response = await self._call_authorizer.call(method.name, authorizer, request, method.response, handle, peer)
+            return response.SerializeToString()
         finally:
-            self._broker.counters.request_time.labels(name, TOTAL).observe((stopwatch_ns() - started_ns) / 1e9)
+            self._broker.counters.request_time.labels(method.name, TOTAL).observe((stopwatch_ns() - started_ns) / 1e9)
             self._calls -= 1
             if self._calls == 0:
                 self._idle.set()
@@ -230,7 +226,8 @@ class BrokerService:
         fail: Callable[..., Awaitable[None]] = context.abort
         try:
             authorizer, caller = self._call_authorizer.authenticate(context)
-            self._require_ready()
+            if self._broker.is_stopping:
+                raise NotReadyError(STOPPING)
             with _place(self._stream_shares, caller.owner, "streams are open", ", and max.streams allows no more"):
                 stream = kind(self._broker, context, authorizer, caller)
                 fail = stream.fail
@@ -245,10 +242,6 @@ class BrokerService:
             raise  # the stream was ended by abort, or the client is gone
         except Exception as error:
             await fail(*self._counted(name, internal(name, error)))
-
-    def _require_ready(self) -> None:
-        if self._broker.is_stopping:
-            raise NotReadyError(STOPPING)
 
     def _counted(self, name: str, error: BrokerdError) -> tuple[grpc.StatusCode, str, Trailer]:
         """The status of a call that fails with an error, which is counted."""

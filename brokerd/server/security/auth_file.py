@@ -30,15 +30,15 @@ _NAME = re.compile(r"[a-zA-Z0-9._@-]{1,100}")
 _KEYS = ("tokens", "certificates", *(right.value for right in Right), "groups")
 
 
-class Identities(NamedTuple):
-    """All principals, by name, by hash of a token, and by name in a certificate."""
+class AuthFile(NamedTuple):
+    """The content of an auth file: all principals, by name, by hash of a token, and by name in a certificate."""
 
     principals: Mapping[str, Principal]
     token_hashes: tuple[tuple[str, str], ...]  # (hash, name of the principal)
     certificate_names: Mapping[str, str]  # name in a certificate -> name of the principal
 
 
-def load_auth_file(path: str) -> Identities:
+def load_auth_file(path: str) -> AuthFile:
     """Reads and checks the file. Raises ConfigError naming the file and, if it is about one, the principal."""
     try:
         document = tomllib.loads(read_small_file(path, "auth.file").decode())
@@ -52,7 +52,7 @@ def load_auth_file(path: str) -> Identities:
         raise ConfigError(f"auth.file {path}: {error.message}") from None
 
 
-def parse_identities(document: Mapping[str, Any]) -> Identities:
+def parse_identities(document: Mapping[str, Any]) -> AuthFile:
     """The identities of a parsed file. Raises ConfigError."""
     for key in document:
         if key != "principals":
@@ -77,7 +77,7 @@ def parse_identities(document: Mapping[str, Any]) -> Identities:
             raise ConfigError(f"principal '{name}' cannot show who it is: give it tokens or certificates")
     if len(hashes) > CREDENTIALS_MAX:
         raise ConfigError(f"it has {len(hashes)} tokens, more than the {CREDENTIALS_MAX} that are allowed")
-    return Identities(principals, tuple(hashes.items()), certificates)
+    return AuthFile(principals, tuple(hashes.items()), certificates)
 
 
 def _principal(name: str, entry: object) -> Principal:

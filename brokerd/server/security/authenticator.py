@@ -16,7 +16,7 @@ import grpc
 from grpc_health.v1 import health
 
 from brokerd.errors import BrokerdError
-from brokerd.server.security.auth_file import Identities
+from brokerd.server.security.auth_file import AuthFile
 from brokerd.server.security.certificate_names import names_in_pem
 from brokerd.server.security.tokens import TOKEN_CHARACTERS_MAX, find_hash
 from brokerd.server.security.topic_authorizer import ANYBODY, TRUSTED, Principal
@@ -44,11 +44,11 @@ class UnauthenticatedError(BrokerdError):
 class Authenticator:
     """Authenticates callers by one broker's settings. `identities` None: no auth file."""
 
-    def __init__(self, identities: Identities | None, *, needs_certificate: bool) -> None:
+    def __init__(self, identities: AuthFile | None, *, needs_certificate: bool) -> None:
         self.identities = identities  # all principals and their credentials; None = no auth file
         self.is_open = identities is None and not needs_certificate  # everybody may do everything
 
-    def replace(self, identities: Identities | None) -> None:
+    def replace(self, identities: AuthFile | None) -> None:
         """Takes over the newly read auth file. Only a restart adds or removes the file itself."""
         assert (identities is None) == (self.identities is None)
         self.identities = identities

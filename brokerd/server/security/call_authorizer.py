@@ -13,12 +13,13 @@ from typing import Any, Protocol
 from google.protobuf.message import Message
 
 from brokerd.clock import Clock
+from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import TopicAuthorizationFailedError, UnknownTopicIdError, WireError
 from brokerd.server.failures import forget_end
 from brokerd.server.security.audit import CHANGES, Audit, changes, created_topics
 from brokerd.server.security.authenticator import Authenticator, UnauthenticatedError, host_of
 from brokerd.server.security.method_rules import METHOD_RULES, OneTopic, PerTopic, Somewhere, Stream
-from brokerd.server.security.topic_authorizer import ANYBODY, NOTHING, TRUSTED, Principal, Right, TopicAuthorizer, Topics
+from brokerd.server.security.topic_authorizer import ANYBODY, NOTHING, TRUSTED, Principal, Right, TopicAuthorizer
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.sharing import Caller, Turns
 from brokerd.wire.errors import to_proto
@@ -48,7 +49,7 @@ class CallAuthorizer:
     def __init__(
         self,
         authenticator: Authenticator,
-        topics: Topics,
+        topics: TopicStore,
         clock: Clock,
         *,
         auto_creates: bool = False,

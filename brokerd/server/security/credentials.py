@@ -15,13 +15,13 @@ import grpc
 from brokerd.config.broker import BrokerConfig, check_listening
 from brokerd.config.small_files import read_small_file
 from brokerd.errors import ConfigError
-from brokerd.server.security.auth_file import Identities, load_auth_file
+from brokerd.server.security.auth_file import AuthFile, load_auth_file
 
 
 class Credentials(NamedTuple):
     """`identities` None: no auth file; `certificates` None: plaintext."""
 
-    identities: Identities | None
+    identities: AuthFile | None
     certificates: Certificates | None
 
 

@@ -22,9 +22,9 @@ import enum
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from brokerd.datadir.topic_store import Topic
+from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import (
     BrokerdError,
     ConfigError,
@@ -144,23 +144,13 @@ TRUSTED = Principal("certificate", UNLIMITED)  # every caller with a verified ce
 _VERBS = {None: "see", Right.READ: "read", Right.WRITE: "write to", Right.ADMIN: "administer"}
 
 
-class Topics(Protocol):
-    """The topics that exist."""
-
-    def has(self, name: str) -> bool:
-        """True if there is a topic of that name."""
-
-    def by_id(self, topic_id: bytes) -> Topic:
-        """Raises UnknownTopicIdError."""
-
-
 class TopicAuthorizer:
     """The decisions about one principal; shared by all its calls and streams."""
 
     def __init__(
         self,
         principal: Principal,
-        topics: Topics,
+        topics: TopicStore,
         free_producer_number: Callable[[], int] | None = None,
         audit: Audit | None = None,
     ) -> None:
