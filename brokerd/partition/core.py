@@ -9,7 +9,7 @@ is the shell that carries decisions out.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from brokerd.config.topic import TopicConfig
@@ -30,7 +30,7 @@ from brokerd.ids import LogPosition, is_member_producer_id
 from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.flush_state import FlushOutcome, FlushPlan, FlushState, KeptSnapshots
 from brokerd.partition.leader_epochs import UNKNOWN_OFFSET, EpochEntry
-from brokerd.partition.log_ends import NOTHING_MOVED, LogEnd, LogEnds, Moved, OpenTransactions
+from brokerd.partition.log_ends import NOTHING_MOVED, LogEnd, LogEnds, Moved
 from brokerd.partition.log_state import CheckpointEntry, LogState
 from brokerd.partition.markers import Marker
 from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry, ProducerStates
@@ -104,9 +104,8 @@ class PartitionCore:
         self.epochs = state.epochs
         self.segments: tuple[SegmentBounds, ...] = tuple(state.segments)  # oldest first; the last one is appended to
         self._seed = seed
-        self._transactions = OpenTransactions(self.producers.open_transactions)
         high_watermark = state.log_end_offset if state.high_watermark is None else state.high_watermark
-        self.ends = LogEnds(state.log_start_offset, state.log_end_offset, high_watermark, self._transactions)
+        self.ends = LogEnds(state.log_start_offset, state.log_end_offset, high_watermark, self.producers.open_transactions)
         self.snapshots = KeptSnapshots(state.snapshot_offsets, state.unwritten_snapshot)
         self.flushes = FlushState(self.ends, state.recovery_point, self.snapshots)
 
@@ -199,11 +198,11 @@ class PartitionCore:
         entry = append.producer
         if entry is not None:
             self.producers.commit(append.producer_id, entry)
-            if entry.txn_first_offset >= 0:
-                self._transactions.begin(append.producer_id, entry.txn_first_offset)
         if append.marker is not None:
+            first_offset = self.first_open_offset(frozenset(append.marker.producer_ids))
             self.producers.end_transactions(append.marker, base_offset)
-            self._transactions.end(append.marker.producer_ids, base_offset)
+            if first_offset is not None:
+                self.ends.ended(first_offset, base_offset)
         if self.epochs.assign(append.leader_epoch, base_offset, append.leader_epoch_id):
             self.flushes.epochs_changed = True
         return self.ends.written(append.next_offset, append.size_bytes)
@@ -266,10 +265,6 @@ class PartitionCore:
 
     # Transactions
 
-    def open_producer_ids(self) -> list[int]:
-        """Producer ids of the transactions that are open here, in the order of their first offsets."""
-        return list(self.producers.open_transactions)
-
     def open_data(self, producer_id: int) -> OpenData | None:
         """The data of a member's open transaction here; None if it has none."""
         entry = self.producers.entries.get(producer_id)
@@ -278,11 +273,6 @@ class PartitionCore:
         end_offset = entry.batches[-1].last_offset + 1
         records = add_sequence(entry.last_sequence, 1)
         return OpenData(records, entry.txn_first_offset, end_offset, end_offset <= self.ends.high_watermark)
-
-    @property
-    def held_back(self) -> Mapping[str, int]:
-        """First offsets that commits hold back until they are finished, by commit."""
-        return self._transactions.held_back
 
     def first_open_offset(self, producer_ids: Collection[int]) -> int | None:
         """Where the first of these members' open transactions begins here; None if they have none."""
@@ -459,9 +449,7 @@ class PartitionCore:
         self.epochs.truncate(end)
         self.snapshots.forget(truncation.snapshot_offsets)
         self.flushes.truncate(end)
-        self._transactions.truncate(end, producers.open_transactions)
-        self._transactions.settle(self.ends.high_watermark)
-        moved = self.ends.truncated(end)
+        moved = self.ends.truncated(end, producers.open_transactions)
         self.snapshots.add(self.snapshot())  # snapshots beyond the cut are removed
         return (LogEnd.LOG_END, *moved)
 

@@ -38,10 +38,20 @@ NOTHING_MOVED: Moved = ()
 LOG_END_MOVED: Moved = (LogEnd.LOG_END,)
 
 
+class _Ended(NamedTuple):
+    """Transactions whose marker does not count yet; `first_offset` is the lowest of them."""
+
+    marker_offset: int
+    first_offset: int
+
+
 class LogEnds:
     """The ends of one log, and the bytes below them. Each event returns what it has moved."""
 
-    def __init__(self, log_start_offset: int, log_end_offset: int, high_watermark: int, transactions: OpenTransactions) -> None:
+    def __init__(
+        self, log_start_offset: int, log_end_offset: int, high_watermark: int, open_transactions: Mapping[int, int]
+    ) -> None:
+        """`open_transactions`: the first offsets of those without a marker, as they are at any time, in ascending order."""
         self.log_start_offset = log_start_offset
         self.high_watermark = high_watermark
         self.durable_end = log_end_offset
@@ -49,10 +59,11 @@ class LogEnds:
         self.appended_bytes = 0  # since the start
         self.readable_bytes = 0  # those of them below the high watermark: a fetch that waits for bytes compares two readings
         self._unreadable: deque[tuple[int, int]] = deque()  # (next offset of a batch, appended_bytes with it)
-        self.transactions = transactions
-        if high_watermark < log_end_offset:
-            # It is not known which transactions ended in between: none of it is stable before all of it is.
-            transactions.doubt(high_watermark, until_offset=log_end_offset)
+        self.held_back: dict[str, int] = {}  # first offsets, by commit
+        self._open = open_transactions
+        self._ended: list[_Ended] = []
+        # (from, until): offsets where it is not known which transactions ended: none of it is stable before all of it is.
+        self._unknown = (high_watermark, log_end_offset) if high_watermark < log_end_offset else None
         self._replicas: dict[int, int] | None = None  # durable ends of the other in-sync replicas; None = this one does not lead
         self._leader_high_watermark = _NOWHERE  # on a follower: as the leader said last
         self.last_stable_offset = self._stable_end()
@@ -72,9 +83,14 @@ class LogEnds:
         self._unreadable.append((next_offset, self.appended_bytes))
         return LOG_END_MOVED
 
-    def truncated(self, log_end_offset: int) -> Moved:
-        """The log, all of which was durable, was cut, and ends there."""
+    def truncated(self, log_end_offset: int, open_transactions: Mapping[int, int]) -> Moved:
+        """The log, all of which was durable, was cut, and ends there. `open_transactions`: of what is left, as at first."""
         self.log_end_offset = log_end_offset
+        self._open = open_transactions
+        self._ended = [ended for ended in self._ended if ended.marker_offset < log_end_offset]
+        if self._unknown is not None:
+            self._unknown = (self._unknown[0], min(self._unknown[1], log_end_offset))
+        self._count_markers()
         while self._unreadable and self._unreadable[-1][0] > log_end_offset:
             self._unreadable.pop()
         return self.durable_to(log_end_offset)
@@ -132,21 +148,32 @@ class LogEnds:
         unreadable = self._unreadable
         while unreadable and unreadable[0][0] <= end:
             self.readable_bytes = unreadable.popleft()[1]
-        self.transactions.settle(end)
+        self._count_markers()
         return (LogEnd.HIGH_WATERMARK, *self._move_stable())
 
+    def _count_markers(self) -> None:
+        """Counts the markers below the high watermark."""
+        if self._ended:
+            self._ended = [ended for ended in self._ended if ended.marker_offset >= self.high_watermark]
+        if self._unknown is not None and self.high_watermark >= self._unknown[1]:
+            self._unknown = None
+
     # Transactions, and the log start
+
+    def ended(self, first_offset: int, marker_offset: int) -> None:
+        """A marker has ended transactions, of which the first began at `first_offset`."""
+        self._ended.append(_Ended(marker_offset, first_offset))
 
     def hold_back(self, commit: str, first_offset: int) -> Moved:
         """Keeps the last stable offset from passing `first_offset` until `release`: the commit's data begins there. Before its
         first marker this moves nothing; after a start it may go back, so nothing may have been read yet.
         """
-        self.transactions.hold_back(commit, first_offset)
+        self.held_back[commit] = first_offset
         return self._move_stable()
 
     def release(self, commit: str) -> Moved:
         """Lets the markers of a commit count: by now all its partitions have theirs durably."""
-        self.transactions.release(commit)
+        self.held_back.pop(commit, None)
         return self._move_stable()
 
     def set_log_start(self, offset: int) -> Moved:
@@ -169,75 +196,11 @@ class LogEnds:
         It does not stop at damage. If it did, a streaming reader would wait there for ever, and a batch read would take it for the
         end of the log; so readers go on to the damaged range and get LOG_DAMAGED.
         """
-        first = self.transactions.first_undecided
-        end = self.high_watermark if first is None else min(self.high_watermark, first)
-        return max(end, self.log_start_offset)
-
-
-class _Ended(NamedTuple):
-    """Transactions whose marker does not count yet; `first_offset` is the lowest of them."""
-
-    marker_offset: int
-    first_offset: int
-
-
-class OpenTransactions:
-    """The undecided transactions of one partition. A member is a producer id, and has one transaction."""
-
-    def __init__(self, first_offsets: Mapping[int, int]) -> None:
-        """`first_offsets`: first offset of each open transaction, by producer id, in ascending order."""
-        # In order of their first offsets: a transaction opens at the log end.
-        self._open = dict(first_offsets)
-        self._ended: list[_Ended] = []
-        self.held_back: dict[str, int] = {}  # first offsets, by commit
-        self._unknown: tuple[int, int] | None = None  # (from, until): offsets where it is not known which transactions ended
-
-    @property
-    def first_undecided(self) -> int | None:
-        """The lowest offset that belongs to a transaction without a marker that counts, or is held back; None if there is none."""
-        first = next(iter(self._open.values()), None)
-        for ended in self._ended:
-            if first is None or ended.first_offset < first:
-                first = ended.first_offset
-        for held in self.held_back.values():
-            if first is None or held < first:
-                first = held
-        if self._unknown is not None and (first is None or self._unknown[0] < first):
-            first = self._unknown[0]
-        return first
-
-    def begin(self, producer_id: int, first_offset: int) -> None:
-        """Notes a member's first batch; later ones change nothing."""
-        self._open.setdefault(producer_id, first_offset)
-
-    def end(self, producer_ids: Iterable[int], marker_offset: int) -> None:
-        """Notes a marker, which ends the transactions of these members."""
-        first_offsets = [self._open.pop(producer_id) for producer_id in producer_ids if producer_id in self._open]
-        if first_offsets:
-            self._ended.append(_Ended(marker_offset, min(first_offsets)))
-
-    def doubt(self, first_offset: int, *, until_offset: int) -> None:
-        """Takes all from `first_offset` on for undecided until the high watermark reaches `until_offset`."""
-        self._unknown = (first_offset, until_offset)
-
-    def hold_back(self, commit: str, first_offset: int) -> None:
-        """Takes `first_offset` for undecided until `commit` is released, whatever markers say."""
-        self.held_back[commit] = first_offset
-
-    def release(self, commit: str) -> None:
-        """The commit holds back nothing any more, if it did."""
-        self.held_back.pop(commit, None)
-
-    def settle(self, high_watermark: int) -> None:
-        """Counts the markers below the high watermark."""
+        end = next(iter(self._open.values()), self.high_watermark)
         if self._ended:
-            self._ended = [ended for ended in self._ended if ended.marker_offset >= high_watermark]
-        if self._unknown is not None and high_watermark >= self._unknown[1]:
-            self._unknown = None
-
-    def truncate(self, offset: int, first_offsets: Mapping[int, int]) -> None:
-        """Follows a cut of the log at `offset`. `first_offsets`: the transactions that are open in what is left, as in __init__."""
-        self._open = dict(first_offsets)
-        self._ended = [ended for ended in self._ended if ended.marker_offset < offset]
+            end = min(end, *[ended.first_offset for ended in self._ended])
+        if self.held_back:
+            end = min(end, *self.held_back.values())
         if self._unknown is not None:
-            self._unknown = (self._unknown[0], min(self._unknown[1], offset))
+            end = min(end, self._unknown[0])
+        return max(min(end, self.high_watermark), self.log_start_offset)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar, cast
 
@@ -402,11 +402,6 @@ class Partition:
     def first_open_offset(self, producer_ids: Collection[int]) -> int | None:
         """Where the first of these members' open transactions begins here; None if they have none."""
         return self.core.first_open_offset(producer_ids)
-
-    @property
-    def held_back(self) -> Mapping[str, int]:
-        """First offsets that commits hold back until they are finished, by commit."""
-        return self.core.held_back
 
     def hold_back(self, commit: str, first_offset: int) -> None:
         """Keeps the last stable offset from passing the commit's data until `release`, whichever of its markers are written."""

@@ -16,7 +16,7 @@ from brokerd.partition.core import Append, PartitionCore, Truncation
 from brokerd.partition.flush_state import FlushOutcome, FlushPlan, FlushState, KeptSnapshots
 from brokerd.partition.flush_task import FlushTask
 from brokerd.partition.leader_epochs import LeaderEpochs
-from brokerd.partition.log_ends import LOG_END_MOVED, LogEnd, LogEnds, Moved, OpenTransactions
+from brokerd.partition.log_ends import LOG_END_MOVED, LogEnd, LogEnds, Moved
 from brokerd.partition.markers import Marker, marker_of
 from brokerd.partition.partition import Partition
 from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry, ProducerStates
@@ -314,44 +314,46 @@ _TRUNCATE_TO = Partition.truncate_to
 
 @mutant(34)
 def a_marker_ends_all_transactions(patch: pytest.MonkeyPatch) -> None:
-    end = OpenTransactions.end
+    end = ProducerStates.end_transactions
 
-    def careless(self: OpenTransactions, _producer_ids: Any, marker_offset: int) -> None:
-        end(self, list(self._open), marker_offset)
+    def careless(self: ProducerStates, marker: Marker, marker_offset: int) -> None:
+        end(self, marker, marker_offset)
+        self.open_transactions.clear()
 
-    patch.setattr(OpenTransactions, "end", careless)
+    patch.setattr(ProducerStates, "end_transactions", careless)
 
 
 @mutant(11)
 def a_marker_counts_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
-    end = OpenTransactions.end
-
-    def early(self: OpenTransactions, producer_ids: Any, marker_offset: int) -> None:
-        end(self, producer_ids, marker_offset)
-        self._ended = []
-
-    patch.setattr(OpenTransactions, "end", early)
+    patch.setattr(LogEnds, "ended", lambda _self, _first_offset, _marker_offset: None)
 
 
 @mutant(1)
 def a_commit_holds_nothing_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(OpenTransactions, "hold_back", lambda _self, _commit, _first_offset: None)
+    patch.setattr(LogEnds, "hold_back", lambda _self, _commit, _first_offset: ())
 
 
 @mutant(1)
 def a_marker_ends_what_a_commit_holds_back(patch: pytest.MonkeyPatch) -> None:
-    end = OpenTransactions.end
+    ended = LogEnds.ended
 
-    def hasty(self: OpenTransactions, producer_ids: Any, marker_offset: int) -> None:
-        end(self, producer_ids, marker_offset)
+    def hasty(self: LogEnds, first_offset: int, marker_offset: int) -> None:
+        ended(self, first_offset, marker_offset)
         self.held_back.clear()
 
-    patch.setattr(OpenTransactions, "end", hasty)
+    patch.setattr(LogEnds, "ended", hasty)
 
 
 @mutant(315)
 def a_start_takes_all_that_ended_for_decided(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(OpenTransactions, "doubt", lambda _self, _first_offset, *, until_offset: None)
+    init = LogEnds.__init__
+
+    def credulous(self: LogEnds, *args: Any) -> None:
+        init(self, *args)
+        self._unknown = None
+        self.last_stable_offset = self._stable_end()
+
+    patch.setattr(LogEnds, "__init__", credulous)
 
 
 @mutant(3)

@@ -108,7 +108,7 @@ def test_from_whatever_a_start_is_made(seed: int) -> None:
                 files.unlink(snapshot_path(directory, offset))
         restarted = first_log(open_manager(files, **SETTINGS)[0])
         assert restarted.core.producers.aborted.entries == log.core.producers.aborted.entries
-        assert restarted.core.open_producer_ids() == log.core.open_producer_ids()
+        assert list(restarted.core.producers.open_transactions) == list(log.core.producers.open_transactions)
         history.check(restarted)
 
 
@@ -123,7 +123,7 @@ def test_from_whatever_offset_the_log_is_left(seed: int) -> None:
     history.files.kill()
     restarted = first_log(open_manager(history.files, **SETTINGS)[0])
     history.check(restarted)
-    marker = append_marker(restarted, aborted=restarted.core.open_producer_ids())
+    marker = append_marker(restarted, aborted=list(restarted.core.producers.open_transactions))
     restarted.flush()
     history.open.clear()
     assert restarted.ends.last_stable_offset == marker + 1

@@ -251,7 +251,7 @@ class PartitionScript:
 
     def _do_holds(self, producer_id: str) -> None:
         found = self.core.open_data(int(producer_id))
-        is_first = self.core.open_producer_ids()[:1] == [int(producer_id)]
+        is_first = list(self.core.producers.open_transactions)[:1] == [int(producer_id)]
         self._lines.append(f"{found}{', which began first' if is_first else ''}")
 
     def _do_epochs(self) -> None:

@@ -48,7 +48,7 @@ def _hanging(broker: Broker, authorizer: TopicAuthorizer, log: Partition) -> tra
         return None
     producer_id = next(iter(log.producers.open_transactions), None)
     data = log.open_data(producer_id) if producer_id is not None else None
-    name, first_offset = min(log.held_back.items(), key=itemgetter(1), default=("", 0))
+    name, first_offset = min(log.ends.held_back.items(), key=itemgetter(1), default=("", 0))
     if name and (data is None or first_offset <= data.first_offset):
         return _unfinished(broker, authorizer, log, name, first_offset)
     if producer_id is None or data is None:

@@ -130,13 +130,13 @@ def test_what_a_member_holds_is_known_until_its_marker(files: MemoryFiles) -> No
         OpenData(1, 4, 5, True),
         None,
     ]
-    assert log.core.open_producer_ids() == [5, 9]
+    assert list(log.core.producers.open_transactions) == [5, 9]
     manager.close()
     _, log = _open(files)
-    assert log.core.open_producer_ids() == [5, 9], "a start knows it too"
+    assert list(log.core.producers.open_transactions) == [5, 9], "a start knows it too"
     assert log.core.open_data(5) == OpenData(6, 1, 8, True)
     append_marker(log, committed=[5])
-    assert log.core.open_producer_ids() == [9]
+    assert list(log.core.producers.open_transactions) == [9]
     assert log.core.open_data(5) is None
 
 
@@ -146,7 +146,7 @@ def test_a_marker_for_strangers_changes_nothing(files: MemoryFiles) -> None:
     append_marker(log, committed=[6], aborted=[7])
     log.flush()
     assert log.core.producers.aborted.entries == ()
-    assert (log.ends.last_stable_offset, log.core.open_producer_ids()) == (0, [5])
+    assert (log.ends.last_stable_offset, list(log.core.producers.open_transactions)) == (0, [5])
 
 
 def test_a_range_that_is_deleted_by_now_is_refused(files: MemoryFiles) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 
-from brokerd.partition.log_ends import LogEnds, OpenTransactions
+from brokerd.partition.log_ends import LogEnds
 
 
 def empty() -> LogEnds:
-    ends = LogEnds(0, 0, 0, OpenTransactions({}))
+    ends = LogEnds(0, 0, 0, {})
     ends.lead()
     return ends
 
@@ -58,5 +58,5 @@ def test_bytes_that_were_cut_off_are_not_below_any_offset() -> None:
     for next_offset in (10, 20, 30):
         ends.written(next_offset, 1_000)
     ends.durable_to(10)
-    ends.truncated(20)
+    ends.truncated(20, {})
     assert (ends.log_end_offset, ends.readable_bytes, ends.bytes_below(30)) == (20, 2_000, 2_000)

@@ -53,7 +53,7 @@ def data_dir(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest
 
 def test_it_stops_the_log_so_that_nobody_aborts_what_is_committed(data_dir: Path) -> None:
     manager, log = _open(data_dir)
-    assert log.core.open_producer_ids() == [MEMBER]
+    assert list(log.core.producers.open_transactions) == [MEMBER]
     with pytest.raises(LogDamagedError, match=r"offsets 1 to 1 .*(the control batch cannot be read|payload_crc)"):
         append_marker(log, aborted=[MEMBER])
     manager.close()

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from brokerd.errors import ErrorCode
-from brokerd.partition.log_ends import LogEnd, LogEnds, Moved, OpenTransactions
+from brokerd.partition.log_ends import LogEnd, LogEnds, Moved
 from brokerd.partition.partition import Partition
 from brokerd.purgatory.purgatory import Completion, Purgatory, Waiters
 from brokerd.purgatory.timing_wheel import TimingWheel
@@ -34,7 +34,7 @@ class Moving:
         self.waiters: defaultdict[LogEnd, Waiters] = defaultdict(Waiters)
         self.leader_epoch = 1
         self.name = "t-0"
-        self._ends = LogEnds(0, 0, 0, OpenTransactions({}))
+        self._ends = LogEnds(0, 0, 0, {})
         self._ends.lead()
 
     @property
