@@ -194,6 +194,7 @@ def _entry(key: str, value: bytes | None) -> dict[str, str | bytes | None]:
 
 
 T = TypeVar("T")
+_TOPICS_REMEMBERED_MAX = 10_000
 _NO_PARTITION = -1  # for records that were refused before they had one
 
 logger = logging.getLogger(__name__)
@@ -254,6 +255,7 @@ class Intake:
         self._most_bytes = min(CHUNK_BYTES_MAX, config.batch_size, config.buffer_memory // 4)  # that a chunk may hold
         # That an Arrow batch may have to go into a chunk.
         self.small_batch_bytes = min(SMALL_BATCH_BYTES, self._most_bytes // 4, config.max_request_size)
+        self._usual_bytes: dict[str, int] = {}  # paid at first for a chunk, of topics whose last one came to hold more
         self._staged: list[RecordChunk | SplitBatch] = []
         self._is_placing = False  # the sender has taken what was staged
         self._flushes: list[Flush] = []
@@ -395,9 +397,12 @@ class Intake:
                 pool.used_bytes += more
                 chunk.paid_bytes += more
                 chunk.room_bytes += more
+                self._usual_bytes[topic] = chunk.paid_bytes  # its next one will need as much
                 return chunk
         self._stage_chunk(topic)
-        paid = max(size, min(CHUNK_BYTES_MIN, self._most_bytes))
+        if len(self._usual_bytes) > _TOPICS_REMEMBERED_MAX:
+            self._usual_bytes.clear()
+        paid = max(size, min(self._usual_bytes.get(topic, CHUNK_BYTES_MIN), self._most_bytes))
         if not pool.admits(paid, call):
             return None
         chunk = RecordChunk(topic, len(view.leaders), now_ms, paid, self._shared)
@@ -532,6 +537,8 @@ class Intake:
         does not exist in the recreated topic) end their futures with the error; the sender and other topics continue.
         """
         taken = chunk.take()
+        if chunk.room_bytes > chunk.paid_bytes // 2:
+            self._usual_bytes.pop(chunk.topic, None)
         if taken is None:
             with self._shared.lock:
                 self._core.pool.release(chunk.paid_bytes)

@@ -265,8 +265,8 @@ class Producer:
         normalized = [columns.normalize(arrow_batch) for arrow_batch in arrow_batches if arrow_batch.num_rows]
         for arrow_batch in normalized:
             columns.check_row_sizes(arrow_batch, self.config.max_request_size)
-        placement = Placement(topic, self._shared)
         if not normalized:
+            placement = Placement(topic, self._shared)
             placement.is_placed = True
             return BatchFuture(placement)
         view = None
@@ -283,6 +283,7 @@ class Producer:
             future: BatchFuture = yield added
             return future
         view = view or (yield self._intake.for_topic(topic, deadline_ms))
+        placement = Placement(topic, self._shared)
         first_row = 0
         for together in columns.rounds(normalized):
             rows_end = first_row + sum(rows.num_rows for rows in together)

@@ -308,6 +308,7 @@ def test_a_chunk_that_fills_pays_more() -> None:
             sizes.append(producer._intake.chunks["t"].paid_bytes)
         assert sizes[0] == CHUNK_BYTES_MIN
         assert max(sizes) == CHUNK_BYTES_MAX
+        assert sizes[-1] == CHUNK_BYTES_MAX, "the next one pays as much at once"
         producer.flush(DEADLINE_S)
         assert producer.metrics()["buffer-available-bytes"] == producer.metrics()["buffer-total-bytes"]
     assert [int(value[:8]) for value in broker.values("t", 0)] == list(range(1_000))
