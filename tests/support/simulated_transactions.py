@@ -205,7 +205,7 @@ class SimulatedBroker:
     async def markers_durable(self, markers: Iterable[tuple[SimulatedPartition, int, int]]) -> dict[int, WireError]:
         """As wait_durable, whose patience is over at times."""
         waited = list(markers)
-        is_patient = not self.fails_markers or self.rng.random() < 0.7
+        is_patient = not self.fails_markers or self.rng.random() < 0.3
         await self.loop.until(lambda: not is_patient or all(partition.is_durable(offset + 1) for partition, offset, _ in waited))
         errors: dict[int, WireError] = {}
         for place, (partition, offset, _) in enumerate(waited):

@@ -102,7 +102,7 @@ def markers_are_written_before_the_abort_is_durable(patch: pytest.MonkeyPatch) -
         skip_the_wait(patch, method)
 
 
-@mutant(250)
+@mutant(342)
 def a_sweep_goes_by_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
     skip_the_wait(patch, "_end_unmarked")
 
@@ -136,7 +136,7 @@ def data_is_acknowledged_before_it_is_durable(patch: pytest.MonkeyPatch) -> None
     plant(patch.setattr, PartitionCore, "written", hasty)
 
 
-@mutant(150)
+@mutant(540)
 def a_commit_takes_data_that_is_not_durable(patch: pytest.MonkeyPatch) -> None:
     """A task that reports it before it is acknowledged would be believed."""
     plant(patch.setattr, LocalLeaders, "_not_durable", lambda _self: set())
@@ -165,7 +165,7 @@ def markers_of_a_commit_count_one_by_one(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, LocalLeaders, "write_markers", eager)
 
 
-@mutant(410)
+@mutant(210)
 def markers_of_a_failed_attempt_are_not_waited_for(patch: pytest.MonkeyPatch) -> None:
     finish = Transactions._finish
 
@@ -235,7 +235,7 @@ def a_deleted_topic_is_waited_for(patch: pytest.MonkeyPatch) -> None:
 # --- recovery
 
 
-@mutant(310)
+@mutant(301)
 def a_recovery_holds_nothing_back(patch: pytest.MonkeyPatch) -> None:
     load, hold_back = Transactions._load, LocalLeaders.hold_back
     is_loading = False
@@ -264,7 +264,7 @@ def it_is_not_recorded_what_a_commit_holds_back(patch: pytest.MonkeyPatch) -> No
     plant(patch.setattr, Transactions, "_record", forgetful)
 
 
-@mutant(310)
+@mutant(617)
 def a_state_forgets_what_a_commit_holds_back(patch: pytest.MonkeyPatch) -> None:
     events = TransactionalIdState.events
 
@@ -309,7 +309,7 @@ def a_torn_state_counts(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Loading, "_give_up_state", credulous)
 
 
-@mutant(0)
+@mutant(3)
 def events_among_the_pieces_of_a_state_are_lost(patch: pytest.MonkeyPatch) -> None:
     adopt = Loading._adopt
 
@@ -386,7 +386,7 @@ def a_state_forgets_the_last_version(patch: pytest.MonkeyPatch) -> None:
     state_without(patch, CommitPrepared)
 
 
-@mutant(200)
+@mutant(214)
 def a_state_takes_what_is_prepared_for_complete(patch: pytest.MonkeyPatch) -> None:
     events = TransactionalIdState.events
 
