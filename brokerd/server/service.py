@@ -25,22 +25,12 @@ from brokerd.server.admin import STOPPING
 from brokerd.server.broker import Broker
 from brokerd.server.failures import NotServedError, Trailer, internal, malformed, status_of
 from brokerd.server.handlers import (
-    abort_transaction,
-    commit_group_offsets,
-    delete_group,
-    describe_group,
-    describe_transaction,
-    end_transaction,
-    fetch_group_offsets,
-    find_hanging_transactions,
-    forget_transactional_id,
-    heartbeat,
-    init_producer_id,
-    list_groups,
+    groups,
     list_offsets,
-    list_transactions,
     metadata,
     topics,
+    transaction_admin,
+    transactions,
 )
 from brokerd.server.handlers.fetch import FetchStream
 from brokerd.server.handlers.produce import ProduceStream
@@ -85,19 +75,21 @@ METHODS: dict[str, Method] = {
     "AlterTopicConfigs": Method(topics.alter, topics.check_alter),
     "DeleteRecords": Method(topics.delete_records, topics.check_delete_records),
     "ListOffsets": Method(list_offsets.handle, list_offsets.check),
-    "CommitGroupOffsets": Method(commit_group_offsets.handle, commit_group_offsets.check),
-    "FetchGroupOffsets": Method(fetch_group_offsets.handle, fetch_group_offsets.check),
-    "ListGroups": Method(list_groups.handle, list_groups.check),
-    "DescribeGroup": Method(describe_group.handle, describe_group.check),
-    "DeleteGroup": Method(delete_group.handle, delete_group.check),
-    "InitProducerId": Method(init_producer_id.handle, init_producer_id.check),
-    "EndTransaction": Method(end_transaction.handle, end_transaction.check),
-    "Heartbeat": Method(heartbeat.handle, heartbeat.check),
-    "ListTransactions": Method(list_transactions.handle, list_transactions.check),
-    "DescribeTransaction": Method(describe_transaction.handle, describe_transaction.check),
-    "AbortTransaction": Method(abort_transaction.handle, abort_transaction.check),
-    "FindHangingTransactions": Method(find_hanging_transactions.handle, find_hanging_transactions.check),
-    "ForgetTransactionalId": Method(forget_transactional_id.handle, forget_transactional_id.check),
+    "CommitGroupOffsets": Method(groups.commit_group_offsets, groups.check_commit_group_offsets),
+    "FetchGroupOffsets": Method(groups.fetch_group_offsets, groups.check_fetch_group_offsets),
+    "ListGroups": Method(groups.list_groups, groups.check_list_groups),
+    "DescribeGroup": Method(groups.describe_group, groups.check_describe_group),
+    "DeleteGroup": Method(groups.delete_group, groups.check_delete_group),
+    "InitProducerId": Method(transactions.init_producer_id, transactions.check_init_producer_id),
+    "EndTransaction": Method(transactions.end_transaction, transactions.check_end_transaction),
+    "Heartbeat": Method(transactions.heartbeat, transactions.check_heartbeat),
+    "ListTransactions": Method(transaction_admin.list_transactions, transaction_admin.check_list_transactions),
+    "DescribeTransaction": Method(transaction_admin.describe_transaction, transaction_admin.check_describe_transaction),
+    "AbortTransaction": Method(transaction_admin.abort_transaction, transaction_admin.check_abort_transaction),
+    "FindHangingTransactions": Method(
+        transaction_admin.find_hanging_transactions, transaction_admin.check_find_hanging_transactions
+    ),
+    "ForgetTransactionalId": Method(transaction_admin.forget_transactional_id, transaction_admin.check_forget_transactional_id),
 }
 
 

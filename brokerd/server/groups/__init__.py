@@ -1,5 +1,4 @@
 """The server's side of groups: what the pure table (brokerd/groups) decides is made durable here before it is answered.
 
 groups.py  one broker's groups: decide, record, wait for the disk, answer; loading, expiry, compaction
-views.py   what callers may see
 """

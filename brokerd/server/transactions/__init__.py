@@ -3,6 +3,4 @@
 transactions.py     one broker's transactions: decide, record, wait for the disk, answer; recovery, expiry, the sweep
 local_leaders.py    the partitions of this node: data of open members, markers
 lost_markers.py     markers that damage has taken, as a start finds them
-views.py            what operators are told
-fields.py           checks of fields that the requests share
 """

@@ -12,7 +12,7 @@ import pytest
 from brokerd.groups.records import offsets_committed
 from brokerd.ids import TopicIdPartition
 from brokerd.server.broker import Broker
-from brokerd.server.handlers import end_transaction, list_groups, list_transactions, metadata
+from brokerd.server.handlers import groups, metadata, transaction_admin, transactions
 from brokerd.server.metrics.endpoint import MetricsEndpoint
 from brokerd.server.metrics.families import families
 from brokerd.server.security.authenticator import Authenticator
@@ -112,13 +112,13 @@ def test_a_list_costs_a_principal_what_it_may_see() -> None:
         nobody, owner = (authorizer_of(broker.broker, principal) for principal in (NOBODY, OWNER))
         ids = transaction_pb2.ListTransactionsRequest()
         assert broker.transactions.coordinator.states_of(NOBODY.name) == {}
-        assert not at_once(list_transactions.handle(broker.broker, nobody, ids)).transactions
-        assert not at_once(list_groups.handle(broker.broker, nobody, offsets_pb2.ListGroupsRequest())).groups
+        assert not at_once(transaction_admin.list_transactions(broker.broker, nobody, ids)).transactions
+        assert not at_once(groups.list_groups(broker.broker, nobody, offsets_pb2.ListGroupsRequest())).groups
         for principal in (owner, authorizer_of(broker.broker, ANYBODY)):
-            listed = await list_transactions.handle(broker.broker, principal, ids)
+            listed = await transaction_admin.list_transactions(broker.broker, principal, ids)
             assert [one.transactional_id for one in listed.transactions] == [f"id-{number:05d}" for number in range(LISTED_MAX)]
             asked = offsets_pb2.ListGroupsRequest(after="id-03999")
-            found = await list_groups.handle(broker.broker, principal, asked)
+            found = await groups.list_groups(broker.broker, principal, asked)
             assert [one.group_id for one in found.groups] == [f"id-{number:05d}" for number in range(4_000, OWNED)]
             assert (listed.more, found.more) == (True, False)
 
@@ -231,7 +231,7 @@ def test_a_commit_that_names_what_there_is_not_costs_what_there_is(monkeypatch: 
         authorizer = authorizer_of(broker.broker, ANYBODY)
         topic_ids = iter([number.to_bytes(16, "big") for number in range(1, 5_001)])
         for page in pages_of(topic_ids, tps):
-            response = await end_transaction.handle(broker.broker, authorizer, page)
+            response = await transactions.end_transaction(broker.broker, authorizer, page)
             assert not response.HasField("error"), response.error
         ((asked, held),) = decided
         assert [tp for one in asked.partitions if (tp := TopicIdPartition(one.topic_id, one.partition)) in tps] == tps

@@ -12,8 +12,7 @@ from brokerd.errors import LogDamagedError, StorageError, UnknownGroupError
 from brokerd.groups.group_table import GroupTable
 from brokerd.ids import TopicIdPartition
 from brokerd.server import own_log
-from brokerd.server.groups.views import listing
-from brokerd.server.handlers import describe_group
+from brokerd.server.handlers import groups
 from brokerd.server.security.topic_authorizer import UNLIMITED, Principal, TopicAuthorizer
 from brokerd.wire.v1 import offsets_pb2
 from tests.support.clock import ManualClock
@@ -110,7 +109,7 @@ def test_a_group_is_listed_with_the_wall_clocks_time_of_its_last_commit() -> Non
             clock.jump_wall(-30 * 24 * 60 * MINUTE_MS)
             clock.advance(MINUTE_MS)
             await commit(broker, "a", second, 0)
-            assert listing(broker.groups.table.groups["a"]).commit_timestamp == clock.wall_ms()
+            assert groups.listing(broker.groups.table.groups["a"]).commit_timestamp == clock.wall_ms()
 
     run(scenario())
 
@@ -260,7 +259,7 @@ def test_a_description_says_what_was_durable_when_it_began() -> None:
             await broker.groups.commit("a", ANN, [committed(tp) for tp in tps])
             authorizer = TopicAuthorizer(Principal(ANN, UNLIMITED), broker.logs.topics)
             request = offsets_pb2.DescribeGroupRequest(group_id="a")
-            describing = asyncio.create_task(describe_group.handle(broker.broker, authorizer, request))
+            describing = asyncio.create_task(groups.describe_group(broker.broker, authorizer, request))
             await one_turn()
             assert not describing.done()
             with Gate(files, "fdatasync", path=PATH) as gate:

@@ -15,7 +15,7 @@ from brokerd.errors import ErrorCode
 from brokerd.groups.group_table import METADATA_MAX_BYTES
 from brokerd.ids import TopicIdPartition
 from brokerd.server.failures import MalformedError
-from brokerd.server.handlers import commit_group_offsets, end_transaction, fetch_group_offsets
+from brokerd.server.handlers import groups, transactions
 from brokerd.server.security.topic_authorizer import ANYBODY, Principal, Right, TopicAuthorizer, TopicRights
 from brokerd.wire.v1 import offsets_pb2, transaction_pb2
 from brokerd.wire.v1.transaction_log_pb2 import MemberOpened
@@ -76,8 +76,8 @@ class Program:
                 for tp, (offset, expected) in offsets.items()
             ],
         )
-        end_transaction.check(request)
-        response = await end_transaction.handle(self.broker.broker, self.authorizer, request)
+        transactions.check_end_transaction(request)
+        response = await transactions.end_transaction(self.broker.broker, self.authorizer, request)
         self.message = response.error.message
         return ErrorCode(response.error.code).name if response.HasField("error") else ""
 
@@ -89,7 +89,7 @@ async def fetched(broker: TransactionBroker, tps: list[TopicIdPartition], group:
     """The group's offsets, or -2 where the broker gives an error."""
     asked = [offsets_pb2.PartitionGroupOffset(topic_id=tp.topic_id, partition=tp.partition) for tp in tps]
     request = offsets_pb2.FetchGroupOffsetsRequest(group_id=group, partitions=asked)
-    response = await fetch_group_offsets.handle(broker.broker, TopicAuthorizer(ANYBODY, broker.logs.topics), request)
+    response = await groups.fetch_group_offsets(broker.broker, TopicAuthorizer(ANYBODY, broker.logs.topics), request)
     return [-2] if response.HasField("error") else [one.offset for one in response.results]
 
 
@@ -97,7 +97,7 @@ async def set_offset(broker: TransactionBroker, tp: TopicIdPartition, offset: in
     """A commit without a transaction."""
     entry = offsets_pb2.PartitionGroupOffset(topic_id=tp.topic_id, partition=tp.partition, offset=offset)
     request = offsets_pb2.CommitGroupOffsetsRequest(group_id="g", generation=-1, offsets=[entry])
-    await commit_group_offsets.handle(broker.broker, TopicAuthorizer(ANYBODY, broker.logs.topics), request)
+    await groups.commit_group_offsets(broker.broker, TopicAuthorizer(ANYBODY, broker.logs.topics), request)
 
 
 def scenario(work: Any) -> None:

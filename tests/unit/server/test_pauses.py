@@ -11,7 +11,7 @@ import pytest
 
 from brokerd.config.broker import BrokerConfig
 from brokerd.server.broker import Broker
-from brokerd.server.handlers import commit_group_offsets, metadata
+from brokerd.server.handlers import groups, metadata
 from brokerd.server.security.topic_authorizer import ANYBODY, Principal, TopicAuthorizer
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.sharing import Turns
@@ -105,7 +105,7 @@ def test_others_have_their_turn_while_many_offsets_of_a_group_are_checked() -> N
             await broker.groups.log.make()
             offsets = [offsets_pb2.PartitionGroupOffset(topic_id=tp.topic_id, partition=tp.partition) for tp in tps]
             request = offsets_pb2.CommitGroupOffsetsRequest(group_id="g", generation=-1, offsets=offsets)
-            commit = asyncio.create_task(commit_group_offsets.handle(broker.broker, authorizer_of(broker.broker), request))
+            commit = asyncio.create_task(groups.commit_group_offsets(broker.broker, authorizer_of(broker.broker), request))
             turns = 0
             while "g" not in table.groups:
                 await one_turn()

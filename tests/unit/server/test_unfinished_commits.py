@@ -14,7 +14,7 @@ from brokerd.errors import AlreadyCommittedError, StorageError
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.doctor import accept_damaged, give_up_damaged
 from brokerd.offline.partition_check import Finding
-from brokerd.server.handlers import find_hanging_transactions
+from brokerd.server.handlers import transaction_admin
 from brokerd.server.security.topic_authorizer import ANYBODY, Principal, TopicAuthorizer, TopicRights
 from brokerd.server.transactions.transactions import FIRST_MS, MAX_MS, Retries
 from brokerd.storage.files import RealFiles
@@ -171,7 +171,7 @@ async def hanging(broker: TransactionBroker, principal: Principal, idle_ms: int)
     """Partition, first offset, producer id, transactional id and time of each that holds back readers."""
     authorizer = TopicAuthorizer(principal, broker.logs.topics)
     request = transaction_pb2.FindHangingTransactionsRequest(idle_ms=idle_ms)
-    response = await find_hanging_transactions.handle(broker.broker, authorizer, request)
+    response = await transaction_admin.find_hanging_transactions(broker.broker, authorizer, request)
     return [
         (one.partition.partition, one.partition.first_offset, one.producer_id, one.transactional_id, one.idle_ms)
         for one in response.transactions

@@ -1,0 +1,405 @@
+"""How far groups have read: committed, looked up, described, listed and deleted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+
+from brokerd.errors import (
+    LogTruncationError,
+    OffsetMetadataTooLargeError,
+    OffsetOutOfRangeError,
+    UnsupportedVersionError,
+    WireError,
+)
+from brokerd.groups.group_table import METADATA_MAX_BYTES, Group
+from brokerd.ids import LogPosition, TopicIdPartition
+from brokerd.partition.look_up import Backlog
+from brokerd.partition.partition import Partition
+from brokerd.server.broker import Broker
+from brokerd.server.failures import internal, malformed
+from brokerd.server.requests import TOPIC_ID_BYTES, check_id, check_not_negative, check_text, topic_id_partition
+from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
+from brokerd.server.waiting.pauses import Pauses, page_of
+from brokerd.sharing import CALLER
+from brokerd.wire.errors import to_proto
+from brokerd.wire.v1 import fetch_pb2, offsets_pb2, transaction_pb2
+from brokerd.wire.v1.group_log_pb2 import CommittedOffset
+from brokerd.wire.v1.offsets_pb2 import FetchGroupOffsetsRequest as Request
+from brokerd.wire.v1.offsets_pb2 import FetchGroupOffsetsResponse as Response
+
+_NONE = -1
+Entry = offsets_pb2.PartitionGroupOffset | transaction_pb2.TransactionGroupOffset
+LISTED_MAX = 1_000
+DESCRIBED_MAX = 1_000
+
+
+# CommitGroupOffsets
+
+
+def check_commit_group_offsets(request: offsets_pb2.CommitGroupOffsetsRequest) -> None:
+    """Raises MalformedError."""
+    check_id("group_id", request.group_id)
+    for entry in request.offsets:
+        check_entry("offsets", entry)
+
+
+def check_entry(field: str, entry: Entry) -> None:
+    """Raises MalformedError."""
+    topic_id_partition(field, entry.topic_id, entry.partition)
+    check_not_negative(f"{field}.offset", entry.offset)
+    if entry.leader_epoch < _NONE:
+        raise malformed(f"{field}.leader_epoch", f"is {entry.leader_epoch}, but must be an epoch, or -1 if it is unknown")
+
+
+async def commit_group_offsets(
+    broker: Broker, authorizer: TopicAuthorizer, request: offsets_pb2.CommitGroupOffsetsRequest
+) -> offsets_pb2.CommitGroupOffsetsResponse:
+    """Record how far a group has read.
+
+    - Partitions are checked independently: unknown ones, offsets beyond the high watermark, and long metadata are that
+      partition's error. All others are recorded in one batch of the log of group offsets: durable before the response, all of
+      them or none.
+    - An offset must be one that a reader can have come to: not negative, and not beyond the high watermark. (Kafka takes any
+      number; a mistake then shows much later, as a negative lag, or as a reader that starts somewhere else.) It may lie below the
+      log start: retention may have passed it while records were in work. It may also go back.
+    - An offset of another history than the log is refused: LOG_TRUNCATION. One that says of no history is taken for this log's.
+    - The last commit counts: readers without membership do not fence one another.
+    - The first commit makes the group, and it counts for that principal.
+    - A commit of no offset is a sign of life of a reader: the group is kept as if it had committed. It makes no group.
+    - A generation or a member is refused: groups have no members.
+    """
+    response = offsets_pb2.CommitGroupOffsetsResponse()
+    try:
+        authorizer.require_group(request.group_id)
+        _check_no_member(request)
+        if not request.offsets:
+            await broker.groups.renew(request.group_id)
+        offsets = await _checked(broker, request, response)
+        if offsets:
+            await broker.groups.commit(request.group_id, authorizer.principal, offsets)
+    except WireError as error:
+        return offsets_pb2.CommitGroupOffsetsResponse(
+            error=to_proto(error),
+            results=[_refused(TopicIdPartition(one.topic_id, one.partition), error) for one in request.offsets],
+        )
+    return response
+
+
+def _check_no_member(request: offsets_pb2.CommitGroupOffsetsRequest) -> None:
+    if request.generation != _NONE or request.member_id:
+        raise UnsupportedVersionError(
+            f"generation is {request.generation} and member_id {request.member_id[:40]!a}, but groups have no members here: "
+            "send -1 and none, and assign partitions yourself"
+        )
+
+
+async def _checked(
+    broker: Broker, request: offsets_pb2.CommitGroupOffsetsRequest, response: offsets_pb2.CommitGroupOffsetsResponse
+) -> list[CommittedOffset]:
+    """The offsets to record; all results are in the response."""
+    now_ms, ahead_ms = broker.logs.time.stamp_ms()
+    offsets: list[CommittedOffset] = []
+    pauses = Pauses(broker.turns)
+    for entry in request.offsets:
+        await pauses.after()
+        try:
+            offsets.append(checked_offset(broker, entry, now_ms, ahead_ms))
+        except WireError as error:
+            response.results.append(_refused(TopicIdPartition(entry.topic_id, entry.partition), error))
+            continue
+        result = response.results.add()
+        result.topic_id, result.partition = entry.topic_id, entry.partition
+        result.offset, result.leader_epoch, result.commit_timestamp = entry.offset, entry.leader_epoch, now_ms
+    return offsets
+
+
+def checked_offset(broker: Broker, entry: Entry, now_ms: int, ahead_ms: int) -> CommittedOffset:
+    """The offset to record. Raises UnknownTopicIdError and others for the partition, LogTruncationError, OffsetOutOfRangeError,
+    OffsetMetadataTooLargeError."""
+    partition = broker.partitions.leader(TopicIdPartition(entry.topic_id, entry.partition))
+    partition.check_history(LogPosition(entry.offset, entry.leader_epoch_id))
+    end_offset = partition.ends.high_watermark
+    if entry.offset > end_offset:
+        raise OffsetOutOfRangeError(
+            f"offsets.offset is {entry.offset}, beyond the high watermark {end_offset} of {partition.name}: commit the offset of "
+            "the next record to read"
+        )
+    size_bytes = len(entry.metadata.encode()) if entry.metadata else 0
+    if size_bytes > METADATA_MAX_BYTES:
+        raise OffsetMetadataTooLargeError(
+            f"offsets.metadata of {partition.name} has {size_bytes} bytes, more than the {METADATA_MAX_BYTES} allowed"
+        )
+    leader_epoch, epoch_id = entry.leader_epoch, entry.leader_epoch_id
+    before = partition.epoch_before(entry.offset)
+    if before is not None and not epoch_id and leader_epoch in (_NONE, before.epoch):
+        leader_epoch, epoch_id = before.epoch, before.id
+    committed = CommittedOffset()  # and field by field: half the time of keywords, where there are thousands
+    committed.topic_id, committed.partition, committed.offset = entry.topic_id, entry.partition, entry.offset
+    committed.leader_epoch, committed.leader_epoch_id, committed.metadata = leader_epoch, epoch_id, entry.metadata
+    committed.timestamp, committed.clock_ahead_ms = now_ms, ahead_ms
+    return committed
+
+
+def _refused(tp: TopicIdPartition, error: WireError) -> offsets_pb2.PartitionGroupOffset:
+    result = _offset_result(tp, None)
+    result.error.CopyFrom(to_proto(error))
+    return result
+
+
+# FetchGroupOffsets
+
+
+def check_fetch_group_offsets(request: Request) -> None:
+    """Raises MalformedError."""
+    check_id("group_id", request.group_id)
+    for entry in request.partitions:
+        topic_id_partition("partitions", entry.topic_id, entry.partition)
+    if len(request.after_topic_id) not in (0, TOPIC_ID_BYTES):
+        raise malformed("after_topic_id", f"has {len(request.after_topic_id)} bytes, but must have {TOPIC_ID_BYTES} or none")
+
+
+async def fetch_group_offsets(broker: Broker, authorizer: TopicAuthorizer, request: Request) -> Response:
+    """How far a group has read.
+
+    - Offset -1 for a partition that nothing is recorded of, and for all if there is no such group.
+    - All of a group come in pages, without topics that the caller may not read.
+    - An offset of another history than the log is LOG_TRUNCATION where the partition is asked for.
+    - What is answered is durable. What a transaction has decided about the group is waited for.
+    - A failed request has a result for each partition all the same.
+    """
+    response = Response()
+    try:
+        authorizer.require_group(request.group_id)
+        async with broker.groups.settled(request.group_id) as table:
+            group = table.groups.get(request.group_id)
+            if request.partitions:
+                await _add_asked(broker, request, group, response)
+            elif group is not None:
+                _add_page(authorizer, request, group, response)
+    except WireError as error:
+        refused = [_offset_result(TopicIdPartition(one.topic_id, one.partition), None) for one in request.partitions]
+        return Response(error=to_proto(error), results=refused)
+    return response
+
+
+async def _add_asked(broker: Broker, request: Request, group: Group | None, response: Response) -> None:
+    asked = [TopicIdPartition(one.topic_id, one.partition) for one in request.partitions]
+    pauses = Pauses(broker.turns)
+    for tp, committed in [(tp, group.offset(tp) if group is not None else None) for tp in asked]:  # of one moment
+        await pauses.after()
+        result = _offset_result(tp, committed)
+        try:
+            _check_history(broker.partitions.leader(tp), committed)
+        except WireError as error:
+            result.error.CopyFrom(to_proto(error))
+        response.results.append(result)
+
+
+def _add_page(authorizer: TopicAuthorizer, request: Request, group: Group, response: Response) -> None:
+    after = TopicIdPartition(request.after_topic_id, request.after_partition) if request.after_topic_id else None
+    for tp in group.partitions(after):
+        if authorizer.refuse_id(Right.READ, tp.topic_id) is not None:
+            continue
+        if len(response.results) == LISTED_MAX:
+            response.more = True
+            break
+        response.results.append(_offset_result(tp, group.offset(tp)))
+
+
+# DescribeGroup
+
+
+def check_describe_group(request: offsets_pb2.DescribeGroupRequest) -> None:
+    """Raises MalformedError."""
+    check_id("group_id", request.group_id)
+    if request.isolation_level not in fetch_pb2.IsolationLevel.values():
+        raise malformed("isolation_level", f"is {request.isolation_level}, but must be 0 or 1")
+    if len(request.after_topic_id) not in (0, TOPIC_ID_BYTES):
+        raise malformed("after_topic_id", f"has {len(request.after_topic_id)} bytes, but must have {TOPIC_ID_BYTES} or none")
+
+
+async def describe_group(
+    broker: Broker, authorizer: TopicAuthorizer, request: offsets_pb2.DescribeGroupRequest
+) -> offsets_pb2.DescribeGroupResponse:
+    """How far a group has read, and what it has left to read.
+
+    - UNKNOWN_GROUP if there is none. Partitions of topics that the caller may not read are left out.
+    - Partitions of its topics without an offset, which nobody of the group may read (they were added later), are there too: all
+      of them is left to read.
+    - Offsets are known without a look at any file. Bytes, and how long the next record has been there, are read from indexes and
+      headers in a thread, one partition at a time; where that fails, they are unknown.
+    - A reader that has passed the end for its isolation level, as one of uncommitted records may have, has nothing left.
+    """
+    after = TopicIdPartition(request.after_topic_id, request.after_partition) if request.after_topic_id else None
+    try:
+        authorizer.require_group(request.group_id)
+        async with broker.groups.settled(request.group_id) as table:
+            group = table.required(request.group_id)
+            response = offsets_pb2.DescribeGroupResponse(group=listing(group))
+            page = _page(authorizer, group, after, broker.logs.topics.count_of)
+    except WireError as error:
+        return offsets_pb2.DescribeGroupResponse(error=to_proto(error))
+    is_committed = request.isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
+    pauses = Pauses(broker.turns)
+    for tp, committed in page:
+        if len(response.partitions) == DESCRIBED_MAX:
+            response.more = True
+            break
+        await pauses.after()
+        response.partitions.append(await _described(broker, tp, committed, is_committed=is_committed))
+    return response
+
+
+def _page(
+    authorizer: TopicAuthorizer, group: Group, after: TopicIdPartition | None, count_of: Callable[[bytes], int]
+) -> list[tuple[TopicIdPartition, CommittedOffset | None]]:
+    """The partitions that the caller may see, one more than fit, if there are; with their offsets, of which all are durable once
+    they are told. What is committed between the descriptions may not be.
+    """
+    page: list[tuple[TopicIdPartition, CommittedOffset | None]] = []
+    for tp in group.partitions(after, count_of):
+        if authorizer.refuse_id(Right.READ, tp.topic_id) is None:
+            page.append((tp, group.offset(tp)))
+        if len(page) > DESCRIBED_MAX:
+            break
+    return page
+
+
+async def _described(
+    broker: Broker, tp: TopicIdPartition, committed: CommittedOffset | None, *, is_committed: bool
+) -> offsets_pb2.GroupPartitionDescription:
+    described = offsets_pb2.GroupPartitionDescription(
+        committed=_offset_result(tp, committed), log_start_offset=_NONE, end_offset=_NONE, lag_bytes=_NONE, lag_ms=_NONE
+    )
+    try:
+        log = broker.partitions.leader(tp)
+        described.topic = log.topic
+        described.log_start_offset = log.ends.log_start_offset
+        described.end_offset = log.ends.last_stable_offset if is_committed else log.ends.high_watermark
+        _check_history(log, committed)
+        next_offset = committed.offset if committed is not None else log.ends.log_start_offset
+        found = await _backlog(broker, log, next_offset, described.end_offset, is_committed=is_committed)
+        described.lag_bytes = found.size_bytes
+        if found.append_timestamp != _NONE:
+            described.lag_ms = max(0, broker.clock.wall_ms() - found.append_timestamp)
+    except WireError as error:
+        described.committed.error.CopyFrom(to_proto(error))
+    except Exception as error:
+        described.committed.error.CopyFrom(to_proto(internal(f"the group's backlog in {tp}", error)))
+    return described
+
+
+async def _backlog(broker: Broker, log: Partition, offset: int, end_offset: int, *, is_committed: bool) -> Backlog:
+    if offset >= end_offset:
+        return Backlog(0, _NONE)
+    is_over = threading.Event()
+    work = partial(log.backlog, offset, is_committed=is_committed, is_wanted=lambda: not is_over.is_set())
+    try:
+        return await broker.searchers.run(CALLER.get(), work)
+    finally:
+        is_over.set()
+
+
+# ListGroups
+
+
+def check_list_groups(request: offsets_pb2.ListGroupsRequest) -> None:
+    """Raises MalformedError."""
+    check_text("prefix", request.prefix)
+    check_text("after", request.after)
+
+
+async def list_groups(
+    broker: Broker, authorizer: TopicAuthorizer, request: offsets_pb2.ListGroupsRequest
+) -> offsets_pb2.ListGroupsResponse:
+    """Groups, in the order of their ids.
+
+    - Those that the caller may use.
+    - At most 1,000 in one response: `more` says that there are others after the last one.
+    """
+    try:
+        async with broker.groups.settled() as table:
+            groups, pauses = table.groups if authorizer.rights.allows_groups else {}, Pauses(broker.turns)
+            page = await page_of(
+                groups,
+                prefix=request.prefix,
+                after=request.after,
+                pauses=pauses,
+                is_wanted=lambda group: authorizer.rights.allows_group(group.group_id),
+            )
+            response = offsets_pb2.ListGroupsResponse(more=page.more)
+            for group_id in page.names:
+                await pauses.after()
+                group = groups.get(group_id)
+                if group is not None:  # not gone meanwhile
+                    response.groups.append(listing(group))
+    except WireError as error:
+        return offsets_pb2.ListGroupsResponse(error=to_proto(error))
+    return response
+
+
+# DeleteGroup
+
+
+def check_delete_group(request: offsets_pb2.DeleteGroupRequest) -> None:
+    """Raises MalformedError."""
+    check_id("group_id", request.group_id)
+    for entry in request.partitions:
+        topic_id_partition("partitions", entry.topic_id, entry.partition)
+
+
+async def delete_group(
+    broker: Broker, authorizer: TopicAuthorizer, request: offsets_pb2.DeleteGroupRequest
+) -> offsets_pb2.DeleteGroupResponse:
+    """Forget a group, or its offsets of some partitions.
+
+    - Whoever may use the group may delete it.
+    - UNKNOWN_GROUP if there is none. Partitions that it has no offset of are passed over. Without any offset, the group is gone.
+    - Readers of the group are not stopped: their next commit makes it again.
+    """
+    try:
+        authorizer.require_group(request.group_id)
+        if request.partitions:
+            tps = [TopicIdPartition(one.topic_id, one.partition) for one in request.partitions]
+            count = await broker.groups.delete_offsets(request.group_id, tps)
+        else:
+            count = await broker.groups.delete(request.group_id)
+    except WireError as error:
+        return offsets_pb2.DeleteGroupResponse(error=to_proto(error))
+    return offsets_pb2.DeleteGroupResponse(deleted_offsets=count)
+
+
+def listing(group: Group) -> offsets_pb2.GroupListing:
+    """A group, in short."""
+    return offsets_pb2.GroupListing(
+        group_id=group.group_id, principal=group.principal, partitions=group.count, commit_timestamp=group.commit_timestamp
+    )
+
+
+def _check_history(partition: Partition, committed: CommittedOffset | None) -> None:
+    """Raises LogTruncationError if the offset was committed in another history than the log is."""
+    try:
+        if committed is not None:
+            partition.check_history(LogPosition(committed.offset, committed.leader_epoch_id))
+    except LogTruncationError as error:
+        error.message += "; commit another offset for the group, or `brokerd groups reset` it"
+        raise
+
+
+def _offset_result(tp: TopicIdPartition, committed: CommittedOffset | None) -> offsets_pb2.PartitionGroupOffset:
+    """How far a group has read one partition, in a response."""
+    if committed is None:
+        return offsets_pb2.PartitionGroupOffset(
+            topic_id=tp.topic_id, partition=tp.partition, offset=_NONE, leader_epoch=_NONE, commit_timestamp=_NONE
+        )
+    return offsets_pb2.PartitionGroupOffset(
+        topic_id=tp.topic_id,
+        partition=tp.partition,
+        offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        commit_timestamp=committed.timestamp,
+        leader_epoch_id=committed.leader_epoch_id,
+    )

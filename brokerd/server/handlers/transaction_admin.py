@@ -1,0 +1,300 @@
+"""What operators ask of transactions, and the owners of transactional ids: others do not exist for them."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from itertools import islice
+from operator import itemgetter
+
+from brokerd.errors import InvalidRequestError, TransactionalIdAuthorizationFailedError, WireError
+from brokerd.partition.partition import Partition
+from brokerd.server.broker import Broker
+from brokerd.server.failures import malformed
+from brokerd.server.requests import check_id, check_not_negative, check_text
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.waiting.pauses import Pauses, page_of
+from brokerd.transaction.transactional_id import MEMBER_EPOCH, TransactionalIdState
+from brokerd.wire.errors import to_proto
+from brokerd.wire.v1 import transaction_pb2
+from brokerd.wire.v1.transaction_log_pb2 import MemberOpened
+
+MEMBERS_MAX = 1_000
+PARTITIONS_MAX = 10_000
+LISTED_MAX = 1_000
+_NO_PRODUCER_ID = -1
+_NONE = -1
+
+
+# ListTransactions
+
+
+def check_list_transactions(request: transaction_pb2.ListTransactionsRequest) -> None:
+    """Raises MalformedError."""
+    if request.state not in transaction_pb2.TransactionState.values():
+        raise malformed("state", f"is {request.state}, but must be one of TransactionState")
+    check_text("prefix", request.prefix)
+    check_text("after", request.after)
+
+
+async def list_transactions(
+    broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.ListTransactionsRequest
+) -> transaction_pb2.ListTransactionsResponse:
+    """Transactional ids, in the order of their names.
+
+    - The caller's own; all of them, if the caller has ADMIN on every topic.
+    - At most 1,000 in one response: `more` says that there are others after the last one.
+    """
+    states, pauses = _seen_by(broker, authorizer), Pauses(broker.turns)
+    page = await page_of(
+        states,
+        prefix=request.prefix,
+        after=request.after,
+        pauses=pauses,
+        is_wanted=lambda state: request.state in (0, _state_of(state)),
+    )
+    response = transaction_pb2.ListTransactionsResponse(more=page.more)
+    for name in page.names:
+        await pauses.after()
+        state = states.get(name)
+        if state is not None:  # not gone meanwhile
+            response.transactions.append(_listing(broker, state))
+    return response
+
+
+# DescribeTransaction
+
+
+def check_describe_transaction(request: transaction_pb2.DescribeTransactionRequest) -> None:
+    """Raises MalformedError."""
+    check_id("transactional_id", request.transactional_id)
+
+
+async def describe_transaction(
+    broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.DescribeTransactionRequest
+) -> transaction_pb2.DescribeTransactionResponse:
+    """One transactional id in depth: what it committed last, and who is open and where.
+
+    - Members are listed in the order in which they were opened, at most 1,000 of them, with 10,000 partitions; the rest is
+      counted.
+    """
+    response = transaction_pb2.DescribeTransactionResponse()
+    try:
+        state = _find(broker, authorizer, request.transactional_id)
+    except WireError as error:
+        response.error.CopyFrom(to_proto(error))
+        return response
+    response.listing.CopyFrom(_listing(broker, state))
+    if state.last is not None:
+        response.last_execution_id, response.last_run_id = state.last.execution_id, state.last.run_id
+        response.last_totals.CopyFrom(state.last.totals)
+    pauses = Pauses(broker.turns)
+    listed_partitions = 0
+    for member in list(islice(state.members.values(), MEMBERS_MAX)):
+        if listed_partitions >= PARTITIONS_MAX:
+            break
+        described = _member(broker, authorizer, member)
+        if described is not None:  # not ended meanwhile
+            response.members.append(described)
+            listed_partitions += len(described.partitions)
+            await pauses.after(1 + len(described.partitions))
+    response.more_members = max(len(state.members) - len(response.members), 0)
+    return response
+
+
+def _member(broker: Broker, authorizer: TopicAuthorizer, member: MemberOpened) -> transaction_pb2.OpenMember | None:
+    coordinator = broker.transactions.coordinator
+    known = coordinator.open_members.get(member.producer_id)
+    if known is None:
+        return None
+    now_ms = broker.clock.monotonic_ms()
+    held = broker.transactions.leaders.open_data(member.producer_id)
+    return transaction_pb2.OpenMember(
+        member_id=member.member_id,
+        producer_id=member.producer_id,
+        producer_epoch=MEMBER_EPOCH,
+        txn_version=member.txn_version,
+        execution_id=member.execution_id,
+        run_id=member.run_id,
+        owner=member.owner,
+        age_ms=now_ms - known.opened_ms,
+        expires_in_ms=max(coordinator.expires_at(known.execution) - now_ms, 0),
+        partitions=[_open_partition(authorizer, replica, data.first_offset) for replica, data in held.items()],
+    )
+
+
+# AbortTransaction
+
+
+def check_abort_transaction(request: transaction_pb2.AbortTransactionRequest) -> None:
+    """Raises MalformedError."""
+    check_id("transactional_id", request.transactional_id)
+    check_text("execution_id", request.execution_id)
+
+
+async def abort_transaction(
+    broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.AbortTransactionRequest
+) -> transaction_pb2.AbortTransactionResponse:
+    """An operator ends open members, of one execution or of all.
+
+    - The owner of the transactional id may, and whoever has ADMIN on every topic. What is committed stays so.
+    - Their tasks fail at their next batch; the next execution of the version begins with new members.
+    """
+    try:
+        _find(broker, authorizer, request.transactional_id)
+        count = await broker.transactions.abort_all(request.transactional_id, request.execution_id)
+    except WireError as error:
+        return transaction_pb2.AbortTransactionResponse(error=to_proto(error))
+    return transaction_pb2.AbortTransactionResponse(aborted_members=count)
+
+
+# ForgetTransactionalId
+
+
+def check_forget_transactional_id(request: transaction_pb2.ForgetTransactionalIdRequest) -> None:
+    """Raises MalformedError."""
+    check_id("transactional_id", request.transactional_id)
+
+
+async def forget_transactional_id(
+    broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.ForgetTransactionalIdRequest
+) -> transaction_pb2.ForgetTransactionalIdResponse:
+    """An operator has the broker forget an id, so that any principal may use it from then on.
+
+    - Whoever has ADMIN on every topic may; to others the id of another principal does not exist.
+    - INVALID_TXN_STATE while members are open or a commit is not finished.
+    - The last committed version is forgotten too: a replay of it, or of an older one, would be written again.
+    """
+    name = request.transactional_id
+    try:
+        principal = _find(broker, authorizer, name).principal
+        if not authorizer.rights.administers_everything:
+            raise TransactionalIdAuthorizationFailedError(
+                f"to have transactional id {name!r} forgotten needs ADMIN on every topic: ask an operator"
+            )
+        last_version = await broker.transactions.forget(name)
+    except WireError as error:
+        return transaction_pb2.ForgetTransactionalIdResponse(error=to_proto(error), last_version=-1)
+    return transaction_pb2.ForgetTransactionalIdResponse(last_version=last_version, principal=principal)
+
+
+# FindHangingTransactions
+
+
+def check_find_hanging_transactions(request: transaction_pb2.FindHangingTransactionsRequest) -> None:
+    """Raises MalformedError."""
+    check_not_negative("idle_ms", request.idle_ms)
+
+
+async def find_hanging_transactions(
+    broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.FindHangingTransactionsRequest
+) -> transaction_pb2.FindHangingTransactionsResponse:
+    """Which transactions hold back the last stable offset of partitions, the oldest first.
+
+    - One entry for each partition that is held back: its first open member, if it has been silent there for `idle_ms`, or a
+      commit that was decided so long ago and is not finished, since one of its partitions takes no marker.
+    - The caller's own; all of them, and those of members that nobody knows, if the caller has ADMIN on every topic.
+    """
+    found = []
+    pauses = Pauses(broker.turns)
+    for log in broker.partitions.of_clients():
+        await pauses.after()
+        hanging = _hanging(broker, authorizer, log)
+        if hanging is not None and hanging.idle_ms >= request.idle_ms:
+            found.append(hanging)
+    oldest = heapq.nlargest(LISTED_MAX, found, key=lambda hanging: hanging.idle_ms)
+    return transaction_pb2.FindHangingTransactionsResponse(transactions=oldest, more=len(found) > LISTED_MAX)
+
+
+def _hanging(broker: Broker, authorizer: TopicAuthorizer, log: Partition) -> transaction_pb2.HangingTransaction | None:
+    if log.health.is_deleted:  # meanwhile
+        return None
+    producer_id = next(iter(log.producers.open_transactions), None)
+    data = log.open_data(producer_id) if producer_id is not None else None
+    name, first_offset = min(log.ends.held_back.items(), key=itemgetter(1), default=("", 0))
+    if name and (data is None or first_offset <= data.first_offset):
+        return _unfinished(broker, authorizer, log, name, first_offset)
+    if producer_id is None or data is None:
+        return None
+    known = broker.transactions.coordinator.open_members.get(producer_id)
+    is_visible = _may_see(authorizer, known.state) if known is not None else authorizer.rights.administers_everything
+    if not is_visible:
+        return None
+    last_ms = log.producers.entries[producer_id].last_timestamp
+    return transaction_pb2.HangingTransaction(
+        partition=_open_partition(authorizer, log, data.first_offset),
+        producer_id=producer_id,
+        transactional_id=known.state.transactional_id if known is not None else "",
+        idle_ms=max(broker.clock.wall_ms() - last_ms, 0),
+    )
+
+
+def _unfinished(
+    broker: Broker, authorizer: TopicAuthorizer, log: Partition, name: str, first_offset: int
+) -> transaction_pb2.HangingTransaction | None:
+    state = broker.transactions.coordinator.states.get(name)
+    if state is None or state.last is None or not _may_see(authorizer, state):
+        return None
+    return transaction_pb2.HangingTransaction(
+        partition=_open_partition(authorizer, log, first_offset),
+        producer_id=_NO_PRODUCER_ID,
+        transactional_id=name,
+        idle_ms=max(broker.clock.wall_ms() - state.timestamp, 0),
+    )
+
+
+def _seen_by(broker: Broker, authorizer: TopicAuthorizer) -> Mapping[str, TransactionalIdState]:
+    """The transactional ids that are the caller's, or the caller's business."""
+    coordinator = broker.transactions.coordinator
+    return coordinator.states if authorizer.rights.administers_everything else coordinator.states_of(authorizer.principal)
+
+
+def _may_see(authorizer: TopicAuthorizer, state: TransactionalIdState) -> bool:
+    """True if the transactional id is the caller's, or the caller's business."""
+    return state.principal == authorizer.principal or authorizer.rights.administers_everything
+
+
+def _find(broker: Broker, authorizer: TopicAuthorizer, transactional_id: str) -> TransactionalIdState:
+    """The state of an id. Raises InvalidRequestError if there is none that the caller may see."""
+    state = broker.transactions.coordinator.states.get(transactional_id)
+    if state is None or not _may_see(authorizer, state):
+        raise InvalidRequestError(
+            f"there is no transactional id {transactional_id!r}, or it is another principal's: ListTransactions names yours"
+        )
+    return state
+
+
+def _state_of(state: TransactionalIdState) -> transaction_pb2.TransactionState:
+    """A prepared commit comes before open members: it is what others wait for."""
+    if state.is_prepared:
+        return transaction_pb2.TRANSACTION_STATE_PREPARED
+    return transaction_pb2.TRANSACTION_STATE_OPEN if state.members else transaction_pb2.TRANSACTION_STATE_EMPTY
+
+
+def _listing(broker: Broker, state: TransactionalIdState) -> transaction_pb2.TransactionListing:
+    """One transactional id, in short."""
+    members = state.members.values()
+    versions = [member.txn_version for member in members]
+    if state.is_prepared:
+        versions.append(state.last_version)
+    opened_ms = [broker.transactions.coordinator.open_members[producer_id].opened_ms for producer_id in state.members]
+    return transaction_pb2.TransactionListing(
+        transactional_id=state.transactional_id,
+        state=_state_of(state),
+        last_version=state.last_version,
+        txn_version=max(versions, default=_NONE),
+        open_members=len(state.members),
+        age_ms=broker.clock.monotonic_ms() - min(opened_ms) if opened_ms else _NONE,
+        owner=state.owner,
+    )
+
+
+def _open_partition(authorizer: TopicAuthorizer, partition: Partition, first_offset: int) -> transaction_pb2.OpenPartition:
+    """Where a member holds data; the topic's name only if the caller may see it."""
+    return transaction_pb2.OpenPartition(
+        topic=partition.topic if authorizer.rights.sees(partition.topic) else "",
+        topic_id=partition.tp.topic_id,
+        partition=partition.tp.partition,
+        first_offset=first_offset,
+        last_stable_offset=partition.ends.last_stable_offset,
+    )

@@ -1,0 +1,249 @@
+"""What producers and drivers ask of transactions: a producer id, a sign of life, a decision."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from brokerd.errors import TxnAbortedError, UnknownTopicIdError, UnknownTopicOrPartitionError, WireError
+from brokerd.groups.group_table import NO_OFFSET
+from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition, is_member_producer_id
+from brokerd.server.broker import Broker
+from brokerd.server.failures import malformed
+from brokerd.server.groups.groups import AskedOffsets
+from brokerd.server.handlers.groups import check_entry, checked_offset
+from brokerd.server.requests import check_id, check_not_negative, check_text, topic_id_partition
+from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
+from brokerd.transaction.transactional_id import MEMBER_EPOCH
+from brokerd.wire.errors import to_proto
+from brokerd.wire.v1 import transaction_pb2
+from brokerd.wire.v1.group_log_pb2 import CommittedOffset
+
+EPOCH_MAX = 2**15 - 1
+_NOT_GIVEN = ((-1, -1), (0, 0))
+_DECISIONS = (transaction_pb2.TRANSACTION_DECISION_COMMIT, transaction_pb2.TRANSACTION_DECISION_ABORT)
+MEMBER_ID_BYTES = 16
+
+
+# InitProducerId
+
+
+def check_init_producer_id(request: transaction_pb2.InitProducerIdRequest) -> None:
+    """Checks the request as received, before rights may replace its ids. Raises MalformedError."""
+    producer_id, epoch = request.producer_id, request.producer_epoch
+    if request.transactional_id:
+        _check_execution(request)
+        check_text("run_id", request.run_id)
+        check_text("owner", request.owner)
+        _check_member_id(request.member_id)
+        if (producer_id, epoch) not in _NOT_GIVEN:
+            raise malformed("producer_id", f"is {producer_id}, but must be -1 with a transactional_id: each member gets a new one")
+        return
+    for name in ("txn_version", "execution_id", "run_id", "owner", "member_id", "timeout_ms"):
+        if getattr(request, name):
+            raise malformed(name, "must be empty without a transactional_id")
+    if (producer_id, epoch) == NO_PRODUCER:
+        return
+    if producer_id < 0:
+        raise malformed("producer_id", f"is {producer_id}, but must be an id, or -1 together with producer_epoch")
+    if not 0 <= epoch <= EPOCH_MAX:
+        raise malformed("producer_epoch", f"is {epoch}, but must be between 0 and {EPOCH_MAX}")
+
+
+async def init_producer_id(
+    broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.InitProducerIdRequest
+) -> transaction_pb2.InitProducerIdResponse:
+    """A producer id, for idempotence or for a member of a transaction.
+
+    - Ids come from a durable counter and are never reused.
+    - Without a transactional id. producer_id = producer_epoch = -1: a new id with epoch 0. Otherwise the given id with its epoch
+      increased by one; an epoch of 32,767 cannot be increased, so a new id is assigned. A member's id leads to a new one too, and
+      with authentication another principal's (security/topic_authorizer.py).
+    - With one: the caller becomes a member of an execution of a version, with an id of its own and epoch 0, durable when
+      answered. The same member_id again gets the same id. What is committed already is ALREADY_COMMITTED or PRODUCER_FENCED, with
+      the last version, execution and run (brokerd/transaction/transactional_id.py has the table).
+    """
+    if request.transactional_id:
+        return await _member(broker, authorizer, request)
+    granted = await _grant(broker, authorizer, ProducerIdAndEpoch(request.producer_id, request.producer_epoch))
+    return transaction_pb2.InitProducerIdResponse(producer_id=granted.producer_id, producer_epoch=granted.epoch, last_version=-1)
+
+
+async def _grant(broker: Broker, authorizer: TopicAuthorizer, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
+    is_usable = current != NO_PRODUCER and current.epoch < EPOCH_MAX and not is_member_producer_id(current.producer_id)
+    if is_usable and authorizer.owns_producer(current.producer_id):
+        return ProducerIdAndEpoch(current.producer_id, current.epoch + 1)
+    ids = broker.logs.producer_ids
+    while not ids.has_next:
+        await broker.producer_ids.run(ids.reserve())
+    # No await from here on: the id is known to be the caller's before any other request can run.
+    return ProducerIdAndEpoch(authorizer.own_producer_id(ids.take()), 0)
+
+
+async def _member(
+    broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.InitProducerIdRequest
+) -> transaction_pb2.InitProducerIdResponse:
+    response = transaction_pb2.InitProducerIdResponse(last_version=-1)
+    try:
+        member = await broker.transactions.init_member(authorizer.principal, request, authorizer.own_producer_id)
+    except WireError as error:
+        response.error.CopyFrom(to_proto(error))
+    else:
+        response.producer_id, response.producer_epoch = member.producer_id, MEMBER_EPOCH
+    state = broker.transactions.coordinator.states.get(request.transactional_id)
+    if state is not None and state.principal == authorizer.principal and state.last is not None:
+        last = state.last
+        response.last_version, response.last_execution_id, response.last_run_id = last.txn_version, last.execution_id, last.run_id
+    return response
+
+
+# Heartbeat
+
+
+def check_heartbeat(request: transaction_pb2.HeartbeatRequest) -> None:
+    """Raises MalformedError."""
+    _check_execution(request)
+    _check_member_id(request.member_id)
+
+
+async def heartbeat(
+    broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.HeartbeatRequest
+) -> transaction_pb2.HeartbeatResponse:
+    """A sign of life of a member, which counts for its whole execution.
+
+    - A member that is not open has INVALID_TXN_STATE: it expired, was aborted, or its version is decided. That is final.
+    """
+    try:
+        await broker.transactions.heartbeat(authorizer.principal, request)
+    except WireError as error:
+        return transaction_pb2.HeartbeatResponse(error=to_proto(error))
+    return transaction_pb2.HeartbeatResponse()
+
+
+# EndTransaction
+
+
+def check_end_transaction(request: transaction_pb2.EndTransactionRequest) -> None:
+    """Raises MalformedError."""
+    _check_execution(request)
+    check_text("run_id", request.run_id)
+    if request.decision not in _DECISIONS:
+        raise malformed("decision", f"is {request.decision}, but must be 1 (commit) or 2 (abort)")
+    for member in request.members:
+        check_not_negative("members.producer_id", member.producer_id)
+        check_not_negative("members.records", member.records)
+        if not 0 <= member.producer_epoch <= EPOCH_MAX:
+            raise malformed("members.producer_epoch", f"is {member.producer_epoch}, but must be between 0 and {EPOCH_MAX}")
+    for partition in request.partitions:
+        topic_id_partition("partitions", partition.topic_id, partition.partition)
+    for name in ("rows", "key_bytes", "value_bytes"):
+        check_not_negative(f"totals.{name}", getattr(request.totals, name))
+    check_not_negative("page", request.page)
+    if request.group_id or request.group_offsets:
+        _check_offsets(request)
+
+
+def _check_offsets(request: transaction_pb2.EndTransactionRequest) -> None:
+    if request.decision != transaction_pb2.TRANSACTION_DECISION_COMMIT or request.more_pages:
+        raise malformed("group_offsets", "must stand in the last page of a commit: nothing else records them")
+    check_id("group_id", request.group_id)
+    for entry in request.group_offsets:
+        check_entry("group_offsets", entry)
+        if entry.expected_offset < NO_OFFSET:
+            raise malformed("group_offsets.expected_offset", f"is {entry.expected_offset}, but must be an offset, or -1 for none")
+
+
+async def end_transaction(
+    broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.EndTransactionRequest
+) -> transaction_pb2.EndTransactionResponse:
+    """Commits or aborts what the listed members wrote.
+
+    - COMMIT is answered once the version is durable, and holds back none of its partitions any more: that is one step. Rows
+      behind another transaction that is open are seen when that one ends. The same request again has the same answer: a commit
+      whose answer was lost is asked about again.
+    - A version that is committed is OK if the totals are the same, else REPLAY_MISMATCH. An older one is OK for its committer, as
+      long as that is remembered; else PRODUCER_FENCED, whose fate says whether nothing of it is visible for certain, or nobody
+      knows. What cannot be committed is TXN_ABORTED, and nothing has changed (brokerd/transaction/transactional_id.py has the
+      table).
+    - A retriable error says that the decision is not known, or not finished: the same request again finds out. The broker goes
+      on.
+    - ABORT voids the data of the listed members that are open; it never undoes a commit.
+    - Offsets of a group may go with a COMMIT: they are recorded with it, in one step, or not at all. Each must be one that a
+      plain commit could record, on a topic that the caller may READ, and the group must have the expected ones when the version
+      is decided: PRODUCER_FENCED says that another program has gone on from there. A topic that is deleted is TXN_ABORTED.
+    - A decision may come in pages, from 0 on; nothing is decided before the last. A page is kept for a minute, and NOT_READY asks
+      for all of them again.
+    """
+    response = transaction_pb2.EndTransactionResponse(last_version=-1)
+    principal, transactions = authorizer.principal, broker.transactions
+    _keep_one_deleted(broker, request)
+    try:
+        asked = transactions.pages.add(principal, request, broker.clock.monotonic_ms())
+        if asked is not None and asked.decision == transaction_pb2.TRANSACTION_DECISION_COMMIT:
+            offsets = _offsets(broker, authorizer, request) if request.group_offsets else None
+            await transactions.commit(principal, asked, offsets)
+        elif asked is not None:
+            await transactions.abort(principal, asked)
+    except WireError as error:
+        response.error.CopyFrom(to_proto(error))
+    state = transactions.coordinator.states.get(request.transactional_id)
+    if state is not None and state.principal == principal:
+        response.last_version = state.last_version
+    return response
+
+
+def _keep_one_deleted(broker: Broker, request: transaction_pb2.EndTransactionRequest) -> None:
+    """Of the partitions whose topics are deleted, the first stands for all: no page brings the decision more work than there are
+    partitions."""
+    kept: list[transaction_pb2.TransactionPartition] = []
+    is_any_missing = False
+    for entry in request.partitions:
+        tp = TopicIdPartition(entry.topic_id, entry.partition)
+        is_missing = broker.partitions.get(tp) is None and not broker.logs.topics.count_of(tp.topic_id)
+        if not (is_missing and is_any_missing):
+            kept.append(entry)
+        is_any_missing |= is_missing
+    if len(kept) < len(request.partitions):
+        del request.partitions[:]
+        request.partitions.extend(kept)
+
+
+def _offsets(broker: Broker, authorizer: TopicAuthorizer, asked: transaction_pb2.EndTransactionRequest) -> AskedOffsets:
+    authorizer.require_group(asked.group_id)
+    entries = {TopicIdPartition(one.topic_id, one.partition): one for one in asked.group_offsets}
+
+    def checked() -> list[CommittedOffset]:
+        now_ms, ahead_ms = broker.logs.time.stamp_ms()
+        offsets: list[CommittedOffset] = []
+        for tp, entry in entries.items():
+            try:
+                authorizer.require_id(Right.READ, tp.topic_id)
+                offsets.append(checked_offset(broker, entry, now_ms, ahead_ms))
+            except (UnknownTopicIdError, UnknownTopicOrPartitionError) as error:
+                raise TxnAbortedError(
+                    f"group {asked.group_id!r}: its offsets cannot be committed: {error.message}; nothing of the transaction counts"
+                ) from error
+        return offsets
+
+    expected = {tp: one.expected_offset for tp, one in entries.items()}
+    return AskedOffsets(asked.group_id, authorizer.principal, checked, expected)
+
+
+class _NamesExecution(Protocol):
+    """A request about an execution."""
+
+    transactional_id: str
+    txn_version: int
+    execution_id: str
+
+
+def _check_execution(request: _NamesExecution) -> None:
+    """Checks which execution it is."""
+    check_id("transactional_id", request.transactional_id)
+    check_not_negative("txn_version", request.txn_version)
+    check_id("execution_id", request.execution_id)
+
+
+def _check_member_id(member_id: bytes) -> None:
+    """Checks that a member's id has 16 bytes."""
+    if len(member_id) != MEMBER_ID_BYTES:
+        raise malformed("member_id", f"has {len(member_id)} bytes, but must have {MEMBER_ID_BYTES}")
