@@ -1,6 +1,6 @@
 """Client side of the protocol, shared by the sink, the source and the command line.
 
-    io/                   gRPC channels, TLS and tokens, errors from status codes, retries
+    io/                   gRPC channels, TLS and tokens, errors from status codes
     fetching/             reads ranges of partitions: positions, fetch streams, batches as columns with offsets
     broker_client.py      the way to the nodes: connections, leaders, retries; asynchronous
     metadata.py           nodes and topics as values

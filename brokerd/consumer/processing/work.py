@@ -82,7 +82,7 @@ class Work:
             threading.Thread(target=self._handle_records, args=(number,), name=f"consumer-handler-{number}", daemon=True).start()
 
     def add(self, records: Sequence[ConsumerRecord]) -> None:
-        """Has records be handled, in their order as far as lanes go."""
+        """Queues records for the handlers; records of one lane are handled in their order."""
         with self._lock:
             for (topic, partition), run in itertools.groupby(records, _PLACE):
                 self._begin_run(TopicPartition(topic, partition), list(run))
