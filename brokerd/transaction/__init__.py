@@ -1,15 +1,15 @@
 """Transactions: one for each version of a transactional id, with many members, of which one commit decides.
 
     transactional_id.py  one transactional id: the table of answers
-    coordinator.py       all transactional ids: the fold of the log, whom they belong to, limits, time, decisions
-    markers.py           which partitions get which control record, and how members ended whose control record is lost
-    pages.py             decisions that come in several requests
+    coordinator.py       all transactional ids: owners, limits, expiry, decisions, state rebuilt from the log
+    markers.py           the control record of each partition; the outcome of members whose control record is lost
+    pages.py             decisions split over several requests
     records.py           the records of the transaction log
-    snapshot.py          all that is known at one moment, in pieces for the log
-    loading.py           the log, read from its start
+    snapshot.py          snapshots of the coordinator's state, written to the log in pieces
+    loading.py           rebuilds the state by reading the log from its start
 
-All of it is pure: messages in, decisions out. Requests, events and what is kept of them are the messages of the wire and the log
-(proto/); none is changed once it is recorded. What is decided changes nothing; `Coordinator.apply` does, for an event whose record
-is in the log. The order of what must be durable before what is the server's part: a member before its response, a commit before
-its markers, the markers before the response, the end of members before the markers that void their data.
+All of it is pure: messages in, decisions out. Requests and events are the protobuf messages of the wire and the log (proto/), and
+are immutable once recorded. A decision changes no state; `Coordinator.apply` does, for an event whose record is in the log. The
+server enforces the order of durability: a member before its response, a commit before its markers, the markers before the
+response, the end of members before the markers that void their data.
 """

@@ -1,9 +1,9 @@
-"""All transactional ids: whom they belong to, how many there may be, and what is decided on each request.
+"""All transactional ids: their owners, their limits, and the decision on each request.
 
-A decision changes nothing (`init`, `commit`, `abort`, `abort_all`, `expire`, `forget`; only signs of life are noted). The caller
-appends the event's record to the log and calls `apply` at once; it answers when the record is durable, and not before all is that
-the decision rests on. Decisions on one transactional id, up to `apply`, come one at a time. What is known is the fold of the log:
-only `apply` and `forget_all` change it. Times are monotonic, ms, unless they are called wall clock.
+A decision (`init`, `commit`, `abort`, `abort_all`, `expire`, `forget`) changes no state except the time of the last renewal. The
+caller appends the event's record to the log, calls `apply` at once, and responds when the record and everything the decision
+depends on are durable. Decisions on one transactional id, up to `apply`, must be serialised. The state is the fold of the log:
+only `apply` and `forget_all` change it. Times are monotonic, ms, unless named wall clock.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from brokerd.wire.v1.transaction_log_pb2 import (
 )
 from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest, HeartbeatRequest, InitProducerIdRequest
 
-# Ids that serve one write, as the sink says of its batch writes. So long after their commit they are known: it is asked for again
-# for half an hour at most. Counted by the monotonic clock, from the start at the earliest: this one alone is never ahead of the
-# driver's. A wall clock may jump, and one that goes on while the machine sleeps would forget the id of a driver that sleeps with
-# it. So an id may be known for longer, never for less; a driver that has slept alone finds out (client/transaction_calls.py).
+# How long after its commit an id that serves a single write (one_write: the sink's batch writes) is remembered; a client repeats
+# the commit for half an hour at most. Measured on the monotonic clock, from the broker's start at the earliest, because only that
+# clock never runs ahead of the driver's: a wall clock may jump, and a clock that counts suspended time would forget the id of a
+# driver suspended with it. So an id may be kept longer, never shorter; a driver suspended alone detects it
+# (client/transaction_calls.py).
 JOB_KEPT_MS = 3_600_000
-# Members that ended before their version was committed, so that none begins a second time; of all ids, the newest. A late
-# repetition of a request whose member is forgotten opens a new member, with a producer id of its own: nothing is written twice, and
-# that member expires.
+# Ended members remembered over all ids, newest first, so that none is opened a second time. A late retry for a forgotten member
+# opens a new one with a producer id of its own: nothing is written twice, and that member expires.
 ENDED_MEMBERS_MAX = 50_000
-# Producer ids of the last commits' members that are remembered when all markers are durable, of all transactional ids together. Of
-# commits that are longer ago they are forgotten first; those of the newest one are always known.
+# Producer ids of last commits' members remembered after all markers are durable, over all transactional ids. Those of the oldest
+# commits are forgotten first; those of the newest commit are always kept.
 COMMITTED_IDS_MAX = 100_000
 
 
@@ -66,7 +66,7 @@ class ExecutionKey(NamedTuple):
 
 
 class LiveMember(NamedTuple):
-    """An open member, with the time from which its age counts."""
+    """An open member and the time it was opened."""
 
     state: TransactionalIdState
     member: MemberOpened
@@ -75,14 +75,14 @@ class LiveMember(NamedTuple):
 
 
 class _Life:
-    """An execution that has open members. A sign of life of one counts for all."""
+    """An execution with open members. Renewing one member renews all."""
 
     __slots__ = ("last_ms", "members", "opened_ms", "timeout_ms")
 
     def __init__(self, now_ms: int) -> None:
-        self.opened_ms = self.last_ms = now_ms  # of the last sign
+        self.opened_ms = self.last_ms = now_ms  # last_ms: the last renewal
         self.members = 0
-        self.timeout_ms = 0  # the longest that a member asked for
+        self.timeout_ms = 0  # the longest requested by a member
 
 
 class Coordinator:
@@ -92,14 +92,14 @@ class Coordinator:
         self._limits = limits
         self._states: dict[str, TransactionalIdState] = {}  # in the order of their last commits
         self._owned: dict[str, dict[str, TransactionalIdState]] = {}  # the same, by principal
-        self._prepared: dict[str, TransactionalIdState] = {}  # those of them whose commit must be finished, in the order of commits
+        self._prepared: dict[str, TransactionalIdState] = {}  # those with an unfinished commit, in commit order
         self._open: dict[int, LiveMember] = {}  # by producer id
         self._lives: dict[ExecutionKey, _Life] = {}
-        self._jobs: dict[str, int] = {}  # ids of one write: when they were committed, in this order
-        self._ended: dict[tuple[str, bytes], None] = {}  # see ENDED_MEMBERS_MAX; the oldest first
-        self._committed_ids: dict[str, int] = {}  # how many members of its last commit an id remembers, in the order of the commits
+        self._jobs: dict[str, int] = {}  # ids of a single write: time of their commit, in commit order
+        self._ended: dict[tuple[str, bytes], None] = {}  # see ENDED_MEMBERS_MAX; oldest first
+        self._committed_ids: dict[str, int] = {}  # members of the last commit remembered per id, in commit order
         self._committed_id_count = 0
-        self._writer: StateWriter | None = None  # of the state that is being written
+        self._writer: StateWriter | None = None  # of the snapshot being written
 
     # Reading
 
@@ -109,22 +109,22 @@ class Coordinator:
         return self._states
 
     def states_of(self, principal: str) -> Mapping[str, TransactionalIdState]:
-        """Those of one principal."""
+        """The transactional ids of one principal."""
         return self._owned.get(principal, {})
 
     @property
     def open_members(self) -> Mapping[int, LiveMember]:
-        """All open members, by producer id: their data may be appended now."""
+        """All open members, by producer id: the members that may append data."""
         return self._open
 
     def prepared(self) -> list[tuple[str, CommitPrepared]]:
-        """The commits that must be finished, by transactional id: before serving after a start, and now and then."""
+        """The unfinished commits, by transactional id. The server finishes them before serving, and periodically."""
         return [(name, state.prepared) for name, state in self._prepared.items() if state.prepared is not None]
 
     def presumed_aborted(self, producer_ids: Iterable[int]) -> list[int]:
-        """Of the members that hold open data somewhere, those that are neither open nor in a prepared commit.
+        """Those of the members with open data that are neither open nor in a prepared commit.
 
-        Their data is void, once all that is applied now is durable; unless a partition may have lost their marker (markers.py).
+        Their data is void once everything applied so far is durable, unless a partition may have lost their marker (markers.py).
         """
         prepared = {pid for _, one in self.prepared() for pid in (*one.committed_producer_ids, *one.aborted_producer_ids)}
         return [pid for pid in producer_ids if pid not in self._open and pid not in prepared]
@@ -132,10 +132,11 @@ class Coordinator:
     # Decisions
 
     def init(self, principal: str, asked: InitProducerIdRequest, now_ms: int, next_producer_id: int) -> MemberOpened:
-        """A member: one that is open, which counts as a sign of life, or the event that opens it, with `next_producer_id`.
+        """Returns the member if it is already open (and renews it), else the event that opens it with `next_producer_id`.
 
-        Raises ProducerFencedError, AlreadyCommittedError, TxnConflictError, InvalidTxnStateError by the table;
-        TransactionalIdAuthorizationFailedError; InvalidRequestError for a time-out that is too long; PolicyViolationError.
+        Raises ProducerFencedError, AlreadyCommittedError, TxnConflictError, InvalidTxnStateError by the table
+        (transactional_id.py); TransactionalIdAuthorizationFailedError; InvalidRequestError for a time-out or version out of range;
+        PolicyViolationError.
         """
         timeout_max_ms = self._limits.timeout_max_ms
         if not 0 < asked.timeout_ms <= timeout_max_ms:
@@ -157,10 +158,10 @@ class Coordinator:
         return member
 
     def commit(self, principal: str, asked: EndTransactionRequest, held: Held) -> CommitDecision:
-        """Decides about a commit. `held` is the open data of the listed members now.
+        """Decides a commit. `held`: the listed members' open data at this moment.
 
         Raises ProducerFencedError, TxnConflictError, ReplayMismatchError, TxnAbortedError by the table;
-        TransactionalIdAuthorizationFailedError; PolicyViolationError.
+        TransactionalIdAuthorizationFailedError; InvalidRequestError; PolicyViolationError.
         """
         state = self._state_for(principal, asked)
         decided = state.decide_commit(asked, held)
@@ -168,51 +169,51 @@ class Coordinator:
         return decided
 
     def abort(self, principal: str, asked: EndTransactionRequest) -> MembersAborted | None:
-        """The event that ends the listed members, if any is open. Raises AlreadyCommittedError;
-        TransactionalIdAuthorizationFailedError."""
+        """The event that ends the listed members that are open; None if none is. Raises AlreadyCommittedError,
+        InvalidRequestError, TransactionalIdAuthorizationFailedError."""
         return self._state_for(principal, asked).decide_abort(asked)
 
     def abort_all(self, transactional_id: str, execution_id: str = "") -> MembersAborted | None:
-        """An operator's abort: the event that ends all open members, or those of one execution; None if there are none."""
+        """The event of an operator's abort of all open members, or of one execution's; None if there are none."""
         state = self._states.get(transactional_id)
         members = state.members.values() if state is not None else ()
         return aborted([member.producer_id for member in members if execution_id in ("", member.execution_id)])
 
     def heartbeat(self, principal: str, asked: HeartbeatRequest, now_ms: int) -> None:
-        """A sign of life. Raises InvalidTxnStateError if the member is not open; TransactionalIdAuthorizationFailedError."""
+        """Renews a member. Raises InvalidTxnStateError if it is not open; TransactionalIdAuthorizationFailedError."""
         member = self._state(asked.transactional_id, principal).open_member(asked, asked.member_id)
         self.renew(member.producer_id, now_ms)
 
     def renew(self, producer_id: int, now_ms: int) -> None:
-        """A sign of life of an open member counts for its execution; of another one for nothing."""
+        """Renews the execution of an open member; no effect for any other producer id."""
         known = self._open.get(producer_id)
         if known is not None:
             self._lives[known.execution].last_ms = now_ms
 
-    # An execution ends without a sign of life for its time-out, and when it is too old, whatever signs it gives.
+    # An execution expires after its time-out without a renewal (heartbeat, append, repeated init), or at its maximum age.
 
     def expires_at(self, key: ExecutionKey) -> int:
-        """When an execution with open members ends unless it gives another sign of life."""
+        """When an execution with open members expires if it is not renewed."""
         life = self._lives[key]
         return min(life.last_ms + life.timeout_ms, life.opened_ms + self._limits.age_max_ms)
 
     def is_too_old(self, key: ExecutionKey, now_ms: int) -> bool:
-        """True if an expired execution is so by its age."""
+        """True if an expired execution has reached its maximum age."""
         return now_ms - self._lives[key].opened_ms >= self._limits.age_max_ms
 
     def expired(self, now_ms: int) -> list[ExecutionKey]:
-        """Executions that have expired. Each is to be asked about with `expire`."""
+        """Executions that have expired. Call `expire` for each."""
         return [key for key in self._lives if now_ms >= self.expires_at(key)]
 
     def expire(self, key: ExecutionKey, now_ms: int) -> MembersAborted | None:
-        """The event that ends an expired execution; None if it has given a sign since, or was decided."""
+        """The event that ends an expired execution; None if it has been renewed or decided since."""
         if key not in self._lives or now_ms < self.expires_at(key):
             return None
         members = self._states[key.transactional_id].members.values()
         return aborted([one.producer_id for one in members if (one.txn_version, one.execution_id) == key[1:]])
 
     def forget_at_once(self, transactional_id: str) -> TransactionalIdForgotten | None:
-        """An operator's wish: the event that forgets the id; None if it is not known. Raises InvalidTxnStateError."""
+        """The event by which an operator forgets the id; None if it is unknown. Raises InvalidTxnStateError while it is in use."""
         state = self._states.get(transactional_id)
         if state is None:
             return None
@@ -223,13 +224,13 @@ class Coordinator:
         return TransactionalIdForgotten()
 
     def forgettable(self, now_ms: int) -> Iterator[str]:
-        """Ids of one write whose commit is not asked for again. Each is to be asked about with `forget`, and events may be applied
-        in between: an id is looked at only when it is asked for.
+        """Ids of a single write committed at least JOB_KEPT_MS ago. Call `forget` for each; lazy, so events may be applied in
+        between.
         """
         return itertools.takewhile(lambda name: self._is_old_job(name, now_ms), list(self._jobs))
 
     def forget(self, transactional_id: str, now_ms: int) -> TransactionalIdForgotten | None:
-        """The event that forgets the id, if it may be."""
+        """The event that forgets the id; None if it is too recent or in use."""
         if not self._is_old_job(transactional_id, now_ms) or self._states[transactional_id].is_at_work:
             return None
         return TransactionalIdForgotten()
@@ -246,7 +247,7 @@ class Coordinator:
         return self._state(asked.transactional_id, principal)
 
     def _state(self, transactional_id: str, principal: str) -> TransactionalIdState:
-        """The id's state, a new one if it is not known. Raises TransactionalIdAuthorizationFailedError."""
+        """The id's state; a new one if it is unknown. Raises TransactionalIdAuthorizationFailedError."""
         state = self._states.get(transactional_id)
         if state is None:
             return TransactionalIdState(transactional_id, principal, self._ended)
@@ -269,7 +270,7 @@ class Coordinator:
 
     @contextlib.contextmanager
     def writing_state(self, now_wall_ms: int) -> Iterator[StateWriter]:
-        """All that is known now, to be written in place of the log up to here; one at a time. Events may be applied meanwhile."""
+        """A snapshot of the current state, to replace the log up to here; one at a time. Events may be applied meanwhile."""
         assert self._writer is None, "a state is being written"
         self._writer = StateWriter(self._states, now_wall_ms)
         try:
@@ -278,7 +279,7 @@ class Coordinator:
             self._writer = None
 
     def apply(self, record: TransactionLogRecord, now_ms: int) -> None:
-        """Takes an event that is in the log."""
+        """Applies an event that is in the log."""
         name, principal, event = record.transactional_id, record.principal, event_of(record)
         assert not isinstance(event, StateBegins | StateEnds), "what the log says of itself is for loading.py"
         if self._writer is not None:
@@ -289,7 +290,7 @@ class Coordinator:
         state = self._states.get(name)
         if state is None:
             if not isinstance(event, MemberOpened | CommitPrepared):
-                return  # of an id that is not known any more
+                return  # the id has been forgotten
             state = self._states[name] = TransactionalIdState(name, principal, self._ended)
             self._owned.setdefault(principal, {})[name] = state
             self._limits.transactional_ids.add(principal, 1)
@@ -307,7 +308,7 @@ class Coordinator:
             self._drop(name)
 
     def forget_all(self) -> None:
-        """Nothing is known any more, and no slot is taken."""
+        """Drops all state and frees all limits."""
         for name in list(self._states):
             self._drop(name)
 
@@ -321,7 +322,7 @@ class Coordinator:
         self._limits.open_members.add(state.principal, 1)
 
     def _close(self, state: TransactionalIdState, members: Collection[MemberOpened]) -> None:
-        """These members are not open any more."""
+        """Removes members that have ended from the open ones."""
         for member in members:
             key = self._open.pop(member.producer_id).execution
             life = self._lives[key]
@@ -343,13 +344,13 @@ class Coordinator:
         if event.one_write:
             self._jobs[name] = now_ms
         self._forget_committed(name)
-        self._states[name] = self._prepared[name] = self._states.pop(name)  # in the order of the commits, also after a start
+        self._states[name] = self._prepared[name] = self._states.pop(name)  # commit order, also after a restart
         self._committed_ids[name] = len(event.committed_producer_ids) + len(event.aborted_producer_ids)
         self._committed_id_count += self._committed_ids[name]
         while self._committed_id_count > COMMITTED_IDS_MAX and len(self._committed_ids) > 1:
             oldest = next(iter(self._committed_ids))
             self._forget_committed(oldest)
-            if oldest not in self._prepared:  # else its members are known until it is complete
+            if oldest not in self._prepared:  # a prepared commit keeps its members until it is complete
                 self._states[oldest].forget_ended()
 
     def _forget_committed(self, name: str) -> None:

@@ -1,13 +1,13 @@
-"""Reads the log of transactions: what counts in it, and what is known then.
+"""Rebuilds the coordinator from the transaction log.
 
-A state (snapshot.py) takes the place of all events before it once its end is there; events among its pieces count after it. Without
-its end it counts for nothing.
+A snapshot (snapshot.py) replaces all events before it once its end has been read; events interleaved with its pieces are applied
+after it. A snapshot without an end is ignored.
 
-Where records are lost, as an operator has accepted, a state may have lost some of its own. It counts all the same if nothing of use
-is before it, since it is all that is left; otherwise the events before it tell more.
+If an operator has accepted the loss of records, a snapshot may lack some of its own. It is used if nothing usable precedes it,
+being all that is left; otherwise the events before it are more complete.
 
-A log may begin among the parts of a state, where a segment does: what was given up is there again if the log start is lost. That is
-of no use, and does no harm before a whole state.
+A log may begin in the middle of a snapshot, at the start of a segment: segments already given up reappear if the log start offset
+is lost. Such a fragment is unusable, and harmless before a complete snapshot.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _NO_END = "the transaction log has a state whose end is not there, and nothing i
 
 
 def load(records: Iterable[TransactionLogRecord | None], new: Callable[[], Coordinator], now_ms: int) -> Coordinator:
-    """The coordinator after these records, the log from its start; None where records are lost. `new` makes one that knows nothing;
-    all that are made share their limits. Every execution gets its full time-out from now on. Raises CorruptMessageError if a state
-    is not what its end says, or only a part of one is there and nothing in its place.
+    """The coordinator after `records`: the whole log, with None where records are lost. `new` makes an empty coordinator; all of
+    them share their limits. Every execution gets its full time-out from now on. Raises CorruptMessageError if a snapshot does not
+    match its end, or is incomplete with nothing to replace it.
     """
     loading = Loading(new, now_ms)
     for record in records:
@@ -34,13 +34,13 @@ def load(records: Iterable[TransactionLogRecord | None], new: Callable[[], Coord
 
 
 class _State:
-    """A state whose end was not read yet."""
+    """A snapshot whose end has not been read yet."""
 
     def __init__(self, known: Coordinator, *, is_first: bool) -> None:
-        self.known = known  # what it says
-        self.is_first = is_first  # nothing of use is before it
+        self.known = known  # its content so far
+        self.is_first = is_first  # nothing usable precedes it
         self.has_lost = False
-        self.later: list[TransactionLogRecord] = []  # events that count after it
+        self.later: list[TransactionLogRecord] = []  # interleaved events, applied after it
 
 
 class Loading:
@@ -51,11 +51,11 @@ class Loading:
         self._now_ms = now_ms
         self._state: _State | None = None
         self._is_at_start = True
-        self._unusable = ""  # why what was read so far cannot be used, unless a state takes its place
-        self.known = new()  # without the state that is being read
+        self._unusable = ""  # why the records so far are unusable, unless a snapshot replaces them
+        self.known = new()  # without the snapshot being read
 
     def take(self, record: TransactionLogRecord | None) -> None:
-        """The next record; None where some are lost: the beginning of a state may be among them."""
+        """Takes the next record; None where some are lost, possibly with the beginning of a snapshot."""
         state = self._state
         if record is None:
             state = state or self._begin_state()
@@ -76,7 +76,7 @@ class Loading:
         self._is_at_start = False
 
     def end(self) -> Coordinator:
-        """All was read: what is known. Raises CorruptMessageError."""
+        """The coordinator, after the last record. Raises CorruptMessageError."""
         self._give_up_state()
         if self._unusable:
             raise CorruptMessageError(self._unusable)
@@ -87,7 +87,7 @@ class Loading:
         return self._state
 
     def _give_up_state(self) -> None:
-        """The end of the present state, if there is one, is not there."""
+        """The current snapshot, if any, has no end."""
         state, self._state = self._state, None
         if state is None:
             return
@@ -110,7 +110,7 @@ class Loading:
             self._adopt(state)
 
     def _settle(self, state: _State) -> None:
-        """A state of which a part is not there."""
+        """Uses an incomplete snapshot if it lost records and nothing usable precedes it; else drops it."""
         if state.has_lost and state.is_first:
             self._adopt(state)
         else:

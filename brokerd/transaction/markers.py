@@ -1,9 +1,9 @@
-"""The control records that end members, one for each partition that has their data, and what is known of members whose control
-record a partition has lost.
+"""The control records (markers) that end members, one per partition with their data, and the outcome of members whose marker is
+lost.
 
-A partition that has lost nothing has lost no marker: there, data of a member that is neither open nor in a prepared commit is void.
-Where the marker may be lost, its absence proves nothing. The transaction log tells how a member ended as long as it holds that, of
-the last commit of an id in any case; or an operator has decided; else it is unknown, and nothing is ended.
+In an undamaged partition no marker is lost: open data of a member that is neither open nor in a prepared commit is void. In a
+damaged one a missing marker proves nothing. The outcome then comes from the transaction log while it is recorded there (always for
+the last commit of an id), or from an operator's decision; otherwise it is unknown and the data stays open.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from brokerd.wire.v1.transaction_log_pb2 import TransactionLogRecord
 
 CONTROL_VERSION = 1
 
-# The control record of a partition in which these members (producer ids) have open data; None if it concerns none of them. A
-# partition whose marker is written has no open data left, so none is written twice.
+# Maps the producer ids with open data in a partition to its control record; None if the decision concerns none of them. A partition
+# whose marker is written has no such data left, so no marker is written twice.
 RecordFor = Callable[[Collection[int]], ControlRecord | None]
 
 
 def control_records(
     transactional_id: str, version: int, *, committed: Collection[int] = (), aborted: Collection[int] = ()
 ) -> RecordFor:
-    """The control records of a decision on these members. The id is empty if it is not known any more; an abort has version -1."""
+    """The control records of a decision on these members. The id is empty if it is no longer known; an abort has version -1."""
     all_committed, all_aborted = frozenset(committed), frozenset(aborted)
 
     def record_for(open_ids: Collection[int]) -> ControlRecord | None:
@@ -45,7 +45,7 @@ def control_records(
 
 
 class Outcome(enum.Enum):
-    """The end of a member, as far as it is known."""
+    """The outcome of a member."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -53,7 +53,7 @@ class Outcome(enum.Enum):
 
 
 class Ending(NamedTuple):
-    """How a member ended. The id and version are those of its commit, where they are known."""
+    """How a member ended, with the id and version of its commit where they are known."""
 
     outcome: Outcome
     transactional_id: str = ""
@@ -66,8 +66,8 @@ def endings(
     records: Iterable[TransactionLogRecord | None],
     decided: Mapping[int, Outcome],
 ) -> dict[int, Ending]:
-    """How these members ended. `lost`: those of them whose marker may be lost. `records`: all that the transaction log holds.
-    `decided`: the decisions of an operator.
+    """How these members ended. `lost`: those whose marker may be lost. `records`: the whole transaction log. `decided`: an
+    operator's decisions.
     """
     found = _recorded(frozenset(producer_ids), records)
     for producer_id in producer_ids:

@@ -1,7 +1,7 @@
-"""Decisions too large for one request come in pages: the pages that came so far, until the last is there.
+"""Collects the pages of a decision too large for one request.
 
-A decision is asked about from page 0; a page that does not follow the one before is refused so that its sender begins again. Pages
-are kept for a limited time, and a principal's oldest decision gives way to a newer one.
+A decision is sent from page 0 on; a page that skips one is refused, so that its sender starts over. Pages are kept for a limited
+time, and a principal's oldest decision is evicted by a newer one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Collected:
 
     def __init__(self) -> None:
         self.count = 0
-        self.last_ms = 0  # when the newest came
+        self.last_ms = 0  # arrival of the newest page
         self.whole = EndTransactionRequest()  # members and partitions of all pages, the latter once each
         self.partitions: set[tuple[bytes, int]] = set()
 
@@ -47,10 +47,10 @@ class Pages:
         return len(self._collected)
 
     def add(self, principal: str, page: EndTransactionRequest, now_ms: int) -> EndTransactionRequest | None:
-        """The whole decision, with members and partitions of all pages, once its last page is there. A page may be repeated.
+        """The whole decision, with the members and partitions of all pages, after its last page; None before. Pages may be resent.
 
-        Raises InvalidRequestError if the decision is too large; NotReadyError if pages before it are missing: send it again from
-        page 0.
+        Raises InvalidRequestError if the decision is too large; NotReadyError if earlier pages are missing and the sender must
+        start over at page 0.
         """
         if page.page == 0 and not page.more_pages:
             _check_size(page)
@@ -78,7 +78,7 @@ class Pages:
         return whole
 
     def expire(self, now_ms: int) -> None:
-        """Drops decisions whose next page has not come for too long."""
+        """Drops decisions that got no page for PAGES_KEPT_MS."""
         late = [key for key, collected in self._collected.items() if now_ms - collected.last_ms >= PAGES_KEPT_MS]
         for key in late:
             del self._collected[key]

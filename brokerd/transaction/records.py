@@ -1,4 +1,4 @@
-"""Records of the transaction log: events, each under its transactional id, and where a state of everything begins and ends."""
+"""Records of the transaction log: events, keyed by transactional id, and the begin and end of snapshots."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FIELDS = {
 def record_of(
     transactional_id: str, principal: str, timestamp: int, event: Event | StateBegins | StateEnds, *, in_state: bool = False
 ) -> TransactionLogRecord:
-    """The record of an event, with a copy of it. `timestamp`: wall clock, ms."""
+    """The record of an event, which is copied. `timestamp`: wall clock, ms."""
     return TransactionLogRecord(
         version=VERSION,
         transactional_id=transactional_id,
@@ -51,5 +51,5 @@ def event_of(record: TransactionLogRecord) -> Event | StateBegins | StateEnds:
 
 
 def decode(data: bytes) -> TransactionLogRecord:
-    """The record. Raises CorruptMessageError; UnsupportedVersionError for a version that this one does not know."""
+    """Decodes a record. Raises CorruptMessageError; UnsupportedVersionError for any version but VERSION."""
     return parse(TransactionLogRecord(), data, "the transaction log", VERSION)

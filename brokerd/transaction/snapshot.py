@@ -1,13 +1,12 @@
-"""The state of everything at one moment, in pieces that the log holds in place of all that was before.
+"""Snapshots of the coordinator's state, which replace the log before them.
 
-A state is what was known where it begins in the log. It comes in pieces of bounded size, each one batch, and between them the
-coordinator goes on: an event that is applied meanwhile is in the log among the pieces, whose records bear a mark, and counts after
-the whole state. So an id is kept as it was before the first event that changes it; all others are looked at when it is their turn,
-and nothing is copied at the beginning.
+A snapshot is the state at the point of the log where it begins. It is written in pieces of bounded size, one batch each, and the
+coordinator keeps working in between: events applied meanwhile land among the pieces, whose records are flagged `in_state`, and
+take effect after the whole snapshot. An id is therefore copied before the first event that changes it (copy-on-write); all others
+are read in their turn, and nothing is copied up front.
 
-Where the end is missing (a crash, a disk that refused a piece), the state counts for nothing, and everything else does, wherever
-it is: nothing needs to be closed before the log goes on. loading.py reads it so. What was before a state may go once all of the
-state is durable.
+A snapshot without its end (a crash, a failed write) is ignored and all events count (loading.py), so an interrupted snapshot needs
+no clean-up before the log goes on. The log before a snapshot may be deleted once the whole snapshot is durable.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ from brokerd.transaction.records import record_of
 from brokerd.transaction.transactional_id import TransactionalIdState
 from brokerd.wire.v1.transaction_log_pb2 import StateBegins, StateEnds, TransactionLogRecord
 
-PIECE_ENTRIES_MAX = 100  # to encode that many takes 2 ms, in which nothing else happens
-PIECE_BYTES_MAX = 262_144  # but a record that is larger is a piece of its own
+PIECE_ENTRIES_MAX = 100  # encoding these blocks the event loop for 2 ms
+PIECE_BYTES_MAX = 262_144  # exceeded by at most one record
 
 
 class StateWriter:
-    """See the module. `keep` is told of each id before it changes, until the last piece is there."""
+    """Writes one snapshot. Until its last piece, `keep` must be called for each id before it changes."""
 
     def __init__(self, states: Mapping[str, TransactionalIdState], now_wall_ms: int) -> None:
         self._now_wall_ms = now_wall_ms
         self._count = len(states)
-        self._left = dict(states)  # ids whose turn has not come
+        self._left = dict(states)  # ids not written yet
         self._names = iter(list(states))  # in the order of their last commits
         self._ready: deque[TransactionLogRecord] = deque()
 
     def keep(self, transactional_id: str) -> None:
-        """The id is about to change."""
+        """Encodes the id before it changes, unless it is encoded already."""
         state = self._left.pop(transactional_id, None)
         if state is not None:
             for timestamp, event in state.events():
@@ -42,7 +41,7 @@ class StateWriter:
                 self._ready.append(record_of(transactional_id, state.principal, at, event, in_state=True))
 
     def pieces(self, entries_max: int = PIECE_ENTRIES_MAX) -> Iterator[list[TransactionLogRecord]]:
-        """The first is to be appended before anything else happens, all others in their order."""
+        """The pieces, in order. The first must be appended before any further event."""
         piece = [record_of("", "", self._now_wall_ms, StateBegins()), *self._take(entries_max)]
         while self._has_more:
             yield piece

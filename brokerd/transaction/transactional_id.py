@@ -1,10 +1,10 @@
-"""One transactional id: which version it committed last, what is prepared, which members are open; and the table of answers.
+"""One transactional id: its last committed version, its prepared commit, its open members, and the table of answers.
 
     request        | version < last  | version = last                       | version > last
     ---------------+-----------------+--------------------------------------+-----------------------------------------------
     init           | PRODUCER_FENCED | ALREADY_COMMITTED;                   | open, or the open member again;
                    |                 | another write of a known run:        | INVALID_TXN_STATE if it has ended, or is open
-                   |                 | TXN_CONFLICT                         | in another execution. Nobody is aborted
+                   |                 | TXN_CONFLICT                         | in another execution. Aborts no member
     commit         | done, if one of | after the markers:                   | after the markers of what is prepared:
                    | the last few    | another write of a known run, any    | prepare, if no member was told that it is too
                    | commits; else   | rows: TXN_CONFLICT; other totals:    | late, and all are open, of this execution, and
@@ -14,15 +14,15 @@
     heartbeat      | INVALID_TXN_STATE                                      | open members only, else INVALID_TXN_STATE
     expiry         | none is open    | none is open                         | abort of the whole execution
 
-A run writes each version once. Known is the run that committed the last version, and each one that repeated it since: of these, an
-execution that is not the one that committed or repeated it is another write. Nothing is decided by totals before that. An execution
-of no run, or of one that is not known, is a repetition if its totals are equal. What is known outlives the broker.
+A run writes each version once. The known runs are the one that committed the last version and those that have repeated it since.
+An execution of a known run that neither committed nor repeated the version is another write; this is checked before the totals. An
+execution without a run, or of an unknown run, is a repetition if its totals are equal. Known runs survive a restart.
 
-A commit ends all open members of its version and older ones, whatever their execution: that is why none is open there. A member
-that is not open never opens again. What is decided changes nothing; `apply` does.
+A commit ends all open members of its version and of older ones, in any execution, so none is open there. A member that has ended
+never opens again. Decisions change no state; `apply` does.
 
-A commit whose answer was lost may be asked about after others have committed newer versions. EARLIER_MAX of the versions before the
-last one are remembered for that. Of an older one, PRODUCER_FENCED says by its fate that nobody knows whether it was committed.
+A client that lost the answer to a commit may retry it after others have committed newer versions; EARLIER_MAX commits before the
+last one are remembered for this. For an older one, the fate in PRODUCER_FENCED says that its outcome is unknown.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ from brokerd.wire.v1.transaction_log_pb2 import (
 )
 from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest, InitProducerIdRequest, TransactionMember, TransactionTotals
 
-MEMBER_EPOCH = 0  # of every member: its producer id serves one transaction alone
+MEMBER_EPOCH = 0  # constant: a member's producer id serves a single transaction
 NO_VERSION = -1
 EARLIER_MAX = 5  # commits before the last one that an id remembers
-REPEATS_MAX = 100  # a driver would have to pause within a batch while this many others repeat it, to be forgotten
+REPEATS_MAX = 100  # a run is forgotten only if this many others repeat the batch while its driver pauses within it
 _DIGEST_BYTES = 16
 _RING = 1 << 31  # a partition counts a member's records modulo this
 _TOTALS = ("rows", "key_bytes", "value_bytes", "key_hash_sum")
-_QUERY, _APPLICATION = "spark-", "app-"  # how Spark's sink begins its ids; others are chosen by hand
+_QUERY, _APPLICATION = "spark-", "app-"  # prefixes of the Spark sink's ids; any other id is the user's own
 
 
 class Execution(Protocol):
@@ -72,54 +72,54 @@ class Execution(Protocol):
 
 
 class ExecutionOfRun(Execution, Protocol):
-    """A message that also names the run that the write belongs to, in which every version is written once: of Spark's foreachBatch,
-    one execution of the micro-batch. An empty run is none.
+    """A message that also names the run of the write, which writes every version once: in Spark's foreachBatch, one execution of
+    the micro-batch. An empty `run_id` means no run.
     """
 
     run_id: str
 
 
 class HeldData(NamedTuple):
-    """A member's data that no marker has decided, over all partitions."""
+    """A member's data without a marker, over all partitions."""
 
     records: int  # modulo 2^31 in each partition
-    is_durable: bool  # all of it
+    is_durable: bool  # in all partitions
 
 
 class Held(NamedTuple):
-    """The open data of members, by producer id, as the partitions have it at the moment of a decision."""
+    """The open data of members, by producer id, at the moment of a decision."""
 
     members: Mapping[int, HeldData]
-    missing: Collection[TopicIdPartition] = ()  # partitions that the driver names, but their topics are deleted
+    missing: Collection[TopicIdPartition] = ()  # partitions named by the driver whose topics are deleted
 
 
 class Progress(Enum):
-    """How far a commit is that needs no further event."""
+    """The progress of a commit that needs no further event."""
 
     COMPLETE = "the version is committed, with these totals, and all of it is visible"
     UNFINISHED = "a prepared commit must be finished first: its markers written, CommitCompleted applied"
 
 
-# A decision about a commit: an event to record (a VersionRepeated before asking again), or what needs none.
+# The decision on a commit: an event to record (after VersionRepeated, decide again), or its progress.
 CommitDecision = CommitPrepared | VersionRepeated | Progress
 
 
 class TransactionalIdState:
-    """See the module. `ended`: members of any transactional id that have ended, by id and member id."""
+    """The state of one transactional id. `ended`: ended members of all transactional ids, as (transactional id, member id)."""
 
     def __init__(self, transactional_id: str, principal: str, ended: Container[tuple[str, bytes]]) -> None:
         self.transactional_id = transactional_id
         self.principal = principal
-        # The newest committed version. It names its members as long as there is room, even when all markers are durable: a start
-        # can write a marker again that a partition has lost. `earlier` holds the commits before it.
+        # The newest committed version; its `earlier` holds the commits before it. It lists its members as long as there is room,
+        # even after all markers are durable: a restart can then rewrite a marker that a partition has lost.
         self.last: CommitPrepared | None = None
         self.timestamp = 0  # of that commit, wall clock, ms
         self.is_prepared = False  # its markers are not all durable
-        self.repeats: tuple[VersionRepeated, ...] = ()  # executions of other runs that were told of it, one of each, the newest
+        self.repeats: tuple[VersionRepeated, ...] = ()  # repetitions by other runs, one each, the newest
         self.members: dict[int, MemberOpened] = {}  # open, by producer id
         self._by_member_id: dict[bytes, MemberOpened] = {}  # the same
         self._ended = ended
-        self.owner = ""  # what the newest member said of it, for people; a state of everything has that of open members only
+        self.owner = ""  # as the newest member named it, for display; snapshots keep only those of open members
 
     @property
     def last_version(self) -> int:
@@ -128,12 +128,12 @@ class TransactionalIdState:
 
     @property
     def prepared(self) -> CommitPrepared | None:
-        """The commit that must be finished."""
+        """The unfinished commit, if any."""
         return self.last if self.is_prepared else None
 
     @property
     def is_empty(self) -> bool:
-        """True if nothing was ever committed and no member is open."""
+        """True if no version is committed and no member is open."""
         return self.last is None and not self.members
 
     @property
@@ -144,8 +144,8 @@ class TransactionalIdState:
     # Decisions
 
     def decide_init(self, asked: InitProducerIdRequest, next_producer_id: int) -> MemberOpened:
-        """The member: one that is open already, or the event that opens it, with `next_producer_id`. Raises ProducerFencedError,
-        AlreadyCommittedError, TxnConflictError, InvalidTxnStateError."""
+        """Returns the member if it is already open, else the event that opens it with `next_producer_id`. Raises
+        ProducerFencedError, AlreadyCommittedError, TxnConflictError, InvalidTxnStateError."""
         if asked.txn_version < self.last_version:
             raise self._fenced(asked, Fate.UNSPECIFIED)
         if asked.txn_version == self.last_version:
@@ -171,7 +171,7 @@ class TransactionalIdState:
         )
 
     def decide_commit(self, asked: EndTransactionRequest, held: Held) -> CommitDecision:
-        """Decides about a commit; `held` is the listed members' open data.
+        """Decides a commit; `held` is the listed members' open data.
 
         Raises ProducerFencedError, TxnConflictError, ReplayMismatchError, TxnAbortedError.
         """
@@ -181,7 +181,7 @@ class TransactionalIdState:
         if self.is_prepared:
             return Progress.UNFINISHED
         if self.last is not None and asked.txn_version == self.last_version:
-            # A second write of a run that has no rows has lost none: the first one's commit stands for it.
+            # A second write of a run without rows loses none, so it counts as committed with the first.
             if asked.totals.rows or not self._is_another_write(asked):
                 self._check_not_another_write(asked)
                 self._check_replay(asked, self.last)
@@ -210,7 +210,7 @@ class TransactionalIdState:
         return aborted(dict.fromkeys(one.producer_id for one in listed if one is not None and _is_same(one, asked)))
 
     def open_member(self, execution: Execution, member_id: bytes) -> MemberOpened:
-        """The member, if it is open. Raises InvalidTxnStateError."""
+        """The open member. Raises InvalidTxnStateError if it is not open."""
         member = self._by_member_id.get(member_id)
         if member is None or not _is_same(member, execution):
             raise InvalidTxnStateError(
@@ -226,8 +226,8 @@ class TransactionalIdState:
     # Checks
 
     def _check_earlier(self, asked: EndTransactionRequest) -> None:
-        """A commit of a version below the last one, asked about again. Raises ProducerFencedError, unless this execution has
-        committed it; the fate says whether it is certain that it has not.
+        """Checks a retried commit of a version below the last one. Raises ProducerFencedError unless this execution is known to
+        have committed it; the error's fate says whether it certainly has not.
         """
         earlier = list(self.last.earlier) if self.last is not None else []
         digest = _digest(asked)
@@ -304,7 +304,7 @@ class TransactionalIdState:
             return f"is a member of {execution_text(member)}"
         if not found.is_durable:
             return "has records that are not durable"
-        if may_miss and found.records <= report.records:  # a topic is deleted, and its part with it
+        if may_miss and found.records <= report.records:  # a topic was deleted with its share of the records
             return ""
         if (found.records - report.records) % _RING:
             return f"reports {report.records} records, but {found.records} are there"
@@ -331,7 +331,7 @@ class TransactionalIdState:
     # Events of the log
 
     def apply(self, event: Event, timestamp: int) -> list[MemberOpened]:
-        """Takes an event that is in the log, other than TransactionalIdForgotten; returns the members that it ended."""
+        """Applies an event that is in the log, other than TransactionalIdForgotten; returns the members it ended."""
         if isinstance(event, MemberOpened):
             self.members[event.producer_id] = self._by_member_id[event.member_id] = event
             self.owner = event.owner
@@ -350,12 +350,12 @@ class TransactionalIdState:
         return []
 
     def _history(self) -> Iterable[EarlierCommit]:
-        """The remembered commits up to now, the last one among them."""
+        """The remembered commits, including the last one."""
         last = self.last
         return (*last.earlier, EarlierCommit(txn_version=last.txn_version, digest=_digest(last))) if last is not None else ()
 
     def forget_ended(self) -> None:
-        """Forgets who took part in the last commit, which is complete."""
+        """Forgets the members of the last commit, which must be complete."""
         assert self.last is not None
         assert not self.is_prepared, "its markers name them"
         self.last = _changed(self.last, committed_producer_ids=(), aborted_producer_ids=())
@@ -370,7 +370,7 @@ class TransactionalIdState:
         return ended
 
     def events(self) -> list[tuple[int, Event]]:
-        """All that is known, as events that make it again, each with its timestamp."""
+        """The events that recreate this state, each with its timestamp."""
         events: list[tuple[int, Event]] = []
         if self.last is not None:
             events.append((self.timestamp, self.last))
@@ -387,7 +387,7 @@ def aborted(producer_ids: Collection[int]) -> MembersAborted | None:
 
 
 def _changed(commit: CommitPrepared, **fields: object) -> CommitPrepared:
-    """A copy with other values in some fields; events of the log stay as they are."""
+    """A copy with some fields replaced; events of the log are never changed."""
     changed = CommitPrepared()
     changed.CopyFrom(commit)
     for name in fields:
@@ -397,7 +397,7 @@ def _changed(commit: CommitPrepared, **fields: object) -> CommitPrepared:
 
 
 def _digest(commit: EndTransactionRequest | CommitPrepared) -> bytes:
-    """Tells a commit from others of its version: execution ids alone may come again in another run."""
+    """Distinguishes a commit from others of its version: another run may reuse an execution id."""
     said = "\0".join((commit.execution_id, commit.run_id, *map(str, _numbers(commit.totals))))
     return hashlib.blake2b(said.encode(), digest_size=_DIGEST_BYTES).digest()
 
@@ -411,7 +411,7 @@ def _is_same(one: Execution, other: Execution) -> bool:
 
 
 def execution_text(execution: Execution) -> str:
-    """Names it in texts for people."""
+    """The execution, as messages name it."""
     return f"version {execution.txn_version} in execution {execution.execution_id!r}"
 
 
