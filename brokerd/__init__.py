@@ -2,27 +2,27 @@
 
     from brokerd import Consumer, Producer
 
-Exports are imported on first use, so a Spark worker that only looks for data sources pays nothing.
+Exports are imported on first use, so a Spark worker that only discovers data sources does not load them.
 
-    ids.py, errors.py, clock.py   identifiers; the one table of errors; the only reading of clocks
-    config/                       every setting
-    arguments.py                  checks of arguments that calls of several clients take
+    ids.py, errors.py, clock.py   identifiers; the table of all errors; the only code that reads clocks
+    config/                       all settings
+    arguments.py                  argument checks shared by the clients
     record/                       the record batch format
-    storage/ partition/ datadir/  bytes on disk; one partition; a directory of them
+    storage/ partition/ datadir/  bytes on disk; one partition; a directory of partitions
     offline/                      doctor, dump, rebuild: for a directory that no broker has open
     purgatory/                    waiting for a condition or a deadline
-    sharing.py                    who may have how much of what is scarce, and who is next
-    transaction/ groups/          the decisions of transactions; how far groups of readers have got
+    sharing.py                    fair sharing of limited resources
+    transaction/ groups/          the rules of transactions; consumer groups' offsets
     server/                       the daemon
-    wire/                         the wire contract, generated and by hand
-    client/ producer/ consumer/   the API of applications
+    wire/                         the wire contract: generated code and hand-written codecs
+    client/ producer/ consumer/   the application API
     aio/                          the same for asyncio
-    sink/ datasource/             the data source of Spark
+    sink/ datasource/             the Spark data source
     cli/                          the command line (__main__.py)
-    testing/                      a broker for the tests of users, and of this project
-    backoff.py, waiter.py         how long to wait before a retry; a task that waits for another thread
-    event_loop.py                 the event loop of clients and their tests
-    steps.py                      a call written once for threads and tasks
+    testing/                      a broker for tests, the users' and this project's
+    backoff.py, waiter.py         the wait before a retry; a task waiting for another thread
+    event_loop.py                 the event loop of the clients and their tests
+    steps.py                      calls written once for threads and tasks
     allocator.py, process.py      memory, fork and exit of a process
 """
 

@@ -1,4 +1,4 @@
-"""`python -m brokerd` is the command `brokerd`."""
+"""`python -m brokerd` runs the command `brokerd`."""
 
 import sys
 

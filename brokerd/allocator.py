@@ -1,5 +1,5 @@
-"""Keeps freed memory, and exempts objects from garbage collection. Only for processes that run our own work: the daemon,
-and Spark's Python workers during a task. A library must not set this in its users' programs."""
+"""Allocator and garbage collector tuning, only for processes that run nothing but our work: the daemon, and Spark's Python workers
+during a task. A library must not do this in its users' programs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _KEEP_BYTES = 134_217_728
 
 @functools.cache
 def keep_freed_memory() -> bool:
-    """Makes glibc keep up to 128 MiB of freed memory instead of giving every large message's pages back at once.
+    """Makes glibc keep up to 128 MiB of freed memory instead of returning the pages of every large message at once.
 
-    Moving records allocates and frees buffers of megabytes all the time. By default each one comes as fresh pages, which the
-    kernel must fault in and zero: more work than copying the bytes (the daemon's reads took 2.5 times the processor time, a
-    producer's sends 1.4 times; the resident set stays the same, because no more is kept than was in use). Returns False and
-    changes nothing if the C library is not glibc.
+    Moving records constantly allocates and frees buffers of megabytes. By default each comes as fresh pages, which the kernel must
+    fault in and zero: more work than copying the bytes (reads cost the daemon 2.5 times the processor time, sends a producer 1.4
+    times; the resident set is the same, since glibc keeps no more than was in use). Returns False and changes nothing if the C
+    library is not glibc.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -33,11 +33,11 @@ def keep_freed_memory() -> bool:
 
 @functools.cache
 def tune_spark_worker() -> None:
-    """`keep_freed_memory`, and garbage collections that skip all present objects: for the start of a task.
+    """For the start of a Spark task: `keep_freed_memory`, and excludes all existing objects from garbage collection.
 
-    Spark collects all garbage after each task, before its worker takes the next one. With PySpark, Arrow and gRPC imported that
-    takes some 30 ms each time, to visit modules that are never freed: a micro-batch of a few rows took a sixth longer. Done once
-    in a process, since garbage of that moment stays.
+    Spark runs a full collection after each task, before its worker takes the next one. With PySpark, Arrow and gRPC imported, that
+    takes some 30 ms to visit modules that are never freed: a micro-batch of a few rows took a sixth longer. Runs once per process,
+    because garbage existing at that moment is never freed.
     """
     keep_freed_memory()
     gc.freeze()

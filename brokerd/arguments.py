@@ -1,7 +1,7 @@
-"""Checks of arguments that calls of several clients take: partitions, numbers, offsets to commit. Pure.
+"""Argument checks shared by the clients: partitions, numbers, offsets to commit. Pure.
 
-Each raises TypeError or ValueError that names the argument, before anything has happened: what a request cannot carry must not be
-found out when a transaction is about to be decided.
+Each raises TypeError or ValueError naming the argument before anything has happened: an invalid offset must not come to light in
+the middle of deciding a transaction.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ UINT32_MAX = 2**32 - 1
 
 
 class GivenOffset(NamedTuple):
-    """An offset that is to be committed: of the next record to read, a free text, and the leader epoch of the last record read with
-    its id (-1 and 0 = unknown)."""
+    """An offset to commit: the offset of the next record to read, free-form metadata, and the leader epoch and its id of the last
+    record read (-1 and 0 = unknown)."""
 
     offset: int
     metadata: str
@@ -29,7 +29,7 @@ class GivenOffset(NamedTuple):
 
 
 def checked_partition(given: object) -> TopicPartition:
-    """A partition."""
+    """`given` as a TopicPartition."""
     if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str)):
         raise TypeError(f"a partition is a TopicPartition or a pair of topic and number, not {given!r:.200}")
     topic, number = given
@@ -40,7 +40,7 @@ def checked_partition(given: object) -> TopicPartition:
 
 
 def checked_int(number: object, name: str, *, minimum: int = 0, maximum: int = INT64_MAX) -> int:
-    """A whole number in its range."""
+    """`number` as an int between `minimum` and `maximum`."""
     try:
         value = operator.index(number)  # type: ignore[arg-type]
     except TypeError:
@@ -51,7 +51,7 @@ def checked_int(number: object, name: str, *, minimum: int = 0, maximum: int = I
 
 
 def checked_by_partition(given: object, name: str, what: str) -> dict[TopicPartition, object]:
-    """A mapping by partition; `what` its values are."""
+    """`given` as a dict keyed by TopicPartition; `what` names the values in errors."""
     if not isinstance(given, Mapping):
         raise TypeError(f"{name} must be a mapping of partitions to {what}, such as {{('events', 0): 5}}, not {given!r:.200}")
     return {checked_partition(tp): value for tp, value in given.items()}
@@ -63,7 +63,7 @@ def checked_offsets(given: object) -> dict[TopicPartition, GivenOffset]:
 
 
 def checked_offset(tp: TopicPartition, given: object) -> GivenOffset:
-    """One of them. A text and an epoch that are None are none, as in Kafka's clients."""
+    """One offset to commit. As in Kafka's clients, metadata or an epoch of None means none."""
     metadata, leader_epoch = getattr(given, "metadata", None), getattr(given, "leader_epoch", None)
     offset = checked_int(getattr(given, "offset", given), f"the offset of {tp}")
     if metadata is not None and not isinstance(metadata, str):
@@ -77,7 +77,7 @@ def checked_offset(tp: TopicPartition, given: object) -> GivenOffset:
 
 
 def group_id_problem(group_id: str) -> str | None:
-    """Why a group cannot have this id; None if it can."""
+    """Why `group_id` is not a valid group id; None if it is."""
     if not group_id:
         return "must not be empty"
     if len(group_id) <= GROUP_ID_MAX_LENGTH and group_id.isprintable():

@@ -1,4 +1,4 @@
-"""The only place that reads a clock. All other code is given a Clock, or `now_ms`.
+"""The only module that reads a clock. All other code takes a Clock, or `now_ms`.
 
 Two clocks that never share a name: `monotonic_ms` drives waiting, expiry and retries; `wall_ms` is stored
 (timestamps, retention) and never decides an order.
@@ -11,29 +11,29 @@ from typing import Final, Protocol
 
 
 class Clock(Protocol):
-    """The clocks that code may read."""
+    """The clocks available to the code."""
 
     def monotonic_ms(self) -> int:
         """Milliseconds from some fixed start; never goes back."""
 
     def boot_ms(self) -> int:
-        """The same, but it counts on while the machine sleeps: for comparisons with other machines' time, not for waiting."""
+        """As `monotonic_ms`, but includes time asleep: for comparisons with other machines' time, not for waiting."""
 
     def boot_id(self) -> str:
-        """Names the machine's present start, which `boot_ms` counts from; empty where it is unknown."""
+        """The id of the current boot, which `boot_ms` counts from; empty if unknown."""
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970-01-01 UTC; may jump in either direction."""
 
     def wall_ns(self) -> int:
-        """The same clock in nanoseconds, for stamps so frequent that a division each would cost too much."""
+        """As `wall_ms`, in nanoseconds: for stamps so frequent that a division each would cost too much."""
 
 
-# Nanoseconds from some fixed start, for durations that are only reported. No decision depends on it.
+# Nanoseconds from some fixed start, only for durations that are reported: no decision depends on it.
 stopwatch_ns: Final = time.perf_counter_ns
 
 
-# Linux alone has a clock of its own for it; elsewhere the monotonic one serves.
+# Only Linux has CLOCK_BOOTTIME; elsewhere the monotonic clock is used.
 _BOOT_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -45,11 +45,11 @@ class SystemClock:
         return time.monotonic_ns() // 1_000_000
 
     def boot_ms(self) -> int:
-        """The same, but it counts on while the machine sleeps."""
+        """As `monotonic_ms`, but includes time asleep."""
         return time.clock_gettime_ns(_BOOT_CLOCK) // 1_000_000
 
     def boot_id(self) -> str:
-        """Linux names it."""
+        """Linux's boot id; empty elsewhere."""
         try:
             with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
                 return file.read().strip()

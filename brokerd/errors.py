@@ -3,7 +3,7 @@
 DataDirectoryError: the broker cannot use its data directory. A WireError has an ErrorCode and travels in responses. A ClientError
 is raised in the client's own process.
 
-The hundreds digit of a code says what to do with it (see `Action`). The text of an error names the field, the value, the limit
+The hundreds digit of a code says what to do with it (see `Action`). An error's text names the field, the value, the limit
 and the remedy. Translation to and from protobuf is in brokerd/wire/errors.py, not here.
 """
 
@@ -119,8 +119,8 @@ E = TypeVar("E", bound=BrokerdError)
 
 
 def fresh(error: E) -> E:
-    """A copy of a stored error, to be raised. Each raise extends the traceback of the instance, and a traceback keeps alive the
-    frames, and everything they hold, of whoever caught it."""
+    """A copy of a stored error, to raise. Each raise extends the instance's traceback, which keeps the frames of all who caught it,
+    and everything they refer to, alive."""
     copied = copy.copy(error)
     copied.__cause__ = error.__cause__
     return copied
@@ -151,7 +151,7 @@ class WireError(BrokerdError):
 
     @property
     def action(self) -> Action:
-        """How a client handles it."""
+        """How a client handles this error."""
         return action_of(self.code)
 
     @property
@@ -382,11 +382,11 @@ class ConfigError(ClientError, ValueError):
 
 
 class BrokerUnreachableError(ClientError, ConnectionError):
-    """No broker responded; the text names the address and how long it was tried."""
+    """No broker responded; the text names the address and the time spent trying."""
 
 
 class TransactionStateError(ClientError):
-    """A call that needs an open transaction was made without one, or the other way round."""
+    """A call that needs an open transaction was made without one, or vice versa."""
 
 
 class AuthenticationError(ClientError):
@@ -399,7 +399,7 @@ class AuthenticationError(ClientError):
 
 
 class ProducerClosedError(ClientError):
-    """The producer was closed, or failed earlier and for good; its first failure is the `__cause__`."""
+    """The producer was closed, or has failed permanently; its first failure is the `__cause__`."""
 
 
 class BufferExhaustedError(ClientError, TimeoutError):
@@ -439,7 +439,7 @@ class EventLoopError(ClientError):
 
 
 class HandlerTimeoutError(ClientError, TimeoutError):
-    """A handler of `Consumer.process` runs for longer than it may; its record is not committed."""
+    """A handler of `Consumer.process` exceeded its time limit; its record is not committed."""
 
 
 class NoOffsetForPartitionError(ClientError):

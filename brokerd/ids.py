@@ -1,4 +1,4 @@
-"""Identifiers: small immutable values that every layer shares. No behaviour lives here."""
+"""Identifiers: small immutable values that every layer shares. Nothing here has behaviour."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ TRANSACTIONAL_ID_MAX_LENGTH = 249
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 NO_PRODUCER_ID = -1
-# A producer id is a number that is never assigned twice, a bit that says whether it was assigned to a member of a transaction, and
-# the tag of its owner (server/security/topic_authorizer.py): the id alone tells both, for ever.
+# A producer id consists of a number that is never reused, a bit that is set if it was assigned to a member of a transaction,
+# and the tag of its owner (server/security/topic_authorizer.py). The id alone identifies both, permanently.
 PRODUCER_NUMBER_BITS = 39
 PRODUCER_NUMBERS = 1 << PRODUCER_NUMBER_BITS
 _MEMBER = PRODUCER_NUMBERS
@@ -23,7 +23,7 @@ NO_SEQUENCE = -1
 
 
 class TopicPartition(NamedTuple):
-    """A partition as users name it."""
+    """A partition by topic name, as in the API."""
 
     topic: str
     partition: int
@@ -33,7 +33,7 @@ class TopicPartition(NamedTuple):
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition as the wire and the disk name it: a recreated topic has another id."""
+    """A partition by topic id, as on the wire and on disk: a recreated topic has another id."""
 
     topic_id: bytes  # 16 bytes
     partition: int
@@ -55,25 +55,25 @@ class ProducerIdAndEpoch(NamedTuple):
 
 
 def producer_number(producer_id: int) -> int:
-    """The counting part of a producer id."""
+    """The number in a producer id, without member bit and owner tag."""
     return producer_id & (PRODUCER_NUMBERS - 1)
 
 
 class LogPosition(NamedTuple):
-    """A reader's position, and the history of the log that it belongs to: the leader epoch id of the record before `offset`; 0 =
-    not known."""
+    """A reader's position, with the leader epoch id of the record before `offset`, which identifies the log's history (0 =
+    unknown)."""
 
     offset: int
     leader_epoch_id: int = 0
 
 
 def member_producer_id(number: int) -> int:
-    """The producer id of a member of a transaction, without the tag of its owner."""
+    """The producer id of a member of a transaction, without its owner's tag."""
     return number | _MEMBER
 
 
 def is_member_producer_id(producer_id: int) -> bool:
-    """True if the producer id was assigned to a member of a transaction, be it open or ended."""
+    """True if the producer id was assigned to a member of a transaction, open or ended."""
     return producer_id >= 0 and producer_id & _MEMBER != 0
 
 
@@ -86,12 +86,12 @@ def new_topic_id() -> bytes:
 
 
 def new_leader_epoch_id() -> int:
-    """A random id (32 bits, not 0) of a leader epoch: of this start of the broker, so that no copy of its data has it."""
+    """A random leader epoch id (32 bits, not 0). Each start of the broker has its own, which no copy of its data shares."""
     return secrets.randbelow(2**32 - 1) + 1
 
 
 def topic_name_problem(name: str, *, internal: bool = False) -> str | None:
-    """Why `name` is not a valid topic name, phrased as the end of a sentence, or None if it is valid.
+    """Why `name` is not a valid topic name, phrased as the end of a sentence; None if it is valid.
 
     `internal` allows the broker's own names, which start with two underscores.
     """

@@ -1,10 +1,10 @@
-"""Handles fork and exit for the open clients and producers of a process; no other module hooks either.
+"""Hooks fork and exit for the open clients and producers of a process; no other module hooks either.
 
-A forked child drops its parent's objects but never frees them: gRPC's destructors would crash it.
+A forked child drops its parent's objects without freeing them: gRPC's destructors would crash it.
 
-At exit, clients that were not closed are closed, silently. By then Python has joined all threads except daemon threads. A daemon
-thread that is still inside a client, or returns to it, would get an error saying that the client is closed, printed at the end of
-a program in which nothing went wrong. Such a thread ends quietly here instead.
+At exit, unclosed clients are closed silently. By then Python has joined all threads except daemon threads. A daemon thread that is
+still inside a client, or returns to it, would get a "client is closed" error, printed at the end of a program in which nothing
+went wrong. Such a thread ends quietly instead.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class Open(Generic[T]):
-    """The open objects of one kind in this process: closed at exit, kept alive for ever in a forked child."""
+    """The open objects of one kind in this process: closed at exit, kept alive forever in a forked child."""
 
     def __init__(self, close_all: Callable[[Sequence[T]], object], after_fork: Callable[[T], object] = lambda _: None) -> None:
-        """`after_fork` is called in a child with each object that the parent has open."""
+        """`after_fork` is called in a forked child with each object that was open in the parent."""
         self._open: weakref.WeakSet[T] = weakref.WeakSet()
-        self._kept: list[T] = []  # of processes before a fork
+        self._kept: list[T] = []  # objects inherited through forks
         self._tell = after_fork
         at_exit(lambda: close_all(list(self._open)))
         in_forked_child(self._keep)
 
     def add(self, one: T) -> None:
-        """Registers an object, to be handled at fork and exit."""
+        """Registers an open object."""
         self._open.add(one)
         watch_child()
 
     def discard(self, one: T) -> None:
-        """Unregisters an object that was closed."""
+        """Unregisters a closed object."""
         self._open.discard(one)
 
     def _keep(self) -> None:
@@ -73,9 +73,8 @@ class Open(Generic[T]):
 
 
 def watch_child() -> None:
-    """Hooks the exit of a multiprocessing child; to be called once there is something to close. Such a child exits without
-    running atexit callbacks (up to Python 3.13 all of them, later those registered before its fork), so it is made to run
-    them."""
+    """Hooks the exit of a multiprocessing child; call it once there is something to close. Such a child exits without running
+    atexit callbacks (all of them up to Python 3.13, later those registered before its fork), so the hook runs them."""
     global _watched_pid
     process = sys.modules.get("multiprocessing.process")
     if process is None or process.parent_process() is None or _watched_pid == os.getpid():
@@ -87,7 +86,7 @@ def watch_child() -> None:
 
 
 def _close_after_threads() -> None:
-    """Runs when a multiprocessing child is about to join its threads: closes once the other threads have ended."""
+    """Runs when a multiprocessing child is about to join its threads: calls the callbacks once other threads have ended."""
 
     def wait_and_close() -> None:
         not_awaited = (threading.current_thread(), threading.main_thread())
@@ -101,11 +100,11 @@ def _close_after_threads() -> None:
 
 
 def end_daemon_thread() -> None:
-    """During exit, ends the calling thread if it is a daemon thread of the application: raises SystemExit, which threads do not
-    report and which releases locks as it unwinds. Does nothing before exit, or for any other thread."""
+    """During exit, ends the calling thread if it is a daemon thread of the application, by raising SystemExit: threads do not
+    report it, and it releases locks as it unwinds. Does nothing before exit or in other threads."""
     thread = threading.current_thread()
-    # A thread of multiprocessing's ThreadPool does not print errors but hands each one to the caller waiting for its result,
-    # which would wait for ever if the thread simply ended.
+    # A thread of multiprocessing's ThreadPool does not print errors; it passes each to the caller waiting for its result, which
+    # would wait forever if the thread simply ended.
     is_of_pool = type(thread).__module__ == "multiprocessing.dummy"
     if _is_exiting.is_set() and thread.daemon and not is_of_pool and not thread.name.startswith(OWN_THREADS):
         raise SystemExit

@@ -1,21 +1,21 @@
-"""How callers share what is scarce (memory, threads, turns, places in a table), so that none takes what all need.
+"""Fair sharing of limited resources (memory, threads, turns, table slots), so that no caller takes what all callers need.
 
-    Shares       how much of a limit an owner may have
-    RoundRobin   who is next
-    FairQueue    both: who may have how much, and who is next while there is too little
+    Shares       how much of a limit each owner may use
+    RoundRobin   the order of waiting entries
+    FairQueue    both: a limit, and the entries that wait while too little of it is free
     Budget       a FairQueue that callers of an event loop await
-    Turns        the turns at the event loop itself
+    Turns        turns at the event loop itself
 
-An owner is a principal; where everybody is the same principal, a connection.
+An owner is a principal or, on a broker where all callers are the same principal, a connection.
 
-    an owner that has nothing        gets what it asks for if that is free, and if all is free, however much it asks for
-    one that has some already        may have four fifths of what the others leave
-    waiting entries                  go by turns of the owners
-    one whose own share is used up   is overtaken: it waits for itself
-    one that has nothing             is never overtaken: what becomes free is kept for it
+    an owner that uses nothing         gets what it asks for if that much is free, and any amount if all is free
+    an owner that uses some already    may use four fifths of what the other owners leave
+    waiting entries                    are served by owner, round-robin
+    an owner that is at its own share  is overtaken
+    an owner that uses nothing         is never overtaken: what becomes free is kept for it
 
-So nobody fills all of it alone, an owner with little waits for one entry of each other owner at most, and nobody waits for ever.
-The limit is never exceeded except by an entry that is larger by itself.
+So no owner fills the limit alone, an owner that uses little waits for at most one entry of each other owner, and no entry starves.
+Only an entry that is by itself larger than the limit ever exceeds it.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from brokerd.clock import stopwatch_ns
 T = TypeVar("T", bound=Hashable)
 
 _SHARE, _OF = 4, 5
-_LONG_NS = 1_000_000  # a turn after which calls are let in
-_LET_IN_MAX = 256  # calls between two turns
-_IDLE_LOOPS = 3  # iterations without a new call after which none is pending, since gRPC's delivery takes one or two
+_LONG_NS = 1_000_000  # a turn longer than this lets new calls in
+_LET_IN_MAX = 256  # calls admitted between two turns
+_IDLE_LOOPS = 3  # iterations without a new call after which none is pending: gRPC needs one or two to deliver one
 
 
 class Caller(NamedTuple):
-    """The one who pays for a call: the owner of all that it uses, and its connection."""
+    """The caller that a call's resources are charged to: their owner, and the connection."""
 
     owner: str
     peer: str
 
 
-BROKER = Caller("", "")  # periodic jobs, and a stop
-# The caller of the unary call that a task belongs to, and of tasks that it starts. A stream carries its caller itself: others start
-# tasks for it.
+BROKER = Caller("", "")  # periodic jobs and the shutdown
+# The caller of the unary call that runs the current task, or that started it. Streams carry their caller themselves, because
+# other calls' tasks start theirs.
 CALLER: ContextVar[Caller] = ContextVar("caller", default=BROKER)
 
 
 class Shares:
-    """A limited number of slots and their owners. Each owner may have four fifths of what the others leave, so one alone gets four
-    fifths of the slots, a second four fifths of the rest, and so on; but one slot, if it is free, whatever four fifths are.
+    """Slots of a limit, counted by owner. An owner may have four fifths of what the others leave: the first gets four fifths of all
+    slots, a second four fifths of the rest, and so on; but always one slot if one is free, even if four fifths are less.
     """
 
     def __init__(self, limit: int) -> None:
@@ -75,17 +75,17 @@ class Shares:
             self._counts.pop(principal, None)
 
     def count(self, principal: str) -> int:
-        """The number of slots that the principal has."""
+        """The number of slots that the principal holds."""
         return self._counts.get(principal, 0)
 
     def has_average(self, principal: str) -> bool:
-        """True if the principal has as many slots as those who have any have on average, or more."""
+        """True if the principal holds at least the average of all principals that hold any."""
         return self.count(principal) * len(self._counts) >= self.total
 
 
 class RoundRobin(Generic[T]):
-    """Waiting entries, each once: owners in turn, the connections of an owner in turn, and those of one connection in their order.
-    Iterates over the owners, next first. Every step takes the same time however many wait.
+    """Waiting entries, without duplicates: round-robin over owners, then over an owner's connections, first in first out within a
+    connection. Iterating yields the owners, next one first. Every operation takes constant time.
     """
 
     def __init__(self) -> None:
@@ -100,16 +100,16 @@ class RoundRobin(Generic[T]):
         return iter(self._owners)
 
     def join(self, owner: str, peer: str, entry: T) -> None:
-        """Adds an entry, which is not waiting yet, after those of the same connection."""
+        """Appends an entry, not queued yet, to those of its connection."""
         self._owners.setdefault(owner, OrderedDict()).setdefault(peer, OrderedDict())[entry] = None
         self._count += 1
 
     def first(self, owner: str) -> T:
-        """The next entry of an owner that waits."""
+        """The next entry of a waiting owner, which stays queued."""
         return next(iter(next(iter(self._owners[owner].values()))))
 
     def pop(self, owner: str) -> T:
-        """Removes the next entry of an owner that waits; the owner and the connection come last after that, if they have more."""
+        """Removes and returns the next entry of a waiting owner; owner and connection go to the back if they have more."""
         connections = self._owners.pop(owner)
         peer, entries = connections.popitem(last=False)
         entry, _ = entries.popitem(last=False)
@@ -121,11 +121,11 @@ class RoundRobin(Generic[T]):
         return entry
 
     def pop_next(self) -> T:
-        """Removes the next entry of all. Raises StopIteration if there is none."""
+        """Removes and returns the next entry of all. Raises StopIteration if there is none."""
         return self.pop(next(iter(self._owners)))
 
     def leave(self, owner: str, peer: str, entry: T) -> bool:
-        """Removes an entry, wherever it is; False if it is gone already."""
+        """Removes an entry, wherever it is queued; False if it was removed before."""
         connections = self._owners.get(owner, OrderedDict())
         entries = connections.get(peer)
         if entries is None or entry not in entries:
@@ -145,7 +145,7 @@ class RoundRobin(Generic[T]):
 
 
 class Waiting(NamedTuple, Generic[T]):
-    """The units that `waiter` asks for."""
+    """A request by `waiter` for a number of units."""
 
     caller: Caller
     units: int
@@ -153,13 +153,13 @@ class Waiting(NamedTuple, Generic[T]):
 
 
 class FairQueue(Generic[T]):
-    """The units in use of a limit, their owners, and the entries that wait for more."""
+    """A limit: the units in use, by owner, and the entries waiting for more."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.shares = Shares(limit)
         self._line: RoundRobin[Waiting[T]] = RoundRobin()
-        self._least = 0  # no entry that may be next asks for less
+        self._least = 0  # lower bound of what any entry that may be next asks for
 
     @property
     def used(self) -> int:
@@ -173,29 +173,29 @@ class FairQueue(Generic[T]):
 
     @property
     def next_units(self) -> int:
-        """The units that the next entry asks for; 0 if nobody waits."""
+        """The units that the next entry asks for; 0 if none waits."""
         return next((self._line.first(owner).units for owner in self._line), 0)
 
     def fits(self, owner: str, count: int) -> bool:
-        """True if there is room for `count` more units, were it the owner's turn."""
+        """True if `count` more units would fit if it were the owner's turn."""
         if self.shares.count(owner):
             return self.shares.has_room(owner, count)
         return self.used + count <= self.limit or self.used <= 0
 
     def join(self, entry: Waiting[T]) -> None:
-        """Adds an entry, which is not waiting yet; `pop` returns it when it is its turn."""
+        """Adds an entry, not queued yet, for `pop` to return in its turn."""
         self._least = min(self._least, entry.units) if self._line else entry.units
         self._line.join(*entry.caller, entry)
 
     def leave(self, entry: Waiting[T]) -> bool:
-        """Removes an entry; False if it has had its turn."""
+        """Removes an entry; False if `pop` has returned it."""
         self._least = 0
         return self._line.leave(*entry.caller, entry)
 
     def pop(self) -> Waiting[T] | None:
-        """The entry whose turn it is, with its units taken, or None. One of no units goes if there is room for any."""
+        """Takes the units of the next entry that may go, and returns it, or None. An entry of 0 units needs one free."""
         if self.used > 0 and self.limit - self.used < max(1, self._least):
-            return None  # without a look at each owner in line: there may be thousands
+            return None  # avoids visiting each waiting owner: there may be thousands
         least = self.limit
         for owner in self._line:
             count = self._line.first(owner).units
@@ -211,12 +211,12 @@ class FairQueue(Generic[T]):
 
 
 class Budget:
-    """Units in use against a limit, with an owner each. When it is used up, callers wait their turn. Belongs to one event loop."""
+    """Units in use of a limit, by owner; callers wait in turn when it is used up. Belongs to one event loop."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self.is_free = True  # nobody waits, and there is room for all: kept, as every message of every stream asks
+        self.is_free = True  # no caller waits and there is room for any: cached, since every message reads it
         self._free_below = limit * _SHARE / _OF
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue(limit)
         self._shares = self._queue.shares
@@ -229,15 +229,15 @@ class Budget:
 
     @property
     def next_units(self) -> int:
-        """The units that the next caller waits for; 0 if nobody waits."""
+        """The units that the next caller waits for; 0 if none waits."""
         return self._queue.next_units
 
     def is_excessive(self, owner: str, times: int) -> bool:
-        """True if more than so many times the limit is in use, and the owner has not less than others of it."""
+        """True if more than `times` times the limit is in use, and the owner uses at least the average of it."""
         return self.used > times * self.limit and self._shares.has_average(owner)
 
     def add(self, owner: str, delta: int) -> None:
-        """Takes units without asking (or returns them, if negative); a return wakes the next that may go. A hot path."""
+        """Takes units without waiting, or returns them if negative, which wakes the next caller that may go. A hot path."""
         self._shares.add(owner, delta)
         if self._has_waiters and delta <= 0:
             self._wake_next()
@@ -246,8 +246,8 @@ class Budget:
             self.is_free = used < self._free_below and not self._has_waiters
 
     async def take(self, caller: Caller, count: int = 0) -> None:
-        """Takes units when there is room for them and it is the caller's turn. With none, returns once there is room: the caller
-        adds what it uses before it awaits anything else.
+        """Takes units once there is room for them and it is the caller's turn. With `count` 0, returns once there is any room: the
+        caller must add what it uses before its next await.
         """
         loop = asyncio.get_running_loop()
         entry = Waiting(caller, count, loop.create_future())
@@ -261,11 +261,11 @@ class Budget:
                 self._queue.leave(entry)
                 self._wake_next()
             else:
-                self.add(caller.owner, -count)  # it had its turn: passes it to the next one
+                self.add(caller.owner, -count)  # it had its turn: pass it on
             raise
 
     def _wake_next(self) -> None:
-        """Wakes one at a time, to avoid a rush: the next has its turn when that one has gone on."""
+        """Wakes one caller, and the next in a later iteration of the loop, to avoid a thundering herd."""
         while (entry := self._queue.pop()) is not None:
             if not entry.waiter.done():
                 entry.waiter.set_result(None)
@@ -278,25 +278,24 @@ class Budget:
 
 
 class Turns:
-    """Turns at one event loop: one waiting request is taken per iteration, so a client that sends a thousand at once waits for them
-    itself, and others wait for one of them at most. A turn covers the work up to a handler's first await: parsing the request,
-    checking it, and most responses as a whole.
+    """Turns at one event loop. Each iteration serves one waiting request, so a client that sends a thousand delays itself, and
+    others by at most one. A turn covers the work up to a handler's first await: parsing, checking, and most responses as a whole.
 
-    After a long turn, all calls that have come are taken in before the next: gRPC hands them over one by one, and a call behind a
-    hundred others cannot wait for its turn before it is there.
+    After a long turn, all calls that have arrived are admitted before the next turn: gRPC delivers calls one by one, and one behind
+    a hundred others cannot wait for its turn before it is delivered.
     """
 
     def __init__(self, now_ns: Callable[[], int] = stopwatch_ns) -> None:
         self._now_ns = now_ns
-        self._is_taken = False  # the current turn
+        self._is_taken = False  # whether this iteration's turn is
         self._taken_ns = 0
-        self.arrived = 0  # calls since the last check: whoever takes in a call adds one
+        self.arrived = 0  # calls since the last check; incremented on receiving each call
         self._let_in = 0  # how many more are admitted before the next turn
         self._idle_loops = 0  # how many more idle iterations to wait
         self._waiting: RoundRobin[asyncio.Future[None]] = RoundRobin()
 
     async def take(self, caller: Caller) -> None:
-        """Returns when it is the caller's turn: at once if nobody else has had it in this iteration of the loop."""
+        """Returns when it is the caller's turn: at once if no other caller has had this iteration's."""
         if not self._is_taken:
             self._begin()
             return
@@ -315,7 +314,7 @@ class Turns:
             return
         while self._waiting:
             turn = self._waiting.pop_next()
-            if not turn.done():  # not if its caller is gone
+            if not turn.done():  # done: its caller was cancelled
                 turn.set_result(None)
                 self._begin()
                 return
@@ -323,7 +322,7 @@ class Turns:
 
     def _lets_others_in(self) -> bool:
         arrived, self.arrived = self.arrived, 0
-        if self._taken_ns:  # the iteration of the loop in which that turn was
+        if self._taken_ns:  # the iteration that contained the turn
             is_long = self._now_ns() - self._taken_ns > _LONG_NS
             self._taken_ns = 0
             self._let_in, self._idle_loops = (_LET_IN_MAX, _IDLE_LOOPS) if is_long else (0, 0)

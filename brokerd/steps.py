@@ -1,8 +1,8 @@
-"""A call of several steps, written once for whoever waits: a thread or a task.
+"""Calls of several steps, written once for threads and tasks.
 
-It is a generator that yields what is to be waited for, and is resumed with the result, or the error. How to wait, and in which
-order calls come, is the caller's business. (Administrative work of the broker has steps of its own, brokerd/datadir/steps.py: a
-task that is cancelled does not resume those.)
+A call is a generator that yields what it waits for and is resumed with the result or the error. How to wait, and the order of
+concurrent calls, are up to the caller. (The broker's administrative steps, brokerd/datadir/steps.py, differ: cancelling their
+task does not resume them.)
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 
 def drive(steps: Generator[A, Any, T], wait: Callable[[A], Any]) -> T:
-    """Takes all steps in this thread. Raises what the steps raise."""
+    """Runs all steps in this thread. Raises what the steps raise."""
     try:
         asked = next(steps)
         while True:
             try:
                 result = wait(asked)
-            except BaseException as error:  # an interrupt too: the steps may have something to take back
+            except BaseException as error:  # interrupts too: the steps may have something to undo
                 asked = steps.throw(error)
             else:
                 asked = steps.send(result)
@@ -31,7 +31,7 @@ def drive(steps: Generator[A, Any, T], wait: Callable[[A], Any]) -> T:
 
 
 async def drive_in_loop(steps: Generator[A, Any, T], wait: Callable[[A], Awaitable[Any]]) -> T:
-    """Takes all steps in this task; a cancellation is an error of the step that waits. Raises what the steps raise."""
+    """Runs all steps in this task; a cancellation is raised in the step that waits. Raises what the steps raise."""
     try:
         asked = next(steps)
         while True:

@@ -1,6 +1,6 @@
-"""A task that waits for a signal from another thread.
+"""Lets a task wait for a signal from another thread.
 
-No lock is shared: an exception that strikes either side anywhere (KeyboardInterrupt, an alarm's) leaves nothing held.
+There is no shared lock, so an exception at any point on either side (KeyboardInterrupt, a signal handler's) leaves none held.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Waiter:
-    """Made and awaited in one event loop; told once, or more often, from any thread."""
+    """Create and await it in one event loop; signal it from any thread, any number of times."""
 
     __slots__ = ("_future", "_loop")
 
@@ -21,7 +21,7 @@ class Waiter:
         self._future: asyncio.Future[None] = self._loop.create_future()
 
     def tell(self) -> None:
-        """Ends the waiting; for any thread."""
+        """Ends the wait; thread-safe."""
         with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
             self._loop.call_soon_threadsafe(self._end)
 

@@ -1,4 +1,4 @@
-"""The one translation between errors.py and the wire."""
+"""The only translation between errors.py and the wire."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from brokerd.errors import ERROR_CLASSES, ErrorCode, Fate, WireError, error_from
 from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import error_pb2
 
-# A call that fails as a whole has a status code, which says less than an error. The error travels with it, in the trailing
-# metadata, under this key.
+# A call that fails as a whole has a status code, which carries less than an error. The error itself travels in the trailing
+# metadata under this key.
 TRAILER_KEY = "brokerd-error-bin"
-# No broker delays a client longer than this by one response.
+# The longest delay that one response may impose on a client.
 RETRY_AFTER_MAX_MS = 30_000
 
 
@@ -36,8 +36,8 @@ def to_proto(error: WireError) -> error_pb2.Error:
 
 
 def from_proto(error: error_pb2.Error) -> WireError:
-    """An error from its wire form, with its text made safe to print. A code that is unknown here becomes the general error of its
-    range, or a retriable one if the broker says so."""
+    """An error from its wire form, with its text made safe to print. An unknown code becomes the general error of its range, or a
+    retriable one if the broker marks it so."""
     fate = Fate(error.fate) if error.fate in Fate._value2member_map_ else Fate.UNKNOWN
     code: int = error.code
     if code not in ERROR_CLASSES and error.retriable and not error_from_code(code, "").retriable:
@@ -62,7 +62,7 @@ def to_trailer(error: WireError) -> tuple[tuple[str, bytes], ...]:
 
 
 def from_trailer(metadata: Iterable[Any] | None) -> WireError | None:
-    """The error in the trailing metadata of a failed call; None if there is none that can be read."""
+    """The error in the trailing metadata of a failed call; None if there is none or it cannot be read."""
     for key, value in metadata or ():
         if key == TRAILER_KEY and isinstance(value, bytes):
             try:

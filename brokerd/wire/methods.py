@@ -1,5 +1,5 @@
 """Names and types of the service's methods, in the order of broker.proto: the only table of them. A test keeps it equal to the
-service descriptor. The two streams carry raw bytes, encoded and decoded by records.py."""
+service descriptor. The two streams carry raw bytes, which records.py encodes and decodes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from brokerd.wire.v1 import metadata_pb2, offsets_pb2, topics_pb2, transaction_p
 SERVICE = "brokerd.wire.v1.Broker"
 PRODUCE = f"/{SERVICE}/Produce"
 FETCH = f"/{SERVICE}/Fetch"
-# Largest unary request: two bytes of an empty submessage take about seventy once parsed.
+# Largest unary request: two bytes of an empty submessage become about seventy when parsed.
 UNARY_REQUEST_MAX_BYTES = 2_097_152
-# Largest responses that a client reads, for the same reason: room for some hundred thousand partitions, and for the settings of
-# all topics with their documentation, or for the metadata of a thousand offsets.
+# Largest response that a client reads, for the same reason: enough for some hundred thousand partitions, for the settings of all
+# topics with their documentation, or for the metadata of a thousand offsets.
 UNARY_RESPONSE_MAX_BYTES = 2_097_152
 UNARY_RESPONSES_MAX_BYTES = {
     "Metadata": 8_388_608,

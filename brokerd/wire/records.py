@@ -1,7 +1,7 @@
-"""Codec of the one field that is encoded by hand: `repeated bytes records = 15`, last in ProduceRequest and FetchResponse.
+"""Codec of the one field encoded by hand: `repeated bytes records = 15`, last in ProduceRequest and FetchResponse.
 
-Payload bytes must not pass through protobuf (0.15 ms per MiB each way), so this module finds and writes them itself. The bytes
-are identical to those of generated code (a test compares the two), and any generated client can speak them.
+Payload bytes must not pass through protobuf (0.15 ms per MiB each way), so this module finds and writes them itself. The bytes are
+identical to those of generated code (a test compares them), so any generated client is compatible.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ RECORDS_FIELD = 15
 _RECORDS_TAG = RECORDS_FIELD << 3 | 2
 _VARINT_MAX_BYTES = 10
 _BYTE_MAX = 0x7F
-# One-byte tags of length-delimited fields, except the records: such a field, if short as most are, is skipped at once.
+# One-byte tags of length-delimited fields other than the records: if short, as most are, they are skipped at once.
 _SHORT_TAGS = frozenset(number << 3 | 2 for number in range(1, RECORDS_FIELD))
-_GROUP_TYPES = (3, 4)  # start and end of a group: none of our fields, but legal in a message; its content is skipped field by field
+_GROUP_TYPES = (3, 4)  # start and end of a group: not in our messages, but legal; its content is skipped field by field
 # Largest number of top-level fields in one message: partitions, records and the few others.
 MAX_FIELDS = 262_144
 
@@ -31,8 +31,8 @@ M = TypeVar("M", bound=Message)
 
 
 def join_records(head: Message, records: Iterable[Sequence[Bytes]]) -> bytes:
-    """The bytes of a message whose `records` field is empty in `head`; each entry is given in parts, which are written one after
-    the other. One copy.
+    """The bytes of a message: `head`, whose `records` field is empty, and its records, each given in parts that are concatenated.
+    One copy.
     """
     parts: list[Bytes] = [head.SerializeToString()]
     for entry in records:
@@ -42,10 +42,10 @@ def join_records(head: Message, records: Iterable[Sequence[Bytes]]) -> bytes:
 
 
 def split_records(message_type: type[M], data: bytes, *, max_fields: int = MAX_FIELDS) -> tuple[M, list[pa.Buffer]]:
-    """A message without its `records`, and those as slices of `data`, not copied. Raises InvalidRequestError.
+    """A message without its `records`, and the records as slices of `data`, not copied. Raises InvalidRequestError.
 
-    A message whose `records` are not last, or not in the canonical form (legal, though no serializer does it), takes a slower
-    path. More than `max_fields` top-level fields are refused: two bytes make an empty submessage of a hundred in memory.
+    `records` that are not last, or not in canonical form (legal, though no serializer writes it), take a slower path. More than
+    `max_fields` top-level fields are refused: two bytes make an empty submessage of a hundred bytes in memory.
     """
     message = message_type()
     try:
@@ -65,8 +65,8 @@ def split_records(message_type: type[M], data: bytes, *, max_fields: int = MAX_F
 
 
 def check_field_count(data: bytes, max_fields: int) -> None:
-    """Raises InvalidRequestError for a message of more than `max_fields` top-level fields, and IndexError or ValueError for bytes
-    that are no message."""
+    """Raises InvalidRequestError for more than `max_fields` top-level fields, and IndexError or ValueError if the bytes are not a
+    message."""
     _scan(data, max_fields)
 
 
