@@ -4,10 +4,9 @@
     arrow_metadata.py  rows, lengths and codec of an Arrow IPC message, without decoding a column
     schema.py          the columns of records, and where each lies in the Arrow message
     payload.py         columns to payload bytes and back
-    batch.py           a record batch: build, check as the broker does, take out of what a broker sent
-    whole.py           what a whole batch is, and which one comes next: the rule of all walks
-    control.py         what a control batch says
+    batch.py           a record batch: checked before an append, iterated over in a response
+    whole.py           whether the next batch in a log is whole: the rule of every walk
+    control.py         control batches: encoding and decoding
 
-Arrow's own unit is always called `arrow_batch` in this project; `RecordBatch` is ours. Nothing in this package does I/O or reads
-a clock.
+In this project `RecordBatch` is ours; Arrow's is always called `arrow_batch`. Nothing here does I/O or reads a clock.
 """

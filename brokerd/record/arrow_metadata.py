@@ -1,7 +1,7 @@
-"""Reads the metadata of one Arrow IPC encapsulated message, without pyarrow and without touching a column.
+"""Parses the metadata of one Arrow IPC encapsulated message, without pyarrow and without touching a column.
 
-The broker needs the row count and must check that all lengths add up (it trusts nothing); a reader needs the decompressed size
-before it allocates. Layout: Arrow's Message.fbs and the flatbuffers binary format. Decoding does not live here.
+The broker needs the row count and checks that all lengths add up, since a client may send anything. A reader needs the
+decompressed size before it allocates. Layout: Arrow's Message.fbs and the flatbuffers binary format.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from brokerd.errors import CorruptMessageError
 
 _CONTINUATION = 0xFFFFFFFF
-_VERSION_5 = 4  # MetadataVersion.V5, what every Arrow since 1.0 writes
+_VERSION_5 = 4  # MetadataVersion.V5, written by every Arrow since 1.0
 _RECORD_BATCH = 3  # MessageHeader.RecordBatch
 _BUFFER_METHOD = 0  # BodyCompressionMethod.BUFFER
 _METADATA_MAX_BYTES = 65_536
@@ -38,10 +38,10 @@ class ArrowMetadata(NamedTuple):
 
 
 def read_arrow_metadata(payload: memoryview) -> ArrowMetadata:
-    """Metadata of the record batch message that fills `payload`. Raises CorruptMessageError on anything else.
+    """Returns the metadata of the record batch message that fills `payload`. Raises CorruptMessageError on anything else.
 
-    Checks everything that can be checked without columns: every length fits its container, buffers lie inside the body, and the
-    message fills the payload exactly.
+    Checks all that the metadata alone can show: every length fits its container, buffers lie inside the body, and the message
+    fills the payload exactly.
     """
     try:
         return _read(payload)
@@ -50,7 +50,7 @@ def read_arrow_metadata(payload: memoryview) -> ArrowMetadata:
 
 
 def uncompressed_lengths(metadata: ArrowMetadata, payload: memoryview) -> list[int]:
-    """The decompressed size that each buffer claims, in bytes: the upper bound of what Arrow will allocate.
+    """The decompressed size that each buffer claims, in bytes: the upper bound of Arrow's allocation.
 
     Raises CorruptMessageError if a claim is negative or cannot be read.
     """
@@ -102,8 +102,8 @@ def _read(payload: memoryview) -> ArrowMetadata:
 
 
 def _refuse_what_arrow_reads_differently(flat: memoryview, version_at: int, custom_at: int) -> None:
-    """Arrow obeys a compression codec in the custom metadata of a version 4 message (its format before 1.0), and would then
-    decompress, without bound, what this module takes for plain buffers. No current writer produces either.
+    """Refuses metadata versions other than 5, and custom metadata. Arrow honours a codec in the custom metadata of a version 4
+    message (the format before 1.0), and would decompress without bound what this module takes for plain buffers.
     """
     version = _I16.unpack_from(flat, version_at)[0] if version_at else 0
     if version != _VERSION_5:
@@ -148,7 +148,7 @@ def _i64(flat: memoryview, at: int) -> int:
 
 
 def _pairs(flat: memoryview, at: int) -> tuple[tuple[int, int], ...]:
-    """A vector of structs of two int64 each."""
+    """Reads a vector of structs of two int64 each."""
     if not at:
         return ()
     vector = _indirect(flat, at)

@@ -1,7 +1,7 @@
-"""A whole record batch: built by a producer, checked by the broker, walked by a reader.
+"""Whole record batches: checked by the broker before an append, iterated over by a reader.
 
-All bytes are pa.Buffer: its slices cost no copy and google-crc32c accepts them. Stamping is in header.py, columns are in
-payload.py.
+Bytes are held as pa.Buffer, whose slices are not copies and which google-crc32c accepts. header.py stamps headers, payload.py
+encodes columns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_DECOMPRESSED_BYTES = 268_435_456  # default limit of readers
 
 
 class RecordBatch(NamedTuple):
-    """One batch: its header decoded, and all its bytes (header included)."""
+    """The decoded header of a batch, and all its bytes, header included."""
 
     header: BatchHeader
     data: pa.Buffer
@@ -42,7 +42,7 @@ class RecordBatch(NamedTuple):
     def to_arrow(self, *, max_uncompressed_bytes: int, check_crc: bool = True) -> pa.RecordBatch:
         """The records as columns of the batch's schema (plus `offset_delta` if sparse).
 
-        Raises CorruptMessageError, with the base offset in its text, if CRC, counts or lengths disagree.
+        Raises CorruptMessageError if CRC, counts or lengths disagree, and UnsupportedVersionError; both name the base offset.
         """
         header = self.header
         payload = self.payload
@@ -66,7 +66,7 @@ class RecordBatch(NamedTuple):
 def check_produced(
     data: pa.Buffer, seed: int, *, max_message_bytes: int, max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES
 ) -> RecordBatch:
-    """A client's batch, checked as the broker must before it appends. Allocates nothing of the claimed size.
+    """Checks a client's batch before the broker appends it. Allocates nothing of a size that the batch claims.
 
     Raises MessageTooLargeError, CorruptMessageError, UnsupportedVersionError, InvalidRequestError.
     """
@@ -96,14 +96,14 @@ def check_produced(
 
 
 def producer_ids_in(data: Bytes) -> set[int]:
-    """Producer ids of whole batches that were read from a log. Decodes no header."""
+    """The producer ids of whole batches read from a log. Decodes no header."""
     positions: list[int] = []
     walk_whole(data, 0, NO_OFFSET_LIMIT, None, None, positions=positions)
     return {_producer_id(data, position)[0] for position in positions}
 
 
 def begun_below(data: Bytes, until_offset: int) -> tuple[int, int]:
-    """Bytes of the whole batches in `data`, read from a log, that begin below an offset, and the offset behind them."""
+    """Bytes of the whole batches in `data`, read from a log, that begin below `until_offset`, and the offset after them."""
     walk = walk_whole(data, 0, NO_OFFSET_LIMIT, None, None, until_offset=until_offset)
     if walk.reached_until:
         header = decode_header(bytes(memoryview(data)[walk.end : walk.end + HEADER_SIZE]))
@@ -113,8 +113,8 @@ def begun_below(data: Bytes, until_offset: int) -> tuple[int, int]:
 
 
 def walk_batches(data: pa.Buffer, seed: int | None = None) -> Iterator[RecordBatch]:
-    """The whole batches in `data`, one after the other; a cut last one is left out. With `seed`, header CRCs are checked. Offsets
-    may leave gaps: a broker goes past what an operator has taken out.
+    """Iterates over the whole batches in `data`; skips a truncated last one. With `seed`, checks header CRCs. Offsets may have
+    gaps, since a broker skips batches that an operator has removed.
 
     Raises CorruptMessageError, UnsupportedVersionError.
     """

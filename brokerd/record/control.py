@@ -1,5 +1,5 @@
-"""Control batches: the broker's own records in a log, which end transactions. Their payload is a protobuf ControlRecord behind its
-length (u32), padded to eight bytes. Readers skip them; a partition goes by them.
+"""Control batches: the records by which the broker ends transactions in a log. The payload is a length (u32) and a protobuf
+ControlRecord, padded to eight bytes. Consumers skip control batches; partitions act on them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PREFIX_BYTES = 4
 
 
 def encode_control(record: control_pb2.ControlRecord, tp: TopicIdPartition, *, timestamp_ms: int) -> RecordBatch:
-    """The control batch of this record, not yet stamped. Its version is set here."""
+    """Builds an unstamped control batch of the record, and sets the record's version."""
     written = control_pb2.ControlRecord()
     written.CopyFrom(record)
     written.version = CONTROL_VERSION
@@ -40,7 +40,7 @@ def encode_control(record: control_pb2.ControlRecord, tp: TopicIdPartition, *, t
 
 
 def decode_control(batch: RecordBatch) -> control_pb2.ControlRecord:
-    """The record of a control batch. Raises CorruptMessageError, UnsupportedVersionError."""
+    """Returns the record of a control batch. Raises CorruptMessageError, UnsupportedVersionError."""
     payload: bytes = pa.py_buffer(batch.payload).to_pybytes()
     if payload_crc(payload) != batch.header.payload_crc:
         raise CorruptMessageError(f"control batch at offset {batch.header.base_offset}: payload_crc does not match")

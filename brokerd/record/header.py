@@ -1,7 +1,6 @@
-"""The header of a record batch: 96 bytes, little-endian. The table of fields is in ARCHITECTURE.md.
+"""The header of a record batch: 96 bytes, little-endian. ARCHITECTURE.md has the table of fields.
 
-The broker reads and stamps headers and never decodes records, so everything that it bases decisions on is in the header. Payloads
-do not live in this module.
+The broker reads and stamps headers and never decodes records, so the header carries everything that the broker decides by.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ _SEED = struct.Struct("<16si")
 
 
 class StampFlags(enum.IntFlag):
-    """Flags that describe the leader's stamp."""
+    """Flags set by the leader's stamp."""
 
     LOG_APPEND_TIME = 1
 
 
 class Attributes(enum.IntFlag):
-    """The batch's properties, set by the producer. Bits 3-5 hold the payload kind."""
+    """Properties of the batch, set when it is built. Bits 3-5 hold the payload kind."""
 
     TRANSACTIONAL = 1
     CONTROL = 2
@@ -53,11 +52,11 @@ class Attributes(enum.IntFlag):
 PAYLOAD_KIND_SHIFT = 3
 PAYLOAD_KIND_MASK = 0b111 << PAYLOAD_KIND_SHIFT
 PAYLOAD_KIND_ARROW = 0
-# A plain int: the complement of an IntFlag holds only the bits that the class defines, and would let unknown ones pass.
+# A plain int: the complement of an IntFlag holds only bits that the class defines, so unknown bits would pass.
 KNOWN_ATTRIBUTES = int(Attributes.TRANSACTIONAL | Attributes.CONTROL | Attributes.SPARSE_OFFSETS) | PAYLOAD_KIND_MASK
 
 
-# Plain ints: an operation on an IntFlag takes longer than the rest of a check.
+# Plain ints: one operation on an IntFlag takes longer than the rest of a check.
 _TRANSACTIONAL = int(Attributes.TRANSACTIONAL)
 _CONTROL = int(Attributes.CONTROL)
 _SPARSE_OFFSETS = int(Attributes.SPARSE_OFFSETS)
@@ -76,7 +75,7 @@ class BatchHeader(NamedTuple):
     append_timestamp: int  # S, ms
     leader_epoch: int  # S
     payload_crc: int
-    producer_id: int  # -1 where not idempotent
+    producer_id: int  # -1 = not idempotent
     base_sequence: int
     producer_epoch: int
     attributes: int
@@ -86,12 +85,12 @@ class BatchHeader(NamedTuple):
     max_timestamp: int  # ms
     schema_id: int
     uncompressed_bytes: int
-    leader_epoch_id: int  # S, random: no other life of this log has it
-    clock_ahead_s: int  # S: how far append_timestamp is ahead of the log time, by which batches age
+    leader_epoch_id: int  # S, random, drawn at each start: no earlier or restored state of this log has it
+    clock_ahead_s: int  # S: how far append_timestamp is ahead of the log time, which retention uses
 
     @property
     def log_time(self) -> int:
-        """When the batch was appended by the time that retention goes by, ms."""
+        """The time of the append that retention uses, ms."""
         return self.append_timestamp - 1_000 * self.clock_ahead_s
 
     @property
@@ -111,7 +110,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def header_size(self) -> int:
-        """Bytes of this header, which a later version may have made longer."""
+        """Bytes of this header; a later version may have a longer one."""
         return self.header_words * 8
 
     @property
@@ -121,7 +120,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """True for the broker's own markers."""
+        """True for a control batch, written by the broker."""
         return bool(self.attributes & _CONTROL)
 
     @property
@@ -141,39 +140,39 @@ class BatchHeader(NamedTuple):
 
 
 def add_sequence(sequence: int, count: int) -> int:
-    """The sequence `count` further on; wraps from 2^31-1 to 0 as Kafka's DefaultRecordBatch.incrementSequence."""
+    """Advances a sequence by `count`; wraps from 2^31-1 to 0, like Kafka's DefaultRecordBatch.incrementSequence."""
     return (sequence + count) & SEQUENCE_MAX
 
 
 def crc_seed(tp: TopicIdPartition) -> int:
-    """The initial value of this partition's header CRCs, so that a batch of another log never passes."""
+    """The initial value of this partition's header CRCs, so that a batch of another partition never passes."""
     seed: int = google_crc32c.value(_SEED.pack(tp.topic_id, tp.partition))
     return seed
 
 
 def decode_header(data: bytes) -> BatchHeader:
-    """The header in the first 96 bytes of `data`, not yet verified: see `header_problem`. Raises CorruptMessageError if too
-    short."""
+    """Decodes the first 96 bytes of `data` without verifying them (see `header_problem`). Raises CorruptMessageError if `data` is
+    shorter."""
     if len(data) < HEADER_SIZE:
         raise CorruptMessageError(f"a batch header has {HEADER_SIZE} bytes, but only {len(data)} are there")
     return BatchHeader._make(_HEADER.unpack_from(data))
 
 
 def header_size_claimed(data: bytes) -> int:
-    """The size that the header claims (a later version may be longer), at least 96 bytes. `data` holds at least 12 bytes."""
+    """The size that the header claims, at least 96 bytes; a later version may be longer. `data` holds at least 12 bytes."""
     return max(HEADER_SIZE, data[5] * 8)
 
 
 def header_crc(data: bytes, seed: int) -> int:
-    """CRC32C of a whole header (its own field taken as zero), starting from `seed`."""
+    """CRC32C of a whole header, starting from `seed`, with the CRC field itself taken as zero."""
     crc: int = google_crc32c.extend(seed, data[:_CRC_AT] + _ZERO_CRC + data[_CRC_AT + 4 :])
     return crc
 
 
 def header_problem(header: BatchHeader, data: bytes, seed: int) -> str | None:
-    """Why these bytes are not a valid header of this partition, or None. `data` is the whole header, as long as it claims to be.
+    """Why these bytes are not a valid header of this partition, or None. `data` is the whole header, of the size that it claims.
 
-    Raises UnsupportedVersionError if the header is intact but of an unknown version; with a wrong CRC it is just a bad batch.
+    Raises UnsupportedVersionError for an intact header of an unknown version; a wrong CRC takes precedence.
     """
     if header.mark != MARK:
         return "the mark is missing"
@@ -189,7 +188,7 @@ def header_problem(header: BatchHeader, data: bytes, seed: int) -> str | None:
 
 
 def produced_header(data: pa.Buffer, seed: int) -> BatchHeader:
-    """The header of a client's whole batch, checked but for the payload's kind. Raises CorruptMessageError,
+    """Returns the header of a client's whole batch, with all checks but that of the payload kind. Raises CorruptMessageError,
     UnsupportedVersionError, InvalidRequestError.
     """
     prefix = data.slice(0, min(HEADER_SIZE, data.size)).to_pybytes()
@@ -206,8 +205,7 @@ def produced_header(data: pa.Buffer, seed: int) -> BatchHeader:
 
 
 def _check_client_fields(header: BatchHeader) -> None:
-    """Checks that fields reserved for the leader are zero, that counts agree and that no unknown bits are set. Raises
-    InvalidRequestError."""
+    """Checks that the leader's fields are zero, counts agree and no unknown bits are set. Raises InvalidRequestError."""
     if (
         header.stamp_flags
         or header.base_offset
@@ -246,7 +244,7 @@ def _check_client_fields(header: BatchHeader) -> None:
 
 
 def encode_header(header: BatchHeader, seed: int) -> bytes:
-    """The 96 bytes of the header, with header_crc computed (the field's value is ignored)."""
+    """Encodes the header in 96 bytes. Computes header_crc and ignores the field's value."""
     data = _HEADER.pack(*header._replace(header_crc=0))
     return data[:_CRC_AT] + _U32.pack(header_crc(data, seed)) + data[_CRC_AT + 4 :]
 
@@ -262,7 +260,7 @@ def stamp(
     is_log_append_time: bool,
     seed: int,
 ) -> bytes:
-    """A client's header (96 bytes or longer) with the leader's stamp and a new header_crc. About a microsecond."""
+    """Returns a client's header (96 bytes or longer) with the leader's stamp and a new header_crc. Takes about a microsecond."""
     flags = StampFlags.LOG_APPEND_TIME if is_log_append_time else 0
     stamped = bytearray(data)
     _U16.pack_into(stamped, _STAMP_FLAGS_AT, flags)
@@ -287,7 +285,7 @@ def new_header(
     attributes: int = 0,
     schema_id: int = 0,
 ) -> BatchHeader:
-    """An unstamped header with dense offsets, as a client sends it. Timestamps in ms."""
+    """An unstamped header with dense offsets, as clients send it. Timestamps in ms."""
     return BatchHeader(
         mark=MARK,
         magic=MAGIC,

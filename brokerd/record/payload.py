@@ -1,7 +1,7 @@
-"""Converts columns to payload bytes and back: one Arrow IPC encapsulated record batch message, without a schema message.
+"""Converts columns to payload bytes and back. A payload is one Arrow IPC encapsulated record batch message, without a schema.
 
-schema.py defines the columns; `schema_id` in the batch header names the schema. Compression is Arrow's own, so a reader turns
-bytes into columns without copying. Batch headers do not live here.
+schema.py defines the columns; `schema_id` in the batch header selects the schema. Compression is Arrow's own, so a reader decodes
+uncompressed columns without copying.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WRITE_OPTIONS = {
 
 
 class Payload(NamedTuple):
-    """Encoded records, and the batch header's fields that describe them."""
+    """Encoded records, and the fields of the batch header that describe them."""
 
     data: pa.Buffer
     crc: int
@@ -32,7 +32,7 @@ class Payload(NamedTuple):
 
 
 def encode_payload(arrow_batch: pa.RecordBatch, compression: str = "none", schema: Schema = SCHEMA_0) -> Payload:
-    """Encodes columns of `schema`, or of its sparse form (at least one row). `compression`: none, lz4 or zstd."""
+    """Encodes at least one row with the columns of `schema` or of its sparse form. `compression`: none, lz4 or zstd."""
     if compression == "none":
         data = arrow_batch.serialize()
     else:
@@ -48,14 +48,14 @@ def encode_payload(arrow_batch: pa.RecordBatch, compression: str = "none", schem
 
 
 def payload_crc(data: pa.Buffer) -> int:
-    """CRC32C of a payload (a pa.Buffer or bytes; memoryviews are not accepted)."""
+    """CRC32C of a payload, a pa.Buffer or bytes (google-crc32c takes no memoryview)."""
     crc: int = google_crc32c.value(data)
     return crc
 
 
 def decode_timestamps(data: pa.Buffer, *, schema_id: int, record_count: int, uncompressed_bytes: int) -> pa.Array:
-    """The timestamp column alone. Allocates little more than that column, whatever size the others claim. Raises
-    CorruptMessageError, UnsupportedVersionError.
+    """Decodes the timestamp column alone, and allocates little more than its size. Raises CorruptMessageError,
+    UnsupportedVersionError.
     """
     schema = known_schema(schema_id)
     view = memoryview(data)
@@ -80,8 +80,8 @@ def decode_payload(
     max_uncompressed_bytes: int,
     is_sparse: bool = False,
 ) -> pa.RecordBatch:
-    """Decodes payload bytes into columns, without copying unless compressed, and checked so that a hostile payload cannot crash
-    the process: allocates at most `max_uncompressed_bytes`. Raises CorruptMessageError, UnsupportedVersionError.
+    """Decodes a payload into columns; copies only what is compressed. Validates it fully, so that a hostile payload cannot crash
+    the process, and allocates at most `max_uncompressed_bytes`. Raises CorruptMessageError, UnsupportedVersionError.
     """
     schema = known_schema(schema_id, is_sparse=is_sparse)
     if uncompressed_bytes > max_uncompressed_bytes:

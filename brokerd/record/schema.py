@@ -1,8 +1,8 @@
-"""The columns of a batch's records, and the place of each in the Arrow message.
+"""The columns of a batch's records, and the nodes and buffers of each in the Arrow message.
 
-A `Schema` is a value: everything that depends on the columns is derived from them here, once, so that another schema is another
-value in SCHEMAS and no other code. Nodes and buffers are numbered as Arrow's columnar format lays them out: a column's own
-node, then those of its children; its validity bitmap first, then offsets or data. Bytes to columns and back is payload.py's.
+Everything that depends on the columns is derived here, so a new schema is an entry in SCHEMAS and no other change. Nodes and
+buffers are numbered as in Arrow's columnar format: a column's own node, then its children's; the validity bitmap first, then
+offsets or data. payload.py encodes and decodes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PADDING_MAX_BYTES = 128
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a schema. Its buffers are those from `first_buffer` up to `end_buffer`, its children's among them."""
+    """One column of a schema. Its buffers, including its children's, are numbered `first_buffer` to `end_buffer` (exclusive)."""
 
     name: str
     type: pa.DataType
@@ -30,10 +30,10 @@ class Column:
     node: int
     first_buffer: int
     end_buffer: int
-    _no_items: pa.Array | None  # of a list
+    _no_items: pa.Array | None  # for a list: its empty child
 
     def nulls(self, count: int) -> pa.Array:
-        """So many nulls. Unlike `pa.nulls`, whose child arrays get offsets too, a list costs 4 bytes a row and not 12."""
+        """`count` nulls. A list takes 4 bytes per row; `pa.nulls` takes 12, since it also fills the offsets of the children."""
         if self._no_items is None:
             return pa.nulls(count, self.type)
         zeros = pa.py_buffer(bytes(4 * count + 4))
@@ -41,19 +41,19 @@ class Column:
 
 
 class Schema:
-    """The columns of a batch's records. Every schema has the column `timestamp`: a look-up by time reads it."""
+    """The columns of a batch's records. Every schema has a `timestamp` column, which look-ups by time read."""
 
     def __init__(self, schema_id: int, arrow: pa.Schema) -> None:
-        """Raises ValueError for a column whose type cannot be stored, and where there is no timestamp."""
+        """Raises ValueError for a column of a type that cannot be stored, or if `timestamp` is missing."""
         self.id = schema_id
         self.arrow = arrow
         self.columns = _columns(arrow)
         self.names = tuple(arrow.names)
-        self.message = arrow.serialize()  # the schema message: what a stream of Arrow begins with, and a payload does not have
+        self.message = arrow.serialize()  # the schema message, with which an Arrow stream begins; payloads omit it
         self.nodes = sum(_node_count(field.type) for field in arrow)
         self.buffers = self.columns[-1].end_buffer if self.columns else 0
         self._top_nodes = tuple(column.node for column in self.columns)
-        # (buffer, bits for each row, bits beyond): what it has at least, or Arrow would read behind its end.
+        # (buffer, bits per row, extra bits): its minimum size; if it were shorter, Arrow would read past its end.
         self._row_buffers = tuple(entry for column in self.columns for entry in _row_buffers(column))
         if TIMESTAMP_NAME not in self.names or self.column(TIMESTAMP_NAME).type != TIMESTAMP_TYPE:
             raise ValueError(f"schema {schema_id} has no column '{TIMESTAMP_NAME}' of {TIMESTAMP_TYPE}: every schema has one")
@@ -63,21 +63,21 @@ class Schema:
 
     @property
     def sparse(self) -> Schema:
-        """The same with the column `offset_delta`: of batches that say of each record where it lies."""
+        """This schema with an `offset_delta` column, for batches with sparse offsets."""
         if self._sparse is None:
             self._sparse = Schema(self.id, self.arrow.append(OFFSET_DELTA))
         return self._sparse
 
     def column(self, name: str) -> Column:
-        """The column of that name. Raises KeyError."""
+        """Returns the column named `name`. Raises KeyError."""
         for column in self.columns:
             if column.name == name:
                 return column
         raise KeyError(name)
 
     def check(self, payload: memoryview, *, record_count: int, uncompressed_bytes: int) -> ArrowMetadata:
-        """Sees that an Arrow payload holds `record_count` rows in these columns and decompresses to `uncompressed_bytes`.
-        Touches no column. Raises CorruptMessageError.
+        """Checks that a payload has `record_count` rows of these columns and claims `uncompressed_bytes`. Touches no column.
+        Raises CorruptMessageError.
         """
         metadata = read_arrow_metadata(payload)
         if len(metadata.node_lengths) != self.nodes or len(metadata.buffers) != self.buffers:
@@ -98,7 +98,7 @@ class Schema:
         return metadata
 
     def check_timestamps(self, payload: memoryview, metadata: ArrowMetadata, *, record_count: int) -> None:
-        """Sees that the timestamps of a checked payload claim no more than so many need. Raises CorruptMessageError."""
+        """Checks that timestamps claim no more bytes than `record_count` of them need. Raises CorruptMessageError."""
         own = slice(self.timestamp.first_buffer, self.timestamp.end_buffer)
         claimed = sum(uncompressed_lengths(metadata, payload)[own])
         if claimed > (TIMESTAMP_TYPE.bit_width // 8 + 1) * record_count + _PADDING_MAX_BYTES:
@@ -106,7 +106,7 @@ class Schema:
 
 
 def known_schema(schema_id: int, *, is_sparse: bool = False) -> Schema:
-    """The schema of that id. Raises UnsupportedVersionError."""
+    """Returns the schema with this id. Raises UnsupportedVersionError."""
     schema = SCHEMAS.get(schema_id)
     if schema is None:
         known = ", ".join(map(str, SCHEMAS))
@@ -139,7 +139,7 @@ def _buffer_count(kind: pa.DataType) -> int:
 
 
 def _check_type(name: str, kind: pa.DataType) -> None:
-    """Raises ValueError for types whose buffers are not laid out as those of numbers, bytes, lists and structs."""
+    """Raises ValueError for types whose buffers are not laid out like those of numbers, bytes, lists and structs."""
     is_nested = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_struct(kind)
     if not (is_nested or _has_offsets(kind) or _is_fixed_width(kind)):
         raise ValueError(f"column '{name}' is {kind}: a schema has numbers, times, bytes, text, lists and structs")
@@ -164,7 +164,7 @@ def _offset_bits(kind: pa.DataType) -> int:
 
 
 def _row_buffers(column: Column) -> list[tuple[int, int, int]]:
-    """Of the buffers of a column those whose size the number of rows bounds from below: offsets, one more than rows, or data."""
+    """The buffers of a column whose minimum size follows from the row count: offsets (one more than rows), or fixed-width data."""
     behind_validity = column.first_buffer + 1
     bits = _offset_bits(column.type)
     if bits:

@@ -1,14 +1,14 @@
-"""Defines a whole batch, and the next one in a log: the one rule for every walk over batches, in files and from the wire.
+"""Defines when a batch is whole and the next one in its log: the one rule for every walk over batches, in files and on the wire.
 
 A batch is whole, and the next one, if
 
-    its header is whole: the mark, the length and the CRC are right for this partition, and the version is known;
-    it begins where the one before it ended, and does not end before it begins;
-    its leader epoch is not below that of the one before it, nor above the present one;
-    all its bytes are there; and, for those who read it, its payload has the right CRC.
+    its header is intact: mark, length and CRC are right for this partition, and the version is known;
+    its base offset is the next offset of the batch before it, and its last_offset_delta is not negative;
+    its leader epoch is neither below that of the batch before it nor above the current one;
+    all its bytes are present; and, where the payload is read, the payload's CRC is right.
 
-How many records it holds plays no part: a batch may cover offsets that no record has (compaction and control batches leave such
-gaps). What to do about a batch that is not whole is the walker's own business. No I/O lives here.
+The record count plays no part: a batch may cover offsets without records, as compaction and control batches leave them. Callers
+decide what to do about a batch that is not whole.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _ZERO_CRC = b"\0\0\0\0"
 
 
 class NotWholeError(Exception):
-    """The batch is not whole, or not the next one; the text says why."""
+    """The batch is not whole, or not the next one; the message gives the reason."""
 
 
 class MoreBytesError(Exception):
-    """The batch may be whole: `needed` bytes of it are to be looked at."""
+    """The batch may be whole, but judging it takes its first `needed` bytes."""
 
     def __init__(self, needed: int) -> None:
         self.needed = needed
@@ -45,7 +45,7 @@ class MoreBytesError(Exception):
 class Walk(NamedTuple):
     """The batches found in a chunk. Positions are relative to the chunk."""
 
-    start: int  # where the batch that holds the wanted offset begins
+    start: int  # of the batch that holds the wanted offset
     end: int  # after the last whole batch below until_offset
     first_offset: int  # base offset at `start`
     next_offset: int  # offset after `end`
@@ -53,7 +53,7 @@ class Walk(NamedTuple):
     needed: int  # bytes of the batch at `end` if the chunk cuts it off, else 0
     reached_until: bool
     problem: str | None  # why the batch at `end` is not whole
-    is_newer: bool  # and it is of a version that is not known
+    is_newer: bool  # the problem is an unknown version
 
 
 def walk_whole(
@@ -70,9 +70,10 @@ def walk_whole(
     only_headers: bool = False,
     positions: list[int] | None = None,
 ) -> Walk:
-    """Walks the whole batches in `data` from `at` on, where the one at `offset` begins (None: at any offset): skips those below
-    `wanted`, takes those below `until_offset`. `only_headers`: payloads need not be in `data`. `end`: where the log ends, counted
-    as `at` is. `epoch`: of the batch before. `seed` None: no CRCs. `positions` gets where each begins. A hot loop.
+    """Walks the whole batches in `data` from `at` on, whose first one has the base offset `offset` (None: any, and gaps are
+    allowed). `start` skips batches below `wanted`; the walk ends at `until_offset`. `only_headers`: payloads need not be in `data`.
+    `end`: end of the log, relative to `data`. `epoch`: of the batch before. `seed` None: no CRC check. `positions` collects the
+    batches' positions. A hot loop.
     """
     total = len(data)
     start, first_offset, next_offset, needed, problem = at, offset or 0, offset or 0, 0, None
@@ -120,10 +121,10 @@ def walk_whole(
 def next_batch(
     data: Bytes, at: int, end: int, seed: int | None, offset: int | None, epoch: int = 0, max_epoch: int = NO_EPOCH_LIMIT
 ) -> tuple[int, int, int]:
-    """Size, next offset and leader epoch of the batch at `at`, which is whole as far as its header can say; see `walk_whole`.
-    `data` ends with its header.
+    """Size, next offset and leader epoch of the batch at `at`, judged by its header alone; see `walk_whole`. `data` ends with the
+    header.
 
-    Raises NotWholeError, MoreBytesError where the header goes on behind `data`, UnsupportedVersionError.
+    Raises NotWholeError, UnsupportedVersionError, and MoreBytesError if the header extends past `data`.
     """
     walk = walk_whole(data, at, end, seed, offset, epoch, max_epoch, only_headers=True)
     if walk.problem is not None:
@@ -134,12 +135,12 @@ def next_batch(
 
 
 def payload_problem(payload: Bytes, length: int, crc: int) -> str | None:
-    """Why these bytes are not a payload of that length and CRC, or None."""
+    """Why these bytes are not a payload of this length and CRC, or None."""
     return None if len(payload) == length and google_crc32c.value(bytes(payload)) == crc else "payload_crc does not match"
 
 
 def _cut(needed: int, there: int) -> tuple[int, str | None]:
-    """Bytes that are to be looked at, or why there are none."""
+    """The bytes needed to go on, or the reason why they will never come."""
     return (needed, None) if there >= needed else (0, f"only {there} bytes of a header are there")
 
 
