@@ -1,9 +1,8 @@
-"""The columns that a DataFrame may have, and the conversion of its Arrow batches to records. Whole columns only, never rows.
+"""The columns that a DataFrame may have, and the conversion of its Arrow batches to records. Works by column, never by row.
 
 Types are checked once, on the driver, against Spark's schema. Arrow types are not checked: nullability, time zones and list item
-names vary with Spark's settings, and the producer casts. Partitioning by key does not live here. The sums over all rows of a
-transaction, by which the broker tells a replay from another batch, are made here too: they depend neither on the order of rows nor
-on how they come in batches.
+names vary with Spark's settings, and the producer casts. The module also computes the sums over all rows of a transaction, by which
+the broker tells a replay from another batch; they depend neither on the order of rows nor on how batches divide them.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ ACCEPTED: dict[str, tuple[str, ...]] = {
     "timestamp": ("timestamp",),
 }
 
-# Columns that the source adds and no writer can choose: ignored, so that a topic can be copied to another as it is.
+# Columns of the source that no writer can set: ignored, so that one topic can be copied to another unchanged.
 SOURCE_ONLY = ("offset", "timestampType")
 
 UNSET_PARTITION = -1
@@ -48,19 +47,19 @@ _ACCEPTED_TEXT = (
 
 
 class TopicRows(NamedTuple):
-    """Rows of one topic, in the order in which Spark passed them."""
+    """Rows of one topic, in Spark's order."""
 
     topic: str
-    records: pa.RecordBatch  # key, value, headers and timestamp as present, in Spark's types
-    partitions: npt.NDArray[np.int32] | None  # -1 = chosen by the partitioner; None = for all rows
-    key_hashes: npt.NDArray[np.int32] | None = None  # of the partitioner, where they are known already
+    records: pa.RecordBatch  # key, value, headers and timestamp, as far as present, in Spark's types
+    partitions: npt.NDArray[np.int32] | None  # -1 = chosen by the partitioner; None = all rows are
+    key_hashes: npt.NDArray[np.int32] | None = None  # the partitioner's hashes, if computed already
 
 
 def check_columns(columns: Sequence[tuple[str, str]], *, topic: str | None, include_headers: bool) -> None:
     """Checks that a DataFrame's columns, as (name, Spark type), can become records. Raises ConfigError naming the column.
 
-    `topic` is the sink's option: without it each row must name its topic. An unknown column is refused, and not ignored as by
-    Spark's Kafka sink: the data of a mistyped `Key` or a forgotten column would be lost silently.
+    `topic` is the sink's option: without it each row must name its topic. Unlike Spark's Kafka sink, which ignores unknown columns,
+    this refuses them: the data of a mistyped `Key` would be lost silently.
     """
     names = [name for name, _ in columns]
     if "value" not in names:
@@ -86,9 +85,9 @@ def check_columns(columns: Sequence[tuple[str, str]], *, topic: str | None, incl
 def to_records(
     arrow_batch: pa.RecordBatch, *, topic: str | None, key_hashes: npt.NDArray[np.int32] | None = None
 ) -> Iterator[TopicRows]:
-    """The rows of one Arrow batch as records, one result per topic, in order of first appearance. Raises InvalidRecordError.
+    """Yields the rows of one Arrow batch as records, by topic in order of first appearance. Raises InvalidRecordError.
 
-    Columns are passed on unchanged: the producer casts text to bytes, and stamps rows without a timestamp with the current time.
+    Columns are passed on unchanged: the producer casts text to bytes, and gives rows without a timestamp the current time.
     """
     if arrow_batch.num_rows == 0:
         return
@@ -117,7 +116,7 @@ def _by_topic(
     names = encoded.dictionary.to_pylist()  # one entry per topic, not per row
     for name in names:
         problem = topic_name_problem(name)
-        if problem:  # the producer would wait max.block.ms for that topic to appear
+        if problem:  # the producer would wait max.block.ms for the topic to appear
             raise InvalidRecordError(f"column 'topic' holds '{name}', which is not a topic's name: {problem}")
     if len(names) == 1:
         yield TopicRows(names[0], records, partitions, key_hashes)
@@ -167,20 +166,19 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(names) or "none"
 
 
-# A null key counts as this hash: any number that is no murmur2, so that it is not an empty key.
+# The hash of a null key: a number beyond 32 bits, which no murmur2 equals, so that a null key differs from an empty one.
 _NULL_KEY_HASH = 0x9E3779B97F4A7C15
 
 
 class RowTotals:
-    """The sums over the rows that were added."""
+    """Accumulates the sums over rows."""
 
     def __init__(self) -> None:
         self.totals = Totals()
 
     def add(self, rows: pa.RecordBatch) -> Int32s | None:
-        """Adds rows with the columns key (optional) and value, as Producer.send_batch takes them; returns the hashes of their keys
-        for its argument `key_hashes`, so that they are computed once, or None without keys. Raises TypeError naming a column of a
-        wrong type.
+        """Adds rows with the columns key (optional) and value, in the types that Producer.send_batch takes. Returns the hashes of
+        the keys, to be passed to it as `key_hashes`, or None without keys. Raises TypeError naming a column of a wrong type.
         """
         count = rows.num_rows
         value = columns.bytes_column(rows, VALUE)
@@ -195,7 +193,7 @@ def _hash_sum(key: pa.Array | None, hashes: Int32s | None, count: int) -> int:
         return count * _NULL_KEY_HASH % HASH_SUM_MODULUS
     total = int(hashes.view(np.uint32).sum(dtype=np.uint64))
     if key.null_count:
-        empty_hash = int(murmur2(pa.array([b""])).view(np.uint32)[0])  # as which murmur2 counts a null key
+        empty_hash = int(murmur2(pa.array([b""])).view(np.uint32)[0])  # murmur2 hashes a null key as an empty one
         total += key.null_count * (_NULL_KEY_HASH - empty_hash)
     return total % HASH_SUM_MODULUS
 

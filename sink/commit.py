@@ -1,8 +1,8 @@
-"""What a task tells the driver (plain data, which Spark pickles), and the driver's decision on a write: one EndTransaction for all
-tasks' members. Only this makes their rows visible.
+"""The commit messages of tasks (plain data, which Spark pickles), and the driver's commit or abort: one EndTransaction for the
+members of all tasks. Only a commit makes their rows visible.
 
-Spark calls commit outside any retry of its own: what is not answered is asked again here, and the broker gives the same question
-the same answer, so a commit whose answer was lost is not made twice, and one that was lost is made.
+Spark does not retry a commit, so requests without a response are retried here. EndTransaction is idempotent: a commit whose
+request was lost is carried out, and one whose response was lost is not carried out twice.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from brokerd.sink.transaction_ids import TransactionIds
 
 @dataclass(frozen=True, slots=True)
 class TransactionPart:
-    """One task's part of a transaction. `totals`: of all rows that it read, whether sent or not. `member` is None if it had no
-    rows, or sent none since the version is committed already (`is_skipped`)."""
+    """One task's part of a transaction. `totals`: of all rows that the task read, sent or not. `member` is None if it had no rows,
+    or sent none because the version is already committed (`is_skipped`)."""
 
     ids: TransactionIds
     totals: Totals
@@ -34,29 +34,29 @@ class TransactionPart:
 
 @dataclass(frozen=True, slots=True)
 class SinkCommitMessage(WriterCommitMessage):
-    """One task's write. `rows_per_partition`: topic -> partition -> rows acknowledged."""
+    """The outcome of one task's write. `rows_per_partition`: topic -> partition -> acknowledged rows."""
 
     rows_per_partition: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    part: TransactionPart | None = None  # None = at least once: nothing is left to decide
+    part: TransactionPart | None = None  # None = at least once: nothing to commit
 
 
 logger = logging.getLogger(__name__)
 
-# The broker forgets the id of a batch write an hour after its commit. Whoever asks later is told that nothing was committed.
+# The broker forgets the id of a batch write an hour after its commit, and would then answer a retry that nothing was committed.
 JOB_COMMIT_TIMEOUT_MAX_MS = 1_800_000
-_ABORT_TIMEOUT_MS = 5_000  # Spark has failed already: what is not aborted expires, or goes with the next commit
+_ABORT_TIMEOUT_MS = 5_000  # the job has failed already; members that are not aborted expire, or end with the next commit
 
 
 def parts_of(messages: Iterable[WriterCommitMessage | None]) -> list[TransactionPart]:
-    """The tasks' parts; none of an at-least-once write. In an abort, failed tasks have no message."""
+    """The tasks' parts; an at-least-once write has none. In an abort, failed tasks have no message."""
     return [message.part for message in messages if isinstance(message, SinkCommitMessage) and message.part is not None]
 
 
 def commit_parts(options: SinkOptions, parts: Sequence[TransactionPart]) -> None:
-    """Commits what the tasks wrote, also if they had no rows: their version counts as written.
+    """Commits the tasks' rows. Commits the version even if there are none.
 
-    Raises TxnAbortedError (the write has to be run again), ReplayMismatchError unless failOnReplayMismatch=false,
-    ProducerFencedError, TxnConflictError, and BrokerUnreachableError if it could not be decided within default.api.timeout.ms.
+    Raises TxnAbortedError (run the write again), ReplayMismatchError unless failOnReplayMismatch=false, ProducerFencedError,
+    TxnConflictError, and BrokerUnreachableError if the outcome is unknown after default.api.timeout.ms.
     """
     if not parts:
         return
@@ -70,7 +70,7 @@ def commit_parts(options: SinkOptions, parts: Sequence[TransactionPart]) -> None
 
 
 def abort_parts(options: SinkOptions, parts: Sequence[TransactionPart]) -> None:
-    """Ends members of a write that failed, as far as they are known. Never raises: it would hide the error that Spark reports."""
+    """Aborts the known members of a failed write. Never raises an Exception, which would hide the error that Spark reports."""
     if not any(part.member for part in parts):
         return
     with contextlib.suppress(Exception):

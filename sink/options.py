@@ -1,7 +1,5 @@
-"""Options of the sink: named as in Spark's Kafka connector and Delta Lake, and every producer setting, bare or with the prefix
-`kafka.`.
-
-The only module that parses the sink's options; the result is frozen and checked.
+"""Parses the sink's options: those of Spark's Kafka connector and Delta Lake by their names, and every producer setting, with or
+without the prefix `kafka.`. The result is checked and frozen.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from brokerd.errors import ConfigError
 from brokerd.ids import topic_name_problem
 from brokerd.sink.transaction_ids import NO_TRANSACTION_OPTIONS, TransactionOptions
 
-# A micro-batch passes its rows within milliseconds and then flushes, so a longer linger only makes fuller batches.
+# A micro-batch sends its rows within milliseconds and then flushes, so a longer linger makes fuller batches at no cost in latency.
 SINK_DEFAULTS = {"linger.ms": "100"}
 
 _TRANSACTIONAL_ID = "transactional.id"
@@ -27,11 +25,11 @@ _NO_TRANSACTIONAL_ID = (
     "two writes of one batch apart"
 )
 _OF_TRANSACTIONS = ("txnAppId", "txnVersion", "txnLabel", "failOnReplayMismatch")
-_PART_MAX_LENGTH = 200  # of an id that is made of several
+_PART_MAX_LENGTH = 200  # of one part of a transactional id
 
 
 class Delivery(Enum):
-    """The promise of a write."""
+    """The delivery guarantee of a write."""
 
     EXACTLY_ONCE = "exactly_once"
     AT_LEAST_ONCE = "at_least_once"

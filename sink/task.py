@@ -1,10 +1,11 @@
-"""One task's write: its rows go to a producer that is a member of the write's transaction, or, at least once, to a plain one.
+"""One task's write, by a producer that is a member of the write's transaction, or by a plain one for at-least-once delivery.
 
-The member is not decided here. The driver's commit makes it count (commit.py); until then, and after an abort, nobody who reads
-committed records sees its rows. A task that fails aborts its own member, so that readers do not wait for its expiry.
+The driver's commit (commit.py) makes the member's rows visible; until then, and after an abort, read_committed consumers do not see
+them. A task that fails aborts its own member, so that consumers do not wait for it to expire.
 
-Producers are reused between tasks: each serves one task at a time, and is closed when idle for a while (client/leases.py). The
-producer of a failed task is discarded at once with everything it still holds, since waiting would only delay Spark's next attempt.
+Producers are reused between tasks: each serves one task at a time, and is closed after a while of idleness (client/leases.py). The
+producer of a failed task is closed at once and its pending records are dropped, since waiting would only delay Spark's next
+attempt.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from brokerd.sink.transaction_ids import TransactionIds
 
 
 def give_up(producer: Producer) -> None:
-    """Closes a producer without waiting for the records it holds."""
+    """Closes a producer without waiting for its pending records."""
     producer.close(0)
 
 
@@ -44,20 +45,20 @@ process.in_forked_child(_producers.forget)
 
 
 def lease_producer(config: ProducerConfig) -> contextlib.AbstractContextManager[Producer]:
-    """A producer of this process for one task: `with lease_producer(config) as producer`. Raises ConfigError."""
+    """Leases a producer of this process to one task: `with lease_producer(config) as producer`. Raises ConfigError."""
     return _producers.lease(config)
 
 
 logger = logging.getLogger(__name__)
 
 _NOTHING = DeliveredTotals()
-_ABORT_TIMEOUT_MS = 5_000  # for the broker to be told of a failed task: else the member expires
+_ABORT_TIMEOUT_MS = 5_000  # for aborting a failed task's member; otherwise it expires
 
 
 def write_at_least_once(options: SinkOptions, arrow_batches: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
-    """Sends rows as they arrive (a full buffer makes Spark wait), then waits until all are acknowledged.
+    """Sends rows as they arrive (a full buffer blocks Spark), then waits until all are acknowledged.
 
-    Raises InvalidRecordError, UnknownTopicOrPartitionError, DeliveryTimeoutError, or another error of the producer.
+    Raises InvalidRecordError, UnknownTopicOrPartitionError, DeliveryTimeoutError, or another producer error.
     """
     tune_spark_worker()
     with lease_producer(options.producer) as producer:
@@ -73,9 +74,9 @@ def write_at_least_once(options: SinkOptions, arrow_batches: Iterator[pa.RecordB
 
 
 def write_as_member(options: SinkOptions, ids: TransactionIds, arrow_batches: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
-    """Sends rows as a member of their transaction. If its version is committed already, the rows are read and counted, not sent.
+    """Sends rows as a member of their transaction. If its version is already committed, counts the rows and sends none.
 
-    Raises as `write_at_least_once`, and TxnConflictError, ProducerFencedError, InvalidTxnStateError.
+    Raises the errors of `write_at_least_once`, and TxnConflictError, ProducerFencedError, InvalidTxnStateError.
     """
     tune_spark_worker()
     totals = RowTotals()
@@ -106,14 +107,14 @@ def _membership(options: SinkOptions, ids: TransactionIds) -> Membership:
         execution_id=ids.execution_id,
         run_id=ids.run_id,
         owner=ids.owner,
-        member_id=uuid.uuid4().bytes,  # each attempt is a member of its own
-        # Batch writes too: a stage may wait for executors for minutes, and no process but its tasks could give signs of life.
+        member_id=uuid.uuid4().bytes,  # each attempt of a task is its own member
+        # For batch writes too: a stage may wait minutes for executors, and only running tasks send heartbeats.
         timeout_ms=options.producer.transaction_timeout_ms,
     )
 
 
 def _abort(options: SinkOptions, ids: TransactionIds, report: MemberReport) -> None:
-    """Tells the broker that a failed task's member is over; if that fails too, it expires."""
+    """Aborts the member of a failed task. If that fails too, the member expires."""
     if report.producer_id < 0:
         return
     member = TransactionMember(report.producer_id, report.epoch, report.records)
@@ -133,7 +134,7 @@ def _send(
 
 
 def _send_rows(producer: Producer, rows: TopicRows) -> None:
-    """Passes rows to the producer; adds the topic to its error about a row that it cannot take."""
+    """Sends rows. Adds the topic to the producer's error about an invalid row."""
     try:
         producer.send_batch(rows.topic, rows.records, rows.partitions, key_hashes=rows.key_hashes)
     except ValueError as error:

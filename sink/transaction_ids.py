@@ -1,4 +1,4 @@
-"""Which transaction a task's rows belong to. Pure: from the sink's options and what Spark tells a task about itself.
+"""The transaction that a task's rows belong to, derived from the sink's options and the task's local properties. Pure.
 
     write                          transactional id                              version       execution
     writeStream                    spark-<query id>[-<txnLabel>]                 micro-batch   one execution of that batch
@@ -6,14 +6,14 @@
     txnAppId and txnVersion        app-<txnAppId>/<txnLabel, or the topic>       txnVersion    one write
     df.write                       job-<uuid of the writer>                      0             the job
 
-Spark tells a task of foreachBatch its micro-batch, but not through Spark Connect, nor where the write runs in a thread of the
-user's own: there txnAppId and txnVersion must say it. Executions are compared for equality only: clocks of drivers differ.
+Spark gives a task of foreachBatch the id of its micro-batch, except through Spark Connect and in a thread that the user started:
+there txnAppId and txnVersion must identify the batch. Executions are compared for equality only, since drivers' clocks differ.
 
-A write inside foreachBatch has a run, which is one execution of its micro-batch: the broker takes a second write of a run for
-another write, and one of another run for a repetition. Nothing that a user's program sets is an identity: not the job group, and
-not `spark.app.id` or `spark.app.startTime`, which a session's settings may hold. The run is a job tag that Spark makes of a random
-id of the session and the number of the outermost execution. All writes inside foreachBatch share it, also in a thread that inherits
-Spark's properties. A writeStream has one write, and no run.
+A write inside foreachBatch has a run, which is one execution of its micro-batch. The broker treats a second write of the same run
+as another write, and a write of another run as a replay. The run must not depend on anything that user code can set, such as the
+job group, `spark.app.id` or `spark.app.startTime`. It is the job tag that Spark makes of a random session id and the number of the
+root execution; all writes inside foreachBatch share it, even in a thread that inherits Spark's local properties. A writeStream has
+one write, and no run.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from typing import NamedTuple
 from brokerd.errors import ConfigError
 from brokerd.ids import TRANSACTIONAL_ID_MAX_LENGTH
 
-# Local properties of Spark's tasks.
+# Local properties of Spark tasks.
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
-_EXECUTION_ID = "spark.sql.execution.query.id"  # of one query plan: its tasks, retries and speculation share it
-_ROOT_EXECUTION = "spark.sql.execution.root.id"  # a number that counts from 0 in each JVM
+_EXECUTION_ID = "spark.sql.execution.query.id"  # of one query plan; shared by its tasks, retries and speculative attempts
+_ROOT_EXECUTION = "spark.sql.execution.root.id"  # counts from 0 in each JVM
 _JOB_TAGS = "spark.job.tags"
 _ROOT_TAG = re.compile(r"spark-session-[0-9a-f-]{36}-execution-root-id-([0-9]+)")
-_DESCRIPTION = "spark.job.description"  # of a streaming query: its name, if it has one, before its id; for people
+_DESCRIPTION = "spark.job.description"  # of a streaming query: its name, if any, then its id; display text
 
-_EVERY_TOPIC = "*"  # label of a write whose topics are named by a column
+_EVERY_TOPIC = "*"  # label of a write with a topic column
 _HASH_LENGTH = 32
 _QUERY_NAME_MAX_LENGTH = 100
 
@@ -53,7 +53,7 @@ Property = Callable[[str], str | None]
 
 
 class TransactionOptions(NamedTuple):
-    """Options that choose the transaction. `app_id` and `version` are given together."""
+    """Options that select the transaction. `app_id` and `version` are given together."""
 
     app_id: str | None = None
     version: int | None = None
@@ -70,12 +70,12 @@ class TransactionIds(NamedTuple):
     txn_version: int
     execution_id: str
     run_id: str
-    owner: str  # for people
-    is_one_write: bool = False  # the id serves no other, and the broker remembers it for a while only
+    owner: str  # display text
+    is_one_write: bool = False  # the id is for this write alone, and the broker forgets it after a while
 
 
 def streaming_ids(options: TransactionOptions, get: Property) -> TransactionIds:
-    """Of a task of writeStream. Raises ConfigError."""
+    """The ids for a task of writeStream. Raises ConfigError."""
     if options.app_id is not None:
         raise ConfigError(NO_VERSIONS_OF_STREAMS)
     query_id, batch_id, execution_id = (get(name) for name in (_QUERY_ID, _BATCH_ID, _EXECUTION_ID))
@@ -90,7 +90,7 @@ def streaming_ids(options: TransactionOptions, get: Property) -> TransactionIds:
 
 
 def batch_ids(options: TransactionOptions, get: Property, *, topic: str | None, job_id: str) -> TransactionIds:
-    """Of a task of df.write, inside foreachBatch or not. `job_id`: made with the writer on the driver. Raises ConfigError."""
+    """The ids for a task of df.write, inside foreachBatch or not. `job_id`: the driver's writer chose it. Raises ConfigError."""
     query_id, batch_id = (get(name) for name in (_QUERY_ID, _BATCH_ID))
     run_id = _run_id(get) if query_id and batch_id else ""
     label = options.label or topic or _EVERY_TOPIC
@@ -104,14 +104,14 @@ def batch_ids(options: TransactionOptions, get: Property, *, topic: str | None, 
 
 
 def _query(query_id: str, get: Property) -> str:
-    """A streaming query for people: by its queryName too, which Spark tells a task only in the description of its job."""
+    """The display name of a streaming query, with its queryName, which a task finds only in the description of its job."""
     name, mark, _ = (get(_DESCRIPTION) or "").partition(f"\nid = {query_id}")
     name = "".join(letter for letter in name if letter.isprintable())[:_QUERY_NAME_MAX_LENGTH]
     return f"streaming query {name} ({query_id})" if mark and name else f"streaming query {query_id}"
 
 
 def _run_id(get: Property) -> str:
-    """The execution of the micro-batch that a write inside foreachBatch is a part of. Raises ConfigError."""
+    """The run of a write inside foreachBatch: the execution of its micro-batch. Raises ConfigError."""
     root = get(_ROOT_EXECUTION)
     for tag in (get(_JOB_TAGS) or "").split(","):
         found = _ROOT_TAG.fullmatch(tag)
@@ -121,7 +121,7 @@ def _run_id(get: Property) -> str:
 
 
 def _fitting(transactional_id: str) -> str:
-    """The id; with a hash for its end if it is too long, as with a long topic name."""
+    """The id; if it is too long, as with a long topic name, a hash replaces its end."""
     if len(transactional_id) <= TRANSACTIONAL_ID_MAX_LENGTH:
         return transactional_id
     digest = hashlib.sha256(transactional_id.encode()).hexdigest()[:_HASH_LENGTH]

@@ -1,7 +1,7 @@
-"""Spark's writers. Thin: a task's write is in task.py, the driver's decision in commit.py, options and columns have their modules.
+"""Spark's writers. Thin: task.py writes a task's rows, commit.py commits or aborts, options.py and columns.py check and convert.
 
-Spark makes a writer on the driver and pickles it to the tasks; of a stream it makes another for each commit, in a process of its
-own, that knows nothing of the tasks but their messages.
+Spark creates a writer on the driver and pickles it to the tasks. For a stream it creates another one for each commit, in a separate
+process, which has only the tasks' commit messages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from brokerd.sink.options import Delivery, SinkOptions, parse_sink_options
 from brokerd.sink.task import write_as_member, write_at_least_once
 from brokerd.sink.transaction_ids import NO_VERSIONS_OF_STREAMS, batch_ids, streaming_ids
 
-# Spark truncates the target for mode("overwrite"), and for outputMode("complete"), which passes the whole result each time.
+# Spark expects truncation for mode("overwrite"), and for outputMode("complete"), which writes the whole result each time.
 _NO_OVERWRITE = 'a log cannot be overwritten: write with .mode("append")'
 _NO_COMPLETE = (
     'a log cannot be overwritten, which outputMode("complete") would do with each batch. Write an aggregation with '
@@ -38,7 +38,7 @@ _NO_COMPLETE = (
 def plan_write(
     options: Mapping[str, str], columns: Sequence[tuple[str, str]], *, overwrite: bool, is_streaming: bool = False
 ) -> SinkOptions:
-    """Checks a write on the driver, before any task runs: options, columns (name and Spark type), save or output mode, topic.
+    """Checks options, columns (name and Spark type), save or output mode, and topic, on the driver before any task runs.
 
     Raises ConfigError, UnknownTopicOrPartitionError, BrokerUnreachableError.
     """
@@ -63,11 +63,11 @@ def plan_write(
 
 
 class BrokerdBatchWriter(DataSourceArrowWriter):
-    """df.write.format("brokerd"), also inside foreachBatch."""
+    """The writer of df.write.format("brokerd"), also inside foreachBatch."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._job_id = str(uuid.uuid4())  # pickled: the same in all tasks, and in commit
+        self._job_id = str(uuid.uuid4())  # pickled, so the same in all tasks and in commit
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Writes one task's rows; returns once all are acknowledged."""
@@ -78,16 +78,16 @@ class BrokerdBatchWriter(DataSourceArrowWriter):
         return write_as_member(options, ids, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Makes the rows of these tasks visible, all at once."""
+        """Makes the rows of these tasks visible, atomically."""
         commit_parts(self._options, parts_of(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Discards what these tasks wrote, as far as that is possible now; the rest goes with the transaction's expiry."""
+        """Discards the rows of these tasks, best effort; the rest goes when the transaction expires."""
         abort_parts(self._options, parts_of(messages))
 
 
 class BrokerdStreamWriter(DataSourceStreamArrowWriter):
-    """df.writeStream.format("brokerd")."""
+    """The writer of df.writeStream.format("brokerd")."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -100,11 +100,11 @@ class BrokerdStreamWriter(DataSourceStreamArrowWriter):
         return write_as_member(options, streaming_ids(options.transaction, _local_property), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 (Spark's; the parts say it too)
-        """Makes the rows of the micro-batch visible, all at once. May be called again for a batch that is committed."""
+        """Makes the rows of the micro-batch visible, atomically. Idempotent."""
         commit_parts(self._options, parts_of(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
-        """Discards what these tasks wrote, as far as that is possible now; the rest goes with the next commit."""
+        """Discards the rows of these tasks, best effort; the rest goes with the next commit."""
         abort_parts(self._options, parts_of(messages))
 
 
