@@ -1,19 +1,19 @@
-"""One partition: decides what is appended, durable, readable and removable, keeps its log, and recovers it after a crash.
+"""One partition: its log, what may be appended, read and removed, what is durable, and recovery after a crash.
 
-partition.py          the room: asks the core, moves bytes, reports, and wakes those that wait
-core.py               the pure machine: events in, decisions out
-  log_ends.py           the log's ends, and what holds readers back; which of them an event has moved
-  flush_state.py        plans flushes, and notes what they made durable, snapshots among it
-  producer_state.py     decides which sequences are accepted, and which repeat
-  aborted_transactions.py  transactions that readers of committed records leave out
-  leader_epochs.py      the offset where each leader epoch began
+partition.py          shell: carries out the core's decisions on files, and wakes waiting operations
+core.py               state machine without I/O: events in, decisions out
+  log_ends.py           log end, durable end, high watermark, last stable offset; reports which of them an event moved
+  flush_state.py        plans flushes and tracks which data and snapshots are durable
+  producer_state.py     checks sequences and detects duplicates
+  aborted_transactions.py  index of aborted transactions
+  leader_epochs.py      start offset of each leader epoch
 markers.py            control batches
 unmarked.py           transactions whose markers may be lost to damage
-flush_task.py         one flush, in a thread
+flush_task.py         runs one flush in a thread
 truncation.py         cuts the log outside recovery
-reader.py             from an offset to whole batches
-look_up.py            bytes that a reader has left, and where the newest records begin (timestamps.py: look-ups by time)
-recovery.py           recovers the log at a start (log_walk.py)
-snapshots.py          producer state and epochs as files
-log_state.py          the state that recovery finds, and entries about a partition in other files
+reader.py             reads whole batches from an offset
+look_up.py            look-ups in headers: backlog, reach, newest records (timestamps.py: look-ups by time)
+recovery.py           recovers the log at startup (log_walk.py: scans the segments)
+snapshots.py          snapshot files: producer state, leader epochs, aborted transactions
+log_state.py          the recovered state, and a partition's entries in the checkpoint and the clean-shutdown mark
 """

@@ -1,8 +1,8 @@
-"""Index of the aborted transactions of one partition, whose records readers of committed records leave out. Pure.
+"""Index of one partition's aborted transactions, whose records read_committed readers skip. No I/O.
 
-It is folded from all batches, as the state of producers is, and stands in the same snapshots. Look-ups go by overlap: a batch is
-void if it has that producer id and lies between the first offset and the marker. By first offset or by marker alone they would let
-records through wherever a range ends within a transaction.
+Like producer state, it is derived from the batches in order and stored in the same snapshots. Look-ups go by overlap: a batch is
+aborted if it has that producer id and lies between the first offset and the marker. Matching the first offset or the marker alone
+would let aborted records through where a range ends inside a transaction.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _marker_offset = attrgetter("marker_offset")
 
 
 class AbortedTransaction(NamedTuple):
-    """Records of `producer_id` from `first_offset` up to the marker are void. Transactions that end later begin at
+    """Records of `producer_id` from `first_offset` up to the marker are aborted. Transactions that end later begin at
     `last_stable_offset` or above.
     """
 
@@ -27,7 +27,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class AbortedTransactions:
-    """See the module."""
+    """The index, ordered by marker offset."""
 
     def __init__(self, entries: Iterable[AbortedTransaction] = ()) -> None:
         """`entries`: in the order of the markers."""
@@ -39,11 +39,11 @@ class AbortedTransactions:
         return tuple(self._entries)
 
     def add(self, entries: Iterable[AbortedTransaction]) -> None:
-        """Adds the transactions that a marker at the end of the log aborts."""
+        """Adds the transactions aborted by a marker at the log end."""
         self._entries.extend(entries)
 
     def overlapping(self, from_offset: int, until_offset: int) -> list[AbortedTransaction]:
-        """The transactions that reach into [`from_offset`, `until_offset`), from their first record to the marker."""
+        """The transactions whose span, from first record to marker, overlaps [`from_offset`, `until_offset`)."""
         found: list[AbortedTransaction] = []
         entries, at = self._entries, bisect_left(self._entries, from_offset, key=_marker_offset)
         while at < len(entries):
@@ -57,5 +57,5 @@ class AbortedTransactions:
         return found
 
     def forget_below(self, offset: int) -> None:
-        """Forgets transactions whose marker lies below `offset`, where nothing can be read any more."""
+        """Drops transactions whose marker lies below `offset`, where records can no longer be read."""
         del self._entries[: bisect_left(self._entries, offset, key=_marker_offset)]

@@ -1,9 +1,9 @@
-"""One partition as a pure machine: events in, decisions out. No file, no clock, no lock, no logging.
+"""One partition as a state machine: events in, decisions out. No files, clock, locks or logging.
 
-Decisions change nothing: `append_as_leader`, `append_as_follower`, `append_marker`, `retained_from`, `truncate_to`, ...; only
-`begin_flush` notes that a flush is under way. Events report what has been done, and return which ends have moved (log_ends.py):
-`written`, `rolled`, `flushed`, `flush_failed`, `retired`, `truncated`, ... A write that failed is not reported at all. partition.py
-is the shell that carries decisions out.
+Decisions (`append_as_leader`, `append_as_follower`, `append_marker`, `retained_from`, `truncate_to`, ...) change no state, except
+that `begin_flush` records the flush under way. Events (`written`, `rolled`, `flushed`, `flush_failed`, `retired`, `truncated`, ...)
+report what was done; those that move a log end return it (log_ends.py). A failed write is not reported. partition.py carries the
+decisions out.
 """
 
 from __future__ import annotations
@@ -39,41 +39,39 @@ from brokerd.record.header import BatchHeader, add_sequence
 from brokerd.storage.damage import DamagedRange, damage_at, damage_error, first_that_stops
 from brokerd.storage.segment import SegmentBounds, batch_timestamp
 
-HIGH_WATERMARK = -1  # as an offset before which records are to be deleted
+HIGH_WATERMARK = -1  # in DeleteRecords: delete up to the high watermark
 TIMESTAMP_MAX_MS = (2**63 - 1) // 1_000  # records have microseconds in 64 bits
 
 
 class Append(NamedTuple):
-    """The decision to write a batch at the log end, after a roll if `must_roll`. Report it with `written` once that is done."""
+    """The decision to write a batch at the log end, after a roll if `must_roll`. Report the write with `written`."""
 
     base_offset: int
     next_offset: int
     size_bytes: int
     append_timestamp: int
     log_time: int
-    max_timestamp: int  # of its records, as readers see them
+    max_timestamp: int  # of its records as readers see them: the append time under LogAppendTime
     leader_epoch: int
     leader_epoch_id: int
     must_roll: bool
     producer_id: int
-    producer: ProducerStateEntry | None  # its state with this batch
+    producer: ProducerStateEntry | None  # its state after this batch
     marker: Marker | None = None
 
 
 class Truncation(NamedTuple):
-    """The decision to cut the log at `offset`, or where the batch begins that holds it. Report it with `truncated` once
-    it is done.
-    """
+    """The decision to cut the log at `offset`, or at the start of the batch that contains it. Report the cut with `truncated`."""
 
     offset: int
     kept: int  # number of segments that stay, the last of them cut
-    snapshot_offsets: Sequence[int]  # of the snapshots to remove, before the segments
-    restore_from: int  # offset of the snapshot to restore producers from; batches from there on are replayed. -1: replay all
+    snapshot_offsets: Sequence[int]  # snapshots to remove, before the segments
+    restore_from: int  # snapshot to restore producers from; later batches are replayed on top. -1: replay everything
 
 
 class OpenData(NamedTuple):
-    """The records of one member in an open transaction, counted modulo 2^31 as sequences are. They lie from `first_offset` up to,
-    not including, `end_offset`, among those of other producers. `is_durable`: all in-sync replicas have them durably.
+    """One member's records in an open transaction, counted modulo 2^31 like sequences. They lie in [`first_offset`, `end_offset`),
+    interleaved with other producers' records. `is_durable`: durable on all in-sync replicas.
     """
 
     records: int
@@ -83,7 +81,7 @@ class OpenData(NamedTuple):
 
 
 class Role(enum.Enum):
-    """The part of this replica in its partition. It has none until it is told, and after it has resigned."""
+    """This replica's role in its partition. NONE before a role is assigned, and after `resign`."""
 
     NONE = "none"
     LEADER = "leader"
@@ -91,7 +89,7 @@ class Role(enum.Enum):
 
 
 class PartitionCore:
-    """The state of one partition, and all decisions about it."""
+    """The state of one partition and the decisions made from it."""
 
     def __init__(self, name: str, seed: int, config: TopicConfig, state: LogState) -> None:
         self.name = name
@@ -124,11 +122,11 @@ class PartitionCore:
     def append_as_leader(
         self, header: BatchHeader, now_ms: int, *, clock_ahead_ms: int = 0, is_open_member: bool = False
     ) -> Append | BatchMetadata:
-        """Decides where this batch goes, or finds the batch that it repeats. `is_open_member`: its producer is in an open
-        transaction. Who ever was given an id as a member writes nothing else with it, also once that is forgotten.
+        """Places a producer's batch at the log end, or returns the earlier batch that it duplicates. `is_open_member`: its producer
+        is a member of an open transaction. A producer id issued for a transaction may never be used outside it.
 
-        Raises WireErrors of fate NOT_APPENDED; DuplicateSequenceError if the batch is in the log, but further back than is
-        remembered.
+        Raises WireErrors with fate NOT_APPENDED; DuplicateSequenceError if the batch is in the log, but older than the batches
+        kept in producer state.
         """
         self._check_leads()
         if header.is_transactional != is_open_member or (not is_open_member and is_member_producer_id(header.producer_id)):
@@ -140,20 +138,20 @@ class PartitionCore:
             if isinstance(prepared, BatchMetadata):
                 return prepared
             entry = prepared
-        # Only of a new batch: a repeated one was accepted, and gets the same response whatever the clock says now.
+        # Not for duplicates: they were accepted once, and get the same response whatever the clock says now.
         _check_timestamps(self.name, header, self.config, now_ms)
         return self._append_stamped(header, now_ms, clock_ahead_ms, entry, None)
 
     def append_marker(self, header: BatchHeader, now_ms: int, marker: Marker, *, clock_ahead_ms: int = 0) -> Append:
-        """Decides where this control batch goes, which ends transactions. Raises WireErrors of fate NOT_APPENDED."""
+        """Places a control batch, which ends transactions, at the log end. Raises WireErrors with fate NOT_APPENDED."""
         self._check_leads()
         return self._append_stamped(header, now_ms, clock_ahead_ms, None, marker)
 
     def append_as_follower(self, header: BatchHeader, *, marker: Marker | None = None) -> Append:
-        """Decides where a batch goes that its leader has stamped. `marker`: its content if it is a control batch.
+        """Places a batch stamped by the leader. `marker`: its content if it is a control batch.
 
-        Raises CorruptMessageError if it does not continue this log; NotLeaderError unless this replica follows; StorageError and
-        others if the log has stopped.
+        Raises CorruptMessageError if it does not continue this log; NotLeaderError unless this replica is a follower; the errors of
+        LogHealth.check_writable if the log has stopped.
         """
         self.health.check_writable(self.ends.log_start_offset)
         if self.role is not Role.FOLLOWER:
@@ -185,13 +183,13 @@ class PartitionCore:
         )
 
     def rolled(self, segment: SegmentBounds) -> None:
-        """Reports a new segment, which begins at the log end."""
+        """Reports a new active segment, which begins at the log end."""
         assert segment.base_offset == self.ends.log_end_offset, "a segment begins where the log ends"
         self.flushes.seal(self.segments[-1], self.snapshot())
         self.segments = (*self.segments, segment)
 
     def written(self, append: Append) -> Moved:
-        """Reports that the batch is written at the end of the last segment."""
+        """Reports that the batch was written to the active segment."""
         base_offset = append.base_offset
         assert base_offset == self.ends.log_end_offset, "a batch is written where the log ends"
         self.segments[-1].add(append.next_offset, append.size_bytes, append.max_timestamp, append.log_time)
@@ -208,7 +206,7 @@ class PartitionCore:
         return self.ends.written(append.next_offset, append.size_bytes)
 
     def expire_producers(self, before_ms: int) -> int:
-        """Forgets producers silent since before `before_ms`; returns how many."""
+        """Expires producers whose last append is before `before_ms`; returns how many."""
         return self.producers.expire(before_ms)
 
     def _check_leads(self) -> None:
@@ -256,7 +254,7 @@ class PartitionCore:
         )
 
     def _must_roll(self, size: int, log_time: int) -> bool:
-        """True if the batch does not fit the last segment, or that one is old."""
+        """True if the batch would exceed segment.bytes, or the active segment has reached segment.ms."""
         active = self.segments[-1]
         if active.size_bytes == 0:
             return False
@@ -266,7 +264,7 @@ class PartitionCore:
     # Transactions
 
     def open_data(self, producer_id: int) -> OpenData | None:
-        """The data of a member's open transaction here; None if it has none."""
+        """The member's records in its open transaction in this partition; None if there are none."""
         entry = self.producers.entries.get(producer_id)
         if entry is None or entry.txn_first_offset < 0:
             return None
@@ -275,13 +273,13 @@ class PartitionCore:
         return OpenData(records, entry.txn_first_offset, end_offset, end_offset <= self.ends.high_watermark)
 
     def first_open_offset(self, producer_ids: Collection[int]) -> int | None:
-        """Where the first of these members' open transactions begins here; None if they have none."""
+        """The lowest first offset of these members' open transactions in this partition; None if they have none."""
         open_transactions = self.producers.open_transactions
         return next((first for producer_id, first in open_transactions.items() if producer_id in producer_ids), None)
 
     def aborted_transactions(self, from_offset: int, until_offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions that overlap a range which was read, up to the last stable offset. Raises OffsetOutOfRangeError
-        if the log begins behind `from_offset` by now: they may be known no longer.
+        """The aborted transactions that overlap a range just read below the last stable offset. Raises OffsetOutOfRangeError if
+        the log start has meanwhile passed `from_offset`: their index entries may be gone.
         """
         if from_offset < self.ends.log_start_offset:
             raise OffsetOutOfRangeError(
@@ -293,13 +291,15 @@ class PartitionCore:
     # Durability
 
     def begin_flush(self) -> FlushPlan | None:
-        """Begins a flush and returns its plan; None if nothing is dirty, one is under way or the log has stopped."""
+        """Begins a flush and returns its plan; None if nothing is dirty, a flush is under way, or a disk error or deletion has
+        stopped the log.
+        """
         if self.flushes.under_way is not None or self.health.failure is not None or self.health.is_deleted:
             return None
         return self.flushes.begin(self.epochs.entries) if self.flushes.is_due else None
 
     def flushed(self, plan: FlushPlan, outcome: FlushOutcome) -> Moved:
-        """Reports that a flush has ended without a failed sync."""
+        """Reports that a flush ended without a failed sync."""
         return self.ends.durable_to(plan.end_offset) if self.flushes.done(plan, outcome) else NOTHING_MOVED
 
     def flush_failed(self, plan: FlushPlan, error: OSError) -> None:
@@ -308,18 +308,18 @@ class PartitionCore:
         self.failed(error)
 
     def damage_found(self, damaged: DamagedRange) -> None:
-        """Reports that a reader, in any thread, has met a batch that is not whole."""
+        """Reports a damaged range that a reader found. Callable from any thread."""
         self.health.damaged = (*self.health.damaged, damaged)
 
     def deleted(self) -> None:
-        """Reports that the topic is deleted: nothing is appended or flushed any more."""
+        """Reports that the topic is deleted: stops appends and flushes."""
         self.health.is_deleted = True
         self.flushes.give_up()
 
     # Role and epoch
 
     def lead(self, epoch: int, followers: Iterable[int] = (), *, epoch_id: int = 0) -> Moved:
-        """Makes this node the leader, with these other replicas in sync, in an epoch of its own, which is durable. Raises
+        """Makes this node the leader in a new epoch, already durable, with `followers` as the other in-sync replicas. Raises
         FencedLeaderEpochError.
         """
         self._check_epoch(epoch, max(self.leader_epoch, self.epochs.latest))
@@ -328,13 +328,13 @@ class PartitionCore:
         return self.ends.in_sync(followers)
 
     def follow(self, epoch: int) -> None:
-        """Makes another node the leader: it has begun `epoch`. Raises FencedLeaderEpochError."""
+        """Makes this node a follower of the leader of `epoch`. Raises FencedLeaderEpochError."""
         self._check_epoch(epoch, max(self.leader_epoch, self.epochs.latest - 1))
         self.role, self.leader_epoch = Role.FOLLOWER, epoch
         self.ends.follow()
 
     def resign(self) -> None:
-        """Takes this replica's role away."""
+        """Resets the role to NONE."""
         self.role = Role.NONE
         self.ends.follow()
 
@@ -344,14 +344,14 @@ class PartitionCore:
             raise FencedLeaderEpochError(text, current_leader_epoch=self.leader_epoch)
 
     def epoch_before(self, offset: int) -> EpochEntry | None:
-        """The epoch of the record before `offset`; None if there is none, or it cannot be known."""
+        """The epoch of the record before `offset`; None if there is no such record or its epoch is unknown."""
         if offset > self.ends.log_end_offset or damage_at(self.health.damaged, offset - 1):
             return None
         return self.epochs.entry_at(offset - 1)
 
     def check_history(self, position: LogPosition) -> None:
-        """Raises LogTruncationError if the position is of another history than this log. What is not here is not judged: positions
-        that retention has reached, and records that are damaged."""
+        """Raises LogTruncationError if the position belongs to another history than this log. Positions at or below the log start,
+        and those after a damaged record, are not checked."""
         offset, epoch_id = position
         if not epoch_id or offset <= self.ends.log_start_offset or damage_at(self.health.damaged, offset - 1):
             return
@@ -382,11 +382,11 @@ class PartitionCore:
         return target
 
     def retained_from(self, now_ms: int) -> int:
-        """The log start by retention.ms and retention.bytes: a segment's base offset, or the present log start."""
+        """The log start by retention.ms and retention.bytes: a segment's base offset, or the current log start."""
         config, start, size = self.config, self.ends.log_start_offset, self.size_bytes
         if self.is_stopped:
             return start
-        # Undecided transactions and damage stay, and everything above them.
+        # Undecided transactions stay, and everything above them.
         limit = self.ends.last_stable_offset
         for segment, successor in zip(self.segments, self.segments[1:], strict=False):
             is_old = segment.has_passed(config.retention_ms, now_ms)
@@ -398,18 +398,18 @@ class PartitionCore:
         return start
 
     def must_close_last(self, now_ms: int) -> bool:
-        """True if all records of the last segment are durable and older than retention.ms: rolling lets retention remove it."""
+        """True if the active segment is not empty, fully flushed and older than retention.ms: rolling lets retention remove it."""
         last = self.segments[-1]
         is_idle = self.flushes.dirty_bytes == 0 and self.flushes.under_way is None
         return is_idle and last.size_bytes > 0 and last.has_passed(self.config.retention_ms, now_ms)
 
     def removable_count(self, durable_start: int) -> int:
-        """The number of oldest segments that may be removed: those below the log start. `durable_start`: the log start in the
-        checkpoint on the disk.
+        """How many segments, oldest first, lie below the log start and may be removed. `durable_start`: the log start in the
+        checkpoint on disk.
         """
         if self.is_stopped:
             return 0
-        # A snapshot must hold the state of their producers, one that also survives any cut of the log that is still possible.
+        # Their producers must be in a durable snapshot that survives any cut, so one at or below the high watermark.
         ends = self.ends
         start = min(ends.log_start_offset, durable_start, self.snapshots.newest_below(ends.high_watermark))
         count = 0
@@ -420,28 +420,27 @@ class PartitionCore:
         return count
 
     def retired(self, count: int) -> None:
-        """Reports that the `count` oldest segments are removed. Only now are their aborted transactions forgotten: a log start that
-        is not durable may be lower again after a crash."""
+        """Reports that the `count` oldest segments are removed. Their aborted transactions are dropped only now: a log start that
+        is not durable may fall back after a crash."""
         self.segments = self.segments[count:]
         self.producers.aborted.forget_below(self.segments[0].base_offset)
 
     def truncate_to(self, offset: int) -> Truncation:
-        """Decides what to remove so that the log ends at `offset`, or where the batch begins that holds it. Flush everything first.
-
-        Raises ValueError below the high watermark: nothing acknowledged is given up.
+        """Decides what to remove so that the log ends at `offset`, or at the start of the batch that contains it. Flush everything
+        first. Raises ValueError below the high watermark, since acknowledged records are never dropped.
         """
         if offset < self.ends.high_watermark:
             raise ValueError(f"{self.name}: cannot be cut at offset {offset}, below the high watermark {self.ends.high_watermark}")
         assert not self.flushes.is_due, "all is flushed before a cut"
         assert self.flushes.under_way is None, "all is flushed before a cut"
         kept = max(sum(segment.base_offset < offset for segment in self.segments), 1)
-        # With a segment goes the snapshot at its base.
+        # A removed segment takes the snapshot at its base offset with it.
         limit = self.segments[kept].base_offset if kept < len(self.segments) else offset + 1
         gone = [known for known in self.snapshots.durable if known >= limit]
         return Truncation(offset, kept, gone, self.snapshots.newest_below(offset))
 
     def truncated(self, truncation: Truncation, last: SegmentBounds, producers: ProducerStates) -> Moved:
-        """Reports that the log now ends with segment `last`. `producers`: the state that its remaining batches add up to."""
+        """Reports that the log now ends with segment `last`. `producers`: the state after its remaining batches."""
         end = last.next_offset
         assert self.ends.high_watermark <= end <= truncation.offset, "what was acknowledged stays"
         self.segments = (*self.segments[: truncation.kept - 1], last)
@@ -450,11 +449,11 @@ class PartitionCore:
         self.snapshots.forget(truncation.snapshot_offsets)
         self.flushes.truncate(end)
         moved = self.ends.truncated(end, producers.open_transactions)
-        self.snapshots.add(self.snapshot())  # snapshots beyond the cut are removed
+        self.snapshots.add(self.snapshot())  # the cut removed those above it
         return (LogEnd.LOG_END, *moved)
 
     def failed(self, error: OSError) -> None:
-        """Reports a disk error after which the log is not as it should be: it stops until the next start."""
+        """Reports a disk error that leaves the log inconsistent: stops it until the next start."""
         self.health.failure = error
         self.flushes.give_up()
 
@@ -470,24 +469,24 @@ class PartitionCore:
         return CheckpointEntry(self.flushes.advance_recovery_point(), self.ends.durable_end, self.ends.log_start_offset)
 
     def take_old_snapshots(self) -> list[int]:
-        """Offsets of snapshots that are no longer needed; their files are for the caller to remove."""
+        """Offsets of snapshots that are no longer needed; the caller removes their files."""
         return [] if self.is_stopped else self.snapshots.take_old(self.ends.high_watermark)
 
 
 class LogHealth:
-    """The reason why a log has stopped, if it has: deleted, a failed flush, damage, read-only. It holds until the next start,
-    except for damage, which may fall below the log start.
+    """Why a log has stopped, if it has: deletion, a disk error, damage, read-only. Each lasts until the next start, except damage,
+    which ends once the log start passes it.
     """
 
     def __init__(self, name: str, damaged: Sequence[DamagedRange] = (), read_only_reason: str = "") -> None:
         self._name = name
         self.is_deleted = False
-        self.failure: OSError | None = None  # of a flush
+        self.failure: OSError | None = None  # of a flush or a cut
         self.damaged = tuple(damaged)
         self.read_only_reason = read_only_reason
 
     def first_damage(self, log_start_offset: int) -> DamagedRange | None:
-        """The range because of which the log has stopped."""
+        """The damaged range that stops the log; None if there is none."""
         return first_that_stops(self.damaged, log_start_offset) if self.damaged else None
 
     def is_stopped(self, log_start_offset: int) -> bool:
@@ -511,8 +510,8 @@ class LogHealth:
 
 
 def _check_timestamps(name: str, header: BatchHeader, config: TopicConfig, now_wall_ms: int) -> None:
-    """Raises InvalidTimestampError if a producer's timestamp is too far in the future, unless the topic uses LogAppendTime: one far
-    ahead would hide all later records from look-ups by time.
+    """Raises InvalidTimestampError if a producer's timestamp is too far in the future: it would hide all later records from
+    look-ups by time. Topics with LogAppendTime are exempt.
     """
     if config.message_timestamp_type == "LogAppendTime":
         return

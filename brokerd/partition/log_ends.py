@@ -1,12 +1,11 @@
-"""The ends of one partition's log: how far it is written, durable and readable, what holds readers back, and which ends an event
-has moved. Pure.
+"""The ends of one partition's log: how far it is written, durable and readable. Each event returns the ends that it moved. No I/O.
 
     log_start_offset <= last_stable_offset <= high_watermark <= durable_end <= log_end_offset
 
-A transaction is open from a member's first batch on. A marker ends it, and counts once it lies below the high watermark. A commit
-holds back each of its partitions besides, from its decision until all have their markers. A replica that starts with a high
-watermark below its log end does not know which transactions ended in between, and treats nothing of that range as stable before
-all of it is.
+A transaction is open from a member's first batch until its marker, which takes effect once it lies below the high watermark. A
+commit also holds back the last stable offset of each of its partitions, from the decision until all of them have durable markers. A
+replica that starts with its high watermark below its log end cannot tell which transactions ended in between, so the last stable
+offset stays below that range until the high watermark has passed all of it.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ _NOWHERE = -1
 
 
 class LogEnd(enum.Enum):
-    """The ends that requests wait for: consumers for the high watermark or the last stable offset, followers for the log end. A log
-    start that moves ends the waits below it.
+    """The ends that requests wait for: consumers for the high watermark or the last stable offset, followers for the log end. When
+    the log start moves, every waiting request is checked again.
     """
 
     LOG_START = "log start"
@@ -29,52 +28,52 @@ class LogEnd(enum.Enum):
     HIGH_WATERMARK = "high watermark"
     LOG_END = "log end"
 
-    __hash__ = object.__hash__  # an append looks one up: Enum's own hash is a call of Python
+    __hash__ = object.__hash__  # hashed on every append: Enum.__hash__ is a Python function
 
 
-Moved = tuple[LogEnd, ...]  # by one event; requests that wait for one of them are to be woken
+Moved = tuple[LogEnd, ...]  # the ends that one event moved: wake the requests that wait for them
 
 NOTHING_MOVED: Moved = ()
 LOG_END_MOVED: Moved = (LogEnd.LOG_END,)
 
 
 class _Ended(NamedTuple):
-    """Transactions whose marker does not count yet; `first_offset` is the lowest of them."""
+    """Transactions ended by one marker that is not yet below the high watermark; `first_offset` is their lowest."""
 
     marker_offset: int
     first_offset: int
 
 
 class LogEnds:
-    """The ends of one log, and the bytes below them. Each event returns what it has moved."""
+    """The ends of one log, and the bytes below them. Each event returns the ends that it moved."""
 
     def __init__(
         self, log_start_offset: int, log_end_offset: int, high_watermark: int, open_transactions: Mapping[int, int]
     ) -> None:
-        """`open_transactions`: the first offsets of those without a marker, as they are at any time, in ascending order."""
+        """`open_transactions`: first offsets of transactions without a marker, ascending; a live view, read on every event."""
         self.log_start_offset = log_start_offset
         self.high_watermark = high_watermark
         self.durable_end = log_end_offset
         self.log_end_offset = log_end_offset
         self.appended_bytes = 0  # since the start
-        self.readable_bytes = 0  # those of them below the high watermark: a fetch that waits for bytes compares two readings
+        self.readable_bytes = 0  # the part below the high watermark; a fetch with min_bytes compares two readings
         self._unreadable: deque[tuple[int, int]] = deque()  # (next offset of a batch, appended_bytes with it)
-        self.held_back: dict[str, int] = {}  # first offsets, by commit
+        self.held_back: dict[str, int] = {}  # commit -> first offset
         self._open = open_transactions
         self._ended: list[_Ended] = []
-        # (from, until): offsets where it is not known which transactions ended: none of it is stable before all of it is.
+        # (from, until): the range in which ended transactions are unknown; see the module.
         self._unknown = (high_watermark, log_end_offset) if high_watermark < log_end_offset else None
-        self._replicas: dict[int, int] | None = None  # durable ends of the other in-sync replicas; None = this one does not lead
-        self._leader_high_watermark = _NOWHERE  # on a follower: as the leader said last
+        self._replicas: dict[int, int] | None = None  # durable ends of the other in-sync replicas; None unless leader
+        self._leader_high_watermark = _NOWHERE  # on a follower: the leader's last reported one
         self.last_stable_offset = self._stable_end()
 
     def of(self, end: LogEnd) -> int:
-        """The offset where readers of that kind see the log end."""
+        """The last stable offset, high watermark or log end offset; LOG_START also gives the log end offset."""
         if end is LogEnd.LAST_STABLE_OFFSET:
             return self.last_stable_offset
         return self.high_watermark if end is LogEnd.HIGH_WATERMARK else self.log_end_offset
 
-    # Appends, and what becomes of them
+    # Appends, flushes, cuts
 
     def written(self, next_offset: int, size_bytes: int) -> Moved:
         """A batch was written at the log end."""
@@ -84,7 +83,7 @@ class LogEnds:
         return LOG_END_MOVED
 
     def truncated(self, log_end_offset: int, open_transactions: Mapping[int, int]) -> Moved:
-        """The log, all of which was durable, was cut, and ends there. `open_transactions`: of what is left, as at first."""
+        """The log, fully durable before, was cut at `log_end_offset`. `open_transactions`: as in `__init__`, for what is left."""
         self.log_end_offset = log_end_offset
         self._open = open_transactions
         self._ended = [ended for ended in self._ended if ended.marker_offset < log_end_offset]
@@ -96,12 +95,12 @@ class LogEnds:
         return self.durable_to(log_end_offset)
 
     def durable_to(self, offset: int) -> Moved:
-        """All below `offset` is durable on this replica."""
+        """Everything below `offset` is durable on this replica."""
         self.durable_end = offset
         return self._advance()
 
     def bytes_below(self, offset: int) -> int:
-        """The value of `readable_bytes` when the high watermark reaches `offset`, which must not be below it."""
+        """The value `readable_bytes` will have when the high watermark reaches `offset`, which must not lie below it."""
         below = self.readable_bytes
         for next_offset, appended_bytes in self._unreadable:
             if next_offset > offset:
@@ -112,34 +111,34 @@ class LogEnds:
     # Replicas
 
     def lead(self) -> None:
-        """Makes this node the leader, without followers until `in_sync`."""
+        """Makes this node the leader; followers are set by `in_sync`."""
         self._replicas = {}
 
     def follow(self) -> None:
-        """This node does not lead: the high watermark moves as its leader says."""
+        """Makes this node a non-leader: the high watermark follows the leader's."""
         self._replicas = None
         self._leader_high_watermark = _NOWHERE
 
     def in_sync(self, followers: Iterable[int]) -> Moved:
-        """Sets the other in-sync replicas. A new one has nothing durable until `replica_at`."""
+        """Sets the other in-sync replicas. A new one counts as having nothing durable until `replica_at`."""
         known = self._replicas or {}
         self._replicas = {node: known.get(node, _NOWHERE) for node in followers}
         return self._advance()
 
     def replica_at(self, node: int, durable_end: int) -> Moved:
-        """Notes how far a follower is durable; ignored unless it is in sync."""
+        """Updates a follower's durable end; ignored unless it is in sync."""
         if self._replicas is None or node not in self._replicas:
             return NOTHING_MOVED
         self._replicas[node] = durable_end
         return self._advance()
 
     def leader_at(self, high_watermark: int) -> Moved:
-        """Notes the leader's high watermark, on a follower."""
+        """Updates the leader's high watermark, on a follower."""
         self._leader_high_watermark = high_watermark
         return self._advance()
 
     def _advance(self) -> Moved:
-        """Advances the high watermark to what all in-sync replicas have durably. It never goes back."""
+        """Advances the high watermark to the lowest durable end of the in-sync replicas. It never goes back."""
         known = (self._leader_high_watermark,) if self._replicas is None else self._replicas.values()
         end = min([self.durable_end, *known])
         if end <= self.high_watermark:
@@ -152,7 +151,7 @@ class LogEnds:
         return (LogEnd.HIGH_WATERMARK, *self._move_stable())
 
     def _count_markers(self) -> None:
-        """Counts the markers below the high watermark."""
+        """Applies the markers below the high watermark."""
         if self._ended:
             self._ended = [ended for ended in self._ended if ended.marker_offset >= self.high_watermark]
         if self._unknown is not None and self.high_watermark >= self._unknown[1]:
@@ -161,18 +160,18 @@ class LogEnds:
     # Transactions, and the log start
 
     def ended(self, first_offset: int, marker_offset: int) -> None:
-        """A marker has ended transactions, of which the first began at `first_offset`."""
+        """A marker ended transactions, the earliest of which began at `first_offset`."""
         self._ended.append(_Ended(marker_offset, first_offset))
 
     def hold_back(self, commit: str, first_offset: int) -> Moved:
-        """Keeps the last stable offset from passing `first_offset` until `release`: the commit's data begins there. Before its
-        first marker this moves nothing; after a start it may go back, so nothing may have been read yet.
+        """Keeps the last stable offset at or below `first_offset`, where the commit's data begins, until `release`. Before the
+        commit's first marker this moves nothing; after a restart it may move back, so call it before the first read.
         """
         self.held_back[commit] = first_offset
         return self._move_stable()
 
     def release(self, commit: str) -> Moved:
-        """Lets the markers of a commit count: by now all its partitions have theirs durably."""
+        """Lets a commit's markers take effect, once all its partitions have theirs durably."""
         self.held_back.pop(commit, None)
         return self._move_stable()
 
@@ -191,10 +190,10 @@ class LogEnds:
         return (LogEnd.LAST_STABLE_OFFSET,)
 
     def _stable_end(self) -> int:
-        """The last stable offset: the high watermark, or the first offset of an undecided transaction below it.
+        """The last stable offset: the high watermark, or the lowest first offset of an undecided transaction below it.
 
-        It does not stop at damage. If it did, a streaming reader would wait there for ever, and a batch read would take it for the
-        end of the log; so readers go on to the damaged range and get LOG_DAMAGED.
+        It does not stop at damage: a streaming reader would wait there forever, and a batch read would take it for the end of the
+        log. Instead, readers reach the damaged range and get LOG_DAMAGED.
         """
         end = next(iter(self._open.values()), self.high_watermark)
         if self._ended:
