@@ -1,9 +1,9 @@
-"""Tools for a data directory that no broker has open; the commands `doctor` and `dump-log` use them. They print nothing, so tests
-judge results instead of text, and layers keep them from clients and from the server.
+"""Reads, checks and repairs data directories without a broker, for the commands `doctor` and `dump-log`. Functions return their
+results and print nothing. Neither clients nor the server may import this package.
 
-dump.py             the contents of the files, down to records
-doctor.py           checks, and repairs at an operator's request (partition_check.py)
+dump.py             prints any file, down to records; works beside a running broker
+doctor.py           checks a data directory (partition_check.py: one partition), and repairs it at an operator's request
 rebuild.py          rebuilds lost files from the logs
-lost_markers.py     members whose markers are lost: how they ended, and an operator's decision
-own_logs.py         the broker's own logs: their records as they are shown, and as a start reads them
+lost_markers.py     transaction members whose markers are lost: their outcome, or an operator's decision on it
+own_logs.py         the broker's internal logs, decoded for display and read as at start-up
 """

@@ -1,8 +1,8 @@
 """Checks a data directory offline: every header and payload CRC, every index, snapshot and checkpoint against the log.
 
-`check_data_dir` changes nothing. The repairs do what only an operator may ask for, and leave the rest to the next start: the
-checkpoint is rebuilt, damage is accepted as lost (a hole), or given up with all that follows it, a batch that cannot be decoded
-is taken out. Other files of the directory that are lost are rebuild.py's.
+`check_data_dir` changes nothing. The repairs are those that need an operator's decision; the next start does the rest. They rebuild
+the checkpoint, accept damage as lost (a hole), give up damage with everything after it, take out a batch that cannot be decoded, or
+decide the outcome of members whose markers are lost. rebuild.py rebuilds the directory's other files.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class _Directory(NamedTuple):
 
 
 def check_data_dir(path: str, *, decodes_records: bool = False) -> list[Finding]:
-    """Everything that is wrong or worth knowing, in order of the files. `decodes_records`: also check which batches readers can
-    decode. Raises DataDirectoryError if a broker uses the directory, or if it does not exist.
+    """Returns all findings, in order of the files. `decodes_records` also checks that readers can decode each batch. Raises
+    DataDirectoryError if a broker uses the directory, or if it is not a data directory.
     """
     files = RealFiles(path, must_exist=True)
     try:
@@ -94,7 +94,7 @@ def check_data_dir(path: str, *, decodes_records: bool = False) -> list[Finding]
 
 
 def _if_own_log(check: PartitionCheck, found: list[Finding], *, is_read_only: bool) -> list[Finding]:
-    """The consequence of errors in one of the broker's own logs, which it uses as a whole or not at all."""
+    """What errors in one of the broker's internal logs lead to: the broker uses such a log as a whole or not at all."""
     is_unusable = is_read_only or any(finding.severity is Severity.ERROR for finding in found)
     consequence = if_unusable(check.tp)
     if consequence is None or not is_unusable:
@@ -103,7 +103,7 @@ def _if_own_log(check: PartitionCheck, found: list[Finding], *, is_read_only: bo
 
 
 def _if_incomplete(files: Files, check: PartitionCheck, checkpoint: Entries) -> list[Finding]:
-    """The error of a transaction log whose batches are whole, but which ends too early: as with a rebuilt checkpoint."""
+    """The error for a transaction log whose batches are intact but which ends too early, as after a rebuilt checkpoint."""
     if not is_transaction_log(check.tp):
         return []
     problem = problem_of_log(files, check.tp, checkpoint.get(check.tp, NEW_PARTITION).log_start_offset)
@@ -114,8 +114,8 @@ def _if_incomplete(files: Files, check: PartitionCheck, checkpoint: Entries) -> 
 
 
 def rebuild_checkpoint(path: str) -> list[Finding]:
-    """Rebuilds the checkpoint if it is missing or damaged, assuming that the intact part of each log is durable. Returns
-    notes of what it wrote. Raises DataDirectoryError if there is a good one.
+    """Rebuilds a missing or damaged checkpoint, assuming that the intact part of each log is durable. Returns notes on what it
+    wrote. Raises DataDirectoryError if the checkpoint is intact.
     """
     with _locked(path) as files:
         directory = _read_directory(files)
@@ -132,23 +132,24 @@ def rebuild_checkpoint(path: str) -> list[Finding]:
 
 
 def accept_damaged(path: str) -> list[Finding]:
-    """Accepts each damaged range as lost: it becomes a hole, whose readers get an error, and the rest of the partition is served,
-    and appended to, from the next start on. Returns the holes, as notes. Raises DataDirectoryError.
+    """Accepts each damaged range as lost: it becomes a hole, and reading it is an error. From the next start on the rest of the
+    partition is served and takes appends. Returns a note for each hole, and findings on lost markers. Raises DataDirectoryError.
     """
     return _with_damaged(path, _accept)
 
 
 def give_up_damaged(path: str) -> list[Finding]:
     """In each damaged partition, permanently gives up the first damaged batch and everything after it. Their offsets become a
-    hole and are not reused. Returns what was given up, as notes. Raises DataDirectoryError. May be repeated after a crash.
+    hole and are not reused. Returns notes on what was given up, and findings on lost markers. Raises DataDirectoryError. May be
+    repeated after a crash.
     """
     return _with_damaged(path, _give_up)
 
 
 def take_out(path: str, partition: str, offset: int) -> list[Finding]:
-    """Takes the batch that holds `offset` out of a partition (named topic-number): from the next start on, readers skip it. The
-    batch stays in place: its offsets are not reused, and its producer's sequence numbers count. Returns what was taken out, as a
-    note. Raises DataDirectoryError, and changes nothing, if there is no such batch. May be repeated.
+    """Takes the batch at `offset` out of a partition (named topic-number): readers skip it from the next start on. Its bytes stay:
+    its offsets are not reused, and its producer's sequence numbers still count. Returns a note. Raises DataDirectoryError, and
+    changes nothing, if there is no such batch. Idempotent.
     """
     with _locked(path) as files:
         check = next((check for check in _durable_checks(files)[1] if check.name == partition), None)
@@ -178,7 +179,8 @@ def _with_damaged(path: str, repair: Callable[[Files, PartitionCheck], list[Find
             if check.damaged:
                 findings.extend(repair(files, check))
         if findings:
-            _replace_checkpoint(files, checkpoint)  # last: where it was late, the clean mark alone had the durable end
+            # After the repairs: it drops the clean mark, which may have been the only record of the latest durable ends.
+            _replace_checkpoint(files, checkpoint)
             lost = _lost_markers(files, checkpoint, checks, epoch)
             decide_by_markers(files, lost)
             findings.extend(findings_of(files, lost))
@@ -186,8 +188,9 @@ def _with_damaged(path: str, repair: Callable[[Files, PartitionCheck], list[Find
 
 
 def decide_members(path: str, producer_ids: Collection[int] = (), *, is_committed: bool) -> list[Finding]:
-    """Takes members whose marker is lost for committed, or else aborted: these, or all whose end nothing else tells. The next start
-    carries it out. Returns what was decided, as notes. Raises DataDirectoryError. May be repeated, and changed before that start.
+    """Decides that members whose markers are lost are committed or aborted: those of `producer_ids`, or all whose outcome is
+    unknown. The next start carries it out; until then it may be repeated or changed. Returns a note for each. Raises
+    DataDirectoryError.
     """
     outcome = Outcome.COMMITTED if is_committed else Outcome.ABORTED
     with _locked(path) as files:
@@ -200,7 +203,7 @@ def decide_members(path: str, producer_ids: Collection[int] = (), *, is_committe
 
 
 def _lost_markers(files: Files, checkpoint: Entries, checks: Iterable[PartitionCheck], epoch: int) -> list[LostMarker]:
-    """`checks` have been run."""
+    """The lost markers; `checks` must have run."""
     partitions = [
         CheckedPartition(check.tp, check.name, checkpoint.get(check.tp, NEW_PARTITION), bool(check.holes or check.damaged))
         for check in checks
@@ -210,7 +213,7 @@ def _lost_markers(files: Files, checkpoint: Entries, checks: Iterable[PartitionC
 
 @contextlib.contextmanager
 def _locked(path: str) -> Iterator[Files]:
-    """The data directory, which no broker uses meanwhile. Raises DataDirectoryError."""
+    """The data directory, locked against brokers. Raises DataDirectoryError."""
     files = RealFiles(path, must_exist=True)
     try:
         files.lock()
@@ -220,8 +223,8 @@ def _locked(path: str) -> Iterator[Files]:
 
 
 def _durable_checks(files: Files) -> tuple[dict[TopicIdPartition, CheckpointEntry], list[PartitionCheck], int]:
-    """The checkpoint, a check of each partition, not yet run, and the leader epoch. Raises DataDirectoryError without a checkpoint,
-    since the durable end is unknown then."""
+    """The checkpoint, a check of each partition (not yet run), and the leader epoch. Raises DataDirectoryError if the checkpoint
+    is lost, since durable ends are unknown then."""
     directory = _read_directory(files)
     if directory.checkpoint is None:
         raise DataDirectoryError("the checkpoint is missing or damaged; rebuild it first")
@@ -245,7 +248,7 @@ def _accept(files: Files, check: PartitionCheck) -> list[Finding]:
 def _give_up(files: Files, check: PartitionCheck) -> list[Finding]:
     assert check.cut is not None
     first, end = check.damaged[0].first_offset, check.end_offset
-    # The hole first: then the rest may be left behind by a crash.
+    # The hole comes first, so that a crash between the two leaves only data that the hole covers.
     _write_holes(files, check, [Hole(first, end)])
     cut_log(files, check.tp, *check.cut)
     text = f"{check.name}: offsets {first} to {end - 1} are given up ({max(check.durable_end - first, 0)} were durable)"

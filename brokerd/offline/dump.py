@@ -1,6 +1,6 @@
-"""The contents of a data directory's files, as dicts for people and programs. Read-only, with or without a broker.
+"""Describes the files of a data directory as dicts. Read-only; a broker may be running.
 
-Every format that brokerd writes can be printed. doctor.py judges the contents.
+Covers every format that brokerd writes. doctor.py checks the contents.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Entry = dict[str, Any]
 def describe_path(path: str) -> Iterator[Entry]:
     """Describes a file, or all files of a partition or data directory, one dict at a time; each has "type" and "path".
 
-    A file whose content does not match its name gives a dict of type "problem". Raises DataDirectoryError if the path does not
-    exist.
+    A file that cannot be read or decoded yields a dict of type "problem". Raises DataDirectoryError if the path does not exist or
+    is not a file of brokerd's.
     """
     if os.path.isdir(path):
         files = RealFiles(path, must_exist=True)
@@ -100,7 +100,7 @@ def _describe_batches(file: File, size: int, base_offset: int, seed: int) -> Ite
 
 
 def describe_header(header: BatchHeader) -> Entry:
-    """A batch header's fields, and values derived from them."""
+    """The fields of a batch header, and values derived from them."""
     return {
         "base_offset": header.base_offset,
         "last_offset": header.last_offset,
@@ -126,7 +126,7 @@ def describe_header(header: BatchHeader) -> Entry:
 
 
 def _describe_control(file: File, position: int, header: BatchHeader) -> Entry:
-    """The record of a control batch, or the reason why it cannot be read."""
+    """The record of a control batch, or why it cannot be decoded."""
     try:
         record = decode_control(RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position)))))
     except (CorruptMessageError, UnsupportedVersionError) as error:

@@ -1,5 +1,5 @@
-"""Members whose markers a data directory has lost to damage: how they ended, as far as anything tells, and an operator's decision
-on the others. A start carries it out (brokerd/server/transactions/lost_markers.py).
+"""Finds transaction members whose markers are lost to damage. Their outcome comes from the transaction log, from a marker in
+another partition, or from an operator. The next start writes the markers again (brokerd/server/transactions/lost_markers.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _INDEX_INTERVAL_BYTES = 1 << 20
 
 
 class CheckedPartition(NamedTuple):
-    """A partition as the directory knows it."""
+    """A partition and its checkpoint entry."""
 
     tp: TopicIdPartition
     name: str
@@ -45,12 +45,12 @@ class LostMarker(NamedTuple):
     partition: CheckedPartition
     data: UnmarkedData
     ending: Ending
-    elsewhere: str = ""  # what its marker in another partition says, if there is one: "" or a part of a sentence
+    elsewhere: str = ""  # what its marker in another partition says, as part of a sentence; "" = there is none
     outcome_elsewhere: Outcome = Outcome.UNKNOWN
 
 
 class _Marker(NamedTuple):
-    """A marker in some partition."""
+    """A marker that was found, and its place."""
 
     partition: str
     offset: int
@@ -58,7 +58,8 @@ class _Marker(NamedTuple):
 
 
 def find_lost_markers(files: Files, partitions: Iterable[CheckedPartition], *, epoch: int) -> list[LostMarker]:
-    """All that the next start would find. Reads nothing where nothing is lost. Raises OSError."""
+    """The lost markers that the next start would find. Reads no log unless a partition has lost offsets. Raises OSError,
+    DataDirectoryError."""
     everything = list(partitions)
     known = [one for one in everything if not is_transaction_log(one.tp)]
     found = {one: _unmarked(files, one, epoch) for one in known if one.has_lost}
@@ -72,7 +73,7 @@ def find_lost_markers(files: Files, partitions: Iterable[CheckedPartition], *, e
     try:
         coordinator = _loaded(records)
     except CorruptMessageError:
-        return []  # no start will do anything before that is mended
+        return []  # the broker does not start until the transaction log is repaired
     ended = endings(coordinator.presumed_aborted(lost), lost, records, {})
     unknown = {producer_id for producer_id, ending in ended.items() if ending.outcome is Outcome.UNKNOWN}
     markers = _markers_of(files, known, unknown) if unknown else {}
@@ -85,7 +86,7 @@ def find_lost_markers(files: Files, partitions: Iterable[CheckedPartition], *, e
 
 
 def problem_of_log(files: Files, tp: TopicIdPartition, log_start_offset: int) -> str:
-    """Why no start can use the transaction log, each batch of which is whole; empty if one can. Raises OSError,
+    """Why a start cannot use the transaction log although each of its batches is intact; empty if it can. Raises OSError,
     DataDirectoryError."""
     try:
         _loaded(read_records(files, tp, log_start_offset))
@@ -95,7 +96,7 @@ def problem_of_log(files: Files, tp: TopicIdPartition, log_start_offset: int) ->
 
 
 def _loaded(records: Iterable[TransactionLogRecord | None]) -> Coordinator:
-    return load(records, lambda: Coordinator(Limits(Shares(0), Shares(0), 1, 1)), 0)  # loading fills slots, and asks for none
+    return load(records, lambda: Coordinator(Limits(Shares(0), Shares(0), 1, 1)), 0)  # loading is exempt from the limits
 
 
 def _lost_marker(partition: CheckedPartition, data: UnmarkedData, ending: Ending, markers: Mapping[int, _Marker]) -> LostMarker:
@@ -107,21 +108,21 @@ def _lost_marker(partition: CheckedPartition, data: UnmarkedData, ending: Ending
 
 
 def findings_of(files: Files, lost: Iterable[LostMarker]) -> list[Finding]:
-    """A finding for each of them. Raises OSError, DataDirectoryError."""
+    """One finding per lost marker. Raises OSError, DataDirectoryError."""
     decided = read_decided(files)
     return [_finding(one, decided) for one in lost]
 
 
 def decide_by_markers(files: Files, lost: Iterable[LostMarker]) -> None:
-    """Decides, durably, on all whose marker in another partition tells how they ended. Raises OSError, DataDirectoryError."""
+    """Durably decides every unknown outcome that a marker in another partition gives. Raises OSError, DataDirectoryError."""
     told = {one.data.producer_id: one.outcome_elsewhere for one in lost if one.ending.outcome is Outcome.UNKNOWN and one.elsewhere}
     if told:
         _add(files, told)
 
 
 def decide(files: Files, lost: Iterable[LostMarker], outcome: Outcome, producer_ids: Collection[int]) -> list[int]:
-    """Decides, durably, on these members, or on all that nothing tells about; returns their ids. Raises DataDirectoryError if there
-    is nothing to decide on one of them, or at all.
+    """Durably decides `outcome` for `producer_ids`, or for every member whose outcome is unknown; returns their ids. Raises
+    DataDirectoryError if one of them has no unknown outcome, or if there is none at all.
     """
     unknown = {one.data.producer_id for one in lost if one.ending.outcome is Outcome.UNKNOWN}
     others = sorted(set(producer_ids) - unknown)
@@ -160,7 +161,7 @@ def _finding(lost: LostMarker, decided: DecidedMembers) -> Finding:
 
 
 def _unmarked(files: Files, partition: CheckedPartition, epoch: int) -> list[UnmarkedData]:
-    """Data without a marker, as a start finds it."""
+    """Data without a marker, found by the recovery that a start runs."""
     given = RecoveryInput(
         tp=partition.tp,
         name=partition.name,
@@ -181,7 +182,7 @@ def _unmarked(files: Files, partition: CheckedPartition, epoch: int) -> list[Unm
 
 
 def _markers_of(files: Files, partitions: Iterable[CheckedPartition], producer_ids: Collection[int]) -> dict[int, _Marker]:
-    """Markers that end any of these members, wherever they are."""
+    """The markers, in any partition, that end these members."""
     found: dict[int, _Marker] = {}
     for partition in partitions:
         for offset, outcome, ended in _all_markers(files, partition.tp):

@@ -1,4 +1,4 @@
-"""The broker's own logs, of transactions and of group offsets, as `brokerd dump-log` shows and `brokerd doctor` checks them.
+"""Reads the broker's internal logs, of transactions and of group offsets, for `brokerd dump-log` and `brokerd doctor`.
 Read-only."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _IF_UNUSABLE = {
 
 
 def is_own_log(tp: TopicIdPartition | None) -> bool:
-    """True if the partition is one of the broker's own logs."""
+    """True if the partition is one of the broker's internal logs."""
     return tp is not None and tp.topic_id in OWN_TOPICS
 
 
@@ -53,12 +53,12 @@ def is_transaction_log(tp: TopicIdPartition | None) -> bool:
 
 
 def if_unusable(tp: TopicIdPartition) -> str | None:
-    """The consequence of a log that cannot be trusted as a whole; None for all but the broker's own."""
+    """What a damaged internal log leads to, as a sentence; None for other partitions."""
     return _IF_UNUSABLE.get(tp.topic_id)
 
 
 def records_in(path: str, position: int, size: int) -> list[dict[str, Any]] | None:
-    """The records of a batch in a segment's file, one dict each; None if the segment is of no log of the broker's own. Raises
+    """The records of a batch in a segment file, one dict each; None if the segment is not of an internal log. Raises
     CorruptMessageError, UnsupportedVersionError, OSError.
     """
     tp = parse_partition_directory(os.path.basename(os.path.dirname(os.path.abspath(path))))
@@ -70,7 +70,7 @@ def records_in(path: str, position: int, size: int) -> list[dict[str, Any]] | No
 
 
 def describe_records(tp: TopicIdPartition, batch: RecordBatch) -> list[dict[str, Any]]:
-    """The records of a batch of one of the broker's own logs. Raises CorruptMessageError, UnsupportedVersionError."""
+    """The records of a batch of an internal log, one dict each. Raises CorruptMessageError, UnsupportedVersionError."""
     records = group_records if tp.topic_id == GROUP_OFFSETS.id else transaction_records
     base_offset, timestamp = batch.header.base_offset, batch.header.base_timestamp
     offsets = range(base_offset, batch.header.next_offset)
@@ -81,7 +81,7 @@ def describe_records(tp: TopicIdPartition, batch: RecordBatch) -> list[dict[str,
 
 
 def problem_of(tp: TopicIdPartition, batch: RecordBatch) -> str | None:
-    """The reason why a batch of one of the broker's own logs cannot be read, or None."""
+    """Why a batch of an internal log cannot be decoded, or None."""
     try:
         describe_records(tp, batch)
     except (CorruptMessageError, UnsupportedVersionError) as error:
@@ -90,7 +90,7 @@ def problem_of(tp: TopicIdPartition, batch: RecordBatch) -> str | None:
 
 
 def _described(record: TransactionLogRecord | GroupLogRecord) -> dict[str, Any]:
-    """A record with the name of its event, whose fields follow the record's own; `version` is left out."""
+    """A record's ids, the name and fields of its event, then its other fields; `version` is left out."""
     name = record.WhichOneof("event") or ""
     event: Message = getattr(record, name)
     own = {key: value for key, value in _fields(record).items() if key not in ("version", name)}
@@ -99,7 +99,7 @@ def _described(record: TransactionLogRecord | GroupLogRecord) -> dict[str, Any]:
 
 
 def _fields(message: Message) -> dict[str, Any]:
-    """All fields of a message but submessages that it lacks, as JSON has them: bytes in hex."""
+    """All fields of a message except unset submessages, as JSON values; bytes become hex."""
     fields: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
@@ -119,8 +119,8 @@ def _plain(value: Any) -> Any:
 
 
 def read_records(files: Files, tp: TopicIdPartition, log_start_offset: int) -> list[TransactionLogRecord | None]:
-    """All records of the transaction log that can be read, oldest first, and None where others are lost, as a start reads them.
-    Raises OSError, DataDirectoryError.
+    """The readable records of the transaction log, oldest first, with None wherever others are lost, as a start reads them. Raises
+    OSError, DataDirectoryError.
     """
     holes = read_holes(files, tp.directory_name, crc_seed(tp))
     lost = [hole for hole in holes if not hole.is_taken_out]

@@ -1,4 +1,4 @@
-"""Checks of `brokerd doctor` for one partition. Read-only."""
+"""Checks one partition for `brokerd doctor`. Read-only."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Severity(enum.Enum):
     """How bad a finding is."""
 
     ERROR = "error"  # something durable is lost or cannot be read
-    WARNING = "warning"  # the next start repairs it, and logs that
+    WARNING = "warning"  # the next start repairs it and logs the repair
     NOTE = "note"  # worth knowing
 
 
 class Finding(NamedTuple):
-    """One finding. `partition` is topic-number, `offset` the first affected one, where they apply."""
+    """One finding. Where they apply: `partition` as topic-number, and `offset`, the first one affected."""
 
     severity: Severity
     path: str
@@ -61,15 +61,15 @@ class Finding(NamedTuple):
 
 
 class _State(NamedTuple):
-    """State after all batches below an offset."""
+    """The state that all batches below an offset leave behind."""
 
     producers: Mapping[int, ProducerStateEntry]
     aborted: tuple[AbortedTransaction, ...]
 
 
 class PartitionCheck:
-    """Checks one partition; call `run` once, the offsets are set afterwards. `entry`: None if the checkpoint is lost; then the
-    intact part of the log counts as durable."""
+    """Checks one partition. Call `run` once; it sets the offsets, `holes`, `damaged` and `cut`. `entry` is None if the checkpoint
+    is lost; the intact part of the log then counts as durable."""
 
     def __init__(
         self,
@@ -98,12 +98,12 @@ class PartitionCheck:
         self.first_offset = self._entry.log_start_offset
         self.end_offset = self._entry.log_start_offset
         self.holes: list[Hole] = []  # accepted or made by operators
-        self.damaged: list[Hole] = []  # other unreadable ranges of the log, in order
-        self.cut: tuple[int, int] | None = None  # segment (its base offset) and position of the first of `damaged`
+        self.damaged: list[Hole] = []  # unreadable ranges outside the holes, in order
+        self.cut: tuple[int, int] | None = None  # base offset of the segment, and position in it, of the first of `damaged`
         self._is_whole = True
 
     def run(self) -> list[Finding]:
-        """All findings of this partition. Raises OSError if even the directory cannot be read."""
+        """Returns all findings. Raises OSError if the directory cannot be read."""
         try:
             names = self._files.listdir(self._directory)
         except FileNotFoundError:
@@ -135,7 +135,7 @@ class PartitionCheck:
         self._findings.append(Finding(severity, path, message, self.name, offset))
 
     def _damage(self, name: str, message: str, offset: int, until: int, cut: tuple[int, int]) -> None:
-        """Records that offsets up to `until` are damaged; `cut` is where a log would end that ends before them."""
+        """Records that offsets up to `until` are damaged; `cut` is where to cut the log to remove them."""
         self._is_whole = False
         start = self._entry.log_start_offset
         if until <= start:
@@ -175,7 +175,7 @@ class PartitionCheck:
             )
 
     def _check_segment(self, base: int, snapshots: set[int], successor: int | None) -> int:
-        """Checks one data file and its indexes; returns the offset after it."""
+        """Checks a segment and its index; returns the offset after it."""
         segment = Segment(self._files, self._open_files, self._directory, base, self._seed)
         name = offset_file(base, LOG_SUFFIX)
         is_whole = True
@@ -223,7 +223,7 @@ class PartitionCheck:
         )
 
     def _checked_marker(self, name: str, file: File, position: int, header: BatchHeader) -> Marker | None:
-        """The marker in a control batch; one that cannot be read counts as damaged."""
+        """The marker in a control batch; a marker that cannot be decoded counts as damage."""
         marker = read_marker(file, position, header)
         if header.is_control and marker is None:
             base, _ = parse_offset_file(name) or (0, "")
@@ -232,7 +232,7 @@ class PartitionCheck:
         return marker
 
     def _check_records(self, name: str, file: File, position: int, header: BatchHeader) -> None:
-        """Checks, if requested, that readers with default settings can decode a whole batch; of the broker's own logs, always."""
+        """Checks, if requested, that readers with default settings can decode the batch; always for internal logs."""
         is_out = is_covered([hole for hole in self.holes if hole.is_taken_out], header.base_offset, header.next_offset)
         is_read = not header.is_control and not is_out and header.next_offset > self._entry.log_start_offset
         is_own = is_own_log(self.tp)
@@ -299,8 +299,8 @@ class PartitionCheck:
             self._add(Severity.ERROR, name, text, snapshot.offset)
 
     def _are_aborted(self, known: Sequence[AbortedTransaction], replayed: Sequence[AbortedTransaction]) -> bool:
-        """True if a snapshot names the aborted transactions that the log holds. Those below the log start may be forgotten already;
-        and where the log does not begin at offset 0, a snapshot knows of records that are gone.
+        """True if a snapshot has the aborted transactions that the log has. It may lack those below the log start, and may have
+        some whose first records the log has deleted.
         """
         readable_from = self._entry.log_start_offset
         found = {(entry.producer_id, entry.marker_offset): entry for entry in known if entry.marker_offset >= readable_from}
@@ -345,7 +345,7 @@ def _decoding_problem(batch: RecordBatch) -> str | None:
 
 
 def _is_prefix(known: tuple[EpochEntry, ...], entries: list[EpochEntry]) -> bool:
-    """True if the file matches the log: the log may have started a new epoch since, and retention may have removed the first
+    """True if the file matches the log. The log may have started a new epoch since, and retention may have deleted the first
     ones."""
     starts = {entry.epoch: entry for entry in known}
     last = known[-1].epoch if known else -1

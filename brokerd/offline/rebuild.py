@@ -1,7 +1,8 @@
-"""Rebuilds lost files of a data directory from its logs: topics, producer ids, leader epoch, ids of the directory.
+"""Rebuilds lost files of a data directory from its logs: topics, producer ids, leader epoch, and meta (cluster id and node id).
 
-Only at an operator's request, and only files that are missing or damaged; a damaged one is kept as `<name>.damaged`. Numbers that
-must never be reused continue far above all those found. The names and settings of topics are in no log, and are lost.
+Runs only at an operator's request, and only on files that are missing or damaged; a damaged file is kept as `<name>.damaged`.
+Numbers that must never be reused continue far above all that are found. Topic names and settings are not in the logs: they are
+lost.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from brokerd.storage.names import (
 )
 from brokerd.storage.segment_walk import batches_of
 
-# Starts that wrote nothing, and producers whose batches are gone or were never written, leave no trace.
+# Margins above the largest numbers found: starts that wrote nothing, and producers without batches in the logs, leave no trace.
 EPOCH_MARGIN = 1_000_000
 PRODUCER_ID_MARGIN = 1_000_000_000
 _DAMAGED_SUFFIX = ".damaged"
@@ -61,8 +62,8 @@ class _Seen(NamedTuple):
 
 
 def rebuild_lost(path: str, names: Mapping[str, str]) -> list[Finding]:
-    """Rebuilds the files that are missing or damaged. `names`: names of topics by id (32 hex digits), if the topics file is lost;
-    a topic without one is called recovered-<id>. Returns what it wrote, as notes.
+    """Rebuilds the files that are missing or damaged. `names` gives topic names by id (32 hex digits) if the topics file is lost;
+    other topics are called recovered-<id>. Returns notes on what it wrote.
 
     Raises DataDirectoryError, changing nothing, if nothing is lost, if a file has a newer format, or if a name is invalid. May be
     repeated after a crash.
@@ -131,12 +132,12 @@ def _write(files: Files, lost: list[str], topics: list[Topic], seen: _Seen) -> l
     if TOPICS in lost:
         TopicStore(files).create(topics)
         for topic in topics:
-            if topic.id not in OWN_TOPICS:  # the broker's own topics lose nothing
+            if topic.id not in OWN_TOPICS:  # internal topics have fixed names and settings
                 count = f"{topic.partition_count} partition(s)"
                 notes.append((TOPICS, f"topic {topic.id.hex()} is called '{topic.name}' and has {count}; settings are lost"))
     if PRODUCER_IDS in lost:
         block = (seen.producer_id // PRODUCER_ID_BLOCK + 1) * PRODUCER_ID_BLOCK + PRODUCER_ID_MARGIN
-        block = min(block, PRODUCER_IDS_MAX - PRODUCER_ID_MARGIN)  # clients of a broker without authentication can make up any id
+        block = min(block, PRODUCER_IDS_MAX - PRODUCER_ID_MARGIN)  # without authentication, clients can make up any id
         ProducerIds(files).create(block)
         notes.append((PRODUCER_IDS, f"producer ids continue at {block}; the largest in the logs is {seen.producer_id}"))
     if LEADER_EPOCH in lost:
@@ -151,7 +152,7 @@ def _write(files: Files, lost: list[str], topics: list[Topic], seen: _Seen) -> l
 
 def _largest_seen(files: Files, partitions: list[TopicIdPartition]) -> _Seen:
     epochs, producer_ids = [-1], [-1]
-    with contextlib.suppress(FileNotFoundError, DocumentError):  # the broker was not shut down cleanly
+    with contextlib.suppress(FileNotFoundError, DocumentError):  # missing after an unclean shutdown
         epochs.append(int(read_json(files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION)["leader_epoch"]))
     for tp in partitions:
         seed = crc_seed(tp)
