@@ -1,15 +1,16 @@
-"""Every setting, declared once: name, default, range and one sentence, on a field of a frozen dataclass.
+"""All settings. Each is declared once, as a field of a frozen dataclass with its name, default, range and a sentence.
 
-    settings.py   how a setting is declared, parsed and checked
-    broker.py     the daemon's settings, and rules between them: who may reach a broker
-    topic.py      what can be set for one topic
-    client.py     settings of the producer, the consumer, and both
-    load.py       the daemon's settings from file, environment and flags (small_files.py: files named by settings)
-    durations.py  15m, 500ms: durations in options
-    sample.py     makes conf/brokerd.toml from the settings
-    spark_options.py      the options of a Spark source or sink
-    kafka_names.py        what becomes of settings of Kafka that brokerd does not have
-    suggestions.py        the name that was probably meant, for errors about unknown ones
+    settings.py   declares, parses and checks a setting
+    broker.py     the broker's settings, and the rules between them, such as authentication beyond loopback
+    topic.py      the settings of a topic
+    client.py     the settings of clients: shared, the producer's, the consumer's
+    load.py       loads the broker's settings from file, environment and flags
+    small_files.py        reads files that settings name
+    durations.py          durations in options: 15m, 500ms
+    sample.py             generates conf/brokerd.toml
+    spark_options.py      the options of the Spark source and sink
+    kafka_names.py        Kafka's settings that brokerd lacks: ignored or refused
+    suggestions.py        the nearest valid name, for errors about unknown names
 
 No other module parses a setting or repeats a default.
 """

@@ -1,6 +1,6 @@
-"""The daemon's settings. `conf/brokerd.toml` lists them all; a test keeps it equal to the declarations here.
+"""The broker's settings. `conf/brokerd.toml` lists them all; a test keeps it equal to the declarations here.
 
-Precedence: defaults < TOML file < environment (`BROKERD_LOG_SEGMENT_BYTES`) < flags. Loading is in load.py.
+Precedence: defaults < TOML file < environment (`BROKERD_LOG_SEGMENT_BYTES`) < flags. load.py loads them.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from brokerd.errors import ConfigError, InvalidConfigError
 
 GRPC_MAX_MESSAGE_BYTES = 41_943_040
 REQUEST_OVERHEAD_BYTES = (
-    1_048_576  # a request's share besides its one batch: ids of up to max.partitions.per.request, and room to grow
+    1_048_576  # what a request holds besides one batch: ids of up to max.partitions.per.request partitions, and a reserve
 )
 
 
 def _default_of(name: str) -> Any:
-    """Declares the broker's default of a topic setting: it has the same range and meaning."""
+    """Declares the broker-wide default of a topic setting, with the same range and meaning."""
     spec = settings_of(TopicConfig)[name]
     return declared(replace(spec, name="", doc=f"Default of {name}: {spec.doc[0].lower()}{spec.doc[1:]}", default_of=name))
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerConfig:
-    """Settings of one broker, in groups: location, logs, limits, intervals."""
+    """Settings of one broker, in groups: location, logs, limits and timeouts, security, metrics and logging."""
 
     host: str = setting("127.0.0.1", "Address to listen on; beyond loopback it needs authentication (auth.file).")
     port: int = setting(DEFAULT_PORT, "Port to listen on; 0 picks a free one.", minimum=0, maximum=65_535)
@@ -242,17 +242,17 @@ class BrokerConfig:
 
     @property
     def largest_batch_bytes(self) -> int:
-        """Largest allowed max.message.bytes of any topic: a batch must fit into a request."""
+        """Largest max.message.bytes that a topic may have: a batch must fit into a request."""
         return self.socket_request_max_bytes - REQUEST_OVERHEAD_BYTES
 
     def topic_defaults(self) -> dict[str, Value]:
-        """The broker's defaults for topic settings, by the topic's names."""
+        """The broker-wide defaults of topic settings, by the setting's name in a topic."""
         specs = settings_of(BrokerConfig).values()
         return {spec.default_of: getattr(self, spec.field) for spec in specs if spec.default_of}
 
 
 def check_broker(config: BrokerConfig) -> None:
-    """Checks rules between settings. Raises ConfigError naming both, and the remedy."""
+    """Checks the rules between settings. Raises ConfigError naming the settings and the remedy."""
     if config.fetch_max_bytes + config.message_max_bytes >= GRPC_MAX_MESSAGE_BYTES:
         raise ConfigError(
             f"fetch.max.bytes ({config.fetch_max_bytes}) + message.max.bytes ({config.message_max_bytes}) must stay below "
@@ -272,7 +272,7 @@ def check_broker(config: BrokerConfig) -> None:
 
 
 def check_listening(config: BrokerConfig) -> None:
-    """Checks the rules between the settings for listening, TLS and authentication. Raises ConfigError with the remedy."""
+    """Checks the rules between the settings for listening, TLS and authentication. Raises ConfigError naming the remedy."""
     _check_tls(config)
     _check_exposed("host", config.host, config)
     if config.metrics_port >= 0:
@@ -280,8 +280,8 @@ def check_listening(config: BrokerConfig) -> None:
 
 
 def _check_exposed(name: str, host: str, config: BrokerConfig) -> None:
-    """A host that other machines can reach needs authentication, and a token does not cross a network in plaintext, unless the
-    operator has explicitly allowed it."""
+    """Unless the operator allows it explicitly, a host that other machines can reach needs authentication, and tokens must not
+    cross a network in plaintext. Raises ConfigError."""
     if is_loopback(host):
         return
     is_authenticated = bool(config.auth_file) or config.ssl_client_auth == "required"
@@ -316,7 +316,7 @@ def _check_tls(config: BrokerConfig) -> None:
 
 
 def checked_topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> TopicConfig:
-    """The effective settings of a topic that is being created or altered. Raises InvalidConfigError by name."""
+    """The effective settings of a topic that is being created or altered. Raises InvalidConfigError naming the setting."""
     topic = topic_config(overrides, config.topic_defaults())
     if topic.max_message_bytes > config.largest_batch_bytes:
         raise InvalidConfigError(

@@ -1,5 +1,5 @@
-"""Settings of clients: shared, the producer's, the consumer's. Names and defaults are Kafka's where Kafka has them; where the
-default differs, the sentence says so. Rules between settings are in `check_producer`."""
+"""Settings of clients: shared, the producer's, the consumer's. Names and defaults are Kafka's where Kafka has them; the sentence of
+a setting notes a different default. `producer_config` and `check_producer` check the rules between settings."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ClientConfig:
 
 @dataclass(frozen=True, slots=True)
 class ProducerConfig(ClientConfig):
-    """Settings of the producer; plain Python, the command line and the Spark sink share them."""
+    """Settings of the producer, shared by plain Python, the command line and the Spark sink."""
 
     acks: str = setting(
         "all", "When a record counts as written: flushed to disk (all), appended (1), or sent (0).", choices=("all", "-1", "1", "0")
@@ -115,7 +115,7 @@ class ProducerConfig(ClientConfig):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig(ClientConfig):
-    """Settings of readers: the command line and the Spark source have these alone."""
+    """Settings of reading; the command line and the Spark source have no others."""
 
     fetch_min_bytes: int = setting(
         1, "The broker answers a fetch once this many bytes are available.", minimum=0, maximum=INT32_MAX
@@ -148,7 +148,7 @@ class ConsumerConfig(ClientConfig):
 
 @dataclass(frozen=True, slots=True)
 class PlainConsumerConfig(ConsumerConfig):
-    """Settings of the Consumer of plain Python: those of reading, where it begins, and what it commits."""
+    """Settings of the plain Python Consumer: those of reading, plus its starting position and its commits."""
 
     group_id: str = setting(
         "",
@@ -169,11 +169,10 @@ class PlainConsumerConfig(ConsumerConfig):
 
 
 def producer_config(given: Mapping[str, object], *, where: str = "") -> ProducerConfig:
-    """A checked ProducerConfig from settings by name. Raises ConfigError.
+    """Builds a checked ProducerConfig from settings by name. Raises ConfigError.
 
-    As in Kafka, idempotence is switched off by explicit acks or retries that contradict it only if it was not itself asked for;
-    if it was, the conflict is refused by name. delivery.timeout.ms rises to linger.ms + request.timeout.ms where it was not
-    given.
+    As in Kafka, explicit acks or retries that contradict idempotence switch it off, or are an error if enable.idempotence is set
+    explicitly. Unless it is given, delivery.timeout.ms is raised to linger.ms + request.timeout.ms.
     """
     config = from_mapping(ProducerConfig, given, where=where)
     if len(config.transactional_id) > TRANSACTIONAL_ID_MAX_LENGTH or not config.transactional_id.isprintable():
@@ -198,7 +197,7 @@ def producer_config(given: Mapping[str, object], *, where: str = "") -> Producer
 
 
 def check_producer(config: ProducerConfig) -> None:
-    """Checks rules between settings. Raises ConfigError naming both."""
+    """Checks the rules on sizes and timeouts. Raises ConfigError naming the settings."""
     if config.batch_size > config.max_request_size:
         raise ConfigError(
             f"batch.size ({config.batch_size}) must not exceed max.request.size ({config.max_request_size}): "
@@ -212,7 +211,7 @@ def check_producer(config: ProducerConfig) -> None:
 
 
 def transaction_conflict(config: ProducerConfig) -> str | None:
-    """The setting that a producer lacks for a transaction, as the end of a sentence, or None."""
+    """What a transaction needs that this configuration lacks, as the end of a sentence, or None."""
     if not config.enable_idempotence and not _idempotence_conflict(config):
         return "enable.idempotence=true"
     return _idempotence_conflict(config)
@@ -227,8 +226,8 @@ def _idempotence_conflict(config: ProducerConfig) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """True if only this machine can reach `host`. A name other than localhost counts as reachable: what it resolves to may
-    change."""
+    """True if only this machine can reach `host`. Names other than localhost count as reachable from elsewhere, since their
+    resolution may change."""
     host = host.strip().strip("[]")
     if host.lower() == "localhost":
         return True

@@ -1,4 +1,4 @@
-"""Durations as Spark, and the command line, write them: 15m, 30s, 500ms. Nothing else."""
+"""Parses durations in the notation of Spark options and the command line: 15m, 30s, 500ms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FORM = re.compile(r"([0-9]{1,19})\s*([a-z]*)", re.ASCII)
 
 
 def duration_ms(text: str) -> int | None:
-    """Milliseconds of a duration such as 15m; a bare number is milliseconds, as in Spark. None if it is not one."""
+    """A duration such as 15m in milliseconds, or None if `text` is not a duration. As in Spark, a bare number is milliseconds."""
     found = _FORM.fullmatch(text.strip().lower())
     unit_ms = UNITS_MS.get(found[2] or "ms") if found else None
     if found is None or unit_ms is None or int(found[1]) * unit_ms > INT64_MAX:
@@ -21,7 +21,7 @@ def duration_ms(text: str) -> int | None:
 
 
 def parse_duration_ms(option: str, text: str) -> int:
-    """The same for the value of an option. Raises ConfigError."""
+    """Like `duration_ms`, for the value of an option. Raises ConfigError."""
     parsed_ms = duration_ms(text)
     if parsed_ms is None:
         raise ConfigError(

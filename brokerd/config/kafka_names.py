@@ -1,16 +1,16 @@
-"""Settings of Kafka that brokerd does not have: what becomes of each.
+"""Kafka's settings that brokerd does not have, and how each is handled.
 
-In a Spark pipeline, a setting that only tunes machinery which brokerd's client does not have is ignored: the rows are the same
-without it. A setting whose promise would not hold here (the client's identity, encryption, what happens to the rows) is refused,
-with the reason and the remedy. Everywhere else the error about an unknown name says what replaces it; these names include those of
-Kafka's brokers, librdkafka and kafka-python.
+A Spark source or sink ignores settings that only tune machinery which brokerd's client lacks: the rows are the same without them.
+It refuses settings whose promise would not hold (identity, encryption, treatment of rows), with the reason and the remedy.
+Elsewhere, the error about an unknown name gives the replacement; its table covers Kafka's brokers and clients, librdkafka and
+kafka-python.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-# Consumer groups: the source decides where it reads, so there are no groups to join.
+# Consumer groups: the source assigns partitions itself, so there is no group to join.
 _GROUPS = (
     "group.instance.id",
     "group.protocol",
@@ -48,7 +48,7 @@ _REPORTS = (
 )
 # Reads never create topics, and internal topics never match a pattern.
 _TOPICS = ("allow.auto.create.topics", "exclude.internal.topics")
-# The effort of a codec, and the partition of a record without a key.
+# Compression levels, and the partitioning of records without a key.
 _PRODUCER = (
     "compression.gzip.level",
     "compression.lz4.level",
@@ -80,7 +80,7 @@ REFUSED = {
     "ssl.endpoint.identification.algorithm": "the broker's name is always checked against its certificate",
     "ssl.key.password": "ssl.key.file is a private key without a passphrase, readable by its owner alone",
 }
-# The same, for all names with this prefix.
+# The same for all names with a prefix.
 REFUSED_FAMILIES = {
     "sasl.": "brokerd identifies clients by a token or a certificate: set auth.token.file, or ssl.certificate.file and "
     "ssl.key.file",
@@ -88,7 +88,7 @@ REFUSED_FAMILIES = {
     "ssl.keystore.": _STORE,
     "ssl.": "TLS is gRPC's own; use ssl.ca.file, ssl.certificate.file and ssl.key.file, all PEM files",
 }
-# Values that Kafka knows and brokerd does not, of settings that both have.
+# Values that Kafka accepts and brokerd does not, for settings that both have.
 REFUSED_VALUES = {
     ("security.protocol", "sasl_ssl"): (
         "set security.protocol=SSL, and authenticate with auth.token.file, or with ssl.certificate.file and ssl.key.file"
@@ -102,8 +102,7 @@ REFUSED_VALUES = {
 
 
 def why_refused(setting: str) -> str | None:
-    """The rest of a sentence that says why a setting of Kafka's clients (lower case, without prefix) is refused, or None if it is
-    not refused."""
+    """Why a setting of Kafka's clients (lower case, without prefix) is refused, as the rest of a sentence, or None if it is not."""
     reason = REFUSED.get(setting)
     if reason is not None:
         return reason
@@ -192,7 +191,7 @@ _HINTS = {
     "ssl.truststore.location": "certificates are PEM files: ssl.ca.file",
     "ssl.keystore.location": _TLS,
 }
-# The same for all other names with this prefix; the longest that fits.
+# The same for all other names with a prefix; the longest match wins.
 _FAMILIES = {
     "zookeeper.": _ONE_NODE,
     "controller.": _ONE_NODE,
@@ -212,13 +211,13 @@ _FAMILIES = {
 
 
 class KafkaHint(NamedTuple):
-    """The rest of a sentence about a setting that brokerd does not have; None if nothing is known."""
+    """Hints about a setting that brokerd does not have, each the rest of a sentence, or None."""
 
-    of_name: str | None  # it is a setting of Kafka or librdkafka
-    of_family: str | None  # its name begins like settings of theirs
+    of_name: str | None  # for exactly this setting
+    of_family: str | None  # for all settings with its prefix
 
 
 def kafka_hint(name: str) -> KafkaHint:
-    """All that is known about a name, given in lower case."""
+    """The hints about a name, given in lower case."""
     fitting = [family for family in _FAMILIES if name.startswith(family)]
     return KafkaHint(_HINTS.get(name), _FAMILIES[max(fitting, key=len)] if fitting else None)

@@ -1,12 +1,11 @@
-"""Loads the daemon's settings: defaults < TOML file < environment < flags. broker.py declares them.
+"""Loads the broker's settings: defaults < TOML file < environment < flags. broker.py declares them.
 
-Every error is one sentence that names the setting, where it was given (file, variable, flag), and the valid values; an error in
-the TOML syntax names the line. Only the named file is read, and the environment is passed in.
+Every error is one sentence that names the setting, its origin (file, variable or flag) and the valid values; an error in TOML
+syntax names the line. Reads no file but the given one; the environment is a parameter.
 
-Some variables merely look like settings: mistakes, and variables of others. Kubernetes sets variables in every container for every
-service next to it, named after the service. For a service called brokerd these are BROKERD_SERVICE_HOST,
-BROKERD_PORT_9192_TCP_ADDR and more, and BROKERD_PORT=tcp://10.0.0.7:9192, which has the name of a setting. They are recognized by
-their form and ignored.
+Some variables only look like settings. Kubernetes sets variables in every container for each service of its namespace, named after
+the service. For a service called brokerd these include BROKERD_SERVICE_HOST, BROKERD_PORT_9192_TCP_ADDR and
+BROKERD_PORT=tcp://10.0.0.7:9192, which has the name of a setting. They are recognized by their form and ignored.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from brokerd.errors import ConfigError
 _TOML_PLACE = re.compile(r"(.*?) \(at (?:line (\d+), column \d+|end of document)\)$", re.DOTALL)
 
 PREFIX = "BROKERD_"
-# Variables with the prefix that belong to the command line (parser.py), or to the project's tests, whose brokers inherit them. No
-# broker goes by one of those; others of that look are ignored with a word, as all that are no settings.
+# Not settings, and ignored without a warning: the variable of the command line (parser.py), and those of the project's tests, which
+# the tests' brokers inherit. Other variables with the prefix that are not settings cause a warning.
 _OF_TESTS = ("BROKERD_TEST_FLIGHTS", "BROKERD_TEST_KILLS", "BROKERD_TEST_RUNS", "BROKERD_TEST_SCALE", "BROKERD_TEST_SEED")
 _NO_SETTINGS = ("BROKERD_BOOTSTRAP_SERVER", *_OF_TESTS)
 _SERVICE_NAME = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$")
@@ -34,7 +33,7 @@ _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://\S+:\d+$")
 
 
 class _Given(NamedTuple):
-    """One setting as it was given; `where` ends an error's sentence."""
+    """A setting as given; `where` (its origin) ends the sentence of an error."""
 
     name: str
     value: object
@@ -42,10 +41,10 @@ class _Given(NamedTuple):
 
 
 def load_broker_config(*, path: str | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> BrokerConfig:
-    """The daemon's effective settings. `flags` are by setting name. Raises ConfigError."""
+    """The broker's effective settings. `flags` maps setting names to values. Raises ConfigError."""
     given = [*(_from_file(path) if path is not None else ()), *_from_environment(environ), *_from_flags(flags)]
     for name, value, where in given:
-        from_mapping(BrokerConfig, {name: value}, where=where)  # one at a time, so that an error says where it was given
+        from_mapping(BrokerConfig, {name: value}, where=where)  # one at a time, so that an error names the origin
     config = from_mapping(BrokerConfig, {name: value for name, value, _ in given})
     check_broker(config)
     return config
@@ -97,7 +96,7 @@ def _malformed(path: str, text: str, problem: str) -> str:
 
 
 def _unquoted_setting(text: str) -> str | None:
-    """A setting whose bare name starts a line, and is also the start of longer names that do."""
+    """A setting that starts a line unquoted, if a longer name that begins with it does too; otherwise None."""
     known = settings_of(BrokerConfig)
     written = [name for name in known if re.search(rf"^\s*{re.escape(name)}\s*=", text, re.MULTILINE)]
     return next((name for name in written if any(other.startswith(f"{name}.") for other in written)), None)
@@ -113,18 +112,18 @@ def _flatten(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[st
 
 
 def variable_of(setting_name: str) -> str:
-    """The variable of a setting: for `log.segment.bytes`, BROKERD_LOG_SEGMENT_BYTES."""
+    """The environment variable of a setting, such as BROKERD_LOG_SEGMENT_BYTES for `log.segment.bytes`."""
     return PREFIX + setting_name.replace(".", "_").upper()
 
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[_Given]:
-    """Raises ConfigError for a variable that is close to a setting's name."""
+    """The settings in the environment. Raises ConfigError for a variable that is close to a setting's name."""
     names = _settings_by_variable()
     for variable, value in _ours(environ):
         if variable in names:
             yield _Given(names[variable], value, f"(environment variable {variable})")
             continue
-        # Compared without the prefix, which would make all of them alike.
+        # Compared without the prefix, which would make all names similar.
         suffixes = [name.removeprefix(PREFIX) for name in names]
         hint = did_you_mean(variable.removeprefix(PREFIX), suffixes, prefix=PREFIX, otherwise="")
         if hint:
@@ -132,7 +131,7 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[_Given]:
 
 
 def ignored_variables(environ: Mapping[str, str]) -> list[str]:
-    """A sentence for each variable that could be taken for a setting but is ignored. None contains a value."""
+    """A sentence for each variable that looks like a setting but is ignored. Values are left out."""
     names = _settings_by_variable()
     notes = [
         f"environment variable {variable} is ignored: it holds the address of a Kubernetes service, which Kubernetes sets by "
@@ -145,7 +144,7 @@ def ignored_variables(environ: Mapping[str, str]) -> list[str]:
 
 
 def _ours(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Variables that can only be meant for the broker."""
+    """The variables with the prefix, except those of the command line, the tests and Kubernetes."""
     for variable, value in sorted(environ.items()):
         if variable.startswith(PREFIX) and variable not in _NO_SETTINGS and not _is_of_a_service(variable, value):
             yield variable, value

@@ -1,4 +1,4 @@
-"""Generates `conf/brokerd.toml`, which `brokerd config --sample` prints: every setting of the daemon with its sentence, range and
+"""Generates `conf/brokerd.toml`, which `brokerd config --sample` prints: every setting of the broker with its sentence, range and
 default.
 
     python -m brokerd.config.sample > conf/brokerd.toml
@@ -40,7 +40,7 @@ def _entry(spec: Setting, known: Mapping[str, Setting]) -> str:
     allowed = f"at least {spec.minimum}" if spec.maximum == INT64_MAX else range_text(spec)
     comment = f"{spec.doc} ({allowed[:1].upper()}{allowed[1:]}.)" if allowed else spec.doc
     lines = textwrap.wrap(comment, _WIDTH, initial_indent="# ", subsequent_indent="# ", break_long_words=False)
-    # In TOML a dotted key cannot be both a value and the start of another key: such a name is quoted.
+    # A dotted TOML key cannot be both a value and the prefix of another key, so such a name is quoted.
     is_prefix = any(other.startswith(spec.name + ".") for other in known)
     key = f'"{spec.name}"' if is_prefix else spec.name
     return "\n".join([*lines, f"{key} = {_toml(spec.default)}"]) + "\n"

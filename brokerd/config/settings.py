@@ -1,7 +1,7 @@
-"""How a setting is declared, parsed from text and checked. Knows no particular setting.
+"""Declares, parses and checks settings; contains no particular setting.
 
 A configuration is a frozen dataclass whose fields are created with `setting(...)`. `from_mapping` builds one from names as users
-write them ("linger.ms") and refuses, by name, settings that are unknown, malformed or out of range.
+write them ("linger.ms"). Its errors name the setting that is unknown, malformed or out of range.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ C = TypeVar("C", bound=_Config)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: `name` as users write it, `doc` in one sentence; `minimum` and `maximum` are inclusive. Its values have the type
-    of its default. `default_of`: the topic setting that it is the broker's default of. `field`: its name in the class."""
+    """One setting. `name` is as users write it, `doc` one sentence, `minimum` and `maximum` are inclusive. Values have the type of
+    the default. `default_of`: the topic setting whose broker-wide default this is. `field`: the name of the dataclass field."""
 
     name: str
     doc: str
@@ -55,13 +55,13 @@ def setting(
     is_secret: bool = False,
     name: str = "",
 ) -> Any:
-    """Declares a dataclass field that is a setting. Its name is the field's, with dots for underscores, unless `name` is given. A
-    secret one appears in no error text and in no repr."""
+    """Declares a dataclass field that is a setting. Unless given, its name is the field's with dots for underscores. The value of
+    a secret setting appears neither in errors nor in the repr."""
     return declared(Setting(name, doc, default, minimum, maximum, choices, is_secret))
 
 
 def declared(spec: Setting) -> Any:
-    """Declares a dataclass field that is this setting."""
+    """Declares a dataclass field for an existing Setting."""
     return field(default=spec.default, metadata={"setting": spec}, repr=not spec.is_secret)
 
 
@@ -79,10 +79,10 @@ def values_of(config: _Config) -> dict[str, Value]:
 
 
 def by_name(config: object, keywords: Mapping[str, object]) -> dict[str, object]:
-    """Settings as programs give them: a mapping by name, or None, and keywords with underscores for dots, which count where both
-    have a setting. Raises ConfigError."""
+    """Merges the settings that a program passes: `config`, a mapping by name or None, and keywords with underscores for dots.
+    Keywords win. Raises ConfigError."""
     if config is not None and not isinstance(config, Mapping):
-        kind = type(config).__name__  # and no more of it: it may hold a token
+        kind = type(config).__name__  # not its content, which may be a token
         raise ConfigError(f"settings must be a mapping by name, such as {{'bootstrap.servers': 'host:9192'}}, not of type {kind}")
     given = {**(config or {}), **{name.replace("_", "."): value for name, value in keywords.items()}}
     for name in given:
@@ -92,9 +92,9 @@ def by_name(config: object, keywords: Mapping[str, object]) -> dict[str, object]
 
 
 def from_mapping(cls: type[C], given: Mapping[str, object], *, where: str = "") -> C:
-    """Builds `cls` from settings by name; settings that are not given keep their default.
+    """Builds `cls` from settings by name; others keep their defaults.
 
-    `where` ends the error's sentence, such as "(option of the sink)". Raises ConfigError.
+    `where` ends the sentence of an error, such as "(option of the sink)". Raises ConfigError.
     """
     known = settings_of(cls)
     values: dict[str, Value] = {}
@@ -106,14 +106,14 @@ def from_mapping(cls: type[C], given: Mapping[str, object], *, where: str = "") 
 
 
 def unknown_setting(name: str, known: Iterable[str], *, where: str = "", kind: str = "setting") -> ConfigError:
-    """The error for an unknown name: it says what replaces Kafka's setting, or suggests the nearest known name."""
+    """The error for an unknown name. It gives the replacement of a Kafka setting, or the nearest known name."""
     kafka = kafka_hint(name.lower()) if kind == "setting" else KafkaHint(None, None)
     hint = kafka.of_name or did_you_mean(name, sorted(known), otherwise=kafka.of_family)
     return ConfigError(f"unknown {kind} '{name}'{_spaced(where)}: {hint}")
 
 
 def _parse(spec: Setting, raw: object, *, where: str) -> Value:
-    """The value of `raw`, which is text or has the right type already. Raises ConfigError."""
+    """The value of `raw`, which is text or already has the right type. Raises ConfigError."""
     kind, text = type(spec.default), str(raw).strip()
     if kind is bool:
         if isinstance(raw, bool):
@@ -132,13 +132,13 @@ def _parse(spec: Setting, raw: object, *, where: str) -> Value:
 
 
 def is_number(text: str, maximum: int) -> bool:
-    """True for ASCII digits of a number up to `maximum`. Python refuses to parse thousands of them."""
+    """True if `text` is a number in ASCII digits, at most `maximum`. Checks the length first: int() refuses thousands of digits."""
     return text.isascii() and text.isdecimal() and len(text) <= len(str(maximum)) and int(text) <= maximum
 
 
 def whole_number(text: str) -> int:
-    """The number that ASCII digits make, after a sign or none. Raises ValueError for all else that Python takes for one, such as
-    digits of other scripts and 1_000.
+    """Parses ASCII digits with an optional sign. Raises ValueError for anything else, including what int() accepts, such as 1_000
+    and digits of other scripts.
     """
     if not _WHOLE.fullmatch(text):
         raise ValueError(f"{text[:40]!a} is no whole number")
@@ -146,7 +146,7 @@ def whole_number(text: str) -> int:
 
 
 def _check(spec: Setting, value: Value, *, where: str) -> Value:
-    """Returns `value` if it is in the setting's range; otherwise raises ConfigError naming value and range."""
+    """Returns `value` if it is in the setting's range. Raises ConfigError naming the range, and the value unless it is secret."""
     if spec.choices and str(value) not in spec.choices:
         raise ConfigError(f"{spec.name} must be one of {', '.join(spec.choices)}{_not(spec, value)}{_spaced(where)}")
     if isinstance(value, int):
@@ -169,7 +169,7 @@ def range_text(spec: Setting) -> str:
 
 
 def is_unicode(text: str) -> bool:
-    """False for halves of surrogate pairs, which no request and no file can carry."""
+    """False if `text` has lone surrogates, which UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError:

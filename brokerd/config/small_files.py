@@ -1,8 +1,7 @@
-"""Reads files that a setting names: certificates, keys, tokens, the auth file, the configuration. Reads them whole, and only
-regular files.
+"""Reads files that a setting names: certificates, keys, tokens, the auth file, the configuration.
 
-A path may name something that blocks (a pipe without a writer), that never ends (a device), or that does not fit into memory; a
-start or a reload would hang or die on it. Such a path is refused with a sentence instead.
+Only regular files of limited size are read. A pipe without a writer, an endless device or a huge file would hang or kill a start or
+a reload; such a path raises ConfigError instead.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _KINDS = (
 
 
 def read_small_file(path: str, what: str) -> bytes:
-    """The whole content of a regular file. Raises ConfigError, starting with `what` (such as `ssl.key.file`) and the path."""
+    """The content of a regular file. Raises ConfigError naming `what` (such as `ssl.key.file`) and the path."""
     try:
         # Without O_NONBLOCK, opening a pipe waits for a writer.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)

@@ -1,8 +1,8 @@
-"""Sorts options of a Spark data source: its own, client settings, the other side's, Spark's, refused and unknown ones.
+"""Sorts the options of a Spark data source: its own, client settings, the other side's, Spark's, refused and unknown ones.
 
-Shared by the sink and the source, which may not import each other. Spark passes options with lower-cased keys, so names
-are compared case-insensitively and returned as the documentation spells them. Values are not parsed here. docs/spark-options.md
-tells users how each name is treated.
+Shared by the sink and the source, which may not import each other. Spark passes options with lower-cased keys, so names are
+compared case-insensitively and returned in their documented spelling. `split_options` does not parse values. docs/spark-options.md
+documents how each name is treated.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from brokerd.errors import ConfigError
 KAFKA_PREFIX = "kafka."
 _GROUP_ID = "group.id"  # the source's own, but a setting of Kafka's consumer
 
-# Options that Spark or its users mix with ours: they mean nothing to a broker.
+# Spark's own options, which may accompany ours; ignored.
 SPARK_OPTIONS = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "serialization.format"})
 
-# How Spark marks a table: CREATE TABLE passes the table's properties (provider, owner, comment, ...) including the options, and
-# each option once more behind OPTION_PREFIX.
+# For CREATE TABLE, Spark passes the table's properties (provider, owner, comment, ...) together with the options, and each option
+# a second time with _OPTION_PREFIX.
 _TABLE_MARK = "provider"
 _OPTION_PREFIX = "option."
 _TABLE_PROPERTIES = frozenset({_TABLE_MARK, "owner", "comment", "location", "external", "is_managed_location", "collation"})
 
 
 class SparkOption(NamedTuple):
-    """One option. `default` as a user would write it; empty = none."""
+    """One option. `default` is as a user would write it; empty = none."""
 
     name: str
     default: str
@@ -124,13 +124,13 @@ SINK_OPTIONS = (
 class Side:
     """The sink or the source: its own options, and the settings of its client."""
 
-    where: str  # ends sentences
+    where: str  # ends the sentences of errors
     own: tuple[str, ...]
     client: type[ClientConfig]
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """Settings of its client, by name."""
+        """The names of its client's settings."""
         return tuple(settings_of(self.client))  # type: ignore[arg-type]  # a class is hashable
 
 
@@ -139,7 +139,7 @@ SINK = Side("(option of the brokerd sink)", tuple(option.name for option in SINK
 
 
 class SplitOptions(dict[str, str]):
-    """The side's own options by documented name (the mapping itself), and `settings` of the client by name."""
+    """A mapping of the side's own options by documented name; `settings` has the client's settings by name."""
 
     def __init__(self, own: Mapping[str, str], settings: Mapping[str, str]) -> None:
         super().__init__(own)
@@ -147,11 +147,11 @@ class SplitOptions(dict[str, str]):
 
 
 def split_options(options: Mapping[str, str], side: Side) -> SplitOptions:
-    """Sorts `options` into own options and client settings. Leaves out Spark's, the other side's (one set of options often serves
-    both, and a table has only one), and settings of Kafka's clients that have no meaning here.
+    """Sorts `options` into own options and client settings. Drops Spark's options, those of the other side (one set of options
+    often serves both, and a table has only one), and settings of Kafka's clients that have no effect here.
 
-    Every client setting may be written bare or with Kafka's prefix. Raises ConfigError for refused and unknown names (suggesting
-    the nearest valid one) and for a setting given twice with different values.
+    A client setting may have the prefix `kafka.` or not. Raises ConfigError for refused and unknown names (suggesting the nearest
+    valid one), and for a setting given twice with different values.
     """
     own = {name.lower(): name for name in side.own}
     settings = {name.lower(): name for name in side.settings}
@@ -179,7 +179,7 @@ def _keep(found: dict[str, str], name: str, value: str) -> None:
 
 
 def require_servers(settings: Mapping[str, str], side: Side) -> None:
-    """Raises ConfigError if no broker is named: a default would mean each executor's own loopback address."""
+    """Raises ConfigError if bootstrap.servers is missing: its default would be each executor's own loopback address."""
     if not settings.get("bootstrap.servers", "").strip():
         raise ConfigError(
             f"option 'bootstrap.servers' is missing {side.where}: give the broker's address as HOST:PORT. A table of a Python "
@@ -189,7 +189,7 @@ def require_servers(settings: Mapping[str, str], side: Side) -> None:
 
 
 def parse_flag(name: str, text: str | None, *, default: bool) -> bool:
-    """One of the side's own options, true or false. Raises ConfigError."""
+    """Parses an option that is true or false. Raises ConfigError."""
     if text is None:
         return default
     lowered = text.strip().lower()
@@ -199,7 +199,7 @@ def parse_flag(name: str, text: str | None, *, default: bool) -> bool:
 
 
 def parse_count(name: str, text: str | None) -> int | None:
-    """One of the side's own options, a positive whole number, or None if absent. Raises ConfigError."""
+    """Parses an option that is a positive whole number; None if absent. Raises ConfigError."""
     if text is None:
         return None
     digits = text.strip().removeprefix("+")
@@ -209,12 +209,12 @@ def parse_count(name: str, text: str | None) -> int | None:
 
 
 def is_of_table(options: Mapping[str, str]) -> bool:
-    """True for the properties of a table, which hold its options."""
+    """True if `options` are the properties of a table, which include its options."""
     return _TABLE_MARK in options
 
 
 def _without_table_properties(options: Mapping[str, str]) -> Mapping[str, str]:
-    """The options that a user wrote, out of everything that Spark passes."""
+    """The options as the user wrote them, without the table's properties."""
     if not is_of_table(options):
         return options
     written = {name.removeprefix(_OPTION_PREFIX): value for name, value in options.items() if name.startswith(_OPTION_PREFIX)}
@@ -233,7 +233,7 @@ def _check_value(name: str, value: str, side: Side) -> None:
 
 
 def _not_accepted(raw_name: str, side: Side) -> ConfigError:
-    """The error for a name that is always refused, or that is unknown."""
+    """The error for a refused or unknown name."""
     key = raw_name.lower()
     prefix = KAFKA_PREFIX if key.startswith(KAFKA_PREFIX) else ""
     bare = key.removeprefix(KAFKA_PREFIX)

@@ -1,4 +1,4 @@
-"""The name that a user probably meant, for errors about an unknown one."""
+"""Suggests the nearest valid name for an unknown one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher
 
 _NEAR = 0.75  # how alike two names must be, from 0 to 1
-_STEM = 4  # letters that may stand for a longer name
+_STEM = 4  # shortest prefix that matches a longer name
 
 
 def did_you_mean(name: str, known: Iterable[str], *, prefix: str = "", otherwise: str | None = None) -> str:
-    """A hint that names the nearest of `known`; if none is near, `otherwise`, by default a list of all of them. `prefix` stands
-    before each in the hint."""
+    """A hint with the nearest of `known`; if none is near, `otherwise`, by default a list of them all. `prefix` is put before each
+    name."""
     known = list(known)
     nearest = max(known, key=lambda one: _likeness(name, one), default="")
     if _likeness(name, nearest) >= _NEAR:
@@ -21,9 +21,9 @@ def did_you_mean(name: str, known: Iterable[str], *, prefix: str = "", otherwise
 
 
 def _likeness(name: str, other: str) -> float:
-    """Words that both have, such as `timeout` and `ms`, make no two names alike: the rest does."""
+    """Similarity from 0 to 1 of two names, not counting words that both contain, such as `timeout` and `ms`."""
     name, other = name.lower(), other.lower()
-    if (len(name) >= _STEM and other.startswith(name)) or sorted(name) == sorted(other):  # letters changed places
+    if (len(name) >= _STEM and other.startswith(name)) or sorted(name) == sorted(other):  # transposed letters
         return 1.0
     words, others = _words(name), _words(other)
     rest, other_rest = [word for word in words if word not in others], [word for word in others if word not in words]

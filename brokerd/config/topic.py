@@ -1,6 +1,5 @@
-"""Settings of a topic, under Kafka's names. A topic stores only what was set for it; the broker's settings supply the rest.
-
-`TopicConfig` is what a partition's log uses; `brokerd/config/broker.py` holds the broker-wide defaults.
+"""Settings of a topic, under Kafka's names. A topic stores only its overrides; the broker-wide defaults (broker.py) supply the
+rest. A partition's log uses the resulting `TopicConfig`.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ class TopicConfig:
 
 
 def normalized(config: TopicConfig, overrides: Mapping[str, str]) -> dict[str, str]:
-    """`overrides` in their stored form: the values as parsed in `config`, normalized, without extra blanks."""
+    """`overrides` in their stored form: normalized text of the values parsed into `config`."""
     values = values_of(config)
     return {name: str(values[name]) for name in overrides}
 
 
 def topic_config(overrides: Mapping[str, str], defaults: Mapping[str, object]) -> TopicConfig:
-    """The effective settings: the topic's own, otherwise the broker's. Raises InvalidConfigError by name."""
+    """The effective settings: the topic's overrides, then the defaults. Raises InvalidConfigError naming the setting."""
     try:
         return from_mapping(TopicConfig, {**defaults, **overrides}, where="(topic setting)")
     except ConfigError as error:
