@@ -1,7 +1,7 @@
-"""The client for blocking code: the sink, the source, the command line. An event loop in its own thread makes the calls, and
-BlockingClient waits for them.
+"""The client for blocking code: the sink, the source, the command line. BlockingClient makes calls on an event loop in its own
+thread, and waits for them.
 
-Its owner creates it lazily, in the process that uses it: neither loops nor gRPC survive a fork.
+Create it lazily, in the process that uses it: neither event loops nor gRPC survive a fork.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 CLOSE_TIMEOUT_S = 5.0  # for each cleanup
-# Longer than everything that closing waits for: a thread left behind at exit reports what it had not finished.
+# Longer than all waits of closing together: a thread abandoned at exit reports what it had not finished.
 _JOIN_TIMEOUT_S = 30.0
 
 
@@ -39,14 +39,14 @@ def _nothing() -> None:
 
 
 class LoopThread:
-    """Runs coroutines for other threads. It is a daemon thread, so that a forgotten one never keeps the interpreter alive;
-    whatever is open at exit is closed first.
+    """Runs coroutines for other threads. A daemon thread: one that was never closed does not keep the interpreter alive, and is
+    closed at exit.
     """
 
     def __init__(self, name: str = f"{OWN_THREADS}loop") -> None:
         self._pid = os.getpid()
         self.loop = GrpcLoop()
-        # GrpcLoop's own does more, for gRPC's callbacks alone.
+        # GrpcLoop's override does extra work that only gRPC's callbacks need.
         self._call_soon = functools.partial(asyncio.SelectorEventLoop.call_soon_threadsafe, self.loop)
         self.is_closed = False
         self._cleanups: list[Callable[[], Awaitable[None]]] = []
@@ -56,15 +56,15 @@ class LoopThread:
         _open_threads.add(self)
 
     def submit(self, coro: Coroutine[Any, Any, T], on_end: Callable[[], None] = _nothing) -> LoopCall[T]:
-        """Starts `coro` and waits for nothing: `on_end` is called on the loop thread once there is an outcome. Raises ClientError
-        if the loop is closed, or belongs to the process before a fork."""
+        """Starts `coro` without waiting; `on_end` is called on the loop thread once there is an outcome. Raises ClientError if the
+        loop is closed or was created before a fork."""
         self._check_open(coro)
         call = LoopCall(self.loop, coro, on_end)
         self._call_soon(call.start)
         return call
 
     def call_soon(self, callback: Callable[[], object]) -> None:
-        """Calls back on the loop thread; never, if the loop has closed by then."""
+        """Runs `callback` on the loop thread, unless the loop closes first."""
         with contextlib.suppress(RuntimeError):
             self._call_soon(callback)
 
@@ -99,7 +99,7 @@ class LoopThread:
             end_daemon_thread()
             raise
         finally:
-            del call  # its error refers to this frame by now
+            del call  # its error refers to this frame: break the cycle
 
     def at_close(self, cleanup: Callable[[], Awaitable[None]]) -> None:
         """Awaits `cleanup()` on the loop when it closes, after running tasks are cancelled: for resources that must not outlive
@@ -112,8 +112,8 @@ class LoopThread:
             self._thread.join(_JOIN_TIMEOUT_S)
 
     def end(self, on_end: Callable[[], None] | None = None) -> bool:
-        """As `close`, but waits for nothing; for a finalizer, which may run anywhere. `on_end` is called in the thread when that
-        has ended all else. True if it was this call that ended it."""
+        """Starts `close` without waiting; safe in a finalizer. `on_end` is called on the loop thread as its last step. False if
+        the thread was closed before, or belongs to a parent process."""
         if self.is_closed or os.getpid() != self._pid:
             return False
         self.is_closed = True
@@ -145,8 +145,8 @@ class LoopThread:
 
 
 class LoopCall(Generic[T]):
-    """A coroutine on the loop. Whoever waits for it is told by `on_end` and shares no lock with the loop: if an asynchronous
-    exception struck a thread while it held one, the loop would wait for it for ever."""
+    """A coroutine on the loop. It reports its end through `on_end`, so that a waiting thread shares no lock with the loop: an
+    asynchronous exception could strike the thread while it held one, and block the loop for ever."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, T], on_end: Callable[[], None]) -> None:
         self._loop = loop
@@ -158,7 +158,7 @@ class LoopCall(Generic[T]):
 
     @classmethod
     def started(cls, coro: Coroutine[Any, Any, T]) -> LoopCall[T]:
-        """A call that is made by the loop's own thread."""
+        """Starts a call; runs on the loop."""
         call = cls(asyncio.get_running_loop(), coro, _nothing)
         call.start()
         return call
@@ -173,12 +173,12 @@ class LoopCall(Generic[T]):
 
     def _on_done(self, task: asyncio.Task[T]) -> None:
         if not task.cancelled():
-            task.exception()  # retrieved even if nobody waits any more
+            task.exception()  # mark it as retrieved: the waiter may have gone
         self._has_ended = True
         self._on_end()
 
     def withdraw(self) -> None:
-        """Cancels the coroutine, because nobody waits any more; for any thread."""
+        """Cancels the coroutine once its result is no longer wanted; thread-safe."""
         with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile
             self._loop.call_soon_threadsafe(self.cancel)
 
@@ -188,14 +188,14 @@ class LoopCall(Generic[T]):
         return self._has_ended
 
     def cancel(self) -> None:
-        """As `withdraw`; runs on the loop."""
+        """Cancels the coroutine; runs on the loop."""
         self._is_cancelled = True
         task = self._task
         if task is not None:
             task.cancel()
 
     async def ended(self, timeout_ms: int | None = None) -> None:
-        """Waits for the end of a call that has started, at most `timeout_ms`; on the loop."""
+        """Waits for a started call to end, at most `timeout_ms`; runs on the loop."""
         task = self._task
         if task is not None:
             await asyncio.wait([task], timeout=None if timeout_ms is None else timeout_ms / 1000)
@@ -212,7 +212,7 @@ class LoopCall(Generic[T]):
 
 
 async def _cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancels `tasks` and waits for them; the calling task, if among them, stays."""
+    """Cancels `tasks`, except the calling task, and waits for them."""
     others = [task for task in tasks if task is not asyncio.current_task()]
     for task in others:
         task.cancel()

@@ -1,11 +1,11 @@
-"""Where a read begins and ends in a log: one syntax for the command line, Spark's options and Python. Parsing is pure; resolving it
-against partitions asks the broker.
+"""Start and end of a read: one syntax for the command line, Spark's options and Python. Parsing is pure; resolving a bound to
+offsets calls the broker.
 
 earliest, latest    an end of the log
 N                   the offset N
 -N                  the newest N records of each partition
--10m                the first record that is at most so old; units ms, s, m, h, d
-TIME, @TIME, @MS    the first record of that time or later: ISO 8601 or ms since 1970
+-10m                the first record at most 10 minutes old; units ms, s, m, h, d
+TIME, @TIME, @MS    the first record at or after that time: ISO 8601 or ms since 1970
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Named: TypeAlias = Mapping[TopicIdPartition, str]  # partitions and the names of
 
 @dataclass(frozen=True, slots=True)
 class TimeAgo:
-    """A time that is so long ago."""
+    """A time relative to now."""
 
     age_ms: int
 
@@ -45,8 +45,8 @@ _WORDS = {spec.value: spec for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)}
 
 
 class LogBounds(NamedTuple):
-    """One partition: where its log begins and ends for a reader, and what was found of a time or of the newest records (-1: no
-    record is as new, or nothing was looked for)."""
+    """One partition's log as a reader sees it. `found`: the offset of a time or of the newest N records (-1: no record is that
+    new, or none was looked up)."""
 
     earliest: int
     latest: int
@@ -54,13 +54,13 @@ class LogBounds(NamedTuple):
 
 
 def parse_bound(option: str, text: str, *, now_ms: int) -> Bound:
-    """The value of an option, in the syntax above. Raises ConfigError that names the option."""
+    """Parses an option in the syntax above. Raises ConfigError that names the option."""
     bound = parse_place(option, text)
     return max(0, now_ms - bound.age_ms) if isinstance(bound, TimeAgo) else bound
 
 
 def parse_place(option: str, text: str) -> Bound | TimeAgo:
-    """The same before it is known what time it is."""
+    """As `parse_bound`, but leaves relative times unresolved."""
     if text in _WORDS:
         return _WORDS[text]
     if text.isascii() and text.removeprefix("-").isdecimal():
@@ -74,13 +74,13 @@ def parse_place(option: str, text: str) -> Bound | TimeAgo:
 
 
 def parse_timestamp(option: str, text: str, *, now_ms: int) -> int:
-    """ms since 1970 of a number of them, of ISO 8601, or of a time ago such as -10m. Raises ConfigError that names the option."""
+    """Parses ms since 1970, ISO 8601 or a relative time such as -10m to ms since 1970. Raises ConfigError that names the option."""
     time = parse_time(option, text)
     return max(0, now_ms - time.age_ms) if isinstance(time, TimeAgo) else time
 
 
 def parse_time(option: str, text: str) -> int | TimeAgo:
-    """The same before it is known what time it is."""
+    """As `parse_timestamp`, but leaves relative times unresolved."""
     given = text.removeprefix("@")
     if given.isascii() and given.isdecimal():
         return _limited(option, text, _whole(given))
@@ -99,7 +99,7 @@ def parse_time(option: str, text: str) -> int | TimeAgo:
 
 
 def offset_of(bound: Bound, log: LogBounds) -> int:
-    """The offset of a place in the log of one partition; one that was given as a number may lie outside of it."""
+    """The offset of a bound in one partition; an offset given as a number may lie outside the log."""
     if isinstance(bound, GivenOffset):
         return bound.offset
     if bound is OffsetSpec.EARLIEST:
@@ -108,7 +108,7 @@ def offset_of(bound: Bound, log: LogBounds) -> int:
 
 
 def ranges_of(client: BlockingClient, named: Named, start: Bound, end: Bound | None, isolation: str) -> list[FetchRange]:
-    """One range per partition: from `start` to `end`, which is never behind the current end of the log, or without end. Raises the
+    """One range per partition: from `start` to `end`, at most the current end of the log; without `end`, unbounded. Raises the
     broker's error for any partition."""
     starts = log_bounds(client, named, start, isolation)
     found = _found(client, named, end, isolation)
@@ -122,7 +122,7 @@ def ranges_of(client: BlockingClient, named: Named, start: Bound, end: Bound | N
 
 
 def log_bounds(client: BlockingClient, named: Named, bound: Bound, isolation: str) -> dict[TopicIdPartition, LogBounds]:
-    """The facts about each partition that `offset_of` needs. Raises the broker's error for any of them."""
+    """Looks up what `offset_of` needs for each partition. Raises the broker's error for any of them."""
     tps = list(named)
     earliest, latest = (_offsets_in(results) for results in client.list_ends(tps, isolation))
     found = _found(client, named, bound, isolation)
@@ -150,13 +150,13 @@ def _offsets_in(results: Mapping[TopicIdPartition, OffsetAndTimestamp | WireErro
 
 
 def _whole(digits: str) -> int:
-    """The number, or one above all limits: Python refuses to read thousands of digits."""
+    """The number, or one above all limits: Python refuses to parse thousands of digits."""
     significant = digits.lstrip("0") or "0"
     return int(significant) if len(significant) <= len(str(INT64_MAX)) else INT64_MAX + 1
 
 
 def _may_be_time(text: str) -> bool:
-    """False for other texts: their error names all forms there are, not those of times alone."""
+    """False for texts that are no time: their error lists all forms, not only those of times."""
     return text.startswith("@") or text[:4].isdecimal() or (text[:1] == "-" and text[1:2].isdecimal())
 
 

@@ -1,8 +1,8 @@
-"""The way to the nodes of a cluster: addresses, connections, leaders, limits, retries; bound to one event loop.
+"""Client of the nodes of a cluster: addresses, connections, leaders, limits, retries; bound to one event loop.
 
-Connections are opened on first use, one per node. A call is repeated until default.api.timeout.ms; one that fails for good raises
-BrokerUnreachableError (with address and duration) or the broker's own WireError. Streams are opened here, and retried by their
-users. The calls themselves are in topics.py, offsets.py, groups.py and transactions.py.
+Connections are opened on first use, one per node. A call is retried until default.api.timeout.ms, then raises
+BrokerUnreachableError (with address and duration) or the broker's WireError. Streams are opened here and retried by their users.
+The calls themselves are in topics.py, offsets.py, groups.py and transactions.py.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ R = TypeVar("R", bound=Message)
 WIRE_VERSION = 1
 PARTITIONS_PER_REQUEST = 1_000  # for a broker that does not report max.partitions.per.request
 ANY_NODE = -1
-_TOPICS_MAX = 100_000  # to remember: topics come and go, and a client may live long
-# The first failure may be due to a lost connection; at the second one, a fraction of a second later, users want to know.
+_TOPICS_MAX = 100_000  # to cache: topics come and go, and a client may live long
+# The first failure may be a lost connection; the second, a fraction of a second later, is worth a warning.
 _SPEAKS_AT_FAILURE = 2
-# How long a client that was never accepted retries after a refusal: a restart or a reload of tokens takes less, and a user with a
-# wrong token should soon be told. Once accepted, the call's own time limits retries.
+# How long a client that was never accepted retries after a refusal: longer than a restart or a reload of tokens, and short enough
+# to report a wrong token soon. Once a client was accepted, only the call's own timeout limits retries.
 REFUSALS_MS = 3_000
 # These codes say "refresh", but a broker that responds knows all of its topics: waiting would only hide a mistyped name.
 _DEFINITE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
@@ -73,7 +73,7 @@ def check_client(config: ClientConfig) -> None:
 
 
 class BrokerClient:
-    """The connections to one broker, or to the nodes of a cluster, and what is known of them."""
+    """Connections to one broker, or to the nodes of a cluster, with cached metadata, features and limits."""
 
     def __init__(self, config: ClientConfig, clock: Clock, *, is_retrying: bool = True) -> None:
         """Does not connect yet. `is_retrying` False: every call is tried once, for an owner that retries itself. Raises
@@ -107,7 +107,7 @@ class BrokerClient:
         return self._server_infos[self._addresses[self._address_index]]
 
     async def metadata(self, topics: Sequence[str] | None = None) -> Metadata:
-        """Nodes, and topics by name (None = all), as the broker knows them now. Topics that do not exist are in `errors`."""
+        """The broker's current nodes, and topics by name (None = all). Topics that do not exist are in `errors`."""
         request = metadata_pb2.MetadataRequest(topics=topics or (), all_topics=topics is None)
         return self._remembered(read_metadata(await self.call(request, metadata_pb2.MetadataResponse)))
 
@@ -117,15 +117,15 @@ class BrokerClient:
         return self._remembered(read_metadata(await self.call(request, metadata_pb2.MetadataResponse)))
 
     async def leader(self, tp: TopicIdPartition, *, refresh: bool = False) -> int:
-        """Node id of a partition's leader; asks the broker if it is unknown, or with `refresh`. Returns -1 (any node) while there
-        is no leader. Raises UnknownTopicIdError for a deleted topic."""
+        """Node id of a partition's leader; requests it if unknown, or with `refresh`. Returns -1 (any node) while there is no
+        leader. Raises UnknownTopicIdError for a deleted topic."""
         topic = self._topics.get(tp.topic_id)
         if topic is None or refresh or tp.partition >= len(topic.leaders):
             topic = (await self.metadata_by_id([tp.topic_id])).topic_by_id(tp.topic_id)
         return topic.leaders[tp.partition] if tp.partition < len(topic.leaders) else NO_LEADER
 
     async def partitions_per_request(self, node_id: int = ANY_NODE, *, refresh: bool = False) -> int:
-        """How many partitions one request to a node may name; `refresh` asks again, as the node may be another process by now.
+        """How many partitions one request to a node may name; `refresh` requests it again, since the node may have restarted.
         Raises BrokerUnreachableError."""
         if refresh:
             self._server_infos.pop(self._address(node_id), None)
@@ -139,7 +139,7 @@ class BrokerClient:
         return feature in self._server_infos[connection.address].features
 
     async def request_bytes_max(self, node_id: int = ANY_NODE) -> int:
-        """The largest request in bytes that a node accepts, as far as it reports one. Raises BrokerUnreachableError."""
+        """Size in bytes of the largest request that a node accepts, if it reports one. Raises BrokerUnreachableError."""
         connection = await self._connected(node_id, self.config.request_timeout_ms)
         limit = self._server_infos[connection.address].limits.get("socket.request.max.bytes", GRPC_MAX_MESSAGE_BYTES)
         return min(limit, GRPC_MAX_MESSAGE_BYTES) if limit > 0 else GRPC_MAX_MESSAGE_BYTES
@@ -189,8 +189,8 @@ class BrokerClient:
     async def call(
         self, request: Message, response_type: type[R], *, failures: list[BrokerdError] | None = None, timeout_ms: int | None = None
     ) -> R:
-        """A call that any node can answer, repeated until `timeout_ms` (default.api.timeout.ms); `failures` collects the errors
-        before it succeeded."""
+        """Makes a call that any node can answer; retries until `timeout_ms` (default.api.timeout.ms). `failures` collects the
+        errors of failed attempts."""
 
         async def attempt(attempt_timeout_ms: int) -> R:
             return await self.call_once(ANY_NODE, request, response_type, attempt_timeout_ms)
@@ -215,7 +215,7 @@ class BrokerClient:
         failures: list[BrokerdError] | None = None,
         timeout_ms: int | None = None,
     ) -> T:
-        """Repeats an attempt, which gets the time it may take in ms, for so long, or for default.api.timeout.ms."""
+        """Repeats `attempt`, which gets its time limit in ms, until `timeout_ms` (default.api.timeout.ms)."""
         now_ms = self.clock.monotonic_ms()
         retries = self.retries(now_ms, timeout_ms)
         while True:
@@ -228,7 +228,7 @@ class BrokerClient:
                     failures.append(error)
                 now_ms = self.clock.monotonic_ms()
                 if not retries.left_ms(error, now_ms=now_ms):
-                    # The wait has used up the remaining time: an attempt without time could only fail, and hide why others did.
+                    # The wait used up the remaining time: an attempt without time could only fail, and hide the actual cause.
                     raise retries.final_error(error, ", ".join(self._addresses), now_ms=now_ms) from None
 
     async def ask_leaders(
@@ -238,8 +238,8 @@ class BrokerClient:
         response_type: type[R],
         read: Callable[[R], Sequence[T | WireError]],
     ) -> dict[TopicIdPartition, T | WireError]:
-        """Asks each partition's leader and retries what may succeed later; returns the results in the order of `tps`. `read` takes
-        the result of each partition out of a response."""
+        """Calls each partition's leader and retries what may succeed later; returns the results in the order of `tps`. `read`
+        extracts the result of each partition from a response."""
         results: dict[TopicIdPartition, T | WireError] = {}
         pending = list(tps)
         needs_refresh = False  # from the second attempt on
@@ -269,7 +269,7 @@ class BrokerClient:
     async def _by_leader(
         self, tps: Sequence[TopicIdPartition], results: dict[TopicIdPartition, T | WireError], *, refresh: bool
     ) -> list[tuple[int, Sequence[TopicIdPartition]]]:
-        """`tps` in groups by leader, each small enough for one request. Those of deleted topics go to `results`."""
+        """Groups `tps` by leader, in chunks small enough for one request. Errors of deleted topics go to `results`."""
         unknown = sorted({tp.topic_id for tp in tps if refresh or tp.topic_id not in self._topics})
         known = {tp.topic_id: self._topics[tp.topic_id] for tp in tps if tp.topic_id in self._topics}
         metadata = await self.metadata_by_id(unknown) if unknown else None
@@ -281,19 +281,19 @@ class BrokerClient:
                 results[tp] = error
                 continue
             leaders = topic.leaders
-            # A partition that did not exist when the topic was last looked up: the node decides.
+            # A partition that did not exist when the topic was last looked up may exist by now: let any node decide.
             groups.setdefault(leaders[tp.partition] if tp.partition < len(leaders) else ANY_NODE, []).append(tp)
         return [(node_id, chunk) for node_id, group in groups.items() for chunk in await self.chunks(node_id, group)]
 
     async def _connected(self, node_id: int, timeout_ms: int) -> Connection:
-        """The connection to a node, once the first call on it has shown that both speak the same contract."""
+        """The connection to a node; its first call checks that both speak the same version of the contract."""
         address = self._address(node_id)
         connection = self._connections.get(address)
         if connection is None:
             connection = self._connections[address] = Connection(address, self._security)
         if address not in self._server_infos:
             request = metadata_pb2.GetServerInfoRequest(client_software=f"brokerd-python {__version__}")
-            # An unresponsive address gets only its share of the time, so that each of the others has one too.
+            # An unresponsive address gets only its share of the time, to leave some for the others.
             timeout_ms = min(timeout_ms, max(1, self.config.api_timeout_ms // len(self._addresses)))
             try:
                 response = await connection.call(
@@ -318,7 +318,7 @@ class BrokerClient:
             if self._nodes.get(node_id) != node:
                 self._nodes[node_id], self._node_addresses[node_id] = node, node.address
         for topic in metadata.topics.values():
-            self._topics.pop(topic.topic_id, None)  # so that the last ones are the newest
+            self._topics.pop(topic.topic_id, None)  # keeps the newest last
             self._topics[topic.topic_id] = topic
         for topic_id in list(itertools.islice(self._topics, max(0, len(self._topics) - _TOPICS_MAX))):
             del self._topics[topic_id]
@@ -339,7 +339,7 @@ def _checked(info: ServerInfo, address: str) -> ServerInfo:
 
 
 class NoBrokerAnsweredError(BrokerUnreachableError):
-    """Every attempt that there was time for has failed; the caller must not retry."""
+    """All attempts failed until the timeout; the caller must not retry."""
 
 
 def is_repeatable(error: BaseException) -> bool:
@@ -352,12 +352,12 @@ def is_repeatable(error: BaseException) -> bool:
 
 
 class CallRetries:
-    """The retry state of one call: after each failure, `failed` returns how long to wait, or that it is over."""
+    """The retry state of one call: after each failure, `failed` returns how long to wait, or None to give up."""
 
     def __init__(
         self, *, timeout_ms: int, backoff_initial_ms: int, backoff_max_ms: int, now_ms: int, was_accepted: bool = False
     ) -> None:
-        """`was_accepted`: the broker has accepted this client before, so a refusal is likely to be temporary."""
+        """`was_accepted`: the broker has accepted this client before, so a refusal is probably temporary."""
         self._timeout_ms = timeout_ms
         self._refusals_ms = timeout_ms if was_accepted else min(timeout_ms, REFUSALS_MS)
         self._backoff_initial_ms = backoff_initial_ms
@@ -370,11 +370,11 @@ class CallRetries:
         return max(1, min(request_timeout_ms, self._started_ms + self._timeout_ms - now_ms))
 
     def left_ms(self, error: BaseException, *, now_ms: int) -> int:
-        """How much longer it will be retried if `error` persists."""
+        """How much longer the call will be retried if `error` persists."""
         return max(0, self._started_ms + self._limit_ms(error) - now_ms)
 
     def succeeded(self, *, now_ms: int) -> None:
-        """Starts over: the next failure has the whole time again."""
+        """Restarts the timeout for the next failure."""
         self._started_ms = now_ms
         self.failures = 0
 
@@ -392,7 +392,7 @@ class CallRetries:
         return self._refusals_ms if isinstance(error, AuthenticationError) else self._timeout_ms
 
     def final_error(self, error: BrokerdError, addresses: str, *, now_ms: int) -> BrokerdError:
-        """The error to raise once `failed` has returned None; says where and for how long it was tried."""
+        """The error to raise once `failed` has returned None, with the addresses and the duration of the attempts."""
         tried = f"{(now_ms - self._started_ms) / 1000:.1f} s"
         if isinstance(error, BrokerUnreachableError) and is_repeatable(error):
             return NoBrokerAnsweredError(f"no broker responded at {addresses} in {tried}: {error.message}")

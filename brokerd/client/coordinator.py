@@ -1,4 +1,4 @@
-"""The calls that decide the transactions of a producer (brokerd/producer/transaction.py), through the client of its settings."""
+"""The calls that end a producer's transactions (brokerd/producer/transaction.py), through a leased client with its settings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from brokerd.producer.core.membership import TransactionEnd
 
 
 class ClientCoordinator:
-    """Coordinator of one producer's settings."""
+    """Coordinator for a producer with these settings."""
 
     def __init__(self, config: ProducerConfig) -> None:
         """Does not connect yet."""
         self._config = config
 
     def last_version(self, transactional_id: str, *, timeout_ms: int | None = None) -> int:
-        """The last committed version; -1 = none. Asked for until `timeout_ms` (default.api.timeout.ms). Raises the broker's error,
+        """The last committed version; -1 = none. Retries until `timeout_ms` (default.api.timeout.ms). Raises the broker's error,
         BrokerUnreachableError."""
         with lease_client(self._config) as client:
             listing = client.find_transaction(transactional_id, timeout_ms=timeout_ms)

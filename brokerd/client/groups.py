@@ -1,4 +1,4 @@
-"""Calls about groups, how far readers have got, and their values. Each may be repeated: the same request again does no harm."""
+"""Calls about consumer groups and their committed offsets, and their values. All calls are idempotent."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import offsets_pb2 as pb
 
 METADATA_MAX_BYTES = 4_096
-_ENTRY_BYTES = 80  # of one offset in a request besides its metadata, at most
-_HEAD_BYTES = 2_048  # of a request besides its offsets
-_PER_REQUEST_MAX = 1_000  # partitions asked at once: their metadata must fit into a response
+_ENTRY_BYTES = 80  # upper bound of one offset in a request, without its metadata
+_HEAD_BYTES = 2_048  # upper bound of a request without its offsets
+_PER_REQUEST_MAX = 1_000  # partitions of one request: their metadata must fit into a response
 _TEXT_MAX_CHARACTERS = 249
 _TOPIC_ID_BYTES = 16
 NO_GENERATION = -1
@@ -26,10 +26,9 @@ _NO_OFFSET = -1
 
 
 class OffsetAndMetadata(NamedTuple):
-    """How far a group has read one partition: the next offset to read, and a free text of at most 4096 bytes, which comes back as
-    it was (not made safe to print). `leader_epoch` is that of the last record read, -1 = unknown, and `leader_epoch_id` its id,
-    which says of which history of the log it is, 0 = unknown; `commit_timestamp` is when the broker recorded it, ms since 1970,
-    -1 = unknown."""
+    """A group's committed offset of one partition: the next offset to read, and free text of at most 4096 bytes, returned as it
+    was sent (not made safe to print). `leader_epoch`: of the last record read, -1 = unknown. `leader_epoch_id`: its id, which
+    identifies the history of the log, 0 = unknown. `commit_timestamp`: when the broker recorded it, ms since 1970, -1 = unknown."""
 
     offset: int
     metadata: str = ""
@@ -40,7 +39,7 @@ class OffsetAndMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """One group: how many partitions it has an offset of, and its last commit, ms since 1970 by the broker's clock."""
+    """One group: the number of partitions with a committed offset, and its last commit, ms since 1970 by the broker's clock."""
 
     group_id: str
     principal: str
@@ -50,11 +49,11 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class GroupPartition:
-    """How far a group has read one partition, and what it has left to read; numbers are -1 where they are unknown. The offset of
-    `committed` is -1 if it has none, of a topic that it reads: all of the partition is left to read.
+    """A group's committed offset of one partition, and its lag; numbers are -1 where they are unknown. The offset of `committed` is
+    -1 for a partition without one, of a topic that the group reads: all of the partition is left to read.
 
-    The text of `committed` is made safe to print. `end_offset`: where its readers see it end. `log_start_offset` above the
-    committed offset: the records between are gone. `lag_bytes`: on disk. `lag_ms`: how long the next record to read has been there,
+    The text of `committed` is made safe to print. `end_offset`: the end of the log at the isolation level. If `log_start_offset`
+    is above the committed offset, the records between are gone. `lag_bytes`: on disk. `lag_ms`: age of the next record to read,
     -1 also if there is none.
     """
 
@@ -89,8 +88,8 @@ class GroupDescription:
 async def commit_group_offsets(
     client: BrokerClient, group_id: str, offsets: Mapping[TopicIdPartition, OffsetAndMetadata]
 ) -> dict[TopicIdPartition, WireError]:
-    """Records how far a group has read, durably on return; returns the errors of those that were refused. Offsets of one request
-    (max.partitions.per.request) are recorded in one step. Raises GroupAuthorizationFailedError, PolicyViolationError and the
+    """Commits offsets of a group, durably on return; returns the errors of refused ones. The offsets of one request
+    (max.partitions.per.request) are committed atomically. Raises GroupAuthorizationFailedError, PolicyViolationError and the
     broker's other errors.
     """
     refused: dict[TopicIdPartition, WireError] = {}
@@ -106,7 +105,7 @@ async def commit_group_offsets(
 def commit_requests(
     group_id: str, offsets: Mapping[TopicIdPartition, OffsetAndMetadata], entries_max: int, request_bytes_max: int
 ) -> Iterator[tuple[Sequence[TopicIdPartition], pb.CommitGroupOffsetsRequest]]:
-    """Commits of at most so many entries and bytes each, with the partitions of each."""
+    """Splits a commit into requests within both limits; yields each with its partitions."""
     request, left_bytes = _commit_request(group_id), request_bytes_max
     tps: list[TopicIdPartition] = []
     for tp, committed in offsets.items():
@@ -133,15 +132,15 @@ def _commit_request(group_id: str) -> pb.CommitGroupOffsetsRequest:
 
 
 async def renew_group(client: BrokerClient, group_id: str) -> None:
-    """Keeps a group from expiring as if it had just committed; makes no group. Raises GroupAuthorizationFailedError and the
-    broker's other errors."""
+    """Renews a group's expiration as a commit would; creates no group. Raises GroupAuthorizationFailedError and the broker's other
+    errors."""
     await client.call(_commit_request(group_id), pb.CommitGroupOffsetsResponse)
 
 
 async def group_offsets(
     client: BrokerClient, group_id: str, partitions: Sequence[TopicIdPartition] | None = None
 ) -> dict[TopicIdPartition, OffsetAndMetadata | WireError]:
-    """How far a group has read these partitions, or all that it has an offset of. Partitions without one are left out; those that
+    """Committed offsets of a group, for these partitions or for all that have one. Partitions without one are left out; those that
     do not exist have the broker's error. Raises GroupAuthorizationFailedError and the broker's other errors.
     """
     found: dict[TopicIdPartition, OffsetAndMetadata | WireError] = {}
@@ -176,7 +175,7 @@ async def _all_offsets(client: BrokerClient, group_id: str) -> dict[TopicIdParti
 
 
 async def list_groups(client: BrokerClient, prefix: str = "") -> list[GroupListing]:
-    """Groups whose ids begin with `prefix`, in the order of their ids."""
+    """Groups whose ids begin with `prefix`, sorted by id."""
     groups: list[GroupListing] = []
     after = ""
     while True:
@@ -188,8 +187,8 @@ async def list_groups(client: BrokerClient, prefix: str = "") -> list[GroupListi
 
 
 async def describe_group(client: BrokerClient, group_id: str, isolation: str = READ_COMMITTED) -> GroupDescription:
-    """How far a group has read, and what it has left to read. Raises UnknownGroupError, GroupAuthorizationFailedError; ConfigError
-    for an unknown isolation level."""
+    """Committed offsets and lag of a group. Raises UnknownGroupError, GroupAuthorizationFailedError; ConfigError for an unknown
+    isolation level."""
     partitions: list[GroupPartition] = []
     after: TopicIdPartition | None = None
     while True:
@@ -206,8 +205,8 @@ async def describe_group(client: BrokerClient, group_id: str, isolation: str = R
 
 
 async def delete_group(client: BrokerClient, group_id: str, partitions: Sequence[TopicIdPartition] = ()) -> int:
-    """Forgets a group, or its offsets of some partitions; returns how many it forgot, except those whose response was lost. Raises
-    UnknownGroupError and the broker's other errors.
+    """Deletes a group, or its offsets of some partitions; returns the number of offsets deleted, not counting requests whose
+    response was lost. Raises UnknownGroupError and the broker's other errors.
     """
     deleted = 0
     lost: list[BrokerdError] = []
@@ -220,7 +219,7 @@ async def delete_group(client: BrokerClient, group_id: str, partitions: Sequence
         except UnknownGroupError:
             if not lost and at == 0:
                 raise
-            break  # it has gone with its last offset, by this call
+            break  # this call deleted its last offset, and the group with it
         deleted += response.deleted_offsets
     return deleted
 
@@ -229,7 +228,7 @@ async def delete_group(client: BrokerClient, group_id: str, partitions: Sequence
 
 
 def _read_page(response: pb.FetchGroupOffsetsResponse) -> dict[TopicIdPartition, OffsetAndMetadata]:
-    """Offsets of a page of all; partitions of topics that are just deleted are left out."""
+    """Offsets of one page; partitions of topics that are being deleted are left out."""
     offsets: dict[TopicIdPartition, OffsetAndMetadata] = {}
     for result in response.results:
         error = error_in(result)
@@ -256,7 +255,7 @@ def _read_offset(result: pb.PartitionGroupOffset) -> OffsetAndMetadata | None:
 
 
 def _read_partition(described: pb.GroupPartitionDescription) -> GroupPartition | None:
-    """One partition of a description; None if it is just deleted."""
+    """One partition of a description; None if its topic is being deleted."""
     result = described.committed
     _check_topic_id("DescribeGroup", result.topic_id)
     error, committed = error_in(result), _read_offset(result)

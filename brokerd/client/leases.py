@@ -1,8 +1,8 @@
-"""Leases clients and producers to code that is called repeatedly in processes it does not own: Spark forks its workers and reuses
-them for many tasks, and pickles readers and writers. A connection, a producer id and metadata for each task would cost a
-micro-batch more than its rows. Kafka's Spark connector caches its producers too.
+"""Caches clients and producers across Spark tasks and leases them out: Spark forks its workers, reuses them for many tasks, and
+pickles readers and writers. A connection, a producer id and metadata for each task would cost a micro-batch more than its rows.
+Kafka's Spark connector caches its producers too.
 
-Idle ones are closed after a while (at the next lease), and, like all clients and producers, at exit. Nothing is shared across a
+Idle ones are closed at the next lease after IDLE_MAX_MS and, like all clients and producers, at exit. Nothing is shared across a
 fork.
 """
 
@@ -33,10 +33,10 @@ class _Entry(Generic[C, T]):
 
 
 class LeaseCache(Generic[C, T]):
-    """Objects by the settings they were made from, leased to callers with equal settings. Thread-safe."""
+    """Objects keyed by the settings they were made from, leased to callers with equal settings. Thread-safe."""
 
     def __init__(self, clock: Clock, make: Callable[[C], T], close: Callable[[T], object], *, is_shared: bool) -> None:
-        """`is_shared`: several may have it at once. What is lent to one at a time is given up when its lease ends by an error."""
+        """`is_shared`: an object may have several leases at once. If not, a lease that ends with an error discards its object."""
         self._clock = clock
         self._make = make
         self._close = close
@@ -44,13 +44,13 @@ class LeaseCache(Generic[C, T]):
         self.forget()
 
     def forget(self) -> None:
-        """Starts over without closing anything: in a forked child all is the parent's, the lock too (a thread may have held it)."""
+        """Starts over without closing anything: in a forked child, every object is the parent's, and a thread may hold the lock."""
         self._lock = threading.Lock()
         self._entries: list[_Entry[C, T]] = []
 
     @contextlib.contextmanager
     def lease(self, config: C) -> Iterator[T]:
-        """The object for these settings, created if needed (raises the errors of its creation); the borrower must not close it."""
+        """Leases the object for these settings, created if needed (raises its creation's errors). Borrowers must not close it."""
         with self._lock:
             overdue = self._take_overdue()
             entry = self._fitting(config)
@@ -81,7 +81,7 @@ class LeaseCache(Generic[C, T]):
         return entry
 
     def _take_overdue(self) -> list[_Entry[C, T]]:
-        """Removes what was idle for IDLE_MAX_MS, for the caller to close."""
+        """Removes entries idle for IDLE_MAX_MS, for the caller to close."""
         before_ms = self._clock.monotonic_ms() - IDLE_MAX_MS
         overdue = [entry for entry in self._entries if not entry.lease_count and entry.idle_since_ms <= before_ms]
         self._entries = [entry for entry in self._entries if entry not in overdue]
@@ -103,7 +103,7 @@ process.in_forked_child(_clients.forget)
 
 
 def lease_client(config: ClientConfig) -> contextlib.AbstractContextManager[BlockingClient]:
-    """This process's client for these settings (what a ProducerConfig or ConsumerConfig adds does not matter):
+    """Leases this process's client for these settings (those that a ProducerConfig or ConsumerConfig adds are ignored):
     `with lease_client(config) as client`. Raises ConfigError if bootstrap.servers cannot be read."""
     return _clients.lease(_shared_settings(config))
 

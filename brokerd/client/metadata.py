@@ -52,7 +52,7 @@ class TopicInfo:
         return len(self.leaders)
 
     def id_of(self, number: int) -> TopicIdPartition:
-        """A partition. Raises UnknownTopicOrPartitionError."""
+        """The partition of this number. Raises UnknownTopicOrPartitionError."""
         if number >= self.partition_count:
             raise UnknownTopicOrPartitionError(
                 f"topic '{self.name}' has no partition {number}, it has 0 to {self.partition_count - 1}"
@@ -62,7 +62,7 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """The cluster as one node sees it."""
+    """A node's view of the cluster."""
 
     cluster_id: str
     controller_id: int

@@ -1,5 +1,5 @@
-"""Calls about the offsets of partitions, and their values: where a log begins and ends, where a time or a number of bytes lies; a
-new log start; waiting for an end to grow."""
+"""Calls about the offsets of partitions, and their values: the ends of a log, offsets by time or size, deleting records, waiting
+for new ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _A_CONSUMER = -1  # instead of the node id of a follower
 
 
 class OffsetSpec(enum.Enum):
-    """The offset wanted of a partition, if not by timestamp."""
+    """A query for an offset other than by timestamp."""
 
     EARLIEST = "earliest"
     LATEST = "latest"  # the high watermark, or the last stable offset with read_committed
@@ -33,8 +33,8 @@ class OffsetSpec(enum.Enum):
 
 
 class AfterBytes(NamedTuple):
-    """How far `max_bytes` reach, in whole batches from the one that holds `from_offset` on: the end of the last one that fits, of
-    the first one at least, and at most `until_offset`. Brokers with feature OFFSET_AFTER_BYTES know it.
+    """The end of the last batch within `max_bytes`, counting whole batches from the one that holds `from_offset`: at least the end
+    of that one, and at most `until_offset`. Needs a broker with feature OFFSET_AFTER_BYTES.
     """
 
     from_offset: int
@@ -43,14 +43,14 @@ class AfterBytes(NamedTuple):
 
 
 class GivenOffset(NamedTuple):
-    """This offset itself, which may lie outside of the log; as a query, for what the broker knows of it."""
+    """This offset, which may lie outside the log; a query for it returns the leader epoch before it."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class LastRecords:
-    """From which offset on so many records follow, up to the end; the beginning if there are no more."""
+    """The offset of the newest `count` records; the log start if there are fewer."""
 
     count: int
 
@@ -63,8 +63,8 @@ Wanted: TypeAlias = OffsetSpec | AfterBytes | GivenOffset | LastRecords | int
 
 class OffsetAndTimestamp(NamedTuple):
     """The result of an offset query; `offset` -1 = no record matches, `timestamp` (ms) and `leader_epoch` -1 = unknown.
-    `size_bytes`: of AfterBytes, what lies before `offset`. `leader_epoch_id`: of the record before it, 0 = unknown, with the offset
-    where that epoch begins. `truncation`: why the position asked about is of another history than the log."""
+    `size_bytes`: with AfterBytes, the size of the batches before `offset`. `leader_epoch_id`: of the record before it, 0 = unknown,
+    with the offset where that epoch begins. `truncation`: why the position checked is not in this log's history."""
 
     offset: int
     timestamp: int = -1
@@ -76,7 +76,7 @@ class OffsetAndTimestamp(NamedTuple):
 
     def id_before(self, offset: int) -> int | None:
         """Id of the leader epoch of the record before `offset`, which is not above this one; 0 if the broker does not know it, None
-        if it is not said here."""
+        if this result does not tell."""
         is_said = offset == self.offset or (self.leader_epoch_id and offset > self.epoch_start_offset)
         return self.leader_epoch_id if is_said else None
 
@@ -103,8 +103,7 @@ def list_offsets(
     isolation: str = READ_COMMITTED,
     positions: Mapping[TopicIdPartition, LogPosition] = NO_POSITIONS,
 ) -> Coroutine[Any, Any, dict[TopicIdPartition, OffsetAndTimestamp | WireError]]:
-    """Offsets at an end of the log or by time: the result for each partition, or its error. `positions` are checked beside
-    that."""
+    """Looks up offsets; returns the result for each partition, or its error. The broker also checks `positions`."""
     level = isolation_to_proto(isolation)
 
     def request_for(tps: Sequence[TopicIdPartition]) -> offsets_pb2.ListOffsetsRequest:
@@ -123,7 +122,7 @@ async def list_ends(
     isolation: str = READ_COMMITTED,
     positions: Mapping[TopicIdPartition, LogPosition] = NO_POSITIONS,
 ) -> tuple[dict[TopicIdPartition, OffsetAndTimestamp | WireError], dict[TopicIdPartition, OffsetAndTimestamp | WireError]]:
-    """Where logs begin and, asked afterwards, where they end; `positions` are checked with the second question."""
+    """Log starts and, requested after them, log ends; the second request checks `positions`."""
     earliest = await list_offsets(client, dict.fromkeys(tps, OffsetSpec.EARLIEST), isolation)
     return earliest, await list_offsets(client, dict.fromkeys(tps, OffsetSpec.LATEST), isolation, positions)
 
@@ -144,7 +143,7 @@ async def list_offsets_by_name(
 def delete_records(
     client: BrokerClient, before: Mapping[TopicIdPartition, int]
 ) -> Coroutine[Any, Any, dict[TopicIdPartition, int | WireError]]:
-    """Moves log starts forward (-1 = to the high watermark); returns each new log start, or the error."""
+    """Advances log starts (-1 = to the high watermark); returns each new log start, or the error."""
 
     def request_for(tps: Sequence[TopicIdPartition]) -> topics_pb2.DeleteRecordsRequest:
         request = topics_pb2.DeleteRecordsRequest()
@@ -159,9 +158,8 @@ def delete_records(
 
 
 async def wait_for_records(client: BrokerClient, ends: Mapping[TopicIdPartition, int], isolation: str, *, timeout_ms: int) -> None:
-    """Returns once a partition has a record at its offset of `ends` or above, or after `timeout_ms`, or early if the broker cannot
-    be asked: the next call raises the reason. Parks one fetch at each node, or more if one request cannot name all of its
-    partitions."""
+    """Returns once a partition has a record at its offset of `ends` or above, after `timeout_ms`, or early if the broker cannot
+    be reached: the next call raises the reason. Parks one fetch at each node, or more if its partitions exceed one request."""
     if not ends:
         await asyncio.sleep(timeout_ms / 1000)
         return
@@ -197,7 +195,7 @@ async def _parked_fetch(
 
 
 class AskedPartition(NamedTuple):
-    """A partition of a poll: read from `offset` up to the batch at `until_offset` or above (0: no end). The broker checks
+    """A partition of a fetch: read from `offset` up to the batch at `until_offset` or above (0: no end). The broker checks
     `position`."""
 
     tp: TopicIdPartition
@@ -216,7 +214,7 @@ def fetch_request(
     min_bytes: int,
     max_bytes: int,
 ) -> fetch_pb2.FetchRequest:
-    """A poll of a consumer: answered once `min_bytes` are available, or after `max_wait_ms`."""
+    """A consumer's fetch: answered once `min_bytes` are available, or after `max_wait_ms`."""
     request = fetch_pb2.FetchRequest(
         correlation_id=correlation_id,
         max_wait_ms=max_wait_ms,
@@ -257,7 +255,7 @@ def _read_offset(result: offsets_pb2.PartitionListOffsetsResult) -> OffsetAndTim
 
 
 def _partition_request(tp: TopicIdPartition, wanted: Wanted, position: LogPosition | None) -> offsets_pb2.PartitionListOffsets:
-    """The wire form of one partition's query, and of a position that is to be checked."""
+    """The wire form of one partition's query, and of the position to check."""
     request = offsets_pb2.PartitionListOffsets(topic_id=tp.topic_id, partition=tp.partition, current_leader_epoch=-1)
     if position is not None:
         request.position.offset, request.position.leader_epoch_id = position
