@@ -1,4 +1,4 @@
-"""Administrative work, one operation at a time, callers in turn: state changes run in the event loop, disk I/O in a thread."""
+"""Runs administrative operations one at a time, round-robin over callers: state changes in the event loop, disk I/O in a thread."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ STOPPING = "the broker is stopping: try again, it or another one will be availab
 
 
 class Admin:
-    """A queue of operations; belongs to one event loop."""
+    """A fair queue of operations; belongs to one event loop."""
 
     def __init__(self) -> None:
         self._turns = Budget(1)
         self._is_stopping = False
 
     async def run(self, steps: Steps[T]) -> T:
-        """Runs all steps. A caller that stops waiting does not interrupt them. Raises whatever the steps raise."""
+        """Runs all steps, even if the caller stops waiting. Raises what the steps raise."""
         task = asyncio.create_task(self._run(steps, CALLER.get()))
         forget_end(task)
         return await asyncio.shield(task)
@@ -39,7 +39,7 @@ class Admin:
     async def _run(self, steps: Steps[T], caller: Caller) -> T:
         await self._turns.take(caller, 1)
         try:
-            if self._is_stopping:  # hundreds may be queued, and a shutdown has no time for them
+            if self._is_stopping:  # hundreds may be queued: too many to finish in a shutdown
                 raise NotReadyError(STOPPING, fate=Fate.NOT_APPENDED)
             return await drive(steps, asyncio.to_thread)
         finally:

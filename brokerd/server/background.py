@@ -1,8 +1,8 @@
-"""Periodic jobs that run without a request: retention, expiry of silent producers, the checkpoint, and closing connections of
-readers that do not read, or when memory is short. Small tasks on one loop.
+"""Periodic jobs: retention, expiry of idle producers, transactions and groups, compaction of their logs, the checkpoint, and
+closing connections of slow readers or when memory is short. Each is a task on the event loop.
 
-This module only decides when a job runs; what it does is up to the log. A failure is logged, and the next run takes place
-regardless.
+This module decides only when a job runs; the job itself is implemented elsewhere. A failure is logged, and the job runs again at
+its next interval.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 _PRODUCER_EXPIRY_INTERVAL_MS = 60_000
 _TRANSACTIONS_INTERVAL_MS = 10_000
 _GROUPS_INTERVAL_MS = 60_000
-_OWN_LOG_INTERVAL_MS = 100  # in which it grows by some hundred entries at most, and a start reads all of it
+_OWN_LOG_INTERVAL_MS = 100  # the log grows by at most some hundred entries in between; each start reads all of it
 
 
 class Background:

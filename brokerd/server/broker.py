@@ -1,4 +1,4 @@
-"""The parts that the handlers share: one object, built by daemon.py. Makes no decisions."""
+"""The parts that the handlers share, as one object, built by daemon.py. Makes no decisions."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from brokerd.server.transactions.transactions import Transactions
 from brokerd.server.waiting.response_queue import ResponseQueue
 from brokerd.sharing import Budget, Shares, Turns
 
-_READ_THREADS = 5  # of what is not in the page cache; one caller alone has 4
-_SEARCH_THREADS = 3  # one caller alone has 2
+_READ_THREADS = 5  # for reads outside of the page cache; one caller alone gets 4
+_SEARCH_THREADS = 3  # one caller alone gets 2
 _READERS_PATIENCE_S = 0.5
-_FLUSH_THREADS = 5  # each syncs one partition at a time; one principal has four of them at most
-# The owner of all unsynced bytes, which are counted as the logs have them: no failure leaves any of them counted. Producers share
-# them by turns, as whatever a flush frees goes to the next principal in line, and the threads that flush are shared too.
+_FLUSH_THREADS = 5  # each syncs one partition at a time; one principal gets four at most
+# The single owner of all unsynced bytes, which follow the logs' own counts, so a failure leaves none counted. Producers still share
+# them fairly: what a flush frees goes to the next principal in turn, and flush threads are shared too.
 _LOGS = ""
 
 
@@ -46,7 +46,7 @@ class Broker:
         self.produce_purgatory = TimedPurgatory(clock)
         self.fetch_purgatory = TimedPurgatory(clock)
         self.admin = Admin()
-        self.producer_ids = Admin()  # separate, so that nobody waits behind someone else's thousand partitions
+        self.producer_ids = Admin()  # separate, so that no producer waits for the creation of a thousand partitions
         self.groups = Groups(config, logs, self.produce_purgatory, self.admin, clock)
         self.transactions = Transactions(config, logs, self.produce_purgatory, self.admin, self.producer_ids, self.groups, clock)
         self.fence = InstanceFence(max_instances=config.max_producer_instances)
@@ -56,20 +56,21 @@ class Broker:
         self.response_budget = ResponseBudget(config.max_fetch_bytes_in_flight, write_timeout_ms=config.fetch_write_timeout_ms)
         self.turns = Turns()
         self.readers = Threads(_READ_THREADS, "brokerd-read")
-        # Separate, so that look-ups by time do not delay cold fetches.
+        # Separate, so that look-ups by time do not delay cold reads.
         self.searchers = Threads(_SEARCH_THREADS, "brokerd-search")
         self.port = 0
         self.is_stopping = False
 
     def begin_stop(self) -> None:
-        """From now on, new work is refused."""
+        """Refuses new work from now on."""
         self.is_stopping = True
         self.admin.begin_stop()
         self.producer_ids.begin_stop()
         self.transactions.begin_stop()
 
     def drop_waiting(self) -> None:
-        """Drops everything that waits, without a response, so that it costs the shutdown nothing however much there is."""
+        """Drops queued responses, cancels parked fetches and force-completes waiting produce requests: however many there are, the
+        shutdown does not wait for them."""
         self.response_queue.drop()
         self.fetch_purgatory.cancel_all()
         self.produce_purgatory.force_complete_all()
@@ -79,7 +80,7 @@ class Broker:
         self.produce_purgatory.close()
         self.fetch_purgatory.close()
         await asyncio.to_thread(self.flusher.close)
-        # Readers change nothing: a slow one is no reason to leave the logs open.
+        # Readers change nothing, so a slow one must not keep the logs open.
         for threads in (self.readers, self.searchers):
             threads.stop()
         await within(_READERS_PATIENCE_S, asyncio.to_thread(self._wait_for_readers))

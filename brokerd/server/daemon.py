@@ -1,7 +1,7 @@
 """The composition root: the only module that builds the broker's parts. Starts them in order, stops them in reverse.
 
-Start: bind the port, open the data directory (recovery), serve. Stop: refuse new work, answer parked fetches, wait for flushes
-and responses (at most shutdown.grace.ms), end the streams, close the logs; one deadline covers it all (stopping.py).
+Start: bind the port, open the data directory (recovery), serve. Stop: refuse new work, answer parked fetches, wait for flushes and
+responses (at most shutdown.grace.ms), end the streams, close the logs; one deadline covers all of it (stopping.py).
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from brokerd.wire.v1 import broker_pb2  # noqa: F401 - registers the service's d
 logger = logging.getLogger(__name__)
 
 
-_PATIENCE_S = 0.5  # for gRPC and the metrics endpoint to end their clients' connections
-_FETCHES_AT_ONCE = 64  # parked fetches that a shutdown ends between two checks of the clock
+_PATIENCE_S = 0.5  # time for gRPC and the metrics endpoint to end their clients' connections
+_FETCHES_AT_ONCE = 64  # parked fetches that a shutdown ends per iteration of the event loop
 
 
 class ListenError(BrokerdError):
@@ -54,8 +54,7 @@ class ListenError(BrokerdError):
 
 
 class Daemon:
-    """One broker in this process. `files` and `clock` are the machine's own unless a test passes others; its `interceptors` see
-    calls that are authenticated."""
+    """One broker in this process. `files` and `clock` default to the machine's own. `interceptors` see only authenticated calls."""
 
     def __init__(
         self,
@@ -71,7 +70,7 @@ class Daemon:
         self._files = files
         self._interceptors = interceptors
         self._clock = clock if clock is not None else SystemClock()
-        self._health = HealthService()  # it says that the broker serves; before the start, nothing answers
+        self._health = HealthService()  # reports "serving" from the start on; before that, no call is answered
         self._server: grpc.aio.Server | None = None
         self._logs: LogManager | None = None
         self._broker: Broker | None = None
@@ -83,11 +82,11 @@ class Daemon:
         self._call_authorizer: CallAuthorizer | None = None
         self._reloading = asyncio.Lock()
         self._has_started = False
-        self._step = ""  # of the shutdown
+        self._step = ""  # the current one of the shutdown
 
     @property
     def stop_limit_ms(self) -> int:
-        """How long stop() may take."""
+        """The longest that stop() may take."""
         partition_count = self._logs.topics.partition_count() if self._logs is not None else 0
         return stop_limit_ms(grace_ms=self.config.shutdown_grace_ms, partition_count=partition_count)
 
@@ -99,11 +98,11 @@ class Daemon:
 
     @property
     def open_stream_count(self) -> int:
-        """Produce and fetch streams open now."""
+        """The number of produce and fetch streams open now."""
         return self._service.open_stream_count if self._service is not None else 0
 
     async def start(self) -> None:
-        """Returns once the broker serves. Raises ConfigError, ListenError, DataDirectoryError, leaving nothing open."""
+        """Returns once the broker serves. Raises ConfigError, ListenError or DataDirectoryError, leaving nothing open."""
         try:
             await self._start()
         except BaseException:
@@ -111,8 +110,8 @@ class Daemon:
             raise
 
     async def reload(self) -> None:
-        """Reloads the certificates and the auth file. They apply to new handshakes and calls, and the rights also to open
-        streams; a stream whose credentials are no longer valid is ended. Raises ConfigError and then changes nothing.
+        """Reloads the certificates and the auth file. They apply to new handshakes and calls; rights apply to open streams too, and
+        streams whose credentials are no longer valid are ended. Raises ConfigError, having changed nothing.
         """
         assert self._authenticator is not None
         assert self._call_authorizer is not None
@@ -136,7 +135,7 @@ class Daemon:
         )
 
     async def wait_until_ended(self) -> None:
-        """Returns when gRPC stops serving, through stop() or an error of its own: the process has no purpose then."""
+        """Returns when gRPC stops serving, through stop() or an error of its own; the process should exit then."""
         assert self._server is not None
         try:
             await self._server.wait_for_termination()
@@ -144,9 +143,9 @@ class Daemon:
             internal("gRPC's server", error)
 
     async def stop(self) -> None:
-        """Drains and closes; acknowledged records are on disk, and the next start needs no recovery.
+        """Drains and closes. Acknowledged records are on disk, and the next start needs no recovery.
 
-        Raises StopOverdueError at its deadline, whatever it is waiting for: from then on nothing in this process may use the data
+        Raises StopOverdueError at its deadline, whatever it is waiting for. After that, nothing in this process may use the data
         directory, and the process must exit without waiting for its threads.
         """
         limit_ms = self.stop_limit_ms
@@ -165,7 +164,7 @@ class Daemon:
         assert self._background is not None
         self._broker.begin_stop()
         self._step = "answering watchers of its health"
-        await within(_PATIENCE_S, self._health.enter_graceful_shutdown())  # one that does not read would hold it up
+        await within(_PATIENCE_S, self._health.enter_graceful_shutdown())  # a watcher that does not read would block it
         self._step = "stopping periodic jobs"
         await self._background.stop()
         self._step = "answering requests in progress"
@@ -216,7 +215,7 @@ class Daemon:
             on_stranger=self._broker.counters.authentication_failures.inc,
         )
         self._service = BrokerService(self._broker, call_authorizer)
-        # Registered by name: gRPC keeps the calls of each method in a queue of their own, so floods of others do not delay them.
+        # Registered by name: gRPC keeps a separate queue of calls for each method, so a flood of others does not delay them.
         self._server.add_registered_method_handlers(SERVICE, self._service.method_handlers())
         await self._health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
         self._server.add_registered_method_handlers(health.SERVICE_NAME, self._health.method_handlers())
@@ -279,11 +278,11 @@ def _bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.Serve
 
 
 def _bind_problem(host: str, port: int) -> str | None:
-    """Why the address cannot be bound, or None. Tried with a socket of our own, since gRPC does not report the reason."""
+    """Why the address cannot be bound, or None. Binds a probe socket, since gRPC does not report the reason."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
-            # As gRPC does: lingering connections of an earlier broker must not count.
+            # As gRPC does: lingering connections of an earlier broker must not block the address.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
             probe.listen()

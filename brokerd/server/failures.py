@@ -1,8 +1,8 @@
-"""How failures look to clients: malformed requests, unsupported methods, and internal errors; and failures of tasks that nobody
-awaits, which asyncio would report as never retrieved.
+"""How failures look to clients: malformed requests, unsupported methods, internal errors. Also collects exceptions of tasks that
+are not awaited, which asyncio would report as never retrieved.
 
-The only translation of errors to gRPC status codes. Internal details stay internal: a client gets an opaque sentence with a
-number, and the log has the details under that number.
+The only translation of errors to gRPC status codes. Internal details stay internal: a client gets a generic sentence with a number,
+and the broker's log has the details under that number.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from brokerd.wire.texts import plain_text
 
 logger = logging.getLogger(__name__)
 
-# The client is gone, or its stream was ended meanwhile; the code that reads the stream reports that.
+# The client is gone, or its stream was ended; the code that reads the stream reports that.
 ENDED = (grpc.aio.BaseError, asyncio.InvalidStateError)
 _RUN = secrets.token_hex(3)
 _numbers = itertools.count(1)
 
 
 class NotServedError(BrokerdError):
-    """A method of the contract that this version does not support."""
+    """A method of the contract that this version does not implement."""
 
 
 class MalformedError(BrokerdError):
-    """A request that no correct client sends; the text starts with the field's name."""
+    """A request that violates the contract, which no correct client sends; the text starts with the field's name."""
 
 
 class StreamFencedError(BrokerdError):
@@ -66,8 +66,8 @@ Trailer: TypeAlias = tuple[tuple[str, bytes], ...]
 
 
 def status_of(error: BrokerdError) -> tuple[grpc.StatusCode, str, Trailer]:
-    """The status of a call that failed with an error raised on purpose: a code and text for any client, plus the error itself if
-    it is in the table, so that retriable errors are retried."""
+    """The status of a call that failed with an error raised on purpose: a code and text for any client, and a WireError itself as
+    trailing metadata, so that clients retry retriable errors."""
     if isinstance(error, WireError):
         error.message = plain_text(error.message)
         return _status_code(error), error.message, to_trailer(error)
@@ -93,7 +93,7 @@ def internal(where: str, error: Exception) -> UnknownServerError:
 
 @contextlib.contextmanager
 def fails_with(result: Any, what: str) -> Iterator[None]:
-    """Sets the `error` of a part of a response if doing it fails; the other parts go on. `what` names it in the log."""
+    """Sets `result.error` if the body fails, so that the other parts of a response continue. `what` names the part in the log."""
     try:
         yield
     except WireError as error:
@@ -103,19 +103,19 @@ def fails_with(result: Any, what: str) -> Iterator[None]:
 
 
 def not_appended(error: WireError) -> WireError:
-    """`error` for a request that was refused before anything was written; sets that fate unless it has one."""
+    """Sets the fate NOT_APPENDED on the error of a request refused before any write, unless it has a fate."""
     if error.fate is Fate.UNSPECIFIED:
         error.fate = Fate.NOT_APPENDED
     return error
 
 
 def look_at_end(task: asyncio.Task[Any], what: str) -> None:
-    """Logs the task's exception once it is over, unless its client is gone."""
+    """Logs the task's exception once it ends, unless its client is gone."""
     task.add_done_callback(lambda done: _look(done, what))
 
 
 def forget_end(task: asyncio.Task[Any]) -> None:
-    """Ignores the task's exception: it matters only to a caller who may have stopped waiting."""
+    """Retrieves the task's exception, which matters only to a caller that may have stopped waiting."""
     task.add_done_callback(_error_of)
 
 

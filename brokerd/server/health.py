@@ -1,7 +1,7 @@
-"""grpc.health.v1, for any caller: gRPC's own servicer, with a bound on what strangers can make gRPC hold for it.
+"""grpc.health.v1, open to any caller: gRPC's own servicer, with a limit on what unauthenticated callers can make gRPC hold.
 
-gRPC assembles a request of any size before it calls a servicer's method, and strangers may call these two. So they read streams, as
-all methods of the broker do, and of calls whose request has not arrived a connection has only a few.
+gRPC assembles a request of any size before it calls a unary method, and these two methods need no credentials. So they read a
+stream, as all of the broker's methods do, and a connection may have only a few calls whose request has not arrived.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-HALF_OPEN_MAX = 16  # calls of one connection whose request has not arrived; a probe makes one call at a time
+HALF_OPEN_MAX = 16  # calls per connection whose request has not arrived; a probe makes one call at a time
 _REQUEST_MAX_BYTES = 1_024
 _PATIENCE_S = 10.0
 
@@ -45,8 +45,8 @@ class HealthService(health.aio.HealthServicer):
         await self.Watch(await self._request(context), context)
 
     async def _request(self, context: _Context) -> HealthCheckRequest:
-        """The one message of a call; ends the call if it does not arrive."""
-        peer = str(context.peer())  # gRPC forgets it once the call is over
+        """The request of a call; ends the call if it does not arrive."""
+        peer = str(context.peer())  # gRPC drops it once the call is over
         if self._half_open[peer] >= HALF_OPEN_MAX:
             await context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED, f"{HALF_OPEN_MAX} calls of this connection are waiting for their requests"

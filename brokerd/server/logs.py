@@ -1,7 +1,7 @@
 """The format of the daemon's log lines: one line per event, as text or as a JSON object. Other modules decide what is logged.
 
-Anything that a client sends may end up in a message or in an exception's text, so control characters are always escaped: nobody
-can forge a line, or change the terminal's colour.
+What clients send may end up in a message or an exception's text, so control characters are always escaped: no client can forge a
+line, or change the terminal's colour.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def set_up_logging(*, level: str, log_format: str) -> None:
 
 
 def quiet_grpc() -> None:
-    """Leaves out of gRPC's own log what any stranger can cause: kilobytes of traceback for each call would fill the disk.
+    """Filters out of gRPC's own log what unauthenticated callers can cause: kilobytes of traceback per call would fill the disk.
     Idempotent."""
     logging.getLogger(GRPC).addFilter(is_worth_a_line)
 
 
 def is_worth_a_line(record: logging.LogRecord) -> bool:
-    """False for a header that is not UTF-8, a request that cannot be parsed, and a call that ended because its client is gone."""
+    """False for a header that is not UTF-8, a request that cannot be parsed, or a call whose client is gone."""
     error = record.exc_info[1] if record.exc_info else None
     return not str(record.msg).startswith("Invalid encoding on") and not isinstance(error, (grpc.aio.InternalError, DecodeError))
 

@@ -1,10 +1,9 @@
 """Keeps gRPC serving when a client calls a method whose name is not UTF-8.
 
-grpc.aio decodes the name inside the one task that accepts calls, and strictly; the exception ends that task, and with it the whole
-server: a single packet from a stranger, before any authentication. (So from grpcio 1.84 on; before, it refused that call alone.)
-The name is decoded in C, so nothing can be put in between but what Python itself asks about undecodable bytes: the error handler
-"strict". The one set here answers gRPC's accepting task alone (such a name becomes one that does not exist), and raises for
-everybody else, as before.
+grpc.aio decodes the name strictly, inside the one task that accepts calls. The exception ends that task, and with it the whole
+server: a single packet from an unauthenticated client suffices. (Since grpcio 1.84; before, gRPC refused only that call.) The
+decoding is in C, so the only hook is Python's error handler "strict". The handler installed here replaces such a name with one that
+does not exist if gRPC's accepting task is decoding, and raises as before for all other code.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import functools
 import sys
 
 _ACCEPTING_TASK = "AioServer._server_main_loop"
-_WHO_DECODES = 2  # frames above _is_accepting: the handler, and the code that decodes
+_WHO_DECODES = 2  # frames above _is_accepting: the error handler, then the decoding code
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 

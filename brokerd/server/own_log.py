@@ -1,7 +1,7 @@
-"""A log of the broker's own: one partition of one of its own topics, with the same engine as all others.
+"""A log of the broker's own: the single partition of an internal topic, stored by the same engine as all others.
 
-An entry is a record of schema 0, a key and a value. Entries that are appended together are one batch, so a crash leaves all of
-them or none. What they mean is their user's business.
+An entry is a record of schema 0 with a key and a value. Entries appended together form one batch, so a crash keeps all of them or
+none. Their meaning is up to the caller.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from brokerd.sharing import CALLER
 logger = logging.getLogger(__name__)
 
 COMPACTION_MIN_BYTES = 524_288  # some 1,000 entries; a start reads 10,000 of them in a second
-_UNSYNCED_MAX_BYTES = 4 * 1_048_576  # of a state: what is written faster than the disk takes it fills everybody's budget
+_UNSYNCED_MAX_BYTES = 4 * 1_048_576  # while writing a state: unsynced bytes use up the budget that all producers share
 _READ_BYTES = 1_048_576
 READ_ERRORS = (LogDamagedError, CorruptMessageError, UnsupportedVersionError, StorageError, OSError)
 
 
 class Record(NamedTuple):
-    """An entry."""
+    """An entry of the log."""
 
     key: bytes
     value: bytes
 
 
 class OwnLog:
-    """See the module. Belongs to the event loop, but for `read`."""
+    """An internal log; see the module. Belongs to the event loop, except `read`."""
 
     def __init__(self, topic: Topic, logs: LogManager, purgatory: TimedPurgatory, admin: Admin, clock: Clock) -> None:
         self._topic = topic
@@ -54,11 +54,11 @@ class OwnLog:
         self._clock = clock
         self._making = asyncio.Lock()
         self._partition: Partition | None = None
-        self._leader_epoch = 0  # the one in which it was found: what it holds is known for that alone
-        self._end_offset = 0  # of what was appended
-        self._size_bytes = 0  # from the log start on
-        self._state_bytes = 0  # of the newest state in it, as far as it is known
-        self._retry_bytes = 0  # after a failure: the size at which a state is tried again
+        self._leader_epoch = 0  # in which the log was opened: `is_durable` holds for this epoch only
+        self._end_offset = 0  # after the last append
+        self._size_bytes = 0  # from the log start
+        self._state_bytes = 0  # of the newest state in it; 0 = unknown
+        self._retry_bytes = 0  # after a failed compaction: the size at which to try again
         self._find()
 
     def _find(self) -> None:
@@ -69,11 +69,11 @@ class OwnLog:
 
     @property
     def exists(self) -> bool:
-        """False until it is first needed."""
+        """False until `make` has created it."""
         return self._partition is not None
 
     async def make(self) -> None:
-        """Makes the log, durably on return, if there is none. Raises StorageError, NotReadyError."""
+        """Creates the log if there is none, durable on return. Raises StorageError, NotReadyError."""
         if self._partition is not None:
             return
         async with self._making:
@@ -82,8 +82,8 @@ class OwnLog:
                 self._find()
 
     def read(self) -> Iterator[bytes | None]:
-        """The values of all entries, oldest first, and None where entries are lost, as an operator has accepted; in any thread,
-        before anything is appended, also more than once. Raises DataDirectoryError if the others cannot all be trusted.
+        """The values of all entries, oldest first; None stands for entries lost to damage that an operator accepted. May run in any
+        thread and more than once, before the first append. Raises DataDirectoryError if the log is damaged otherwise.
         """
         try:
             for batch in self.batches():
@@ -92,8 +92,8 @@ class OwnLog:
             raise DataDirectoryError(f"{self._topic.name}: {error}") from error
 
     def batches(self) -> Iterator[RecordBatch | None]:
-        """All batches, oldest first; None where entries are lost, as an operator has accepted. May be read more than once, before
-        anything is appended. Raises READ_ERRORS.
+        """All batches, oldest first; None stands for batches lost to damage that an operator accepted. May be read more than once,
+        before the first append. Raises READ_ERRORS.
         """
         log = self._partition
         if log is None:
@@ -122,8 +122,8 @@ class OwnLog:
             offset = found.next_offset
 
     def append(self, records: Sequence[Record]) -> None:
-        """Writes entries, all or none. They are durable once a later `durable` returns. Raises StorageError and others, whose
-        entries must not be applied.
+        """Appends entries, all or none; a later `durable` makes them durable. Raises StorageError and others: the entries must then
+        not be applied.
         """
         partition = self._partition
         assert partition is not None, "made before"
@@ -135,16 +135,16 @@ class OwnLog:
 
     @property
     def end_offset(self) -> int:
-        """The offset behind all that was appended."""
+        """The offset after the last append."""
         return self._end_offset
 
     def is_durable(self, end_offset: int) -> bool:
-        """True if all below this offset is."""
+        """True if everything below this offset is durable."""
         partition = self._partition
         return partition is None or (partition.leads_in(self._leader_epoch) and partition.ends.high_watermark >= end_offset)
 
     async def durable(self) -> None:
-        """Returns once all is durable that was appended before the call. Raises StorageError if the log has stopped, NotReadyError
+        """Returns once everything appended before the call is durable. Raises StorageError if the log has stopped, NotReadyError
         at a stop, NotLeaderError, RequestTimedOutError.
         """
         partition, end_offset = self._partition, self._end_offset
@@ -159,9 +159,9 @@ class OwnLog:
         return self._size_bytes >= max(COMPACTION_MIN_BYTES, 2 * self._state_bytes, self._retry_bytes)
 
     async def compact(self, pieces: Iterable[Sequence[Record]]) -> None:
-        """Appends `pieces`, which say everything once more, and gives up all that stands before them. Each piece is asked for at
-        the moment when it is appended; others may append between them, and a crash must leave a log that says the same. One call at
-        a time. Raises as `append` and `durable` do: then nothing is given up.
+        """Appends `pieces`, which repeat the complete state, then drops all entries before them. Each piece is produced when it is
+        appended. Other entries may be appended in between, and a crash at any point must leave a log that means the same. One call
+        at a time. Raises as `append` and `durable` do, having dropped nothing.
         """
         log, begin, before_bytes = self._partition, self._end_offset, self._size_bytes
         assert log is not None, "it has grown"
@@ -171,14 +171,14 @@ class OwnLog:
             if error is not None:
                 raise error
         except BaseException:
-            self._retry_bytes = 2 * self._size_bytes  # a disk that is full would be filled again and again
+            self._retry_bytes = 2 * self._size_bytes  # otherwise each retry would fill a full disk again
             raise
         self._size_bytes -= before_bytes
         self._state_bytes, self._retry_bytes = state_bytes, 0
         logger.debug("%s: %d bytes of entries became a state of %d bytes", log.name, before_bytes, state_bytes)
 
     async def _write(self, pieces: Iterable[Sequence[Record]]) -> int:
-        """Durable on return; how many bytes."""
+        """Appends the pieces, durable on return. Returns their bytes."""
         written_bytes = unsynced_bytes = 0
         for piece in pieces:
             before_bytes = self._size_bytes

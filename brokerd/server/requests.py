@@ -1,11 +1,11 @@
-"""Checks that every request must pass before it is processed. The one table of the repeated fields of all unary requests, and what
-several requests check of a field; a test fails for a repeated field that is missing from the table.
+"""Checks that each unary request must pass first: one table of the repeated fields of all requests, and checks of fields that
+several requests share. A test fails if a repeated field is missing from the table.
 
-Fields are counted in the bytes, before protobuf builds a message: two bytes of an empty entry become a hundred in memory. Then
-entries are counted, and duplicates are found, with sets; all of it before rights are looked up.
+Fields are counted in the bytes, before protobuf builds a message: the two bytes of an empty entry become a hundred in memory. Then
+entries are counted, and duplicates found with sets. All of this comes before rights are looked up.
 
-Duplicates are answered once if a request only asks about topics (Metadata, DescribeTopics), as in Kafka. Any other request is
-refused as a whole: it would be arbitrary which of two orders for a partition counts.
+A request that only asks about topics (Metadata, DescribeTopics) gets one answer for duplicates, as in Kafka. Any other request with
+duplicates is refused as a whole: choosing between two orders for one partition would be arbitrary.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from brokerd.server.failures import malformed
 from brokerd.wire.methods import UNARY, UNARY_REQUEST_MAX_BYTES
 from brokerd.wire.records import check_field_count
 
-# Fields of a message besides its entries: a few; newer clients may send more.
+# Allowance for fields other than entries: there are a few, and newer clients may send more.
 OTHER_FIELDS = 64
-# Fields for each allowed entry: a margin, so that one too many is still parsed and named in the refusal.
+# Allowance of fields per entry: with this margin, one entry too many is still parsed and named in the refusal.
 FIELDS_PER_ENTRY = 2
 TOPIC_ID_BYTES = 16
 ID_MAX_CHARACTERS = 249
 CONFIG_MAX_CHARACTERS = 255
 _CREATED_MAX = 100
 _DESCRIBED_MAX = 1_000
-_CONFIGS_MAX = 100  # more than there are settings
+_CONFIGS_MAX = 100  # above the number of settings
 _NODES_MAX = 1_000
 _TOPICS = "max.topics"
 _PARTITIONS = "max.partitions.per.request"
@@ -39,7 +39,7 @@ H = TypeVar("H", bound=Hashable)
 
 
 class Repeated(NamedTuple):
-    """A repeated field of at most `limit` entries (a number, or the setting that holds it); entries with equal `names` are
+    """A repeated field of at most `limit` entries (a number, or the setting that holds it). Entries with equal `names` are
     duplicates."""
 
     field: str
@@ -99,7 +99,7 @@ class Requests:
         }
 
     def parse(self, name: str, data: bytes) -> Message:
-        """The parsed request of the method, free of duplicates. Raises MalformedError, InvalidRequestError."""
+        """The parsed request, without duplicates. Raises MalformedError, InvalidRequestError."""
         request_type = UNARY[name].request
         what = request_type.DESCRIPTOR.name
         if len(data) > UNARY_REQUEST_MAX_BYTES:
@@ -165,7 +165,7 @@ def _shown(name: Any) -> str:
 
 
 def topic_id_partition(field: str, topic_id: bytes, partition: int) -> TopicIdPartition:
-    """A partition in its wire form."""
+    """A TopicIdPartition from its fields on the wire. Raises MalformedError."""
     check_topic_id(f"{field}.topic_id", topic_id)
     if partition < 0:
         raise malformed(f"{field}.partition", f"is {partition}, but must not be negative")
@@ -192,14 +192,14 @@ def check_not_negative(field: str, value: int) -> None:
 
 
 def check_id(field: str, text: str) -> None:
-    """Checks an id that clients choose: 1 to 249 characters that can be printed."""
+    """Checks an id chosen by a client: 1 to 249 printable characters."""
     if not text:
         raise malformed(field, "must not be empty")
     check_text(field, text)
 
 
 def check_text(field: str, text: str) -> None:
-    """Checks that a text is short and can be printed."""
+    """Checks that a text is short and printable."""
     if len(text) > ID_MAX_CHARACTERS:
         raise malformed(field, f"has {len(text)} characters, at most {ID_MAX_CHARACTERS} are allowed")
     if not text.isprintable():
@@ -207,7 +207,7 @@ def check_text(field: str, text: str) -> None:
 
 
 def check_config_texts(field: str, texts: Iterable[str]) -> None:
-    """Checks that names and values of settings are short, so that errors can include them."""
+    """Checks that names and values of settings are short enough to quote in errors."""
     for text in texts:
         if len(text) > CONFIG_MAX_CHARACTERS:
             raise malformed(field, f"a name or a value has {len(text)} characters, at most {CONFIG_MAX_CHARACTERS} are allowed")

@@ -1,11 +1,11 @@
-"""The service's methods as gRPC calls them: bytes in, handler, bytes out. No rule of the broker lives here.
+"""The service's methods as gRPC calls them: bytes in, handler, bytes out. No rule of the broker is here.
 
-To gRPC every method reads a stream, even the unary ones, though of one message. So gRPC assembles no message before the handler
-asks for one, and a stranger is rejected before that.
+Every method is registered as a stream of requests, even unary ones, whose stream has one message. So gRPC assembles no message
+until the code reads it, and unauthenticated callers are rejected before that.
 
-Every method of the contract is in `METHODS` or one of the two streams; a test keeps the table equal to the service. Unsupported
-methods return UNIMPLEMENTED with one sentence. Whatever a handler raises becomes a status here, so that nothing a client sends can
-end the event loop.
+Every method of the contract is in `METHODS` or is one of the two streams; a test keeps the table equal to the service. Unsupported
+methods return UNIMPLEMENTED with one sentence. Any exception from a handler becomes a status here, so that nothing a client sends
+can end the event loop.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ Handler = Callable[[Broker, TopicAuthorizer, Any], Awaitable[Message]]
 
 
 class Method(NamedTuple):
-    """A unary method. A handler sees only the entries that its caller has a right to, so `check` judges the request as received."""
+    """A unary method. `check` sees the request as received; `handle` sees only entries that the caller has a right to."""
 
     handle: Handler
     check: Callable[[Any], None] | None = None
     works_at_stop: bool = False
 
 
-_PATIENCE_S = 60.0  # a request of 2 MiB over a slow line
+_PATIENCE_S = 60.0  # enough for 2 MiB over a slow line
 _HALF_OPEN_MAX = 10_000
 _STOPPING = "the broker is stopping: connect again"
 
@@ -101,7 +101,7 @@ class BrokerService:
         self._call_authorizer = call_authorizer
         self._requests = Requests(broker.config)
         self._streams: set[ProduceStream | FetchStream] = set()
-        self._half_open = Shares(_HALF_OPEN_MAX)  # calls whose request has not arrived
+        self._half_open = Shares(_HALF_OPEN_MAX)  # calls whose request has not arrived yet
         self._stream_shares = Shares(broker.config.max_streams)
         self._calls = 0
         self._idle = asyncio.Event()
@@ -109,16 +109,16 @@ class BrokerService:
 
     @property
     def open_stream_count(self) -> int:
-        """Produce and fetch streams open now."""
+        """The number of produce and fetch streams open now."""
         return len(self._streams)
 
     @property
     def half_open_count(self) -> int:
-        """Unary calls whose request has not arrived yet."""
+        """The number of unary calls whose request has not arrived yet."""
         return self._half_open.total
 
     def method_handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-        """The handlers to register with a gRPC server. Messages stay bytes up to here: gRPC's own (de)serializers are not used."""
+        """The handlers to register with a gRPC server. Messages arrive here as bytes: gRPC's (de)serializers are not used."""
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             name: grpc.stream_unary_rpc_method_handler(self._unary(UNARY[name])) for name in METHODS
         }
@@ -132,7 +132,7 @@ class BrokerService:
 
     async def close_streams(self) -> None:
         """Ends every open stream once its responses are out; a client that does not read delays only its own stream. If a client
-        disconnects meanwhile, gRPC cancels the awaited call: that stream is over, and the shutdown continues.
+        disconnects meanwhile, gRPC cancels the awaited call: that stream has ended, and the shutdown continues.
         """
         ends = await asyncio.gather(*[_close(stream) for stream in self._streams], return_exceptions=True)
         for end in ends:
@@ -140,8 +140,8 @@ class BrokerService:
                 raise end
 
     async def end_revoked_streams(self) -> int:
-        """Ends every stream that was opened with credentials which are no longer valid; returns how many. From now on nothing
-        more is accepted from them; a producer's pending responses go out first.
+        """Ends every stream opened with credentials that are no longer valid; returns how many. They accept nothing more from now
+        on; a producer's pending responses go out first.
         """
         ends = []
         for stream in self._streams:
@@ -162,7 +162,7 @@ class BrokerService:
                 data = await self._read(method, context, caller)
                 await self._broker.turns.take(caller)
                 if generation != self._call_authorizer.generation:
-                    authorizer, _ = self._call_authorizer.authenticate(context)  # as of now: the request may have come slowly
+                    authorizer, _ = self._call_authorizer.authenticate(context)  # again: the request may have taken long to arrive
                 return await self._answer(method, authorizer, data, caller.peer)
             except BrokerdError as error:
                 await context.abort(*self._counted(method.name, error))
@@ -174,7 +174,7 @@ class BrokerService:
         return call
 
     async def _read(self, method: Unary, context: Context, caller: Caller) -> bytes:
-        """The one message of a call; until it arrives, the call is half open."""
+        """The single message of a call, which is half open until it arrives."""
         what = method.request.DESCRIPTOR.name
         with _place(self._half_open, caller.owner, "calls are waiting for their requests"):
             try:
@@ -187,7 +187,7 @@ class BrokerService:
         return data
 
     async def _answer(self, method: Unary, authorizer: TopicAuthorizer, data: bytes, peer: str) -> bytes:
-        """The response's bytes. A call is in progress once its request has arrived: a shutdown does not wait for others."""
+        """The response's bytes. The call counts as in progress from here: a shutdown does not wait for half-open ones."""
         started_ns = stopwatch_ns()
         self._calls += 1
         self._idle.clear()
@@ -236,7 +236,7 @@ class BrokerService:
             await fail(*self._counted(name, internal(name, error)))
 
     def _counted(self, name: str, error: BrokerdError) -> tuple[grpc.StatusCode, str, Trailer]:
-        """The status of a call that fails with an error, which is counted."""
+        """Counts the error of a call, and returns its status."""
         code, details, trailer = status_of(error)
         self._broker.counters.request_errors.labels(name, code.name).inc()
         return code, details, trailer
@@ -244,7 +244,7 @@ class BrokerService:
 
 @contextlib.contextmanager
 def _place(shares: Shares, owner: str, what: str, why: str = "") -> Iterator[None]:
-    """Holds one of the places of a limit. Raises ResourceExhaustedError if the owner may have no more."""
+    """Holds one slot of a limit. Raises ResourceExhaustedError if the owner may have no more."""
     if not shares.has_room(owner, 1):
         raise ResourceExhaustedError(f"{shares.total} {what}, {shares.count(owner)} of them of '{owner}'{why}: try again later")
     shares.add(owner, 1)
@@ -259,5 +259,5 @@ async def _close(stream: ProduceStream | FetchStream) -> None:
 
 
 async def _ended(end: Awaitable[None]) -> None:
-    with contextlib.suppress(grpc.aio.BaseError):  # ended by abort, which raises, or the client was gone already
+    with contextlib.suppress(grpc.aio.BaseError):  # from abort, or because the client is gone
         await end

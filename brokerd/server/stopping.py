@@ -1,5 +1,5 @@
-"""How long a shutdown may take, over all its steps. Clients may use up the grace period; the rest is the broker's own work, which
-gets a fixed time plus a little for each partition to close.
+"""The time limit of a whole shutdown. Clients may use up the grace period; the broker's own work after it gets a fixed time plus a
+little for each partition to close.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 
 from brokerd.errors import BrokerdError
 
-# After the grace: the metrics and gRPC stop, threads finish their reads, logs are closed.
+# After the grace period: the metrics endpoint and gRPC stop, threads finish their reads, logs are closed.
 REST_MS = 1_750
 _PARTITION_MS = 10  # index, snapshot and their syncs, many at a time; 5,000 fit into a minute
 
@@ -33,8 +33,8 @@ def overdue(limit_ms: int, step: str) -> StopOverdueError:
 
 
 async def within(seconds: float, step: Awaitable[None]) -> None:
-    """Waits for a step that depends on others, but only for this long, since later steps matter more. The step itself goes on: if
-    gRPC's server were cancelled in the middle of its stop, everything waiting for its end would be cancelled too.
+    """Waits at most this long for a step that depends on others, since later steps matter more. The step itself is not cancelled:
+    cancelling gRPC's server in the middle of its stop would cancel everything that waits for its end.
     """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):

@@ -11,15 +11,15 @@ from brokerd.sharing import Caller
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
-# A request on a stream that names more partitions takes a turn, as all unary ones do; smaller ones pass, one per stream at a
-# time.
+# A stream request that names more partitions waits for a turn, as all unary requests do. Smaller ones need none: a stream sends one
+# at a time.
 LARGE_PARTITIONS = 64
-# So does work on so many bytes at once: copying them holds the loop for a millisecond or more.
+# So does work on this many bytes at once, since copying them holds the loop for a millisecond or more.
 LARGE_BYTES = 4_194_304
 
 
 class ClientStream:
-    """One stream of one client, from its start to its end."""
+    """One client's stream, from start to end."""
 
     def __init__(self, broker: Broker, context: Context, authorizer: TopicAuthorizer, caller: Caller) -> None:
         self.caller = caller
@@ -27,18 +27,18 @@ class ClientStream:
         self.context = context
         self.authorizer = authorizer
         self._is_revoked = False
-        self._is_over = False  # it has ended by itself, or is gone
-        self._is_failed = False  # gRPC has been given an error for its end
+        self._is_over = False  # `run` has ended
+        self._is_failed = False  # the call has been aborted with an error
 
     async def fail(self, code: grpc.StatusCode, details: str, trailer: Trailer = ()) -> None:
-        """Ends the call with an error, unless another task does already: gRPC takes one end only. Raises grpc.aio.AbortError, which
-        ends the task that reads the stream too.
+        """Ends the call with an error, unless another task has: gRPC accepts only one end. Raises grpc.aio.AbortError, which also
+        ends the task that reads the stream.
         """
         if not self._is_failed:
             self._is_failed = True
             await self.context.abort(code, details, trailer)
 
     async def _abort(self, code: grpc.StatusCode, details: str) -> None:
-        """Ends the call from outside of `run`, unless that is over: gRPC may be writing its end just now. Raises as `fail`."""
+        """Ends the call from outside of `run`, unless `run` is over: gRPC may be writing its end. Raises as `fail`."""
         if not self._is_over:
             await self.fail(code, details)

@@ -1,6 +1,6 @@
-"""Reports the service's state to systemd (sd_notify), without a library: one datagram to the socket that it names.
+"""Reports the service's state to systemd (sd_notify) without a library: one datagram to the socket in NOTIFY_SOCKET.
 
-Without NOTIFY_SOCKET in the environment, nothing happens. See systemd's sd_notify(3).
+Does nothing if NOTIFY_SOCKET is not in the environment. See systemd's sd_notify(3).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ STOPPING = "STOPPING=1"
 
 
 def notify(state: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Sends `state`; a supervisor that does not listen is no reason to stop."""
+    """Sends `state`; ignores errors, since a supervisor that does not listen is no reason to stop."""
     address = environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return

@@ -1,7 +1,7 @@
-"""Requests that wait, by what they wait for.
+"""Requests that wait.
 
-delayed_produce.py  acks=all: waits for the high watermark
+delayed_produce.py  a produce request with acks=all that waits for the high watermark
 delayed_fetch.py    a fetch that waits for data
-response_queue.py   completed fetches are answered a few at a time
-pauses.py           long work in pieces lets other requests in; pages of long lists
+response_queue.py   starts the responses of completed fetches, a few at a time
+pauses.py           splits long work so that other requests run in between; pages of long lists
 """

@@ -1,6 +1,6 @@
-"""A fetch that found too little data and waits for more. It holds no data: the data is read again for the response.
+"""A fetch that found too little data and waits for more. It holds no data: the response reads it again.
 
-Knows nothing of gRPC or the wire.
+Independent of gRPC and the wire.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from brokerd.purgatory.purgatory import Completion, DelayedOperation
 
 
 class ParkedPartition(NamedTuple):
-    """One partition of a parked fetch, as of when it was parked."""
+    """One partition of a parked fetch, as of the time of parking."""
 
     partition: Partition
-    leader_epoch: int  # in which it was read
+    leader_epoch: int  # at the time of the read
     fetch_offset: int
     found_bytes: int  # bytes that the read found
-    counted_bytes: int  # the partition's readable bytes up to there: later ones are added
-    # The offset up to which it was read, where more was readable: bytes above, which were undecided, cannot be added. When
-    # the end moves past it, the partition counts in full.
+    counted_bytes: int  # the partition's readable bytes up to there; later ones are added
+    # The offset up to which it was read, if more was readable: the undecided bytes above cannot be counted. When the end moves past
+    # it, the partition counts in full.
     uncounted_above: int | None
     max_bytes: int  # the most that it counts for
 
@@ -30,17 +30,16 @@ class ParkedPartition(NamedTuple):
 class DelayedFetch(DelayedOperation):
     """Completes when one of these holds:
 
-    A. The bytes that can be read reach min_bytes; each partition counts for at most its partition_max_bytes.
+    A. The readable bytes reach min_bytes; each partition counts for at most its partition_max_bytes.
     B. A fetch offset is out of range: the log start has moved past it. (An offset between high watermark and log end is in
        range: its fetch waits.)
-    C. A partition is gone, because its topic was deleted; or this node does not lead it any more in the epoch of the read.
+    C. A topic was deleted, or this node no longer leads a partition in the epoch of the read.
     D. Its deadline passes (max_wait_ms).
     E. The next request arrived on its stream, or the broker is stopping: forced.
     F. The client is gone: cancelled, never answered.
 
     Unlike in Kafka, rolling a segment is not a case: bytes are counted as they are appended, not by positions in a segment, and a
-    read crosses segments. The sum is kept by partition, so that a partition that has moved costs the same however many others are
-    fetched.
+    read crosses segments. Bytes are kept per partition, so that updating one costs the same however many others are fetched.
     """
 
     __slots__ = ("_available_bytes", "_log_end", "_min_bytes", "_on_done", "_partition_bytes", "_partitions")
@@ -53,7 +52,7 @@ class DelayedFetch(DelayedOperation):
         self._log_end = end
         self._min_bytes = min_bytes
         self._on_done = on_done
-        self._partition_bytes = [0] * len(partitions)  # what each counts for
+        self._partition_bytes = [0] * len(partitions)  # counted for each
         self._available_bytes = 0  # their sum
 
     def is_satisfied(self, place: int) -> bool:

@@ -1,4 +1,4 @@
-"""acks=all: a response that waits until its batches are durable. Knows nothing of gRPC or the wire."""
+"""A produce request with acks=all, whose response waits until its batches are durable. Independent of gRPC and the wire."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Appended(NamedTuple):
 class Awaited(NamedTuple):
     """One appended batch (or recognised duplicate): durable once the high watermark is above `last_offset`."""
 
-    place: int  # index in the request
+    place: int  # its index in the request
     partition: Partition
     last_offset: int
     leader_epoch: int  # in which it was appended
@@ -35,8 +35,8 @@ class Awaited(NamedTuple):
 class DelayedProduce(DelayedOperation):
     """Waits for all batches of one request. A batch is settled when one of these holds, checked in this order:
 
-    A. This node does not lead any more in the epoch of the append: NOT_LEADER, fate unknown. Whatever the high watermark of
-       another epoch passes, it may be another node's batch.
+    A. This node no longer leads in the epoch of the append: NOT_LEADER, fate unknown. A high watermark of another epoch may have
+       passed another node's batch instead.
     B. The high watermark has passed it: acknowledged.
     C. A flush of its log failed: STORAGE_ERROR, fate unknown.
     D. Its topic was deleted: UNKNOWN_TOPIC_ID, fate unknown (it is gone with the topic).
@@ -55,7 +55,7 @@ class DelayedProduce(DelayedOperation):
         self.errors: dict[int, WireError] = {}  # by index in the request
 
     def is_satisfied(self, place: int) -> bool:
-        """Settles the batch at `place`, if it can be; True if none is left."""
+        """Settles the batch at `place` if possible; True if none is left."""
         awaited = self._unsettled.get(place)
         if awaited is not None and self._settle(awaited):
             del self._unsettled[place]
@@ -66,7 +66,7 @@ class DelayedProduce(DelayedOperation):
         for awaited in self._unsettled.values():
             self.errors[awaited.place] = _unsettled(completion)
         self._unsettled = {}
-        if not self.settled.done():  # whoever waited for it was cancelled
+        if not self.settled.done():  # the task waiting for it was cancelled
             self.settled.set_result(None)
 
     def _settle(self, awaited: Awaited) -> bool:
@@ -98,9 +98,9 @@ def _unsettled(completion: Completion) -> WireError:
 
 
 async def wait_durable(purgatory: TimedPurgatory, batches: Sequence[Appended]) -> dict[int, WireError]:
-    """Waits as a produce request with acks=all does, from code that awaits it: returns once the fate of all batches is
-    known, or after 30 s, with the errors of those that are not durable, by their places. All are retriable but
-    UnknownTopicIdError, whose topic was deleted.
+    """Waits as a produce request with acks=all does, for code that awaits it. Returns once the fate of all batches is known, or
+    after 30 s, with the errors of those that are not durable, by index. All are retriable except UnknownTopicIdError (the topic
+    was deleted).
     """
     if not batches:
         return {}

@@ -1,4 +1,4 @@
-"""Work of many small pieces in the event loop: after a number of them it is another caller's turn."""
+"""Splits long work of many small pieces in the event loop, so that other callers get turns in between."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import NamedTuple, TypeVar
 from brokerd.sharing import CALLER, Turns
 
 LISTED_MAX = 1_000
-_PIECES = 200  # of about 10 us: one description of a partition
+_PIECES = 200  # between pauses; of about 10 us each, such as describing one partition
 _NAMES_AT_ONCE = 2_000
-_NAMES_PIECES = 100  # what looking at so many names costs
+_NAMES_PIECES = 100  # the cost of checking _NAMES_AT_ONCE names
 
 T = TypeVar("T")
 
 
 class Pauses:
-    """Counts the pieces of one call."""
+    """Counts the pieces of one call's work, and pauses it."""
 
     def __init__(self, turns: Turns | None = None) -> None:
-        """With `turns` the caller waits for its turn again, as if it had called again: however many such calls it makes, one goes
-        on in one turn of the loop. Without, the work is the broker's own, and others merely go between.
+        """With `turns`, a pause waits for the caller's next turn, like a new call: of all such calls of a caller, one continues per
+        turn. Without, the work is the broker's own, and a pause is one iteration of the event loop.
         """
         self._turns = turns
         self._left = _PIECES
 
     async def after(self, pieces: int = 1) -> None:
-        """Await it after so many pieces: returns at once, or once others have had their turn."""
+        """Call it after each `pieces` pieces of work: returns at once, or after a pause."""
         self._left -= pieces
         if self._left > 0:
             return
@@ -39,15 +39,15 @@ class Pauses:
 
 
 class Page(NamedTuple):
-    """Names, in order; `more`: there are others after the last one."""
+    """Names in order; `more`: others follow the last one."""
 
     names: list[str]
     more: bool
 
 
 async def page_of(known: Mapping[str, T], *, prefix: str, after: str, pauses: Pauses, is_wanted: Callable[[T], bool]) -> Page:
-    """The next names with a prefix, of a list whose length its caller decides. Never sorts more than a page and a piece. Names that
-    are added or removed meanwhile may be left out."""
+    """The next wanted names with a prefix, at most LISTED_MAX, of a mapping whose size clients determine. Sorts no more than a page
+    and _NAMES_AT_ONCE names at once. May miss names added or removed meanwhile."""
     found: list[str] = []
     names = list(known)
     for begin in range(0, len(names), _NAMES_AT_ONCE):

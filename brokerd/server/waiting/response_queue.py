@@ -1,6 +1,6 @@
-"""Completed fetches are answered a few at a time: one append may wake ten thousand of them, and producers must not wait until the
-last is served. Owners and their connections take turns, or one whose ten thousand fetches complete at once would be served before
-all others. Knows nothing of responses.
+"""Responses to completed fetches start a few at a time: one append may complete ten thousand fetches, and producers must not wait
+for all of them. Owners and their connections take turns; otherwise one with ten thousand fetches would be served before all others.
+Independent of what a response contains.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ StartResponse = Callable[[], "asyncio.Task[None]"]
 
 
 class ResponseQueue:
-    """Starts queued responses, a few at once, and the next few when those are written.
+    """Starts queued responses, a few at once, and the next few once those are written.
 
     Starting all of them, or a few in each iteration of the event loop, would not work: gRPC reads from its sockets only when no
     finished operation is left to deliver, so a producer's request was read only after ten thousand responses were out (3 s). A
-    slow response (a cold read, a client that reads slowly) delays the following ones by `patience_s` only.
+    slow response (a cold read, a client that reads slowly) delays those after it by at most `patience_s`.
     """
 
     def __init__(self, *, patience_s: float = _PATIENCE_S) -> None:
@@ -30,17 +30,17 @@ class ResponseQueue:
         self._server: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
-        """The number of responses not started yet."""
+        """The number of responses not yet started."""
         return len(self._queued)
 
     def put(self, caller: Caller, start: StartResponse) -> None:
-        """Schedules `start` after the caller's earlier ones; it returns the task that responds. It must not raise."""
+        """Queues `start` after the caller's earlier ones. It returns the task that responds, and must not raise."""
         self._queued.join(*caller, start)
         if self._server is None:
             self._server = asyncio.get_running_loop().create_task(self._serve())
 
     def drop(self) -> None:
-        """Drops all responses not started yet."""
+        """Drops all responses not yet started."""
         self._queued.clear()
 
     async def _serve(self) -> None:
