@@ -1,8 +1,8 @@
-"""Offsets that go with transactions: those of commits that are decided and that the table does not have yet. Pure.
+"""Offsets of committed transactions that are not in the group table yet. Pure.
 
-The record of a commit, in the transaction log, holds the offsets of its group. They are brought into the log of the groups,
-and into the table, once that record is durable, in the order of their numbers, each once: the log says up to which number it has
-them, so a start tells by it what is left to do. Until then nothing else is decided about that group, so nothing overtakes them.
+The record of a commit in the transaction log holds the offsets of its group. Once that record is durable, they are copied to the
+log of group offsets and applied to the table, in the order of their decision numbers, each once. That log records the highest
+number it has, so a restart finds what is left to copy. Until then the group accepts no other decision, so none overtakes them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from brokerd.wire.v1.group_log_pb2 import CommittedOffset, GroupLogRecord
 
 
 class _Waiting(NamedTuple):
-    """A decided record, and what is kept free for it."""
+    """A decided record, and what it reserves of the limits."""
 
     record: GroupLogRecord
     groups: int
@@ -25,24 +25,24 @@ class _Waiting(NamedTuple):
 
 
 class Decided:
-    """See the module. `limits` are the table's."""
+    """The queue of decided offsets. `limits` are the table's."""
 
     def __init__(self, table: GroupTable, limits: Limits) -> None:
         self._table = table
         self._limits = limits
-        self._waiting: deque[_Waiting] = deque()  # in the order of their numbers
+        self._waiting: deque[_Waiting] = deque()  # by decision number
         self._by_group: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def is_waiting(self, group_id: str) -> bool:
-        """True if the table lacks offsets of this group that are decided."""
+        """True if the group has decided offsets that are not in the table."""
         return group_id in self._by_group
 
     @property
     def last(self) -> int:
-        """The newest number."""
+        """The highest decision number."""
         return max(self._table.decision, self._waiting[-1].record.decision if self._waiting else 0)
 
     def decide(
@@ -52,14 +52,15 @@ class Decided:
         offsets: Collection[CommittedOffset],
         expected: Mapping[TopicIdPartition, int],
     ) -> GroupLogRecord:
-        """The offsets as the record of a commit holds them; nothing of the group is waiting. Raises as GroupTable.commit does."""
+        """The record of these offsets, with the next decision number. No other offsets of the group may be waiting. Raises as
+        GroupTable.commit does."""
         assert not self.is_waiting(group_id), "what is decided goes first"
         record = self._table.commit(group_id, principal, offsets, expected)
         record.decision = self.last + 1
         return record
 
     def add(self, record: GroupLogRecord) -> None:
-        """A record of a commit holds these; passed over if the table has them. In the order of their numbers."""
+        """Queues the offsets of a recorded commit, unless they are in the table already. Call it in the order of their numbers."""
         if record.decision <= self._table.decision:
             return
         group = self._table.groups.get(record.group_id)
@@ -70,11 +71,11 @@ class Decided:
         self._by_group[record.group_id] += 1
 
     def due(self, last: int) -> Sequence[GroupLogRecord]:
-        """The records that are waiting up to this number, in order."""
+        """The waiting records up to this number, in order."""
         return [one.record for one in self._waiting if one.record.decision <= last]
 
     def apply(self, record: GroupLogRecord, written: GroupLogRecord) -> None:
-        """The first one that is waiting is in the log of the groups, as `written`: perhaps without topics that are gone."""
+        """Applies the first waiting record, now in the log of group offsets as `written`, without topics deleted meanwhile."""
         waiting = self._waiting.popleft()
         assert waiting.record is record, "in their order"
         self._by_group[record.group_id] -= 1

@@ -1,11 +1,11 @@
-"""All groups: whom they count for, how many there may be, when they expire, and the state as a fold of the log.
+"""All groups: their owners, limits and expiry, and the state rebuilt from the log.
 
-A decision changes nothing (`commit`, `renew`, `delete`, `delete_offsets`, `expired`). The caller appends the record to the log and
-calls `apply` at once; it answers when the record is durable.
+A decision (`commit`, `renew`, `delete`, `delete_offsets`, `expired`) changes no state. The caller appends the record to the log,
+calls `apply` at once, and responds when the record is durable.
 
-A record says what holds from then on, whatever was before: so the log is compacted by writing everything that holds once more
-(`pieces`), between later commits or not, and giving up all that is before. Deleted topics need no record: their ids never come
-back, and `keep_topics` leaves them out at the next start.
+A record holds absolute values, independent of the records before it. The log is therefore compacted by writing the whole state
+again (`pieces`), possibly interleaved with new commits, and deleting what precedes it. Deleted topics need no record: topic ids
+are never reused, and `keep_topics` drops their offsets at the next start.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from brokerd.sharing import Shares
 from brokerd.wire.v1.group_log_pb2 import CommittedOffset, GroupLogRecord, OffsetsDeleted
 
 METADATA_MAX_BYTES = 4_096
-NO_OFFSET = -1  # of a partition that the group has none of
-PIECE_SLOTS = 500  # of one piece of the state: 350 KiB at most
+NO_OFFSET = -1  # the group has no offset of the partition
+PIECE_SLOTS = 500  # in one piece of the state: 350 KiB at most
 _METADATA_BYTES_PER_SLOT = 256
-_CHUNK = 50  # partitions of one group in a record of it
+_CHUNK = 50  # partitions in one record of `pieces` or `renew`
 NameOf = Callable[[TopicIdPartition], str]
 
 
@@ -37,7 +37,7 @@ class Limits(NamedTuple):
 
 
 def partition_of(committed: CommittedOffset) -> TopicIdPartition:
-    """The partition that an offset is of."""
+    """The partition of a committed offset."""
     return TopicIdPartition(committed.topic_id, committed.partition)
 
 
@@ -59,7 +59,7 @@ class Group:
         self.count = 0  # partitions that have an offset
         self.slots = 0
         self.last_commit_ms = 0  # log time
-        self.commit_timestamp = 0  # of the same commit, wall clock
+        self.commit_timestamp = 0  # wall clock time of the same commit
         self._topics: dict[bytes, dict[int, CommittedOffset]] = {}
 
     def offset(self, tp: TopicIdPartition) -> CommittedOffset | None:
@@ -70,8 +70,8 @@ class Group:
     def partitions(
         self, after: TopicIdPartition | None = None, count_of: Callable[[bytes], int] = lambda _: 0
     ) -> Iterator[TopicIdPartition]:
-        """Partitions that have an offset, by topic id and number; those after one of them. With `count_of`, how many partitions a
-        topic has, also the others of these topics. Not to be changed meanwhile."""
+        """Partitions with an offset, by topic id and number, from after `after` on. `count_of` gives the partition count of a
+        topic, and adds the topic's partitions without an offset. The group must not change during the iteration."""
         topic_ids = sorted(self._topics)
         for topic_id in topic_ids[bisect_left(topic_ids, after.topic_id) if after is not None else 0 :]:
             for partition in sorted(self._topics[topic_id].keys() | range(count_of(topic_id))):
@@ -84,15 +84,15 @@ class Group:
         return (self._topics[tp.topic_id][tp.partition] for tp in self.partitions())
 
     def topic_ids(self) -> Collection[bytes]:
-        """Topics that it has an offset of."""
+        """Topics with an offset."""
         return self._topics.keys()
 
     def added_slots(self, offsets: Iterable[CommittedOffset]) -> int:
-        """How many more slots it would take with these."""
+        """The number of slots by which these offsets would enlarge the group."""
         return sum(slots_of(one) - slots_of(self.offset(partition_of(one))) for one in offsets)
 
     def put(self, offsets: Iterable[CommittedOffset]) -> None:
-        """Takes offsets, new or newer. Each is copied: a part of a record would keep all of the record in memory."""
+        """Adds or replaces offsets. Each is copied: a reference into a record would keep the whole record in memory."""
         for one in offsets:
             committed = CommittedOffset()
             committed.CopyFrom(one)
@@ -106,7 +106,7 @@ class Group:
                 self.last_commit_ms, self.commit_timestamp = log_time, committed.timestamp
 
     def drop(self, tps: Iterable[TopicIdPartition]) -> None:
-        """Forgets offsets; partitions without one are passed over."""
+        """Forgets offsets; ignores partitions without one."""
         for topic_id, partition in tps:
             partitions = self._topics.get(topic_id, {})
             before = partitions.pop(partition, None)
@@ -121,15 +121,15 @@ class Group:
 
 
 class GroupTable:
-    """See the module."""
+    """The committed offsets of all groups."""
 
     def __init__(self, limits: Limits, name_of: NameOf = str) -> None:
-        """`name_of` a partition of a topic that exists, for texts."""
+        """`name_of` names a partition in messages."""
         self._limits = limits
         self._name_of = name_of
         self._groups: dict[str, Group] = {}
         self.offset_count = 0  # over all groups
-        self.decision = 0  # the offsets of transactions up to this number are here
+        self.decision = 0  # transactional offsets are applied up to this decision number
 
     # Reading
 
@@ -139,7 +139,7 @@ class GroupTable:
         return self._groups
 
     def required(self, group_id: str) -> Group:
-        """Raises UnknownGroupError."""
+        """The group. Raises UnknownGroupError."""
         group = self._groups.get(group_id)
         if group is None:
             raise UnknownGroupError(f"there is no group {group_id!r}: ListGroups names those that there are")
@@ -154,9 +154,9 @@ class GroupTable:
         offsets: Collection[CommittedOffset],
         expected: Mapping[TopicIdPartition, int] | None = None,
     ) -> GroupLogRecord:
-        """The record of these offsets. `expected`: what the group has now, NO_OFFSET for none, or the caller's input is another's.
-        A new group counts for `principal`. Raises PolicyViolationError, ProducerFencedError; UnknownGroupError where the group has
-        none any more.
+        """The record of these offsets. `expected`: the group's offsets when the caller read its input, NO_OFFSET for none. A new
+        group counts towards the limits of `principal`. Raises PolicyViolationError; ProducerFencedError if an offset differs from
+        the expected one, UnknownGroupError if it is gone.
         """
         group = self._groups.get(group_id)
         _check_expected(group_id, group, expected or {}, self._name_of)
@@ -175,7 +175,8 @@ class GroupTable:
         return offsets_committed(group_id, owner, offsets)
 
     def renew(self, group_id: str, now_ms: int, ahead_ms: int) -> GroupLogRecord:
-        """The record that makes some of a group's offsets as young as a commit, and so the group. Raises UnknownGroupError."""
+        """The record that refreshes the timestamp of some of a group's offsets, which renews the group. Raises
+        UnknownGroupError."""
         group = self.required(group_id)
         record = offsets_committed(group_id, group.principal, itertools.islice(group.offsets(), _CHUNK))
         for committed in record.offsets_committed.offsets:
@@ -187,7 +188,7 @@ class GroupTable:
         return group_deleted(group_id, self.required(group_id).principal)
 
     def delete_offsets(self, group_id: str, tps: Iterable[TopicIdPartition]) -> GroupLogRecord:
-        """The record that forgets some offsets, of partitions that have one. Raises as `delete` does."""
+        """The record that forgets some offsets; ignores partitions without one. Raises as `delete` does."""
         group = self.required(group_id)
         deleted = OffsetsDeleted()
         for tp in dict.fromkeys(tps):
@@ -196,25 +197,25 @@ class GroupTable:
         return offsets_deleted(group_id, group.principal, deleted)
 
     def expired(self, before_ms: int) -> Iterator[GroupLogRecord]:
-        """The records that forget the groups whose last commit was before `before_ms`, a log time. Each is as of the moment when it
-        is asked for, and is to be appended at once; others may commit in between.
+        """The records that forget the groups whose last commit was before `before_ms` (log time). Lazy: each must be appended at
+        once, and other commits may come in between.
         """
         for group in list(self._groups.values()):
-            if group.last_commit_ms < before_ms and self._groups.get(group.group_id) is group:  # not gone, and made again since
+            if group.last_commit_ms < before_ms and self._groups.get(group.group_id) is group:  # not deleted or recreated since
                 yield group_deleted(group.group_id, group.principal)
 
     # The log
 
     def apply(self, record: GroupLogRecord) -> None:
-        """Takes a record that is in the log."""
+        """Applies a record that is in the log."""
         group_id, principal = record.group_id, record.principal
         self.decision = max(self.decision, record.decision)
         group = self._groups.get(group_id)
         if record.HasField("offsets_committed"):
             offsets = record.offsets_committed.offsets
             if not offsets:
-                return  # their topics are gone, or it says the number alone
-            if group is not None and group.principal != principal:  # it was gone with its topics, which leaves no record
+                return  # their topics are deleted, or it records only the decision number
+            if group is not None and group.principal != principal:  # the old group vanished with its topics, without a record
                 self._change(group, lambda known: known.drop(list(known.partitions())))
                 group = None
             if group is None:
@@ -228,12 +229,12 @@ class GroupTable:
             self._change(group, lambda known: known.drop(list(known.partitions())))
 
     def forget_topic(self, topic_id: bytes) -> None:
-        """The topic is deleted: no group has an offset of it."""
+        """Forgets all groups' offsets of a deleted topic."""
         for group in [group for group in self._groups.values() if topic_id in group.topic_ids()]:
             self._change(group, lambda known: known.drop_topic(topic_id))
 
     def keep_topics(self, exists: Callable[[bytes], bool]) -> None:
-        """Forgets the offsets of all other topics."""
+        """Forgets the offsets of topics for which `exists` is false."""
         found = {topic_id for group in self._groups.values() for topic_id in group.topic_ids()}
         for topic_id in sorted(found):
             if not exists(topic_id):
@@ -249,11 +250,11 @@ class GroupTable:
             self._limits.groups.add(group.principal, -1)
 
     def pieces(self) -> Iterator[Sequence[GroupLogRecord]]:
-        """Everything that holds, in pieces: each is as of the moment when it is asked for, and is to be appended at once. Others
-        may commit in between. Once all are in the log, it says the same from the first of them on."""
+        """The whole state, in pieces. Lazy: each must be appended at once, and other commits may come in between. Once all are in
+        the log, the log from the first piece on yields the same state."""
         piece = [offsets_committed("", "", decision=self.decision)] if self.decision else []
         slots = 0
-        for group in list(self._groups.values()):  # one that is gone since then has no offsets
+        for group in list(self._groups.values()):  # a group deleted meanwhile has no offsets
             tps = list(group.partitions())
             for at in range(0, len(tps), _CHUNK):
                 known = [committed for tp in tps[at : at + _CHUNK] if (committed := group.offset(tp)) is not None]

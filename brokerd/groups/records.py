@@ -1,4 +1,4 @@
-"""Records of the log of group offsets, and what all records of the broker's own logs have in common."""
+"""Records of the log of group offsets, and the parser shared by the broker's internal logs."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ R = TypeVar("R", GroupLogRecord, TransactionLogRecord)
 
 
 def offsets_committed(group_id: str, principal: str, offsets: Iterable[CommittedOffset] = (), decision: int = 0) -> GroupLogRecord:
-    """These offsets hold from now on. `decision`: the number of the transaction that they go with."""
+    """The record that sets these offsets. `decision`: the decision number of their transaction."""
     event = OffsetsCommitted(offsets=offsets)
     return GroupLogRecord(version=VERSION, group_id=group_id, principal=principal, offsets_committed=event, decision=decision)
 
 
 def offsets_deleted(group_id: str, principal: str, deleted: OffsetsDeleted) -> GroupLogRecord:
-    """These partitions have no offset any more. A group without any is gone."""
+    """The record that removes these partitions' offsets. A group without offsets is deleted."""
     return GroupLogRecord(version=VERSION, group_id=group_id, principal=principal, offsets_deleted=deleted)
 
 
 def group_deleted(group_id: str, principal: str) -> GroupLogRecord:
-    """Nothing is known of the group any more."""
+    """The record that deletes a group."""
     return GroupLogRecord(version=VERSION, group_id=group_id, principal=principal, group_deleted=GroupDeleted())
 
 
 def decode(data: bytes) -> GroupLogRecord:
-    """The record. Raises as `parse`."""
+    """Decodes a record. Raises as `parse` does."""
     return parse(GroupLogRecord(), data, "the log of group offsets", VERSION)
 
 
 def parse(record: R, data: bytes, log: str, version: int) -> R:
-    """The record, read from `data`. Raises CorruptMessageError; UnsupportedVersionError if its version is not this one."""
+    """Parses `data` into `record` and returns it. Raises CorruptMessageError; UnsupportedVersionError if its version differs."""
     try:
         record.ParseFromString(data)
     except DecodeError:

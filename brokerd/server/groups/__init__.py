@@ -1,4 +1,4 @@
-"""The server's side of groups: what the pure table (brokerd/groups) decides is made durable here before it is answered.
+"""The server's side of groups: makes the decisions of the pure table (brokerd/groups) durable before it responds.
 
-groups.py  one broker's groups: decide, record, wait for the disk, answer; loading, expiry, compaction
+groups.py  one broker's groups: decide, append, wait for durability, respond; loading, expiry, compaction
 """

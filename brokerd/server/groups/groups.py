@@ -1,14 +1,13 @@
-"""One broker's groups: what the pure table decides is recorded in a log of the broker's own, waited for, and answered.
+"""One broker's groups: appends the table's decisions to an internal log, waits until they are durable, and responds.
 
-From a decision until its event is recorded and applied there is no await, so no other decision comes between. Nothing is answered
-before all is durable that the answer rests on: whoever reads an offset reads one that a crash does not take back.
+There is no await between a decision and `apply`, so decisions do not interleave. A response is sent only when everything it
+depends on is durable: an offset that was read is never undone by a crash.
 
-A transaction may decide about offsets too. Its record holds them, and they are brought in here once that is durable, by whoever
-needs them first: the transaction, or a request about the group, which waits for that. So nobody reads an offset of before a
-decision, and nobody commits one that would be overtaken.
+A transaction may commit offsets too. Its record in the transaction log holds them; once that is durable they are copied to this
+log by whichever needs them first, the transaction or a request for the group, which waits for it. So no request reads an offset
+older than a decision, and no commit is overtaken by one.
 
-A log that cannot be trusted as a whole is not served: a reader that is told of no offset would begin somewhere else, in silence.
-The rest of the broker does without it.
+A damaged log is not served: a reader that found no offset would silently start elsewhere. The rest of the broker runs without it.
 """
 
 from __future__ import annotations
@@ -47,25 +46,25 @@ logger = logging.getLogger(__name__)
 
 _MS_PER_MINUTE = 60_000
 _EXPIRED_AT_ONCE = 100
-_RENEWED_PARTS = 4  # a group that is read is recorded so often in offsets.retention.minutes
+_RENEWED_PARTS = 4  # renewals recorded per offsets.retention.minutes for a group that is being read
 _NAMED_MAX = 5
 
 
 class AskedOffsets(NamedTuple):
-    """Offsets of a group that are to be committed with a transaction."""
+    """Offsets of a group to commit with a transaction."""
 
     group_id: str
     principal: str
-    offsets: Callable[[], Collection[CommittedOffset]]  # checked, at the moment of the decision; raises WireError
+    offsets: Callable[[], Collection[CommittedOffset]]  # validates them at the time of the decision; raises WireError
     expected: Mapping[TopicIdPartition, int]  # the group's offsets when the transaction's input was read
 
 
 async def _nothing_is_decided() -> None:
-    """Nobody decides about offsets of groups but the groups."""
+    """The default where no transactions commit offsets."""
 
 
 class Groups:
-    """See the module. Create it inside the running event loop, after `logs` is open."""
+    """The broker's groups. Create it inside the running event loop, after `logs` is open."""
 
     def __init__(self, config: BrokerConfig, logs: LogManager, purgatory: TimedPurgatory, admin: Admin, clock: Clock) -> None:
         self._logs = logs
@@ -75,13 +74,13 @@ class Groups:
         limits = Limits(Shares(config.max_groups), Shares(config.max_group_offsets))
         self.table = GroupTable(limits, self._name_of)
         self.decided = Decided(self.table, limits)
-        self.decisions_durable: Callable[[], Awaitable[None]] = _nothing_is_decided  # all that was decided before the call
+        self.decisions_durable: Callable[[], Awaitable[None]] = _nothing_is_decided  # waits for all decisions before the call
         self.log = OwnLog(GROUP_OFFSETS, logs, purgatory, admin, clock)
-        self._deciding: dict[str, asyncio.Event] = {}  # groups that a transaction is about to decide on, until it may
-        self._undurable: dict[str, int] = {}  # groups with changes that may not be durable, and where the log ended behind the last
+        self._deciding: dict[str, asyncio.Event] = {}  # groups reserved by a transaction until it may decide
+        self._undurable: dict[str, int] = {}  # groups with possibly undurable changes: the log's end offset after the last one
 
     async def start(self) -> None:
-        """Loads the log, before anything is served."""
+        """Loads the log. Call it before the broker serves requests."""
         try:
             for record in await asyncio.to_thread(lambda: [decode(value) for value in self.log.read() if value is not None]):
                 self.table.apply(record)
@@ -93,25 +92,25 @@ class Groups:
     # Requests
 
     async def commit(self, group_id: str, principal: str, offsets: Collection[CommittedOffset]) -> None:
-        """Returns once these offsets are durable, all in one step. Raises the errors of GroupTable.commit, LogDamagedError, and
-        retriable ones."""
+        """Commits offsets atomically; durable on return. Raises the errors of GroupTable.commit, LogDamagedError, and retriable
+        errors."""
         self._check_usable()
         await self.log.make()
         await self._recorded(group_id, lambda: self.table.commit(group_id, principal, self._of_known_topics(offsets)))
 
     async def renew(self, group_id: str) -> None:
-        """A sign of life of a group's reader. It is recorded only if a part of the retention is over since the last one: a group
-        that is read does not expire, and most signs cost no write. Raises LogDamagedError, and retriable errors."""
+        """Keeps a group from expiring while it is read. Recorded only if a quarter of the retention has passed since its last
+        commit, so most calls cost no write. Raises LogDamagedError, and retriable errors."""
         now_ms, ahead_ms = self._logs.time.stamp_ms()
         async with self.settled(group_id) as table:
             group = table.groups.get(group_id)
         if group is not None and now_ms - ahead_ms - group.last_commit_ms >= self._retention_ms // _RENEWED_PARTS:
-            with contextlib.suppress(UnknownGroupError):  # it has gone meanwhile
+            with contextlib.suppress(UnknownGroupError):  # deleted meanwhile
                 await self._recorded(group_id, lambda: self.table.renew(group_id, now_ms, ahead_ms))
 
     async def delete(self, group_id: str) -> int:
-        """Forgets a group, durably on return; returns how many offsets it had. Raises the errors of GroupTable.delete, and as
-        `commit` does."""
+        """Deletes a group, durably on return; returns the number of offsets it had. Raises the errors of GroupTable.delete,
+        LogDamagedError, and retriable errors."""
         self._check_usable()
         count = 0
 
@@ -124,15 +123,15 @@ class Groups:
         return count
 
     async def delete_offsets(self, group_id: str, tps: Iterable[TopicIdPartition]) -> int:
-        """Forgets some offsets of a group, durably on return; returns how many. Raises as `delete` does."""
+        """Deletes some offsets of a group, durably on return; returns their number. Raises as `delete` does."""
         self._check_usable()
         record = await self._recorded(group_id, lambda: self.table.delete_offsets(group_id, tps))
         return len(record.offsets_deleted.partitions)
 
     @contextlib.asynccontextmanager
     async def settled(self, group_id: str = "") -> AsyncIterator[GroupTable]:
-        """The table, with all that was decided about this group before; its end waits until all is durable that it said, for
-        refusals too. Raises LogDamagedError, and retriable errors."""
+        """Yields the table with all decided offsets of this group applied. On exit, and before it re-raises a WireError, waits
+        until everything in the table is durable. Raises LogDamagedError, and retriable errors."""
         self._check_usable()
         if self.decided.is_waiting(group_id):
             await self.bring_in()
@@ -146,9 +145,9 @@ class Groups:
     # With transactions
 
     async def ready(self, asked: AskedOffsets) -> None:
-        """Returns once `decide` may be called: at once if it may be. A decision rests on what the group has, in the other log: that
-        is durable first, or a crash might leave the decision alone. Other commits wait meanwhile: they might come without an end.
-        Raises LogDamagedError, and retriable errors."""
+        """Waits until `decide` may be called. The decision depends on the group's offsets, which are in another log: they must be
+        durable first, or a crash might keep the decision without them. Other commits to the group wait meanwhile, lest a stream
+        of them delay it for ever. Raises LogDamagedError, and retriable errors."""
         self._check_usable()
         await self.log.make()
         while True:
@@ -166,19 +165,19 @@ class Groups:
         try:
             yield
         finally:
-            ended.set()  # those who wait go on after the caller has decided, at once
+            ended.set()  # the waiters resume after the caller, which decides without awaiting
             if self._deciding.get(group_id) is ended:
                 del self._deciding[group_id]
 
     def decide(self, asked: AskedOffsets) -> GroupLogRecord:
-        """The record that goes into the one of the commit. Raises the errors of GroupTable.commit and of `asked`: then
-        `log.durable` is to be awaited before anybody is told."""
+        """The record to embed in the commit's record. Raises the errors of GroupTable.commit and of `asked.offsets`; await
+        `log.durable` before you report them."""
         return self.decided.decide(asked.group_id, asked.principal, self._of_known_topics(asked.offsets()), asked.expected)
 
     async def bring_in(self) -> None:
-        """Brings in all offsets that transactions have decided on before the call, once their records are durable. They are
-        durable here once `log.durable` returns. Raises LogDamagedError, and retriable errors: then nobody is told of an offset of
-        these groups before it has succeeded."""
+        """Copies all offsets that transactions decided before the call to this log and the table, once their records are durable.
+        The copies are durable once `log.durable` returns. Raises LogDamagedError, and retriable errors; these groups' offsets must
+        not be reported until a later call succeeds."""
         last = self.decided.last
         await self.decisions_durable()
         self._check_usable()
@@ -190,13 +189,13 @@ class Groups:
             self.decided.apply(record, written)
 
     def forget_topic(self, topic_id: bytes) -> None:
-        """The topic is deleted."""
+        """Forgets the offsets of a deleted topic."""
         self.table.forget_topic(topic_id)
 
     # Time
 
     async def sweep(self) -> None:
-        """Forgets what has expired. Trouble is logged."""
+        """Deletes expired groups. Logs errors."""
         if self._unusable:
             return
         self._undurable = {name: end for name, end in self._undurable.items() if not self.log.is_durable(end)}
@@ -211,8 +210,7 @@ class Groups:
             logger.warning("groups cannot expire: %s", error)
 
     async def compact(self) -> None:
-        """Writes all that holds in place of the log, if that has grown; also while requests are answered. One at a time. Trouble is
-        logged."""
+        """Compacts the log if it has grown, while requests are served. Must not run twice at once. Logs errors."""
         if self._unusable or not self.log.has_grown():
             return
         try:
@@ -227,7 +225,7 @@ class Groups:
     # Recording
 
     async def _recorded(self, group_id: str, decide: Callable[[], GroupLogRecord]) -> GroupLogRecord:
-        """The decision, once it is durable. A refusal is raised when all is durable that it rests on."""
+        """The decision, once it is durable. A refusal is raised once everything it depends on is durable."""
         while True:
             if self.decided.is_waiting(group_id):
                 await self.bring_in()
@@ -247,7 +245,7 @@ class Groups:
         return record
 
     def _record(self, *records: GroupLogRecord) -> None:
-        """Appends records, and applies them; nothing has happened if it raises."""
+        """Appends records and applies them; no effect if it raises."""
         self.log.append([_entry(record) for record in records])
         for record in records:
             self.table.apply(record)
@@ -260,7 +258,7 @@ class Groups:
             )
 
     def _of_known_topics(self, offsets: Collection[CommittedOffset]) -> Collection[CommittedOffset]:
-        """Without topics that were deleted since the request was checked."""
+        """The offsets without those of topics deleted since the request was validated."""
         known = {topic_id for topic_id in {one.topic_id for one in offsets} if self._exists(topic_id)}
         return [one for one in offsets if one.topic_id in known]
 
