@@ -1,6 +1,6 @@
-"""The server's side of transactions: what the pure coordinator (brokerd/transaction) decides is made durable here, in order.
+"""The server's side of transactions: makes the decisions of the pure coordinator (brokerd/transaction) durable, in order.
 
-transactions.py     one broker's transactions: decide, record, wait for the disk, answer; recovery, expiry, the sweep
-local_leaders.py    the partitions of this node: data of open members, markers
-lost_markers.py     markers that damage has taken, as a start finds them
+transactions.py     one broker's transactions: decide, append, wait for durability, respond; recovery, expiry, the sweep
+local_leaders.py    the partitions of this node: open members' data, markers
+lost_markers.py     markers lost to damage, found at the start
 """

@@ -1,8 +1,7 @@
-"""The only way from the coordinator to the partitions, all of this node: which of them hold data of open members, and the markers
-that end it.
+"""The coordinator's only access to this node's partitions: which of them hold members' open data, and the markers that end it.
 
-What a member has in a partition is known there, from its log. Here it is counted along, and noted where to look: a commit of ten
-thousand members over a hundred partitions would otherwise ask a million questions in the event loop.
+Each partition derives its open data from its log. This module keeps the record counts and an index of members and partitions:
+without it, a commit of ten thousand members over a hundred partitions would take a million look-ups in the event loop.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from brokerd.transaction.markers import RecordFor
 from brokerd.transaction.transactional_id import Held, HeldData
 from brokerd.wire.v1.transaction_log_pb2 import HeldBack
 
-_MARKER_PIECES = 10  # a marker takes about so many times as long as what Pauses counts, and one more for each ten members
+_MARKER_PIECES = 10  # cost of a marker in units of Pauses; one more for each ten members
 
-# Markers in the log, by partition: where they stand.
+# Appended markers, by partition.
 Markers = MutableMapping[TopicIdPartition, Appended]
 
 
 class _MemberData:
-    """One member's open data, over all partitions. `records` includes partitions that were deleted since."""
+    """One member's open data over all partitions. `records` includes those of partitions deleted since."""
 
     __slots__ = ("partitions", "records")
 
@@ -40,7 +39,7 @@ class _MemberData:
 
 
 class LocalLeaders:
-    """See the module. Belongs to the event loop."""
+    """The partitions of this node, as the coordinator uses them. Use it in the event loop only."""
 
     def __init__(self, logs: LogManager, purgatory: TimedPurgatory) -> None:
         self._logs = logs
@@ -55,7 +54,7 @@ class LocalLeaders:
                 self.appended(producer_id, partition.tp, data.records)
 
     def appended(self, producer_id: int, tp: TopicIdPartition, records: int) -> None:
-        """A member has written so many records there."""
+        """Counts records that a member has appended to a partition."""
         member = self._members.get(producer_id)
         if member is None:
             member = self._members[producer_id] = _MemberData()
@@ -65,17 +64,17 @@ class LocalLeaders:
             self._partitions.setdefault(tp, {})[producer_id] = None
 
     def forget(self, tp: TopicIdPartition) -> None:
-        """The topic is deleted: nobody holds data there."""
+        """Forgets a partition whose topic is deleted."""
         for producer_id in list(self._partitions.get(tp, ())):
             self._ended(producer_id, tp)
 
     @property
     def producer_ids(self) -> Collection[int]:
-        """Members that hold open data somewhere."""
+        """Members with open data in any partition."""
         return self._members.keys()
 
     def open_data(self, producer_id: int) -> dict[Partition, OpenData]:
-        """The data that one member holds, by partition."""
+        """A member's open data, by partition."""
         held = {}
         member = self._members.get(producer_id)
         for tp in sorted(member.partitions) if member is not None else ():
@@ -86,8 +85,8 @@ class LocalLeaders:
         return held
 
     def held(self, producer_ids: Iterable[int], partitions: Iterable[TopicIdPartition] = ()) -> Held:
-        """The open data of these members, each one's in one sum, and which of `partitions` are deleted. Raises InvalidRequestError
-        if a topic never had such a partition.
+        """The open data of these members, summed over partitions, and those of `partitions` that are deleted. Raises
+        InvalidRequestError if a topic has no such partition.
         """
         missing = [tp for tp in partitions if not self._exists(tp)]
         not_durable = self._not_durable()
@@ -99,12 +98,12 @@ class LocalLeaders:
         return Held(sums, missing)
 
     def partitions_of(self, producer_ids: Collection[int]) -> list[TopicIdPartition]:
-        """Partitions that hold data of any of these members."""
+        """Partitions with open data of any of these members."""
         wanted = frozenset(producer_ids)
         return [tp for tp, held in self._partitions.items() if not wanted.isdisjoint(held)]
 
     def held_back(self, producer_ids: Collection[int]) -> list[HeldBack]:
-        """Where the open data of these members begins, in each partition that has any."""
+        """The first offset of these members' open data, in each partition that has any."""
         ended = frozenset(producer_ids)
         found = []
         for tp in self.partitions_of(ended):
@@ -115,17 +114,17 @@ class LocalLeaders:
         return found
 
     def hold_back(self, commit: str, held_back: Iterable[HeldBack]) -> None:
-        """Keeps last stable offsets from passing the commit's data until `release`, whichever of its markers are written."""
+        """Keeps last stable offsets below the commit's data until `release`, even where its markers are written already."""
         for one in held_back:
             partition = self._known.get(TopicIdPartition(one.topic_id, one.partition))
             if partition is not None:
                 partition.hold_back(commit, one.first_offset)
 
     async def write_markers(self, partitions: Iterable[TopicIdPartition], record_for: RecordFor, markers: Markers) -> None:
-        """Writes a control batch to each partition that holds data of its members still, and notes it in `markers`. Returns once
-        all in `markers` are durable, also those of earlier attempts. Partitions that are deleted meanwhile need none.
+        """Appends a control batch to each partition that still holds data of its members, and adds it to `markers`. Returns once
+        all of `markers` are durable, including those of earlier attempts. Partitions deleted meanwhile need none.
 
-        Raises StorageError and others if one cannot be written or made durable: those that could be are noted.
+        Raises StorageError and other errors if a marker cannot be written or made durable; `markers` keeps those that were written.
         """
         failed: WireError | None = None
         pauses = Pauses()
@@ -147,7 +146,7 @@ class LocalLeaders:
             raise failed
 
     def release(self, commit: str, held_back: Iterable[HeldBack]) -> None:
-        """Lets the markers of a commit count, in all its partitions in one step."""
+        """Makes the markers of a commit take effect in all its partitions, atomically."""
         partitions = [self._known.get(TopicIdPartition(one.topic_id, one.partition)) for one in held_back]
         self._known.release(commit, [partition for partition in partitions if partition is not None])
 
@@ -180,7 +179,7 @@ class LocalLeaders:
             del self._members[producer_id]
 
     def _not_durable(self) -> set[int]:
-        """Members whose data is not durable everywhere."""
+        """Members with data that is not durable in some partition."""
         found: set[int] = set()
         for tp, held in self._partitions.items():
             partition = self._known.get(tp)

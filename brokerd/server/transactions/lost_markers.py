@@ -1,6 +1,6 @@
-"""Markers that partitions have lost to damage, as a start finds them: which are written again, and which only an operator can tell.
+"""Markers that partitions have lost to damage: which to write again, and which need an operator's decision.
 
-They are found once, at the start: what is ended later is ended by this broker, which knows how.
+The search runs once, at the start: the outcome of members that end later is known to the running broker.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LOGGED_MAX = 100
 
 
 class LostMarkers:
-    """How members ended whose marker is missing, by producer id. Others that have ended and have none are void."""
+    """The outcome of ended members whose marker is missing, by producer id. The data of any other ended member is void."""
 
     def __init__(self) -> None:
         self._endings: dict[int, Ending] = {}
@@ -32,8 +32,8 @@ class LostMarkers:
         records: Iterable[TransactionLogRecord | None],
         decided: DecidedMembers,
     ) -> None:
-        """`ended_ids`: members that hold open data, though they are neither open nor in a prepared commit. `records`: all of the
-        transaction log, which are looked at only if there are any.
+        """Determines the outcomes. `ended_ids`: members with open data that are neither open nor in a prepared commit. `records`:
+        the whole transaction log, read only if there are such members.
         """
         if not ended_ids:
             return
@@ -47,7 +47,7 @@ class LostMarkers:
             logger.error("and so %d more: `brokerd doctor` names all", len(unknown) - _LOGGED_MAX)
 
     def committed(self, ended_ids: Iterable[int]) -> dict[Ending, list[int]]:
-        """Those of the members that are committed, by their commits."""
+        """The committed ones of these members, by commit."""
         commits: dict[Ending, list[int]] = {}
         for producer_id in ended_ids:
             ending = self._endings.get(producer_id)
@@ -56,12 +56,12 @@ class LostMarkers:
         return commits
 
     def undecided(self, ended_ids: Iterable[int]) -> list[int]:
-        """Those of the members of whom nobody knows how they ended."""
+        """Those of these members whose outcome is unknown."""
         unknown = Ending(Outcome.UNKNOWN)
         return [producer_id for producer_id in ended_ids if self._endings.get(producer_id) == unknown]
 
     def void(self, ended_ids: Iterable[int]) -> list[int]:
-        """Those of the members whose data is void."""
+        """Those of these members whose data is void."""
         aborted = Ending(Outcome.ABORTED)
         return [producer_id for producer_id in ended_ids if self._endings.get(producer_id, aborted) == aborted]
 

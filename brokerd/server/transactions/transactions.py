@@ -1,18 +1,17 @@
-"""One broker's transactions: what the pure coordinator decides is recorded, waited for, carried out and answered, in this order:
+"""One broker's transactions: records the coordinator's decisions, makes them durable, carries them out and responds, in this order:
 
-    a member durable -> its answer            its end durable -> the markers that void its data
-    a commit durable -> its markers           all its markers durable -> last stable offsets move, in one step -> the answer
+    member durable -> its response            end of members durable -> the markers that void their data
+    commit durable -> its markers             all its markers durable -> last stable offsets advance, atomically -> its response
 
-Offsets of a group that go with a commit stand in its record, and are brought in (server/groups) before it is finished.
+Group offsets of a commit are part of its record, and are copied to the group log (server/groups) before the commit is finished.
 
-A commit is recorded with the partitions that it holds back, and from which offsets: their last stable offsets do not pass them
-before the commit is finished, in this life and the next ones.
+The record of a commit lists the partitions it holds back, each with an offset: their last stable offsets do not pass it until the
+commit is finished, restarts included.
 
-From a decision until its event is recorded and applied there is no await, so no other decision comes between. Nothing is answered
-before all is durable that the answer rests on, refusals included. A commit that cannot be finished (a disk does not take a marker)
-stays prepared, and is driven on by the next request and by the sweep, less and less often. Data that nobody answers for is void: a
-partition's open data of a member that is neither open nor in a prepared commit is aborted at the start, and by each sweep. Only
-where a partition may have lost the marker to damage, that is not presumed (lost_markers.py).
+There is no await between a decision and `apply`, so decisions do not interleave. A response, even a refusal, is sent only when
+everything it depends on is durable. A commit that cannot be finished (a disk refuses a marker) stays prepared; the next request
+retries it, and so does the sweep, with a growing delay. Open data of a member that is neither open nor in a prepared commit is
+void: it is aborted at the start and by each sweep, unless its partition may have lost the marker to damage (lost_markers.py).
 """
 
 from __future__ import annotations
@@ -67,8 +66,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _RETRY_AFTER_MS = 500
-_RECORD_PIECES = 14  # an event's record takes about so many times as long as what Pauses counts
-_UNMARKED = ""  # among retries, which are by transactional id: no id is empty
+_RECORD_PIECES = 14  # cost of an event's record in units of Pauses
+_UNMARKED = ""  # the key in Retries for markers outside a commit; no transactional id is empty
 _HELD_BACK = (
     "; until then readers of committed records wait for it in all its partitions. If one of them will never take a marker again, "
     "let `brokerd doctor` accept its damage, or delete its topic"
@@ -86,8 +85,8 @@ class _Failed(NamedTuple):
 
 
 class Retries:
-    """When the sweep tries again to finish a commit, by transactional id: less and less often, so that a disk that refuses is
-    neither asked nor logged about all the time. Requests do not wait for it: each tries at once."""
+    """The sweep's exponential back-off for unfinished commits, by transactional id, which limits the attempts and log lines that a
+    failing disk causes. Requests ignore it and try at once."""
 
     def __init__(self) -> None:
         self._failed: dict[str, _Failed] = {}
@@ -98,13 +97,13 @@ class Retries:
         return known is None or now_ms >= known.due_ms
 
     def failed(self, name: str, now_ms: int) -> None:
-        """An attempt has failed."""
+        """Notes a failed attempt and schedules the next one."""
         known = self._failed.get(name)
         times = known.times + 1 if known is not None else 1
         self._failed[name] = _Failed(times, now_ms + min(FIRST_MS << min(times - 1, _DOUBLINGS_MAX), MAX_MS))
 
     def done(self, name: str) -> None:
-        """It is finished."""
+        """Resets the back-off."""
         self._failed.pop(name, None)
 
 
@@ -113,12 +112,12 @@ class Outcomes:
 
     def __init__(self) -> None:
         self.committed = 0
-        self.aborted = 0  # requests and operators that ended members without a commit
+        self.aborted = 0  # aborts by requests and operators
         self.expired = 0  # executions
 
 
 class Transactions:
-    """See the module. Create it inside the running event loop, after `logs` is open."""
+    """The broker's transactions. Create it inside the running event loop, after `logs` is open."""
 
     def __init__(
         self,
@@ -146,11 +145,11 @@ class Transactions:
         self.leaders = LocalLeaders(logs, purgatory)
         self.pages = Pages()
         self.outcomes = Outcomes()
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # of ids that are being decided on
-        self._markers: dict[str, Markers] = {}  # of commits that are not finished, by transactional id
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by transactional id
+        self._markers: dict[str, Markers] = {}  # of unfinished commits, by transactional id
         self._retries = Retries()
         self._lost_markers = LostMarkers()
-        self._refused: frozenset[int] = frozenset()  # members that have ended, and a partition takes no marker of
+        self._refused: frozenset[int] = frozenset()  # ended members with a marker that could not be written
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_stopping = False
 
@@ -160,9 +159,9 @@ class Transactions:
     # Start and stop
 
     async def start(self) -> None:
-        """Loads the log, finishes what was prepared and voids data of members that ended: before anything is served, and after the
-        groups have started. What cannot be finished is held back and goes on being tried. Raises DataDirectoryError if the log
-        cannot be trusted as a whole: to go on without some of it would undo commits, or do them twice.
+        """Loads the log, finishes prepared commits and voids the data of ended members. Call it after the groups have started and
+        before the broker serves requests. A commit that cannot be finished stays held back and is retried. Raises
+        DataDirectoryError if any part of the log is unusable: running without it would lose commits or apply them twice.
         """
         try:
             await self._load()
@@ -178,7 +177,7 @@ class Transactions:
         self.coordinator = await asyncio.to_thread(lambda: load(self._records(), self._new_coordinator, now_ms))
         prepared = self.coordinator.prepared()
         for name, commit in prepared:
-            self.leaders.hold_back(name, commit.held_back)  # markers of the life before count there already
+            self.leaders.hold_back(name, commit.held_back)  # there, markers in the log have taken effect already
         offsets = [commit.group_offsets for _, commit in prepared if commit.HasField("group_offsets")]
         for record in sorted(offsets, key=lambda record: record.decision):
             self._groups.decided.add(record)
@@ -189,24 +188,24 @@ class Transactions:
         return (decode(value) if value is not None else None for value in self.log.read())
 
     def begin_stop(self) -> None:
-        """Refuses new decisions; those under way go on."""
+        """Refuses new decisions; pending ones continue."""
         self._is_stopping = True
 
     async def drain(self) -> None:
-        """Returns once no decision is under way."""
+        """Waits for all pending decisions."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     @property
     def undecided_count(self) -> int:
-        """Members that hold back readers, and of whom only an operator can tell how they ended."""
+        """The number of members that hold back readers until an operator decides their outcome."""
         return len(self._lost_markers.undecided(self.leaders.producer_ids))
 
     # Members
 
     async def init_member(self, principal: str, asked: InitProducerIdRequest, own_id: Callable[[int], int]) -> MemberOpened:
-        """The member, open and durable; `own_id` makes a fresh number the caller's producer id. Raises the errors of
-        Coordinator.init, StorageError and other retriable ones.
+        """The member, open and durable. `own_id` turns a fresh number into a producer id of the caller's. Raises the errors of
+        Coordinator.init, StorageError and other retriable errors.
         """
         await self.log.make()
         ids = self._logs.producer_ids
@@ -221,45 +220,44 @@ class Transactions:
         return member
 
     async def heartbeat(self, principal: str, asked: HeartbeatRequest) -> None:
-        """A sign of life. Raises the errors of Coordinator.heartbeat."""
+        """Renews a member. Raises the errors of Coordinator.heartbeat."""
         await self._decided(lambda: self.coordinator.heartbeat(principal, asked, self._clock.monotonic_ms()))
 
     def is_open_member(self, header: BatchHeader) -> bool:
-        """True if the batch's producer is an open member. No await may come between this and the append. A batch outside of
-        transactions is a member's in any epoch: its partition refuses it.
+        """True if the batch's producer is an open member. There must be no await between this call and the append. The epoch of a
+        non-transactional batch is not compared: the partition refuses such a batch from a member.
         """
         is_known = header.producer_id in self.coordinator.open_members
         return is_known and (header.producer_epoch == MEMBER_EPOCH or not header.is_transactional)
 
     def appended(self, producer_id: int, tp: TopicIdPartition, records: int) -> None:
-        """A member has written so many records, or the same again (0), which is a sign of life too."""
+        """Counts a member's appended records (0 for a duplicate) and renews the member."""
         self.leaders.appended(producer_id, tp, records)
         self.coordinator.renew(producer_id, self._clock.monotonic_ms())
 
     # Decisions
 
     async def commit(self, principal: str, asked: EndTransactionRequest, offsets: AskedOffsets | None = None) -> None:
-        """Returns once the version is committed and all of it is visible, and the offsets with it. Raises the errors of
-        Coordinator.commit and Groups.decide; a retriable one if that could not be finished or is not known: the same request may be
-        sent again.
+        """Commits a version, and `offsets` with it; returns once all of it is visible. Raises the errors of Coordinator.commit and
+        Groups.decide; a retriable error if the commit is unfinished or its outcome unknown, so that the request may be repeated.
         """
         await self._run(self._commit(principal, asked, offsets))
 
     async def abort(self, principal: str, asked: EndTransactionRequest) -> None:
-        """Returns once the listed members have ended. Raises the errors of Coordinator.abort, and retriable ones."""
+        """Ends the listed members, durably on return. Raises the errors of Coordinator.abort, and retriable errors."""
         await self._run(self._abort(asked.transactional_id, lambda: self.coordinator.abort(principal, asked)))
 
     async def abort_all(self, transactional_id: str, execution_id: str) -> int:
-        """Ends all open members, or those of one execution; returns how many. Raises retriable errors."""
+        """Ends all open members, or those of one execution; returns their number. Raises retriable errors."""
         return await self._run(self._abort(transactional_id, lambda: self.coordinator.abort_all(transactional_id, execution_id)))
 
     async def forget(self, transactional_id: str) -> int:
         """Forgets an id, durably on return; returns its last committed version, -1 if it had none. Raises InvalidTxnStateError
-        while it is at work, and retriable errors."""
+        while it is in use, and retriable errors."""
         return await self._run(self._forget_at_once(transactional_id))
 
     def _lock(self, name: str) -> asyncio.Lock:
-        """Decisions on one transactional id come one after another. The lock is kept as long as somebody holds or awaits it."""
+        """The lock that serialises decisions on one transactional id. It exists while a task holds or awaits it."""
         lock = self._locks.get(name)
         if lock is None:
             lock = self._locks[name] = asyncio.Lock()
@@ -273,7 +271,7 @@ class Transactions:
                 decided = await self._decided(lambda: self.coordinator.commit(principal, asked, self._held(asked)))
                 if isinstance(decided, CommitPrepared) and offsets is not None:
                     await self._groups.ready(offsets)
-                    # That may have taken a while: both decisions are made in one step.
+                    # The state may have changed during the await: decide again, without an await before the group's decision.
                     decided = await self._decided(lambda: self.coordinator.commit(principal, asked, self._held(asked)))
                 if decided is Progress.COMPLETE:
                     await self.log.durable()
@@ -285,7 +283,7 @@ class Transactions:
                     self._record(name, principal, decided)
                     continue
                 await self._finish(name)
-                if isinstance(decided, CommitPrepared):  # that it is finished need not be durable: else a start finishes it again
+                if isinstance(decided, CommitPrepared):  # CommitCompleted need not be durable: a restart finishes it again
                     return
 
     def _prepare(self, name: str, principal: str, event: CommitPrepared, group_offsets: GroupLogRecord | None) -> None:
@@ -299,7 +297,7 @@ class Transactions:
         self.outcomes.committed += 1
 
     async def _decided_offsets(self, offsets: AskedOffsets) -> GroupLogRecord:
-        """The decision about them, at once. A refusal is raised when all is durable that it rests on."""
+        """Decides the offsets without an await. A refusal is raised once everything it depends on is durable."""
         try:
             return self._groups.decide(offsets)
         except WireError:
@@ -312,7 +310,7 @@ class Transactions:
         return self.leaders.held([member.producer_id for member in asked.members], named)
 
     async def _finish(self, name: str) -> None:
-        """Writes the markers of what is prepared, and lets them count. The id's lock is held."""
+        """Writes the markers of the prepared commit and makes them take effect. The caller holds the id's lock."""
         state = self.coordinator.states.get(name)
         if state is None or state.prepared is None:
             return
@@ -345,7 +343,7 @@ class Transactions:
         event = CommitCompleted(txn_version=prepared.txn_version)
         try:
             self._record(name, principal, event)
-        except WireError as error:  # all is done; without the record, the next start only looks for markers that are missing
+        except WireError as error:  # the commit is done; without the record, a restart only looks for missing markers
             logger.warning("%s: that it is finished could not be written: %s", _subject(name, prepared), error.message)
             self.coordinator.apply(record_of(name, principal, self._clock.wall_ms(), event), self._clock.monotonic_ms())
 
@@ -376,7 +374,7 @@ class Transactions:
         return last_version
 
     async def _void(self, name: str, producer_ids: Iterable[int]) -> bool:
-        """Writes the markers of members whose end is durable; True if all are written. The sweep writes the others."""
+        """Writes the markers of members whose end is durable; False if any is missing, which the sweep then writes."""
         ended = list(producer_ids)
         return await self._write_late(name, ended, control_records(name, NO_VERSION, aborted=ended), "aborted")
 
@@ -393,15 +391,14 @@ class Transactions:
     # Time
 
     async def sweep(self) -> None:
-        """Ends executions that gave no sign of life or are too old, finishes what is prepared, voids what nobody answers for, and
-        forgets what is old. One part's trouble is logged and does not stop the others.
+        """Ends expired executions, finishes prepared commits, writes missing markers of ended members, and forgets old ids and
+        pages. An error in one part is logged and does not stop the others.
         """
         for part in (self._expire, self._finish_prepared, self._end_unmarked, self._forget):
             await self._try(part())
 
     async def compact(self) -> None:
-        """Writes all that is known in place of the log, if that has grown; also while requests are answered. One at a time. Trouble
-        is logged."""
+        """Replaces the log by a snapshot if it has grown, while requests are served. Must not run twice at once. Logs errors."""
         if self.log.has_grown():
             with self.coordinator.writing_state(self._clock.wall_ms()) as state:
                 await self._try(self.log.compact([_entry(record) for record in piece] for piece in state.pieces()))
@@ -433,7 +430,7 @@ class Transactions:
             try:
                 async with self._lock(name):
                     await self._finish(name)
-            except WireError as error:  # the others are finished all the same
+            except WireError as error:  # go on with the others
                 self._retries.failed(name, self._clock.monotonic_ms())
                 logger.warning("%s%s", error.message, _HELD_BACK if isinstance(error, StorageError) else "")
             else:
@@ -444,7 +441,7 @@ class Transactions:
         is_refused = self._refused.issuperset(ended) and not self._retries.is_due(_UNMARKED, self._clock.monotonic_ms())
         if not ended or is_refused:
             return
-        await self.log.durable()  # whatever ended them
+        await self.log.durable()  # including the events that ended them
         are_written = True
         for (_, name, version), producer_ids in self._lost_markers.committed(ended).items():
             said = (name, version, producer_ids[:20])
@@ -464,7 +461,7 @@ class Transactions:
     async def _forget(self) -> None:
         now_ms = self._clock.monotonic_ms()
         self.pages.expire(now_ms)
-        pauses = Pauses()  # an hour after a start all ids are old at once that it found
+        pauses = Pauses()  # JOB_KEPT_MS after a start, all ids loaded by it expire at once
         for name in self.coordinator.forgettable(now_ms):
             event = self.coordinator.forget(name, now_ms)
             if event is not None:
@@ -474,7 +471,7 @@ class Transactions:
     # Recording
 
     async def _decided(self, decide: Callable[[], T]) -> T:
-        """The result of `decide`, at once. A refusal is raised when all is durable that it rests on."""
+        """The result of `decide`, without an await. A refusal is raised once everything it depends on is durable."""
         if self._is_stopping:
             raise NotReadyError(STOPPING, fate=Fate.NOT_APPENDED)
         try:
@@ -484,13 +481,13 @@ class Transactions:
             raise
 
     def _record(self, name: str, principal: str, event: Event) -> None:
-        """Appends an event, and applies it; nothing has happened if it raises."""
+        """Appends an event and applies it; no effect if it raises."""
         record = record_of(name, principal, self._clock.wall_ms(), event)
         self.log.append([_entry(record)])
         self.coordinator.apply(record, self._clock.monotonic_ms())
 
     async def _run(self, decision: Coroutine[Any, Any, T]) -> T:
-        """Carries it out to its end, also if the caller stops waiting."""
+        """Runs the decision to completion, even if the caller is cancelled."""
         task = asyncio.create_task(decision)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -498,7 +495,7 @@ class Transactions:
         return await asyncio.shield(task)
 
     def _texts(self, producer_ids: Iterable[int]) -> str:
-        """Executions of open members, for the log."""
+        """The executions of open members, for log messages."""
         members = [known.member for pid in producer_ids if (known := self.coordinator.open_members.get(pid)) is not None]
         return f"{len(members)} members of " + ", ".join(dict.fromkeys(map(execution_text, members)))
 
