@@ -1,8 +1,9 @@
-"""Plans the flushes of one partition, and notes what each has made durable: the log, and the snapshots of producer state. Pure:
+"""Plans one partition's flushes, and tracks what each has made durable: data, and snapshots of producer state. No I/O:
 flush_task.py syncs the files.
 
-A flush covers what was written when it began. At most one is under way, so appends meanwhile go with the next: group commit.
-Producer state outlives the records that made it, so a segment may go only once a snapshot at its end or above is durable.
+A flush covers what was written when it began. At most one is under way; batches appended meanwhile share the next one (group
+commit). Producer state outlives the records it derives from, so a segment may be removed only once a snapshot at or above its end
+is durable.
 """
 
 from __future__ import annotations
@@ -15,38 +16,38 @@ from brokerd.partition.log_ends import LogEnds
 from brokerd.partition.snapshots import Snapshot
 from brokerd.storage.segment import SegmentBounds
 
-# A restart checks the payloads of about so many durable bytes; older ones are checked when they are read, and by the doctor.
+# A restart checks payloads in about the last 64 MiB of durable bytes; consumers and `brokerd doctor` check older ones.
 RECOVERY_WINDOW_BYTES = 64 * 1_048_576
-_SNAPSHOTS_KEPT = 2  # one may rot
+_SNAPSHOTS_KEPT = 2  # in case one is damaged
 
 
 class FlushPlan(NamedTuple):
-    """The work of one flush, which makes all below `end_offset` durable: the data of the sealed segments and the last one, then
-    the directory, then the derived files: snapshots, and the epochs if they changed."""
+    """The work of one flush, which makes everything below `end_offset` durable: sync the sealed segments and the active one, then
+    the directory; then write the derived files (snapshots, indexes, and the leader epochs if they changed)."""
 
     end_offset: int
     appended_bytes: int
-    sealed: list[SegmentBounds]  # closed since the last flush, all of them just before the last segment
+    sealed: list[SegmentBounds]  # closed since the last flush: the segments just before the active one
     snapshots: list[Snapshot]
     epochs: tuple[EpochEntry, ...] | None
 
 
 class FlushOutcome(NamedTuple):
-    """The result of a flush, none of whose syncs has failed."""
+    """The result of a flush in which no sync failed."""
 
-    is_untried: bool = False  # the directory could not even be opened: nothing failed, and nothing is durable
-    has_snapshots: bool = True  # durably, all of them
-    has_derived: bool = True
+    is_untried: bool = False  # the directory could not be opened: no sync failed, but nothing counts as durable
+    has_snapshots: bool = True  # all planned snapshots are durable
+    has_derived: bool = True  # all derived files are written
 
 
 class FlushState:
-    """The dirty part of one partition, and the flush under way."""
+    """What is dirty in one partition, and the flush under way."""
 
     def __init__(self, ends: LogEnds, recovery_point: int, snapshots: KeptSnapshots) -> None:
         self.recovery_point = recovery_point
         self.snapshots = snapshots
-        self.sealed: list[SegmentBounds] = []  # closed and not flushed since
-        self.flushed_bytes = 0  # of ends.appended_bytes, or given up
+        self.sealed: list[SegmentBounds] = []  # closed since the last flush
+        self.flushed_bytes = 0  # of ends.appended_bytes; bytes given up count too
         self.epochs_changed = False
         self.under_way: FlushPlan | None = None
         self._ends = ends
@@ -63,12 +64,12 @@ class FlushState:
         return bool(self.dirty_bytes > 0 or self.sealed or self.snapshots.has_waiting)
 
     def seal(self, segment: SegmentBounds, snapshot: Snapshot) -> None:
-        """Notes that a segment was closed, and the snapshot at its end."""
+        """Adds a closed segment, and the snapshot at its end, to the next flush."""
         self.sealed.append(segment)
         self.snapshots.add(snapshot)
 
     def begin(self, epochs: list[EpochEntry]) -> FlushPlan:
-        """The plan of a flush of all that is due. No other flush may be under way."""
+        """Begins a flush of everything that is due. No other flush may be under way."""
         assert self.under_way is None, "one flush at a time"
         plan = FlushPlan(
             self._ends.log_end_offset,
@@ -83,8 +84,8 @@ class FlushState:
         return plan
 
     def done(self, plan: FlushPlan, outcome: FlushOutcome) -> bool:
-        """Ends a flush. True if all below its `end_offset` is durable now. Derived files that are missing go with the
-        next flush.
+        """Ends a flush. True if everything below its `end_offset` is now durable. Snapshots and epochs that
+        could not be written are left to a later flush.
         """
         self._end(plan)
         if outcome.is_untried:
@@ -95,21 +96,21 @@ class FlushState:
             self.snapshots.note_written(plan.snapshots)
         if not outcome.has_derived:
             self.epochs_changed = True
-            if not outcome.has_snapshots:  # retention waits for it
+            if not outcome.has_snapshots:  # retention waits for them
                 self._take_back(plan)
         self._settle(plan.appended_bytes)
         return True
 
     def failed(self, plan: FlushPlan) -> None:
-        """Ends a flush whose sync failed: it has made nothing durable."""
+        """Ends a flush whose sync failed: nothing counts as durable."""
         self._end(plan)
 
     def give_up(self) -> None:
-        """Counts dirty bytes as settled: the log has stopped, so they will never be flushed."""
+        """Counts dirty bytes as flushed: the log has stopped, so they never will be."""
         self._settle(self._ends.appended_bytes)
 
     def truncate(self, end_offset: int) -> None:
-        """Follows a cut of the log, all of which was durable, at `end_offset`."""
+        """Follows a cut of the log at `end_offset`. Everything must have been flushed."""
         assert self.under_way is None
         assert not self.sealed, "all is flushed before a cut"
         assert self.dirty_bytes == 0, "all is flushed before a cut"
@@ -117,7 +118,9 @@ class FlushState:
         self._recovery_mark = (min(self._recovery_mark[0], end_offset), self._recovery_mark[1])
 
     def advance_recovery_point(self) -> int:
-        """The offset where a restart begins to check payloads, from now on: about RECOVERY_WINDOW_BYTES below the durable end."""
+        """Returns the offset from which a restart checks payloads, advancing it to stay about RECOVERY_WINDOW_BYTES below the
+        durable end.
+        """
         durable_end = self._ends.durable_end
         mark_offset, mark_bytes = self._recovery_mark
         if self.flushed_bytes - mark_bytes >= RECOVERY_WINDOW_BYTES:
@@ -138,16 +141,16 @@ class FlushState:
 
 
 class KeptSnapshots:
-    """The snapshots of one log, by offset: those on the disk, and those to be written."""
+    """The snapshots of one log: those on disk, by offset, and those waiting to be written."""
 
     def __init__(self, durable: Sequence[int] = (), unwritten: Snapshot | None = None) -> None:
-        """`durable`: offsets of the snapshots on the disk, ascending. `unwritten`: one that could not be written."""
+        """`durable`: offsets of the snapshots on disk, ascending. `unwritten`: one that recovery could not write."""
         self._durable = list(durable)
         self._waiting = [unwritten] if unwritten is not None else []
 
     @property
     def durable(self) -> tuple[int, ...]:
-        """Offsets of the snapshots that a restart finds, ascending."""
+        """Offsets of the snapshots on disk, ascending."""
         return tuple(self._durable)
 
     @property
@@ -161,7 +164,7 @@ class KeptSnapshots:
         return bool(self._waiting)
 
     def add(self, snapshot: Snapshot) -> None:
-        """Adds a snapshot at the current log end, to be written with the next flush."""
+        """Adds a snapshot for the next flush to write."""
         self._waiting.append(snapshot)
 
     def take_waiting(self) -> list[Snapshot]:
@@ -170,11 +173,11 @@ class KeptSnapshots:
         return waiting
 
     def note_written(self, snapshots: Sequence[Snapshot]) -> None:
-        """Notes that these are durable."""
+        """Records these as durable."""
         self._durable = sorted({*self._durable, *(snapshot.offset for snapshot in snapshots)})
 
     def note_failed(self, snapshots: Sequence[Snapshot]) -> None:
-        """Notes that these could not be written. Only the newest of all is retried, so that a bad disk costs the memory of one."""
+        """Takes back snapshots that could not be written. Only the newest is retried, so a bad disk costs the memory of one."""
         if snapshots:
             self._waiting = [*snapshots, *self._waiting][-1:]
 
@@ -183,8 +186,8 @@ class KeptSnapshots:
         return max((kept for kept in self._durable if kept <= offset), default=-1)
 
     def take_old(self, floor: int) -> list[int]:
-        """Forgets the snapshots that are no longer needed, and returns their offsets. The log may be cut at `floor` or above, so
-        the newest at or below it stays.
+        """Drops the snapshots that are no longer needed and returns their offsets. The log may be cut at `floor` or above, so the
+        newest snapshot at or below `floor` stays.
         """
         base = self.newest_below(floor)
         old = [offset for offset in self._durable[:-_SNAPSHOTS_KEPT] if offset != base]
@@ -192,5 +195,5 @@ class KeptSnapshots:
         return old
 
     def forget(self, offsets: Sequence[int]) -> None:
-        """Forgets snapshots that are removed from the disk."""
+        """Drops snapshots that a cut removes from disk."""
         self._durable = [kept for kept in self._durable if kept not in offsets]

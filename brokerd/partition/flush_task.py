@@ -15,7 +15,7 @@ from brokerd.storage.spare_files import SpareFiles
 
 
 class FlushTask:
-    """See the module. Fields are set once; `run` is called once."""
+    """One flush. Call `run` once."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class FlushTask:
         plan: FlushPlan,
         segments: Sequence[Segment],
     ) -> None:
-        """`segments`: those that the plan seals, and the last one. Their dirty handles are the task's from now on."""
+        """`segments`: those sealed by the plan, then the active one. The task takes over their dirty handles."""
         self._files = files
         self._spares = spares
         self._directory = directory
@@ -38,16 +38,16 @@ class FlushTask:
             if segment.dirty_handle is not None:
                 self.handles.append(segment.dirty_handle)
                 segment.dirty_handle = None
-        # The error of a file derived from the log (index, snapshot, epochs); nothing durable depends on these.
+        # Writing a file derived from the log (index, snapshot, epochs) failed; the durability of the data does not depend on it.
         self.derived_error: OSError | None = None
-        # The directory could not be opened to be synced: no sync has failed, and the next flush does it all again.
+        # The directory could not be opened for its sync: no sync failed, and the next flush repeats everything.
         self.untried_error: OSError | None = None
         self._has_snapshots = False
-        self.duration_ns = 0  # of run, once it is over
+        self.duration_ns = 0  # of a `run` that synced everything
 
     @property
     def outcome(self) -> FlushOutcome:
-        """The result of `run`, if it did not raise."""
+        """The result of a `run` that did not raise."""
         return FlushOutcome(
             is_untried=self.untried_error is not None, has_snapshots=self._has_snapshots, has_derived=self.derived_error is None
         )
@@ -75,7 +75,7 @@ class FlushTask:
         self.duration_ns = stopwatch_ns() - started_ns
 
     def release(self, open_files: OpenFiles) -> None:
-        """Releases the file handles; once, after the flush."""
+        """Releases the file handles. Call it once, after the flush."""
         for handle in self.handles:
             open_files.release(handle)
         self.handles = []

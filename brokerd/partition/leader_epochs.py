@@ -1,8 +1,8 @@
-"""The offset where each leader epoch began: a list per partition, kept in a small file that any scan of the log can rebuild.
+"""The start offset of each leader epoch: a list per partition, kept in a small file that a scan of the log can rebuild.
 
-An epoch has an id besides its number: a random one, drawn at each start of the broker and stamped on each batch. Two lives of one
-log, such as a restored copy and the original that went on, never share it, so the id of the record before a position says which
-history the position belongs to.
+Besides its number, an epoch has a random id, drawn at each start of the broker and stamped on every batch. Diverged logs, such as a
+restored copy and the original that kept running, never draw the same id. So the epoch id of the record before a position tells
+which history the position belongs to.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class EpochEntry(NamedTuple):
 
     epoch: int
     start_offset: int
-    id: int = 0  # 0 = none: no broker writes that
+    id: int = 0  # 0 = unknown; brokers never write 0
 
 
 class LeaderEpochs:
@@ -47,14 +47,14 @@ class LeaderEpochs:
         return self.entries[-1].epoch if self.entries else -1
 
     def assign(self, epoch: int, start_offset: int, epoch_id: int = 0) -> bool:
-        """Notes the epoch of a batch at `start_offset`; True if it is a new one."""
+        """Adds the epoch of a batch at `start_offset`; True if it is new."""
         if epoch <= self.latest:
             return False
         self.entries.append(EpochEntry(epoch, start_offset, epoch_id))
         return True
 
     def truncate(self, offset: int) -> None:
-        """Forgets epochs that began at `offset` or above."""
+        """Drops epochs that began at `offset` or above."""
         self.entries = [entry for entry in self.entries if entry.start_offset < offset]
 
     def below(self, offset: int) -> tuple[EpochEntry, ...]:
@@ -72,16 +72,16 @@ class LeaderEpochs:
         return -1 if entry is None else entry.epoch
 
     def has(self, header: BatchHeader) -> bool:
-        """True if the batch is of the epoch that is known at its offset."""
+        """True if the batch has the epoch recorded for its offset."""
         entry = self.entry_at(header.base_offset)
         return entry is not None and (entry.epoch, entry.id) == (header.leader_epoch, header.leader_epoch_id)
 
     def parts_at(self, offset: int, epoch_id: int, log_end_offset: int) -> int | None:
-        """Where this log parts from the one in which the record before `offset` is of epoch `epoch_id`; UNKNOWN_OFFSET if that
-        cannot be told. None if it does not, up to `offset`.
+        """The offset where this log diverges from the one whose record before `offset` has epoch id `epoch_id`; None if the two
+        agree up to `offset`, or this log's epochs there are unknown; UNKNOWN_OFFSET if they differ, but where is unknown.
 
-        A log that has the epoch, and has it up to there, is the same up to there: one life wrote it, and each offset once. An epoch
-        that it does not have was never this log's, unless what it had before `offset` is not known.
+        If this log has the epoch id and that epoch reaches `offset`, both logs agree up to there: one run of the broker wrote the
+        epoch, each offset once. An id missing from the list was never in this log, unless its epochs below `offset` are unknown.
         """
         end_offset = log_end_offset
         for entry in reversed(self.entries):
@@ -92,18 +92,18 @@ class LeaderEpochs:
 
 
 def encode_epochs(entries: Sequence[EpochEntry]) -> bytes:
-    """Entries as bytes, one after the other."""
+    """The entries as bytes."""
     return b"".join([_ENTRY.pack(*entry) for entry in entries])
 
 
 def decode_epochs(body: bytes, at: int, count: int) -> tuple[tuple[EpochEntry, ...], int]:
-    """`count` entries from `at`, and where they end. Raises struct.error if they are not all there."""
+    """`count` entries from position `at`, and their end. Raises struct.error if `body` is too short."""
     entries = tuple(EpochEntry(*_ENTRY.unpack_from(body, at + n * _ENTRY.size)) for n in range(count))
     return entries, at + count * _ENTRY.size
 
 
 def write_leader_epochs(files: Files, directory: str, entries: Sequence[EpochEntry], seed: int) -> None:
-    """Replaces the file; the directory is for the caller to sync. Raises OSError."""
+    """Replaces the file; the caller syncs the directory. Raises OSError."""
     body = _SEED.pack(seed) + encode_epochs(entries)
     write_document(files, f"{directory}/{LEADER_EPOCHS}", EPOCHS_KIND, EPOCHS_VERSION, body, sync_dir=False)
 
@@ -115,7 +115,7 @@ def remove_leader_epochs(files: Files, directory: str) -> None:
 
 
 def read_leader_epochs(files: Files, directory: str, seed: int) -> tuple[EpochEntry, ...] | None:
-    """The entries, or None if the file is missing, damaged or another log's. Raises OSError."""
+    """The entries, or None if the file is missing, damaged or of another log. Raises OSError."""
     try:
         body = read_document(files, f"{directory}/{LEADER_EPOCHS}", EPOCHS_KIND, EPOCHS_VERSION)
     except (DocumentError, FileNotFoundError):

@@ -1,5 +1,5 @@
-"""The state of one partition as recovery finds it, and its entries in the checkpoint and the clean-shutdown mark. Values only; the
-files are written in datadir/checkpoint.py and datadir/node_state.py.
+"""The state of one partition after recovery, and its entries in the checkpoint and the clean-shutdown mark. Value types only;
+datadir/checkpoint.py and datadir/node_state.py write the files.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from brokerd.storage.segment import Segment
 
 
 class CheckpointEntry(NamedTuple):
-    """Offsets of one partition, none above durable_end. A restart checks payloads from `recovery_point` on."""
+    """One partition's offsets, none above `durable_end`. A restart checks payloads from `recovery_point` on."""
 
     recovery_point: int
     durable_end: int
     log_start_offset: int
 
     def known_durable(self, *ends: int) -> CheckpointEntry:
-        """The entry, with durable_end raised to other offsets that are known to have been durable: a checkpoint may be behind."""
+        """The entry, with `durable_end` raised to other offsets known to be durable: a checkpoint may lag behind."""
         return self._replace(durable_end=max(self.durable_end, *ends))
 
 
@@ -45,7 +45,7 @@ class CleanLog(NamedTuple):
 
 @dataclass(slots=True)
 class LogState:
-    """The state of a log as recovery found it, or of a new one."""
+    """The state of a log after recovery, or of a new log."""
 
     segments: list[Segment]
     producers: ProducerStates
@@ -56,6 +56,5 @@ class LogState:
     damaged: list[DamagedRange] = field(default_factory=list)
     read_only_reason: str = ""
     snapshot_offsets: list[int] = field(default_factory=list)
-    # The end of what other replicas are known to have; None = there are no others, and all of the log counts.
-    high_watermark: int | None = None
-    unwritten_snapshot: Snapshot | None = None  # the one at the log end, if it could not be written
+    high_watermark: int | None = None  # None = no other replicas: the log end offset
+    unwritten_snapshot: Snapshot | None = None  # the snapshot at the log end, if it could not be written

@@ -1,4 +1,4 @@
-"""Reads control batches as a partition sees them: whose transactions they end, by commit or abort."""
+"""Reads control batches: which members' transactions they commit or abort."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from brokerd.storage.files import File
 
 
 class Marker(NamedTuple):
-    """The end of transactions of these members."""
+    """Ends the transactions of these members."""
 
     committed_ids: Sequence[int] = ()
     aborted_ids: Sequence[int] = ()
 
     @property
     def producer_ids(self) -> tuple[int, ...]:
-        """All members that it ends."""
+        """The producer ids of both lists."""
         return (*self.committed_ids, *self.aborted_ids)
 
 
 def marker_of(batch: RecordBatch) -> Marker | None:
-    """The marker in a control batch; None if it is no control batch. Raises CorruptMessageError, UnsupportedVersionError."""
+    """The marker in a control batch; None for other batches. Raises CorruptMessageError, UnsupportedVersionError."""
     if not batch.header.is_control:
         return None
     record = decode_control(batch)
@@ -35,7 +35,7 @@ def marker_of(batch: RecordBatch) -> Marker | None:
 
 
 def read_marker(file: File, position: int, header: BatchHeader) -> Marker | None:
-    """The marker in a batch of a file; None if it is no control batch, or one that cannot be read. Raises OSError."""
+    """The marker in a batch of a file; None if it is not a control batch, or cannot be read. Raises OSError."""
     if not header.is_control:
         return None
     try:

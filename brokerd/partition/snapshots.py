@@ -1,9 +1,8 @@
-"""Snapshots of producer state: the state of everything below an offset, with the leader epochs up to there, and which transactions
-were aborted.
+"""Snapshot files: producer state, leader epochs and aborted transactions of all batches below an offset.
 
-A snapshot saves recovery from replaying the whole log; and it outlives retention, which the log does not. recovery.py decides
-which one is valid. A body ends after the producers, the forgotten number or the aborted transactions: lists that would be empty
-at its end are left out.
+A snapshot saves recovery from replaying the whole log, and keeps the state of batches that retention has removed. recovery.py
+decides which snapshot is valid. Trailing empty parts are left out: a body ends after the producers, the forgotten number or the
+aborted transactions.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ SNAPSHOT_VERSION = 1
 _HEAD = struct.Struct("<IqII")
 _PRODUCER = struct.Struct("<qhBBq")
 _BATCH = struct.Struct("<iiqqq")
-# One format by number of batches, so that a producer takes one call: there may be a hundred thousand at a roll.
+# One struct per number of batches: packs a producer in one call. A roll may snapshot a hundred thousand producers.
 _WHOLE = [struct.Struct(_PRODUCER.format + _BATCH.format[1:] * count) for count in range(WINDOW_BATCHES + 1)]
-_FORGOTTEN = struct.Struct("<q")  # if anything was forgotten, or aborted
-_ABORTED_COUNT = struct.Struct("<I")  # and this, if anything was aborted
+_FORGOTTEN = struct.Struct("<q")  # present if producers were forgotten or transactions aborted
+_ABORTED_COUNT = struct.Struct("<I")  # present if transactions were aborted
 _ABORTED = struct.Struct("<qqqq")
 
 
 class Snapshot(NamedTuple):
-    """Producer state, leader epochs and aborted transactions after all batches below `offset`. Until it is written it holds a copy
-    of the state: a copy takes a tenth of the time of encoding, which is left to the flush.
+    """Producer state, leader epochs and aborted transactions after all batches below `offset`. Holds a copy of the state; the flush
+    encodes it later, since copying takes a tenth of the time of encoding.
     """
 
     seed: int  # CRC seed of the partition
     offset: int
     epochs: tuple[EpochEntry, ...]
-    producers: Mapping[int, ProducerStateEntry]  # the last one to write at the end
+    producers: Mapping[int, ProducerStateEntry]  # least recent writer first
     forgotten_number: int = NO_NUMBER  # see producer_state.py
     aborted: tuple[AbortedTransaction, ...] = ()  # in the order of their markers
 
@@ -98,7 +97,7 @@ def decode_snapshot(body: bytes) -> Snapshot:
 
 
 def _decode_aborted(body: bytes, at: int) -> tuple[tuple[AbortedTransaction, ...], int]:
-    """The aborted transactions at `at`, and where they end. Raises struct.error."""
+    """The aborted transactions at position `at`, and their end. Raises struct.error."""
     (count,) = _ABORTED_COUNT.unpack_from(body, at)
     at += _ABORTED_COUNT.size
     if count * _ABORTED.size > len(body) - at:
@@ -108,13 +107,13 @@ def _decode_aborted(body: bytes, at: int) -> tuple[tuple[AbortedTransaction, ...
 
 
 def write_snapshot(files: Files, directory: str, body: bytes, offset: int, spares: SpareFiles | None = None) -> None:
-    """Writes the snapshot at `offset`; the directory is for the caller to sync. Raises OSError."""
+    """Writes the snapshot at `offset`; the caller syncs the directory. Raises OSError."""
     path = snapshot_path(directory, offset)
     write_document(files, path, SNAPSHOT_KIND, SNAPSHOT_VERSION, body, sync_dir=False, spares=spares)
 
 
 def read_snapshot(files: Files, directory: str, offset: int, seed: int) -> Snapshot | None:
-    """The snapshot at `offset`, or None if it is damaged or another log's. Raises OSError."""
+    """The snapshot at `offset`, or None if it is missing, damaged or of another log. Raises OSError."""
     try:
         snapshot = decode_snapshot(read_document(files, snapshot_path(directory, offset), SNAPSHOT_KIND, SNAPSHOT_VERSION))
     except (DocumentError, FileNotFoundError):

@@ -1,7 +1,7 @@
-"""Cuts one partition's log outside recovery: reads the state of the part that stays, and removes the rest.
+"""Cuts one partition's log outside recovery: reads the producer state at the cut, and removes everything above it.
 
-The order of steps matters: after a crash in between, recovery finds a log that ends at the cut, or as before. The core decides
-where to cut (PartitionCore.truncate_to).
+The order of steps matters: after a crash in between, recovery finds a log that ends either at the cut or where it did before. The
+core decides where to cut (PartitionCore.truncate_to).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WIPE_BYTES = 1_048_576
 
 
 class LogCut:
-    """One cut: `read` first, which changes no file, then `make`."""
+    """One cut. Call `read` first, which changes no file, then `make`."""
 
     def __init__(
         self, files: Files, open_files: OpenFiles, directory: str, seed: int, segments: Sequence[Segment], truncation: Truncation
@@ -36,11 +36,11 @@ class LogCut:
         self._kept = segments[: truncation.kept]
         self._gone = segments[truncation.kept :]
         self._truncation = truncation
-        self.last = Segment(files, open_files, directory, self._kept[-1].base_offset, seed)  # as it will be
+        self.last = Segment(files, open_files, directory, self._kept[-1].base_offset, seed)  # as it will be after the cut
 
     def read(self, producers: ProducerStates, index_interval_bytes: int) -> None:
-        """Brings `producers`, which is empty, to the state at the cut, and notes the batches that stay in the last segment. Raises
-        OSError, and StorageError if the state cannot be determined.
+        """Builds the state at the cut in `producers`, which must be empty, and the bounds and index of the last remaining segment.
+        Raises OSError; StorageError if the state cannot be determined.
         """
         from_offset = self._restore(producers)
         self.last.index = SparseIndex()
@@ -63,7 +63,7 @@ class LogCut:
         return marker
 
     def make(self, epochs: Sequence[EpochEntry]) -> None:
-        """Cuts, durably on return. The checkpoint on the disk must already end the durable part at the cut. Raises OSError."""
+        """Makes the cut, durably on return. No `durable_end` in the checkpoint on disk may lie above it. Raises OSError."""
         self._wipe(self._kept[-1], self.last.size_bytes)
         for segment in self._gone:
             self._wipe(segment, 0)
@@ -77,8 +77,8 @@ class LogCut:
         self._files.sync_dir(self._directory)
 
     def _wipe(self, segment: Segment, position: int) -> None:
-        """Overwrites what is cut off with zeros. Otherwise whole batches could come back as stale blocks of what is written in
-        their place, and after a power cut pass for a part of the log.
+        """Overwrites the cut bytes with zeros. Otherwise, after a power cut, stale blocks under newly written data could bring back
+        whole batches that pass for part of the log.
         """
         handle = self._open_files.acquire(segment.path, writable=True)
         try:
@@ -91,7 +91,7 @@ class LogCut:
             self._open_files.release(handle)
 
     def _restore(self, producers: ProducerStates) -> int:
-        """Restores the snapshot to begin with, if there is one. Returns its offset, or 0."""
+        """Restores producers from the snapshot, if there is one. Returns its offset, or 0."""
         offset = self._truncation.restore_from
         if offset < 0:
             if self._kept[0].base_offset > 0:
@@ -104,7 +104,7 @@ class LogCut:
         return offset
 
     def _headers(self, file: File, segment: Segment) -> Iterator[tuple[int, BatchHeader]]:
-        """Positions and headers of the batches that stay. Raises StorageError if one cannot be read."""
+        """Positions and headers of the batches below the cut. Raises StorageError if one cannot be read."""
         scan = segment.scan(file)
         for header in scan:
             if header.next_offset > self._truncation.offset:

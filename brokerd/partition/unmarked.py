@@ -1,4 +1,4 @@
-"""The data of members that has no marker in a partition, and where damage behind it may have taken the marker. Pure."""
+"""Open transactions' data in a partition, and whether damage after it may have destroyed the marker. No I/O."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from brokerd.storage.damage import DamagedRange
 
 
 class UnmarkedData(NamedTuple):
-    """One member's data in one partition, from `first_offset` up to, not including, `end_offset`."""
+    """One member's data in one partition, in [`first_offset`, `end_offset`)."""
 
     producer_id: int
     first_offset: int
     end_offset: int
-    is_readable: bool  # it is not all below the log start
-    lost: tuple[int, int] | None  # offsets from, until: the first range that is lost where its marker may have stood
+    is_readable: bool  # not all of it is below the log start
+    lost: tuple[int, int] | None  # (from, until): the first damaged range that may have held its marker
 
 
 def unmarked_data(producers: ProducerStates, damaged: Iterable[DamagedRange], log_start_offset: int) -> list[UnmarkedData]:
-    """All that is open in a partition, in the order of the first offsets.
+    """All data of open transactions in a partition, ordered by first offset.
 
-    A marker stands behind all data of its member. A batch that an operator has taken out is whole, so a marker in it has counted.
+    A marker comes after all data of its member. Batches that an operator has taken out are whole, so their markers were applied.
     """
     lost = sorted((one.first_offset, one.until_offset) for one in damaged if not one.is_taken_out)
     found = []
@@ -35,10 +35,11 @@ def unmarked_data(producers: ProducerStates, damaged: Iterable[DamagedRange], lo
 
 
 def with_lost_markers(found: Iterable[UnmarkedData]) -> set[int]:
-    """Producer ids of the members whose marker may have stood in what is lost. `found`: of all partitions.
+    """Producer ids of the members whose marker may have been in a damaged range. `found`: of all partitions.
 
-    A commit is complete only once all partitions with data of its members have their marker durably. So where one has lost nothing
-    and has no marker, there was no commit. Data below the log start proves nothing and harms nobody.
+    A commit completes only once every partition with its data has a durable marker. So a partition with the member's data, no
+    damage after it and no marker proves that there was no complete commit. Data below the log start is ignored: it proves nothing
+    and is never read.
     """
     lost: set[int] = set()
     whole: set[int] = set()
@@ -49,7 +50,7 @@ def with_lost_markers(found: Iterable[UnmarkedData]) -> set[int]:
 
 
 def undecided_text(partition: str, data: UnmarkedData) -> str:
-    """Says that nobody knows whether these records are committed, and what to do."""
+    """Message: it is unknown whether these records are committed, and what to do about it."""
     first, until = data.lost or (data.end_offset, data.end_offset)
     return (
         f"{partition}: producer {data.producer_id} wrote records from offset {data.first_offset} to {data.end_offset - 1} in a "
