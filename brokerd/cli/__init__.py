@@ -1,29 +1,29 @@
-"""The command `brokerd`. commands.py declares every command line; a command's function is imported when it runs.
+"""The command `brokerd`. commands.py declares all commands; the function of a command is imported when it runs.
 
     commands.py        the table of commands and their options
-    parser.py          how command lines are parsed, and what commands ask of their arguments
+    parser.py          parses command lines; client settings, NAME=VALUE pairs, ranges
     output.py          tables, sizes, times, JSON
 
     start.py           runs a broker
     topics.py          creates, lists, describes, alters, trims, deletes topics
-    offsets.py         where partitions begin and end, offsets by time
-    transactions.py    lists, describes, aborts transactions, finds hanging ones
-    groups.py          lists, describes, resets, deletes groups of readers
-    produce.py         lines to records
-    consume.py         records to lines
-    record_lines.py    the lines of both: text, and one JSON object each
+    offsets.py         prints the ends of partitions, and offsets by time
+    transactions.py    lists, describes, aborts, forgets transactions, finds hanging ones
+    groups.py          lists, describes, resets, deletes groups
+    produce.py         writes lines as records
+    consume.py         prints records as lines
+    record_lines.py    converts records from and to lines of text or JSON
     top.py             watches a broker (top_model.py computes what top_view.py draws)
-    info.py            a broker's versions, features, limits, nodes
+    info.py            prints a broker's versions, features, limits, nodes
     dump_log.py        prints the contents of a data directory's files
-    doctor.py          checks a data directory, and repairs what an operator decides
-    install.py         for a new installation: sample configuration, systemd unit, hashed tokens, completion
-    topic_lookup.py    topics by name, with the nearest one for a name that does not exist
+    doctor.py          checks a data directory, and repairs it at an operator's request
+    install.py         prints sample configuration, systemd unit, hashed tokens, shell completion
+    topic_lookup.py    finds topics by name or pattern
 
-Errors are turned into one sentence on standard error and an exit code here, and nowhere else.
+`main` turns an error into one sentence on standard error and an exit code (`brokerd start` reports its own errors).
 
     0    done
-    1    failed: the sentence says what, where and what to do
-    2    the command line is wrong: the sentence names the nearest right word
+    1    failed; the sentence says what, where and what to do (`doctor`: damage was found)
+    2    the command line is wrong; the sentence suggests the nearest valid word
     130  interrupted (Ctrl-C)
     141  the reader of standard output is gone
 """
@@ -43,7 +43,7 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
-# Errors that a write to standard output may raise; for other files, the command that uses them names the file in its error.
+# Errors of writes to standard output. For other files, the command raises an error that names the file.
 _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -51,9 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
     from brokerd.cli.parser import UsageError, parse
 
-    # gRPC's C core prints every failed TLS handshake and every malformed header that a stranger sends; what matters is already in
-    # our error. gRPC reads this variable when it is imported. ERROR is the package's own default, so any other value was set by
-    # the user.
+    # gRPC's C core prints every failed TLS handshake and every malformed header from the network; our errors already say what
+    # matters. gRPC reads this variable on import. ERROR is the package's default, so any other value is the user's.
     if os.environ.get("GRPC_VERBOSITY", "ERROR") == "ERROR":
         os.environ["GRPC_VERBOSITY"] = "NONE"
     _open_closed_streams()
@@ -83,13 +82,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Reopens standard streams that a shell closed (<&- or >&-) on /dev/null. Otherwise Python has none of them, and the next
-    file or socket gets their descriptor."""
+    """Opens standard streams that the shell closed (<&- or >&-) on /dev/null. Otherwise they are None in Python, and the next file
+    or socket gets their descriptor."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (for the life of the process)
 
 
 def _drop_output() -> None:
-    """Redirects standard output to /dev/null: its buffer cannot be written either, and the interpreter would complain at exit."""
+    """Redirects standard output to /dev/null: its buffer cannot be written, and the interpreter would report that at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,5 +1,5 @@
-"""Every command line of brokerd: names, options, help. A command names the function that runs it, which is imported only then, so
-help needs neither gRPC nor Arrow.
+"""The table of commands: names, options, help. A command refers to its function by name; the function is imported when the command
+runs, so help needs neither gRPC nor Arrow.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ HANGING_IDLE_MS = 60_000
 
 
 class Option(NamedTuple):
-    """An option or a positional argument, as argparse declares it."""
+    """An option or a positional argument: the arguments of argparse's add_argument."""
 
     flags: tuple[str, ...]
     settings: dict[str, Any]
 
 
 class OneOf(NamedTuple):
-    """Options of which a command line has at most one, or exactly one."""
+    """Mutually exclusive options; with `is_required`, exactly one must be given."""
 
     options: tuple[Option, ...]
     is_required: bool = False
@@ -30,8 +30,8 @@ class OneOf(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """A command, or a verb of one. `run`: "module.function" below brokerd.cli; empty for a command with verbs. The description is
-    the summary unless it is given."""
+    """A command, or a verb of one. `run`: "module.function" in brokerd.cli; empty for a command with verbs. `description` defaults
+    to the summary."""
 
     name: str
     summary: str

@@ -1,4 +1,4 @@
-"""`brokerd consume`: prints records of topics, as kcat -C does. record_lines.py has the formats."""
+"""`brokerd consume`: prints records of topics, like kcat -C. record_lines.py formats them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> None:
     _check_options(args)
     start, end = checked(args, lambda: _bounds(args))
     patterns = topic_patterns(args)
-    checked(args, lambda: _printer(args, {}))  # mistakes in the command line come before any connection
+    checked(args, lambda: _printer(args, {}))  # report a bad format before connecting
     config = client_config(args, ConsumerConfig, {"isolation.level": args.isolation_level} if args.isolation_level else {})
     with connect(args, config) as client:
         topics = find_topics(client, args.topics, patterns)

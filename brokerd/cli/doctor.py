@@ -1,5 +1,5 @@
-"""`brokerd doctor`: checks a data directory, and makes the repairs that only an operator may decide on. The checks themselves are
-in brokerd/offline/doctor.py."""
+"""`brokerd doctor`: checks a data directory, and makes the repairs that an operator requests. The checks and repairs are in
+brokerd/offline/."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REPAIRS = ("rebuild_checkpoint", "accept_damaged", "give_up_damaged", "rebuild_
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the findings, or what a repair did. Raises DataDirectoryError, UsageError."""
+    """Prints the findings, or what a repair did; returns the exit code. Raises DataDirectoryError, UsageError."""
     if args.decide and (args.decode or args.take_out or any(getattr(args, repair) for repair in _REPAIRS)):
         raise usage_error(args, "--decide stands alone: it is the last step, after a repair")
     if args.member and not args.decide:

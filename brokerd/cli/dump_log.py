@@ -27,7 +27,7 @@ Entry: TypeAlias = Mapping[str, Any]
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prints all entries. Raises DataDirectoryError if a path does not exist."""
+    """Prints all entries. Raises DataDirectoryError if a path does not exist or is not a file of brokerd's."""
     for path in args.paths:
         for entry in describe_path(path):
             if args.json:
@@ -56,7 +56,7 @@ def _text(entry: Entry) -> str:
 
 
 def _field_lines(name: str, value: Any) -> list[str]:
-    """One field as text; a field with several parts takes a line for each."""
+    """A field as lines of text: one, or several for a dict or a list."""
     if isinstance(value, dict):
         return [f"  {name}:", *(f"    {key}: {_compact(part)}" for key, part in value.items())]
     if isinstance(value, list):
@@ -127,7 +127,7 @@ def _record_lines(entry: Entry) -> bytes:
 
 
 def _own_records(entry: Entry) -> list[dict[str, Any]] | None:
-    """The records of a batch of one of the broker's own logs, or that they cannot be read; None for every other log."""
+    """The records of a batch of an internal log, or the problem of decoding them; None for other logs."""
     try:
         return records_in(entry["path"], entry["position"], entry["size_bytes"])
     except BrokerdError as error:
@@ -146,7 +146,7 @@ def _own_line(record: Entry) -> str:
 
 
 def _printed(entry: Entry, printer: Printer) -> bytes:
-    """The records of a batch, read again from its file; a record that cannot be read becomes a line that says so."""
+    """The records of a batch, read from its file again. If the batch cannot be decoded, one line with the problem instead."""
     with open(entry["path"], "rb") as file:
         data = pa.py_buffer(os.pread(file.fileno(), entry["size_bytes"], entry["position"]))
     tp = TopicIdPartition(bytes(16), 0)

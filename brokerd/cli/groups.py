@@ -52,7 +52,7 @@ def _listing(group: GroupListing) -> dict[str, Any]:
 
 
 def describe_group(args: argparse.Namespace) -> None:
-    """Prints the offsets and the lag of each partition, and which transactions hold back readers of committed records."""
+    """Prints the offsets and lag of each partition, and the transactions that hold back readers of committed records."""
     config = client_config(args, ConsumerConfig)
     with connect(args, config) as client:
         try:
@@ -148,7 +148,7 @@ def _partition(one: GroupPartition) -> dict[str, Any]:
 
 
 def delete_group(args: argparse.Namespace) -> None:
-    """Forgets a group, or its offsets in some topics."""
+    """Deletes a group, or its offsets in some topics."""
     with connect(args) as client:
         tps = list(_named(client, args)) if args.topic else []
         try:
@@ -161,7 +161,7 @@ def delete_group(args: argparse.Namespace) -> None:
 
 
 class Target(NamedTuple):
-    """The place that offsets are reset to: an end of the log or a time (`wanted`), the offset `exact`, or `shift` offsets from the
+    """Where to reset offsets: to an end of the log or a time (`wanted`), to the offset `exact`, or by `shift` offsets from the
     committed one."""
 
     wanted: Wanted | None = None
@@ -170,8 +170,8 @@ class Target(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """The state of one partition: its ends, the committed offset (-1: none), and the offset of the requested time (-1: no record is
-    as new)."""
+    """One partition: its ends, the committed offset (-1: none), and the offset of the requested time (-1: no record that
+    new)."""
 
     log_start_offset: int
     end_offset: int
@@ -180,14 +180,15 @@ class Bounds(NamedTuple):
 
 
 class NewOffset(NamedTuple):
-    """The offset to commit, and the requested one, which may lie outside of the log."""
+    """The offset to commit, and the requested one, which may be outside the log."""
 
     offset: int
     asked: int
 
 
 def new_offset(name: str, target: Target, bounds: Bounds) -> NewOffset:
-    """The offset for the partition `name`: the nearest one that the log has. Raises ConfigError if there is none."""
+    """The requested offset, moved into the log's range. Raises ConfigError if there is no committed offset to shift; `name` is the
+    partition's."""
     if target.exact is not None:
         asked = target.exact
     elif target.shift is not None:
@@ -213,7 +214,7 @@ class Reset(NamedTuple):
 
 
 def reset_group(args: argparse.Namespace) -> None:
-    """Sets a group's offsets, or with --dry-run prints them alone."""
+    """Sets a group's offsets; with --dry-run, only prints them."""
     config = client_config(args, ConsumerConfig)
     target = _target(args)
     with connect(args, config) as client:
@@ -261,7 +262,7 @@ def _target(args: argparse.Namespace) -> Target:
 
 
 def _selected(client: BlockingClient, args: argparse.Namespace) -> _Named:
-    """The partitions to set: those that are named, or all of the group. Raises UnknownGroupError."""
+    """The partitions to reset: those of --topic, or all with a committed offset. Raises UnknownGroupError."""
     if args.topic:
         return _named(client, args)
     tps = list(client.group_offsets(args.group_id))
@@ -287,7 +288,7 @@ def _sorted(named: _Named) -> _Named:
 
 
 def parse_selection(text: str) -> tuple[str, tuple[int, ...] | None]:
-    """A topic, or TOPIC:N,N for some of its partitions; None = all. Raises ConfigError."""
+    """Parses TOPIC (partitions None = all) or TOPIC:N,N. Raises ConfigError."""
     topic, colon, numbers = text.partition(":")
     if not colon:
         return topic, None
@@ -308,7 +309,7 @@ def _bounds(client: BlockingClient, group_id: str, named: _Named, target: Target
 
 
 def _with_nearest(client: BlockingClient, group_id: str) -> UnknownGroupError:
-    """The error that suggests the nearest group if there is none of this id."""
+    """The error for an unknown group; it suggests the nearest one."""
     existing = [group.group_id for group in client.list_groups()]
     hint = did_you_mean(group_id, existing, otherwise="'brokerd groups list' prints those that you may see")
     return UnknownGroupError(f"there is no group '{group_id}': {hint}")

@@ -1,4 +1,4 @@
-"""`brokerd info`: versions, features, limits and nodes of a broker."""
+"""`brokerd info`: prints the versions, features, limits and nodes of a broker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from brokerd.client.metadata import Metadata, ServerInfo
 
 
 def run(args: argparse.Namespace) -> None:
-    """Asks the broker and prints. Raises BrokerdError, UsageError."""
+    """Prints the answers of the broker. Raises BrokerdError, UsageError."""
     with connect(args) as client:
         server = client.server_info()
         cluster = client.metadata([])

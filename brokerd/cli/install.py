@@ -23,7 +23,7 @@ _COMPLETE_FILES = {"bash": "_shtab_compgen_files", "zsh": "_files"}  # shtab's n
 
 
 def print_config(args: argparse.Namespace) -> None:
-    """Prints the annotated settings, or the systemd unit, for users who have the package but not the repository."""
+    """Prints the sample configuration or the systemd unit, so that users of the package need no repository."""
     if args.sample:
         print(sample_toml(), end="")
         return
@@ -38,12 +38,12 @@ def print_config(args: argparse.Namespace) -> None:
 
 
 def hidden_from_unit(needed: Iterable[Path]) -> Path | None:
-    """The first of these files that a service of the unit cannot see, or None."""
+    """The first of these paths that the unit hides from its service, or None."""
     return next((path for path in needed if any(path.is_relative_to(directory) for directory in _HIDDEN)), None)
 
 
 def systemd_unit(program: Path) -> str:
-    """The unit, running `program` if that is the installed command."""
+    """The text of the unit; it runs `program` if that is an installed brokerd, otherwise the default path."""
     unit = files("brokerd.config").joinpath("brokerd.service").read_text(encoding="utf-8")
     is_command = program.name == "brokerd" and program.is_file()
     return unit.replace(f"ExecStart={_UNIT_PROGRAM} ", f"ExecStart={program.resolve()} ") if is_command else unit
@@ -73,8 +73,8 @@ def _read() -> str:
 
 
 def print_completion(args: argparse.Namespace) -> None:
-    """Prints a script by which a shell completes command lines. shtab writes it from the parser, and the script knows commands,
-    options and choices by itself: pressing TAB starts no Python. Raises ConfigError if shtab is not installed."""
+    """Prints a shell's completion script, which shtab generates from the parser. The script contains commands, options and
+    choices, so pressing TAB does not start Python. Raises ConfigError if shtab is not installed."""
     try:
         from shtab import complete
     except ImportError:
@@ -88,7 +88,7 @@ def print_completion(args: argparse.Namespace) -> None:
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """All arguments of a parser and of those below it."""
+    """All arguments of a parser and its subparsers."""
     for action in parser._actions:  # noqa: SLF001 - argparse has no public way to them, and shtab reads the same
         yield action
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001

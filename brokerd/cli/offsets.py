@@ -1,4 +1,4 @@
-"""`brokerd offsets`: where the partitions of topics begin and end, and which offset belongs to a time."""
+"""`brokerd offsets`: prints where partitions begin and end, and the offsets of a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from brokerd.ids import TopicIdPartition
 
 
 class Row(NamedTuple):
-    """One partition. `at_time` is None without --time, and an error if the partition's leader could not tell."""
+    """One partition. `at_time` is None without --time, and an error if the lookup failed."""
 
     topic: str
     topic_id: bytes
@@ -30,7 +30,7 @@ class Row(NamedTuple):
 
 
 def run(args: argparse.Namespace) -> None:
-    """Prints one line per partition. Raises BrokerdError, UsageError; the error of a time only when all else is printed."""
+    """Prints one line per partition. Raises BrokerdError, UsageError; an error of --time is raised after the output."""
     now_ms = SystemClock().wall_ms()
     timestamp_ms = None if args.time is None else checked(args, lambda: parse_timestamp("--time", args.time, now_ms=now_ms))
     patterns = topic_patterns(args)

@@ -1,4 +1,4 @@
-"""Output of the commands: for people lines with tables, sizes and times; for programs JSON."""
+"""Formats the output of commands: tables, sizes and times for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-NONE = "-"  # in a table: not known, or there is none
+NONE = "-"  # in a table: unknown or absent
 _DURATIONS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 _MS_PER_S = 1_000
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, indent: str = "") -> str:
-    """A table with aligned columns: numbers to the right, text to the left."""
+    """A table with aligned columns: columns of integers to the right, others to the left."""
     cells = [[_text(cell) for cell in row] for row in rows]
     widths = [max([len(heading), *(len(row[column]) for row in cells)]) for column, heading in enumerate(headings)]
     is_number = [bool(rows) and all(isinstance(row[column], int) for row in rows) for column in range(len(headings))]
@@ -41,7 +41,7 @@ def size_text(size_bytes: int) -> str:
 
 
 def duration_text(duration_ms: int) -> str:
-    """A duration for people in its two largest units, such as "3 min 20 s"; below a second in ms."""
+    """A duration for people in its two largest units, such as "3 min 20 s", or in ms below a second."""
     parts: list[str] = []
     rest_ms = duration_ms
     for unit, unit_ms in _DURATIONS:
@@ -52,7 +52,7 @@ def duration_text(duration_ms: int) -> str:
 
 
 def time_text(timestamp_ms: int) -> str:
-    """A time of ms since 1970 for people, to the second; "-" if it is not known (-1)."""
+    """A UTC time for people, to the second, from ms since 1970; "-" if unknown (-1)."""
     if timestamp_ms < 0:
         return NONE
     try:
@@ -63,22 +63,22 @@ def time_text(timestamp_ms: int) -> str:
 
 
 def known(value: int) -> int | None:
-    """The number in a document: None for -1, which the wire has where a number is not known."""
+    """The number for a JSON document: None for -1, the wire's value for unknown."""
     return None if value < 0 else value
 
 
 def dashed(value: int) -> object:
-    """The number in a table: "-" if it is not known (-1)."""
+    """The number for a table: "-" if unknown (-1)."""
     return NONE if value < 0 else value
 
 
 def topic_text(name: str, topic_id: bytes) -> str:
-    """A topic's name, or its id if the name is not known."""
+    """A topic's name, or its id if the name is unknown."""
     return name or f"(id {topic_id.hex()})"
 
 
 def show(args: argparse.Namespace, document: Any, lines: Iterable[str]) -> None:
-    """Prints the result of a command: the document with --json, else the lines."""
+    """Prints the result of a command: `document` with --json, otherwise `lines`."""
     if args.json:
         print(json.dumps(document, indent=2, ensure_ascii=False))
         return

@@ -1,5 +1,5 @@
-"""Parses command lines strictly: one sentence for each mistake, with the nearest valid name. What every command asks of its
-arguments is here too: client settings, NAME=VALUE pairs, ranges. Imports nothing heavy.
+"""Parses command lines strictly; each mistake is one sentence with the nearest valid name. Also has what commands share: client
+settings, NAME=VALUE pairs, ranges. Imports neither gRPC nor Arrow.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound=ClientConfig)
 T = TypeVar("T")
 
-API_TIMEOUT_MS = 10_000  # a person waits at a terminal: Kafka's minute of silence is too long
-_PATHS = ("command_config", "file", "settings")  # arguments that are paths, or may hold some
+API_TIMEOUT_MS = 10_000  # Kafka's 60 s is too long for a user at a terminal
+_PATHS = ("command_config", "file", "settings")  # arguments that are or may contain paths
 _VALUE_WITH_MINUS = re.compile(r"-[0-9]+[a-z]*$")  # -1000, -10m: values, not options
 _EXAMPLES = """\
 a broker, a topic, a record and back, in two terminals:
@@ -42,16 +42,16 @@ class UsageError(Exception):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An ArgumentParser without abbreviations whose errors are one sentence, raised as UsageError."""
+    """An ArgumentParser without abbreviations. It raises errors as UsageError, each one sentence."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=_HelpFormatter, **kwargs)
         self.register("type", int, whole_number)
         self._arguments: list[str] = []  # as given
-        self._negative_number_matcher = _VALUE_WITH_MINUS  # argparse's own, which in older versions knows no units
+        self._negative_number_matcher = _VALUE_WITH_MINUS  # argparse's private regex; in older versions it lacks units
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """As argparse's, but unknown arguments are an error right here, where this command's own options are known."""
+        """Like argparse's, but rejects unknown arguments here, where this command's options are at hand to suggest one."""
         self._arguments = list(args or ())
         parsed, extras = super().parse_known_args(args, namespace)
         if extras:
@@ -66,7 +66,7 @@ class CommandParser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:
             is_command = isinstance(action, argparse._SubParsersAction)  # noqa: SLF001 - argparse has no public name for it
             misplaced = self._arguments[: self._arguments.index(value)] if is_command and value in self._arguments else ()
-            if misplaced:  # the value of an option, which argparse takes for the command
+            if misplaced:  # argparse takes the value of a misplaced option for the command
                 self.error(self._unknown(misplaced[0]))
             what = "/".join(action.option_strings) or ("command" if is_command else str(action.metavar))
             self.error(f"unknown {what} '{value}': {did_you_mean(str(value), map(str, action.choices))}")
@@ -82,7 +82,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps the line breaks of examples; leaves a wider column for options."""
+    """Keeps the line breaks of examples, and widens the column of options."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=32, width=min(110, os.get_terminal_size().columns if os.isatty(1) else 110))
@@ -122,7 +122,7 @@ def _add(parser: CommandParser, commands: Sequence[Command], kind: str) -> None:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The arguments of a command line. Raises UsageError; SystemExit after --help and --version."""
+    """Parses a command line. Raises UsageError; SystemExit after --help and --version."""
     args = command_parser().parse_args(arguments)
     if hasattr(args, "bootstrap_server"):
         args.bootstrap_server = args.bootstrap_server or os.environ.get(BOOTSTRAP_SERVER_VARIABLE) or f"127.0.0.1:{DEFAULT_PORT}"
@@ -131,7 +131,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _check_texts(args: argparse.Namespace) -> None:
-    """Raises UsageError for words that are bytes and no text, which a request cannot carry. Paths may be any bytes."""
+    """Raises UsageError for arguments that are not UTF-8, which requests cannot carry. Paths may be any bytes."""
     for name, value in vars(args).items():
         for word in value if isinstance(value, list) else [value]:
             if isinstance(word, str) and name not in _PATHS and word != os.fsencode(word).decode(errors="replace"):
@@ -139,8 +139,8 @@ def _check_texts(args: argparse.Namespace) -> None:
 
 
 def connect(args: argparse.Namespace, config: ClientConfig | None = None) -> BlockingClient:
-    """A client with short timeouts, for the first contact with the broker: a user who mistyped an address wants to know soon, while
-    a reader or writer that has been connected rides out a broker's restart. Raises UsageError."""
+    """A client whose default.api.timeout.ms is at most 10 s, so that a mistyped address is reported soon. Commands that must ride
+    out a broker's restart continue with a client of their own. Raises UsageError."""
     from brokerd.client.blocking import BlockingClient
 
     config = config or client_config(args, ClientConfig)
@@ -149,17 +149,17 @@ def connect(args: argparse.Namespace, config: ClientConfig | None = None) -> Blo
 
 
 def client_config(args: argparse.Namespace, kind: type[C], defaults: Mapping[str, object] | None = None) -> C:
-    """The settings of a command: `defaults` of the command < --command-config < -X < --bootstrap-server. Raises UsageError."""
+    """The client settings of a command. Precedence: `defaults` < --command-config < -X < --bootstrap-server. Raises UsageError."""
     return checked(args, lambda: from_mapping(kind, client_settings(args, defaults), where=where(args)))
 
 
 def where(args: argparse.Namespace) -> str:
-    """Where a setting of a command came from, for the end of an error's sentence."""
+    """The origin of client settings, as the end of an error's sentence."""
     return "(option -X)" if args.command_config is None else f"(option -X or {args.command_config})"
 
 
 def client_settings(args: argparse.Namespace, defaults: Mapping[str, object] | None = None) -> dict[str, object]:
-    """As `client_config`, by name and unchecked. Raises UsageError."""
+    """Like `client_config`, but by name and unchecked. Raises UsageError."""
     path = args.command_config
     from_file = checked(args, lambda: _read_command_config(path)) if path is not None else {}
     given = {**from_file, **pairs(args, "-X", args.settings)}
@@ -169,8 +169,8 @@ def client_settings(args: argparse.Namespace, defaults: Mapping[str, object] | N
 
 
 def _read_command_config(path: str) -> dict[str, str]:
-    """The file of --command-config: settings by name, one NAME=VALUE per line; # starts a comment. Raises ConfigError with file and
-    line; no error includes a value, which may be a secret."""
+    """Reads --command-config: one NAME=VALUE per line; lines that start with # or ! are comments. Raises ConfigError naming file
+    and line, but no value, which may be a secret."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
@@ -194,7 +194,7 @@ def _read_command_config(path: str) -> dict[str, str]:
 
 
 def checked(args: argparse.Namespace, make: Callable[[], T]) -> T:
-    """Returns `make()`; a ConfigError that it raises is a mistake in the command line. Raises UsageError."""
+    """Returns `make()`. Raises UsageError in place of a ConfigError."""
     try:
         return make()
     except ConfigError as error:
@@ -202,12 +202,12 @@ def checked(args: argparse.Namespace, make: Callable[[], T]) -> T:
 
 
 def pairs(args: argparse.Namespace, option: str, given: Sequence[str]) -> dict[str, str]:
-    """Entries such as "a=b" as a mapping; the last entry of a name wins. Raises UsageError."""
+    """Parses entries such as "a=b" into a mapping; the last entry of a name wins. Raises UsageError."""
     return dict(pair_list(args, option, given))
 
 
 def pair_list(args: argparse.Namespace, option: str, given: Sequence[str]) -> list[tuple[str, str]]:
-    """As `pairs`, but keeps every entry of a repeated name. Raises UsageError."""
+    """Like `pairs`, but keeps every entry of a repeated name. Raises UsageError."""
     found = []
     for entry in given:
         name, equals, value = entry.partition("=")
@@ -218,7 +218,7 @@ def pair_list(args: argparse.Namespace, option: str, given: Sequence[str]) -> li
 
 
 def check_range(args: argparse.Namespace, option: str, value: int | None, *, maximum: int) -> None:
-    """Raises UsageError if `value` is below 1 or above `maximum`; None passes."""
+    """Raises UsageError if `value` is below 1 or above `maximum`; None is valid."""
     if value is not None and value < 1:
         raise usage_error(args, f"{option} must be at least 1, not {value}")
     if value is not None and value > maximum:

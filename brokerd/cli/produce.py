@@ -1,4 +1,4 @@
-"""`brokerd produce`: writes lines to a topic, as kcat -P does. record_lines.py turns lines into columns."""
+"""`brokerd produce`: writes lines to a topic, like kcat -P. record_lines.py converts lines to columns."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from brokerd.producer.futures import BatchFuture
 from brokerd.producer.producer import Producer
 
 _READ_BYTES = 1_048_576
-_CHUNK_LINES = 1_000  # the unit that a failure reports
+_CHUNK_LINES = 1_000  # errors name lines at this granularity
 
 
 class _Chunk(NamedTuple):
-    """Records from some lines of the input; `error` concerns the line after them."""
+    """Records from a range of input lines; `error` concerns the line after them."""
 
     first_line: int
     last_line: int
@@ -80,7 +80,7 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def _line_format(args: argparse.Namespace) -> _ToChunk:
-    """The conversion of lines to records that the options ask for."""
+    """Returns the conversion of lines of text to records."""
     clock = SystemClock()
     key_separator = unescaped(args.key_separator).encode() if args.key_separator is not None else None
     null_marker = args.null.encode() if args.null is not None else None
@@ -97,7 +97,7 @@ def _line_format(args: argparse.Namespace) -> _ToChunk:
 
 
 def _json_format(args: argparse.Namespace, topic: TopicInfo) -> _ToChunk:
-    """The conversion of JSON lines to records that the options ask for."""
+    """Returns the conversion of JSON lines to records."""
     clock = SystemClock()
     headers = pair_list(args, "--header", args.header)
     partition_count = topic.partition_count if args.keep_partitions else None
@@ -112,8 +112,8 @@ def _json_format(args: argparse.Namespace, topic: TopicInfo) -> _ToChunk:
 
 
 def _send(args: argparse.Namespace, config: ProducerConfig, chunks: Iterator[_Chunk]) -> int:
-    """Sends all chunks and waits until they are acknowledged, in a transaction if there is a transactional.id; returns the number
-    of records. Raises BrokerdError for the first failure."""
+    """Sends all chunks, waits until they are acknowledged, and returns the number of records. With a transactional.id, all are in
+    one transaction. Raises BrokerdError for the first failure."""
     keep_freed_memory()
     is_transaction = bool(config.transactional_id)
     with Producer(config) as producer, producer.transaction() if is_transaction else contextlib.nullcontext():
@@ -133,7 +133,7 @@ def _send(args: argparse.Namespace, config: ProducerConfig, chunks: Iterator[_Ch
 
 
 def _send_chunks(topic: str, producer: Producer, chunks: Iterator[_Chunk]) -> None:
-    """Raises _FailedError for the first chunk that fails, in input order, and the errors of reading."""
+    """Sends all chunks. Raises _FailedError for the first chunk, in input order, that fails, and ConfigError if reading does."""
     sent: deque[tuple[_Chunk, BatchFuture]] = deque()
     for chunk in chunks:
         if chunk.arrow_batch.num_rows:
@@ -165,7 +165,7 @@ def _check(chunk: _Chunk, future: BatchFuture) -> None:
 
 
 def _chunks(args: argparse.Namespace, source: BinaryIO, to_chunk: _ToChunk) -> Iterator[_Chunk]:
-    """The input as columns, some lines at a time. A terminal or a pipe yields what it has, so no line waits for others."""
+    """The input in chunks. Each read returns what a terminal or pipe has ready, so lines are sent without waiting for more."""
     splitter = LineSplitter(unescaped(args.delimiter).encode())
     line = 1
     while True:

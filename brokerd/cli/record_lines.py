@@ -1,9 +1,8 @@
-"""Records as lines of text, both ways: lines and JSON objects become columns for `brokerd produce`, and records become lines in a
-format of kcat's letters, or JSON objects, for `brokerd consume` and `dump-log`. The two forms of JSON are each other's inverse.
-Does no I/O.
+"""Converts records to and from lines: lines of text or JSON into columns for `brokerd produce`, and records into lines, formatted
+with kcat's letters or as JSON, for `brokerd consume` and `dump-log`. JSON output is valid JSON input. Does no I/O.
 
-In a JSON object `topic`, `offset` and `timestamp_type` describe where a record came from, and producing ignores them; so it does
-`partition`, unless records keep theirs.
+In a JSON object, `topic`, `offset` and `timestamp_type` describe the origin of a record; producing ignores them, and `partition`
+too, unless --keep-partitions is given.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _BYTES = ("key", "key_base64", "value", "value_base64")
 _FIELDS = ("topic", "partition", "offset", "timestamp", "timestamp_type", "headers", *_BYTES)
 _HEADER_FIELDS = ("key", "value", "value_base64")
 Printer: TypeAlias = "Callable[[FetchedBatch], bytes | pa.Buffer]"
-Topics: TypeAlias = Mapping[bytes, str]  # names by topic id; a topic without one is printed as nothing
+Topics: TypeAlias = Mapping[bytes, str]  # names by topic id; a missing name is printed as ""
 _TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 _TOKEN = re.compile(r"%(.)|([^%]+)", re.DOTALL)
 LETTERS = {
@@ -48,7 +47,7 @@ LETTERS = {
 
 
 def unescaped(text: str) -> str:
-    r"""`text` with \t, \n, \r, \0 and \\ as the characters they stand for."""
+    r"""Replaces the escapes \t, \n, \r, \0 and \\ in `text`."""
     out = []
     at = 0
     while at < len(text):
@@ -59,7 +58,7 @@ def unescaped(text: str) -> str:
 
 
 class LineSplitter:
-    """Splits chunks of bytes into whole lines; what follows the last delimiter waits for the next chunk."""
+    """Splits chunks of bytes into whole lines; keeps an unfinished line for the next chunk."""
 
     def __init__(self, delimiter: bytes) -> None:
         self._delimiter = delimiter
@@ -76,12 +75,12 @@ class LineSplitter:
         return lines
 
     def last(self) -> list[bytes]:
-        """The last line, if it did not end with a delimiter."""
+        """The unfinished line at the end of the input, if there is one."""
         rest, self._rest = b"".join(self._rest), []
         return [rest] if rest else []
 
     def _joined(self, chunk: bytes) -> bytes:
-        """A delimiter of several bytes may be split between chunks, so the pending bytes are searched again."""
+        """The unfinished line and `chunk`. A delimiter of several bytes may span chunks, so pending bytes are searched again."""
         whole = b"".join([*self._rest, chunk])
         self._rest = []
         return whole
@@ -95,8 +94,8 @@ def records_from_lines(
     null_marker: bytes | None,
     timestamp_ms: int,
 ) -> pa.RecordBatch:
-    """One record per line, as columns of SCHEMA_0. A line without the separator has no key; a key or value that
-    equals `null_marker` is null.
+    """Converts each line to a record, as columns of SCHEMA_0. A line without the separator has no key; a key or value that equals
+    `null_marker` is null.
     """
     keys: Sequence[bytes | None] = [None] * len(lines)
     values: Sequence[bytes | None] = lines
@@ -127,8 +126,8 @@ class BadRow(NamedTuple):
 
 
 class JsonRecords(NamedTuple):
-    """Columns of SCHEMA_0, each record's partition (-1: chosen by its key), and the first line that is not a record; the records
-    before that line are in the columns."""
+    """Columns of SCHEMA_0, the partition of each record (-1: chosen by its key), and the first line that is not a record, if any;
+    conversion stops there."""
 
     arrow_batch: pa.RecordBatch
     partitions: list[int]
@@ -146,8 +145,8 @@ class _JsonRow(NamedTuple):
 def records_from_json(
     lines: Sequence[bytes], *, headers: Sequence[tuple[str, str]], timestamp_ms: int, partition_count: int | None = None
 ) -> JsonRecords:
-    """One record per non-empty line, with `headers` added to its own; `timestamp_ms` is for records that have none. Each record
-    must name one of `partition_count` partitions; if that is None, its partition is ignored.
+    """Converts each non-empty line to a record, adding `headers`; `timestamp_ms` is for records without a timestamp. Each record
+    must name one of `partition_count` partitions; if that is None, partitions are ignored.
     """
     more = [{"key": name, "value": value.encode()} for name, value in headers]
     rows: list[_JsonRow] = []
@@ -240,7 +239,7 @@ def _utf8(name: str, text: str) -> bytes:
 
 
 def _timestamp_us(given: Any, now_us: int) -> int:
-    """ms, with a fraction down to microseconds; absent and -1 mean now."""
+    """Parses a timestamp in ms, with a fraction of up to three digits; absent and -1 mean now."""
     if given is None or (isinstance(given, int) and given == -1):
         return now_us
     if isinstance(given, bool) or not isinstance(given, (int, Decimal)) or not 0 <= given <= INT64_MAX // _US_PER_MS:
@@ -257,8 +256,8 @@ def _partition(given: Any, count: int) -> int:
 
 
 def format_printer(template: str, topics: Topics, *, null: bytes = b"") -> Printer:
-    """Prints records in a format such as "%o %k: %s", with `null` for null keys and values. Raises ConfigError naming an unknown
-    letter."""
+    """Returns a printer for a format such as "%o %k: %s", with `null` for null keys and values. Raises ConfigError naming an
+    unknown letter."""
     tokens = _tokens(template)
     if all(kind in ("text", "s", "k") for kind, _ in tokens):
         return lambda batch: _columns_joined(batch, tokens, null)
@@ -266,8 +265,8 @@ def format_printer(template: str, topics: Topics, *, null: bytes = b"") -> Print
 
 
 def json_printer(topics: Topics) -> Printer:
-    """Prints one JSON object per line, in the form that `records_from_json` reads. Bytes that are not UTF-8 text go to `key_base64`
-    and `value_base64`; a timestamp is in ms, with a fraction if it has one."""
+    """Returns a printer of one JSON object per line, as `records_from_json` reads it. Bytes that are not UTF-8 are in `key_base64`
+    and `value_base64`; timestamps are in ms, with a fraction where needed."""
 
     def lines(batch: FetchedBatch) -> bytes:
         kind = _TIMESTAMP_TYPES[batch.timestamp_type == LOG_APPEND_TIME]
@@ -278,7 +277,7 @@ def json_printer(topics: Topics) -> Printer:
 
 
 def _tokens(template: str) -> list[tuple[str, bytes]]:
-    """The format as ("text", bytes) and (letter, b"")."""
+    """The format as a list of ("text", bytes) and (letter, b"")."""
     tokens: list[tuple[str, bytes]] = []
     at = 0
     while at < len(template):
@@ -347,7 +346,7 @@ def _timestamp_ms(record: dict[str, Any]) -> int:
 
 
 def _exact_ms(record: dict[str, Any]) -> str:
-    """The time as a JSON number, to the microsecond: a float would round those of a distant future."""
+    """The timestamp in ms as a JSON number, to the microsecond; a float would round distant times."""
     ms = _timestamp_ms(record)
     rest_us = 0 if record["timestamp"] is None else record["timestamp"] - ms * 1_000
     return f"{ms}.{rest_us:03}".rstrip("0") if rest_us else str(ms)

@@ -1,4 +1,4 @@
-"""`brokerd start`: runs a broker until SIGTERM or SIGINT. brokerd/server/daemon.py puts the broker together."""
+"""`brokerd start`: runs a broker until SIGTERM or SIGINT. brokerd/server/daemon.py assembles the broker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 _LAST_WORDS_S = 0.1  # for a stopped server to report its end
-_WATCHDOG_MS = 200  # past the deadline that a stop normally meets by itself
+_WATCHDOG_MS = 200  # past the stop's own deadline
 
 
 def run(args: argparse.Namespace) -> int:
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _flags(args: argparse.Namespace) -> dict[str, str]:
-    """Settings by name from the options; a named option wins over --set."""
+    """Settings by name; a named option overrides --set. Raises ConfigError."""
     flags: dict[str, str] = {}
     for text in args.settings:
         name, equals, value = text.partition("=")
@@ -79,12 +79,12 @@ async def _serve(config: BrokerConfig) -> None:
         reloads.add(task)
         task.add_done_callback(reloads.discard)
 
-    # SIGHUP would end the process by default. Before the broker serves there is nothing to reload.
+    # By default SIGHUP would end the process. There is nothing to reload before the broker serves.
     loop.add_signal_handler(signal.SIGHUP, lambda: None)
     await daemon.start()
     _freeze_collector()
     loop.add_signal_handler(signal.SIGHUP, request_reload)
-    with contextlib.suppress(OSError):  # standard output has no reader any more: no reason to stop
+    with contextlib.suppress(OSError):  # a closed standard output is no reason to stop
         print(f"brokerd ready on {config.host}:{daemon.port}", flush=True)
     notify(READY)
     ended = asyncio.create_task(daemon.wait_until_ended())
@@ -104,23 +104,22 @@ async def _serve(config: BrokerConfig) -> None:
 
 
 def _freeze_collector() -> None:
-    """Exempts all present objects (code, settings, partitions) from garbage collection. A full collection holds the event loop,
-    60 ms for an idle broker, longer with each partition.
+    """Exempts all existing objects (code, settings, partitions) from garbage collection. A full collection blocks the event loop
+    for 60 ms in an idle broker, and longer with each partition.
     """
     gc.collect()
     gc.freeze()
 
 
 def _end_at_the_latest(error: BrokerdError, limit_ms: int) -> None:
-    """Ends the process if it is still running after the limit because the event loop hangs, or a thread that the interpreter
-    waits for."""
+    """Ends the process if it still runs after the limit, because the event loop or a thread that the interpreter joins hangs."""
     watchdog = threading.Timer(limit_ms / 1000, _end_now, (error,))
     watchdog.daemon = True
     watchdog.start()
 
 
 def _end_now(error: BrokerdError) -> NoReturn:
-    """Exits without waiting for threads or closing anything: every file is intact up to its last write, as after a kill."""
+    """Exits without waiting for threads or closing files. As after a kill, every file is intact up to its last write."""
     _fail(error, EXIT_FAILED)
     sys.stderr.flush()
     os._exit(EXIT_FAILED)

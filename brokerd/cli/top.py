@@ -1,4 +1,4 @@
-"""`brokerd top`: topics, groups and transactions of a broker, sampled again and again. top_model.py computes, top_view.py draws."""
+"""`brokerd top`: samples the topics, groups and transactions of a broker repeatedly. top_model.py computes, top_view.py draws."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from brokerd.errors import BrokerdError, ConfigError, UnknownGroupError, WireErr
 GROUPS_MAX = 50  # each costs a call
 _INTERVAL_MIN_MS = 100
 _INTERVAL_MAX_MS = 3_600_000
-_API_TIMEOUT_MS = 3_000  # a screen that says "unreachable" late is worth little
+_API_TIMEOUT_MS = 3_000  # short, to show "unreachable" soon
 
 
 def run(args: argparse.Namespace) -> None:
@@ -74,7 +74,7 @@ def _print_lines(args: argparse.Namespace, watch: Watch, pause: _Pause) -> None:
 
 
 def _show(args: argparse.Namespace, watch: Watch, pause: _Pause) -> None:
-    """Draws in place until Ctrl-C or SIGTERM, and leaves the terminal as it was."""
+    """Redraws in place until Ctrl-C or SIGTERM, then restores the terminal."""
     from rich.console import Console
     from rich.live import Live
 
@@ -106,7 +106,7 @@ def _require_rich() -> None:
 
 
 def look(client: BlockingClient, clock: Clock) -> Look:
-    """Asks for everything that is shown. Raises BrokerdError."""
+    """Takes a sample of the broker. Raises BrokerdError."""
     server = client.server_info()
     topics = tuple(one for one in client.describe_topics().values() if not isinstance(one, WireError))
     listed = sorted(client.list_groups(), key=lambda one: -one.commit_timestamp)
@@ -130,7 +130,7 @@ def look(client: BlockingClient, clock: Clock) -> Look:
 
 
 class Watch:
-    """Turns looks into screens."""
+    """Turns samples into screens."""
 
     def __init__(self, take: Callable[[], Look], clock: Clock) -> None:
         self._take = take
@@ -140,8 +140,8 @@ class Watch:
         self._unreachable_since_ms: int | None = None
 
     def next_screen(self) -> Screen:
-        """Looks once. A broker that does not answer as it should is unreachable since its first failure; its last answer stays, and
-        rates begin again."""
+        """Takes one sample. After a failure the screen keeps the last answers, shows the broker as unreachable since its first
+        failure, and computes rates anew."""
         began_ms = self._clock.wall_ms()
         try:
             now = self._take()
@@ -156,7 +156,7 @@ class Watch:
 
 
 class _Pause:
-    """A wait that ends early if the terminal is resized; a signal's handler may do no more than write to a pipe."""
+    """A wait that ends early if the terminal is resized. The signal handler only writes to a pipe."""
 
     def __enter__(self) -> Self:
         self._read, self._write = os.pipe()
@@ -170,7 +170,7 @@ class _Pause:
         os.close(self._write)
 
     def wait(self, interval_ms: int) -> bool:
-        """Waits; True if it ended early."""
+        """Waits; returns True if the terminal was resized."""
         readable, _, _ = select.select([self._read], [], [], interval_ms / 1_000)
         if readable:
             os.read(self._read, 4_096)
@@ -183,7 +183,7 @@ class _Pause:
 
 @contextlib.contextmanager
 def _quiet_client() -> Iterator[None]:
-    """Keeps the client's warnings off the screen, which shows the same."""
+    """Keeps the client's warnings off the screen, which shows the same problems."""
     quiet = logging.NullHandler()
     client_logger = logging.getLogger("brokerd")
     client_logger.addHandler(quiet)

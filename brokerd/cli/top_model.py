@@ -1,7 +1,7 @@
-"""The model of `brokerd top`: two looks at a broker become rates and sorted rows. Pure: no I/O, no clock, no drawing.
+"""The model of `brokerd top`: computes rates and sorted rows from two samples of a broker. Pure: no I/O, no clock, no drawing.
 
-A row is a dict by the names that --json prints. A value is None where the broker does not know it, or where a rate has nothing to
-compare with.
+A row is a dict with the names that --json prints. A value is None if the broker does not know it, or if a rate has no earlier
+sample.
 
     topics        topic, partitions, offsets (from start to end; markers of transactions take some), offsets_per_s and bytes_per_s
                   (written), size_bytes, held_back (offsets that readers of committed records do not see), unhealthy (partitions)
@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The broker's answers of one moment. `group_count`: of all groups, of which `groups` are those that committed last."""
+    """A sample of the broker. `groups` are those that committed last, out of `group_count`."""
 
     monotonic_ms: int
     wall_ms: int
@@ -45,7 +45,7 @@ class Look:
 @dataclass(frozen=True, slots=True)
 class Screen:
     """One screen. `tables` has version, cluster_id, topics, groups, group_count and transactions, and is empty before the first
-    answer. Since `unreachable_since_ms` (None: the broker answers), because of `problem`, it shows the last answer."""
+    answer. While the broker is unreachable, it has the last answer; `unreachable_since_ms` and `problem` are set then."""
 
     tables: Mapping[str, Any]
     now_wall_ms: int
@@ -54,7 +54,7 @@ class Screen:
 
 
 def tables_of(before: Look | None, now: Look) -> dict[str, Any]:
-    """The rows of `now`, with rates since `before`; those that matter most first: by rate, by lag, by age."""
+    """The rows of `now`, with rates since `before`; topics are sorted by rate, groups by lag, transactions by age."""
     elapsed_ms = 0 if before is None else now.monotonic_ms - before.monotonic_ms
     partitions = {tp: one for topic in (before.topics if before else ()) for tp, one in _partitions_of(topic).items()}
     committed = {group.listing.group_id: _committed_of(group) for group in (before.groups if before else ())}
@@ -72,8 +72,8 @@ def tables_of(before: Look | None, now: Look) -> dict[str, Any]:
 
 
 def rate(before: Offsets, now: Offsets, elapsed_ms: int) -> float | None:
-    """Offsets or bytes per second of the partitions that are in both; None if there are none, no time has passed, or one went
-    back."""
+    """Offsets or bytes per second over the partitions in both samples; None if there are none, no time has passed, or a value
+    decreased."""
     steps = [now[one] - before[one] for one in now if one in before]
     if elapsed_ms <= 0 or not steps or min(steps) < 0:
         return None
@@ -81,7 +81,7 @@ def rate(before: Offsets, now: Offsets, elapsed_ms: int) -> float | None:
 
 
 def document(screen: Screen) -> dict[str, Any]:
-    """A screen for programs."""
+    """A screen as a JSON document."""
     nothing: Row = {"version": None, "cluster_id": None, "topics": [], "group_count": 0, "groups": [], "transactions": []}
     return {
         "time_ms": screen.now_wall_ms,
@@ -101,14 +101,14 @@ def _ends_of(partitions: Partitions) -> Offsets:
 
 
 def _written_per_s(before: Partitions, now: Partitions, elapsed_ms: int) -> float | None:
-    """The growth of logs in bytes per second; None if any may have lost records meanwhile, which hides growth."""
+    """The growth of logs in bytes per second; None if records may have been deleted meanwhile, which hides growth."""
     if any(_has_lost(one, now[tp]) for tp, one in before.items()):
         return None
     return rate({tp: one.size_bytes for tp, one in before.items()}, {tp: one.size_bytes for tp, one in now.items()}, elapsed_ms)
 
 
 def _has_lost(before: PartitionDescription, now: PartitionDescription) -> bool:
-    """True if records were removed from a log, or segments, which may come later than their records."""
+    """True if records or segments were deleted; a segment's file may go later than its records."""
     return now.log_start_offset != before.log_start_offset or now.segment_count < before.segment_count
 
 
@@ -153,6 +153,6 @@ def _transaction(one: TransactionListing) -> Row:
 
 
 def _sum(values: Any) -> int | None:
-    """The sum of those that are known; -1 is the wire's form of unknown."""
+    """The sum of the known values (-1 is the wire's value for unknown); None if there are none."""
     known = [value for value in values if value >= 0]
     return sum(known) if known else None

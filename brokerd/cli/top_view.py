@@ -1,4 +1,4 @@
-"""Draws a screen of `brokerd top` with the library rich: tables that fit a terminal of any size."""
+"""Draws a screen of `brokerd top` with the library rich; tables fit a terminal of any size."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from brokerd.cli.top_model import Screen
 
 _LINES_OF_A_TABLE = 3  # title, headings, and an empty line after it
 _GAP = 2
-_TEXT_MAX_WIDTH = 24  # of a column of text that is not the first
+_TEXT_MAX_WIDTH = 24  # of a text column other than the first
 
 
 class TableColumn(NamedTuple):
-    """A column of a table and the characters that it takes at least; those of a higher `rank` go first where there is no room."""
+    """A column of a table and its minimum width; columns of the highest `rank` are dropped first if there is no room."""
 
     heading: str
     cell: Callable[[Any], str]
@@ -77,7 +77,7 @@ def drawn(screen: Screen, address: str, *, width: int, height: int) -> Renderabl
 
 
 def shares(wanted: Sequence[int], room: int) -> list[int]:
-    """Lines for each table: all that it wants if there is room, else an equal part; what one does not need the others get."""
+    """Shares `room` lines among tables: equal parts, where a table's unused lines go to the others."""
     given = [0] * len(wanted)
     left = max(0, room)
     order = sorted(range(len(wanted)), key=lambda one: wanted[one])
@@ -88,7 +88,7 @@ def shares(wanted: Sequence[int], room: int) -> list[int]:
 
 
 def fitting(columns: Sequence[TableColumn], width: int) -> list[TableColumn]:
-    """The columns that have room beside each other; the first one always."""
+    """The columns that fit into `width`; always includes the first."""
     kept = list(columns)
     while len(kept) > 1 and sum(one.min_width + _GAP for one in kept) > width:
         kept.remove(max(kept, key=lambda one: one.rank))
@@ -96,7 +96,7 @@ def fitting(columns: Sequence[TableColumn], width: int) -> list[TableColumn]:
 
 
 def rate_text(per_s: float | None) -> str:
-    """A rate for people: "-" if it is not known, with a decimal below ten."""
+    """A rate for people, with one decimal below ten; "-" if unknown."""
     if per_s is None:
         return NONE
     return f"{per_s:.1f}" if 0 < per_s < 10 else f"{per_s:.0f}"
@@ -116,7 +116,7 @@ def _line(text: str, style: str) -> Text:
 
 
 def _table(columns: Sequence[TableColumn], rows: Sequence[Any], width: int) -> Table:
-    """The first column gets the room that the others leave: names are cut, numbers never."""
+    """A table whose first column gets the remaining width: text is cut, numbers are not."""
     cells = [[Text(one.cell(row)) for row in rows] for one in columns]
     widths = [max(map(cell_len, (one.heading, *map(str, texts)))) for one, texts in zip(columns, cells, strict=True)]
     widths = [min(found, _TEXT_MAX_WIDTH) if one.is_text else found for one, found in zip(columns, widths, strict=True)]

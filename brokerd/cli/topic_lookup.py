@@ -1,4 +1,4 @@
-"""Finds topics by the names that people type, or by patterns. The error for an unknown name suggests the nearest one."""
+"""Finds topics by name or pattern. The error for an unknown name suggests the nearest one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from brokerd.ids import TopicIdPartition, topic_name_problem
 
 
 def topic_patterns(args: argparse.Namespace) -> list[re.Pattern[str]]:
-    """The patterns of --pattern; the command must have some, or topics by name. Raises UsageError."""
+    """The compiled patterns of --pattern. Raises UsageError if one is malformed, or if neither topics nor patterns are given."""
     if not args.topics and not args.pattern:
         raise usage_error(args, "name a TOPIC, or give a --pattern")
     patterns = []
@@ -28,7 +28,7 @@ def topic_patterns(args: argparse.Namespace) -> list[re.Pattern[str]]:
 
 
 def find_topics(client: BlockingClient, names: Sequence[str], patterns: Sequence[re.Pattern[str]] = ()) -> list[TopicInfo]:
-    """Topics of these names, and those that exist now in whose name a pattern is found; each once. Raises
+    """The topics with these names, and the existing topics whose names match a pattern (re.search), without duplicates. Raises
     UnknownTopicOrPartitionError for a name or a pattern without a topic, and the broker's other errors."""
     metadata = client.metadata(list(names)) if names else None
     for name in names:
@@ -45,7 +45,7 @@ def find_topics(client: BlockingClient, names: Sequence[str], patterns: Sequence
 
 
 def named_partitions(topics: Iterable[TopicInfo], partitions: Sequence[int] | None) -> dict[TopicIdPartition, str]:
-    """All partitions of topics, or those of these numbers of each one, with the topic's name. Raises
+    """All partitions of the topics, or only those with these numbers, mapped to topic names. Raises
     UnknownTopicOrPartitionError."""
     named = {}
     for topic in topics:
@@ -62,8 +62,8 @@ def find_topic(client: BlockingClient, name: str) -> TopicInfo:
 
 
 def with_nearest_name(client: BlockingClient, name: str, error: WireError, *, may_create: bool = True) -> WireError:
-    """`error`, unless it means that the topic does not exist: then an error with the nearest name, or (`may_create`) how to
-    create one."""
+    """`error`; if it means that the topic does not exist, an error with the nearest name, or (`may_create`) with the command that
+    creates it."""
     if not isinstance(error, UnknownTopicOrPartitionError):
         return error
     known = [topic.name for topic in client.metadata(None).topics.values() if not topic.is_internal]

@@ -20,8 +20,8 @@ from brokerd.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 
 
 def _connect_to_change(args: argparse.Namespace) -> BlockingClient:
-    """A client with the timeouts as given, since changing thousands of partitions may take long. One with short timeouts contacts
-    the broker first, so that a mistyped address shows soon. Raises BrokerdError, UsageError."""
+    """A client with the configured timeouts, since changing thousands of partitions may take long. A client with short timeouts
+    contacts the broker first, so that a mistyped address is reported soon. Raises BrokerdError, UsageError."""
     config = client_config(args, ClientConfig)
     with connect(args, config) as client:
         client.server_info()
@@ -159,7 +159,7 @@ def alter_topic(args: argparse.Namespace) -> None:
         raise usage_error(args, "nothing to change: give --partitions, --config or --delete-config")
     with _connect_to_change(args) as client:
         before = find_topic(client, args.name).partition_count
-        # Both are checked before either is applied, so that a topic is never left half changed.
+        # Both changes are validated before either is applied, so that an invalid one leaves the topic unchanged.
         for validate_only in (True,) if args.dry_run else (True, False):
             if args.partitions is not None:
                 client.create_partitions(args.name, args.partitions, validate_only=validate_only)
@@ -172,7 +172,7 @@ def alter_topic(args: argparse.Namespace) -> None:
 
 
 def delete_topics(args: argparse.Namespace) -> None:
-    """Deletes topics and their records. Raises the first error once all topics have been tried."""
+    """Deletes topics and their records. Tries all topics, then raises the first error."""
     failed: WireError | None = None
     with _connect_to_change(args) as client:
         for name, result in client.delete_topics(args.names).items():
@@ -187,8 +187,8 @@ def delete_topics(args: argparse.Namespace) -> None:
 
 
 class Trim(NamedTuple):
-    """One partition: where its log began and begins after the deletion, the requested offset, and the number of offsets before it
-    that stay because they are undecided."""
+    """One partition: the log start before and after the deletion, the requested offset, and the number of offsets below it that
+    stay because their transactions are undecided."""
 
     partition: int
     before: int
@@ -198,7 +198,7 @@ class Trim(NamedTuple):
 
     @property
     def offset_count(self) -> int:
-        """Deleted offsets."""
+        """The number of deleted offsets."""
         return self.after - self.before
 
 
@@ -208,7 +208,7 @@ def trim_topic(args: argparse.Namespace) -> None:
     failed: WireError | None = None
     with _connect_to_change(args) as client:
         named = named_partitions([find_topic(client, args.name)], args.partition)
-        # --before -N counts the records that readers get by default.
+        # --before -N counts records as readers see them by default (read_committed).
         bounds = log_bounds(client, named, before, READ_COMMITTED if isinstance(before, LastRecords) else READ_UNCOMMITTED)
         decided = offsets_at(client, list(named), OffsetSpec.LATEST, READ_COMMITTED)
         trims = {tp: planned(tp.partition, before, bounds[tp], decided[tp]) for tp in named}
@@ -228,7 +228,8 @@ def trim_topic(args: argparse.Namespace) -> None:
 
 
 def _refuse_beyond_all(args: argparse.Namespace, end: int, asked: int) -> None:
-    """An offset above the end of every partition most often has a digit too many, and would delete all records."""
+    """Raises UsageError for an offset above the end of every partition: it most likely has a digit too many, and would delete all
+    records."""
     if asked > end:
         raise usage_error(
             args,
@@ -238,7 +239,7 @@ def _refuse_beyond_all(args: argparse.Namespace, end: int, asked: int) -> None:
 
 
 def planned(partition: int, before: Bound, log: LogBounds, decided: int) -> Trim:
-    """The new start of one partition: the nearest offset that its log has, below which all is `decided`."""
+    """The deletion of one partition up to `before`, moved into the log's range and at most `decided`, the last stable offset."""
     asked = offset_of(before, log)
     nearest = min(max(asked, log.earliest), log.latest)
     after = max(log.earliest, min(nearest, decided))

@@ -66,7 +66,7 @@ def _listing_documents(listings: Sequence[TransactionListing], held: _Held) -> l
 
 
 def describe_transaction(args: argparse.Namespace) -> None:
-    """Prints the last commit, then open members and where each has written."""
+    """Prints the last commit, the open members, and the partitions each has written to."""
     with connect(args) as client:
         _check_known(client, args.transactional_id)
         described = client.describe_transaction(args.transactional_id)
@@ -126,11 +126,11 @@ def _description_document(described: DescribeTransactionResponse) -> dict[str, A
 
 
 def abort_transaction(args: argparse.Namespace) -> None:
-    """Ends open members, and prints how many."""
+    """Aborts open members and prints their number."""
     with connect(args) as client:
         _check_known(client, args.transactional_id)
         ended = client.abort_transaction(args.transactional_id, args.execution)
-        left = client.find_transaction(args.transactional_id)  # None: nothing to remember, it had never committed
+        left = client.find_transaction(args.transactional_id)  # None: it had never committed
     last_version = NO_VERSION if left is None else left.last_version
     document = {"transactional_id": args.transactional_id, "aborted_members": ended, "last_version": known(last_version)}
     show(args, document, [_abort_text(args.transactional_id, args.execution, ended, last_version)])
@@ -149,7 +149,7 @@ def _abort_text(transactional_id: str, execution_id: str, ended: int, last_versi
 
 
 def forget_transactional_id(args: argparse.Namespace) -> None:
-    """Has the broker forget an id, and prints its last version."""
+    """Makes the broker forget an id; prints its last version."""
     with connect(args) as client:
         _check_known(client, args.transactional_id)
         forgotten = client.forget_transactional_id(args.transactional_id)
@@ -171,7 +171,7 @@ def _forgotten_text(transactional_id: str, forgotten: ForgetTransactionalIdRespo
 
 
 def find_hanging(args: argparse.Namespace) -> None:
-    """Prints one line per partition that is held back; on standard error, whether there are more."""
+    """Prints one line per partition that is held back, and a note on standard error if there are more."""
     check_range(args, "--idle-ms", args.idle_ms, maximum=INT32_MAX)
     with connect(args) as client:
         found = client.find_hanging_transactions(args.idle_ms)
@@ -200,7 +200,7 @@ def _hanging_lines(hanging: Sequence[HangingTransaction], idle_ms: int) -> Itera
 
 
 def _check_known(client: BlockingClient, transactional_id: str) -> None:
-    """Raises InvalidRequestError that suggests the nearest transactional id if there is none of this name."""
+    """Raises InvalidRequestError, suggesting the nearest transactional id, if this one does not exist."""
     if client.find_transaction(transactional_id) is not None:
         return
     existing = [listing.transactional_id for listing in client.list_transactions()]
