@@ -1,8 +1,8 @@
-"""One partition: asks its core (core.py) what to do, moves the bytes, reports back, and wakes the operations that wait for an end
-that has moved.
+"""One partition: carries out the decisions of its core (core.py) on files, reports the results to it, and wakes the operations that
+wait for a log end that moved.
 
-All of it belongs to the event loop, but FlushTask.run, `read` and the look-ups, which change nothing and may run in any thread.
-recovery.py reads the log back after a crash.
+Everything runs in the event loop, except FlushTask.run, `read` and the look-ups, which may run in any thread. recovery.py rebuilds
+the state after a crash.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _ignore(*_: object) -> None:
 
 
 class LogAppendInfo(NamedTuple):
-    """The place of a batch in the log. It is durable once high_watermark > last_offset, also if `is_duplicate`."""
+    """The place of a batch in the log. It is durable once high_watermark > last_offset, duplicates included."""
 
     base_offset: int
     last_offset: int
@@ -75,24 +75,24 @@ class LogAppendInfo(NamedTuple):
 
 @dataclass(slots=True)
 class LogResources:
-    """The resources that all partitions of a data directory share."""
+    """The resources shared by all partitions of a data directory."""
 
     files: Files
     spares: SpareFiles
     open_files: OpenFiles
     max_producer_ids: int
-    # Writes the checkpoint durably, with the log starts as they are now. Raises OSError.
+    # Writes the checkpoint durably, with the current log starts. Raises OSError.
     write_checkpoint: Callable[[], None]
-    # Partitions whose entry in the checkpoint has changed.
+    # Partitions whose checkpoint entry has changed.
     moved: set[Partition] = field(default_factory=set)
-    # Puts a partition in line for a flush, in the turn of the caller that appended to it.
+    # Queues a partition for a flush, in the appending caller's turn.
     flush_soon: Callable[[Partition, Caller], object] = _ignore
-    # Adds to the count of bytes, of all partitions, that are not synced.
+    # Adds to the number of unsynced bytes of all partitions.
     count_unsynced: Callable[[int], object] = _ignore
 
 
 class Partition:
-    """The shell around a PartitionCore, which holds the state. `ends`, `health`, `epochs` and `config` are for reading alone."""
+    """The shell around a PartitionCore, which holds the state. `ends`, `health`, `epochs` and `config` are read-only."""
 
     def __init__(
         self,
@@ -120,12 +120,12 @@ class Partition:
     # State
 
     def configure(self, config: TopicConfig) -> None:
-        """Applies new settings of the topic."""
+        """Applies new topic settings."""
         self.config = self.core.config = config
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch in which this node leads the partition."""
+        """The current leader epoch."""
         return self.core.leader_epoch
 
     @property
@@ -145,12 +145,12 @@ class Partition:
 
     @property
     def damage(self) -> LogDamagedError | None:
-        """The error with which appends are refused because of damage that no operator has accepted; None without such damage."""
+        """The error that refuses appends because of damage not accepted by an operator; None without such damage."""
         stopping = self.health.first_damage(self.ends.log_start_offset)
         return damage_error(self.name, stopping) if stopping is not None else None
 
     def wake(self, moved: Moved = (LogEnd.LOG_START,)) -> None:
-        """Wakes the operations that wait for these ends; all of them if the log start has moved, or nothing will move any more."""
+        """Wakes the operations that wait for these ends; all operations if the log start is among them, as by default."""
         for end in moved if LogEnd.LOG_START not in moved else tuple(self.waiters):
             waiters = self.waiters.get(end)
             if waiters is not None:
@@ -160,28 +160,28 @@ class Partition:
 
     @property
     def is_leader(self) -> bool:
-        """True if this node leads the partition. Nobody else answers requests for it."""
+        """True if this node leads the partition. Only the leader answers requests for it."""
         return self.core.role is Role.LEADER
 
     def leads_in(self, epoch: int) -> bool:
-        """True if this node leads in this epoch. What was begun in another one is never acknowledged."""
+        """True if this node leads in this epoch. Work begun in another epoch is never acknowledged."""
         return self.core.role is Role.LEADER and self.core.leader_epoch == epoch
 
     def lead(self, epoch: int, followers: Collection[int] = (), *, epoch_id: int = 0) -> Moved:
-        """Makes this node the leader, in an epoch of its own, which is durable. All that waits since another epoch is settled
-        before anything else happens. Raises FencedLeaderEpochError.
+        """Makes this node the leader in a new epoch, already durable. Wakes all waiting operations first, so that those of an
+        earlier epoch end before anything else happens. Raises FencedLeaderEpochError.
         """
         moved = self.core.lead(epoch, followers, epoch_id=epoch_id)
         self.wake()
         return moved
 
     def follow(self, epoch: int) -> None:
-        """Makes another node the leader; otherwise as `lead`."""
+        """Makes this node a follower of the leader of `epoch`. Wakes and raises as `lead` does."""
         self.core.follow(epoch)
         self.wake()
 
     def resign(self) -> None:
-        """Takes this node's role away; otherwise as `lead`."""
+        """Takes this node's role away, and wakes all waiting operations."""
         self.core.resign()
         self.wake()
 
@@ -196,11 +196,9 @@ class Partition:
         is_open_member: bool = False,
         caller: Caller = _NOBODY,
     ) -> LogAppendInfo:
-        """Writes a batch, which has passed `check_produced` if it is a client's; on return it waits for its flush, in the turn of
-        `caller`. `is_open_member`: its producer is in an open transaction. `clock_ahead_ms`: how far the wall clock is ahead of the
-        log time.
-
-        Waits for nothing but the write into the page cache. Raises WireErrors with their fate.
+        """Writes a batch to the page cache and queues its flush, in the turn of `caller`; returns the place of the earlier batch
+        for a duplicate. A client's batch must have passed `check_produced`. `is_open_member`: its producer is a member of an open
+        transaction. `clock_ahead_ms`: how far the wall clock is ahead of the log time. Raises WireErrors with their fate.
         """
         decided = self.core.append_as_leader(
             batch.header, now_wall_ms, clock_ahead_ms=clock_ahead_ms, is_open_member=is_open_member
@@ -214,16 +212,14 @@ class Partition:
     def append_marker(
         self, batch: RecordBatch, *, now_wall_ms: int, clock_ahead_ms: int = 0, caller: Caller = _NOBODY
     ) -> LogAppendInfo:
-        """Writes a control batch, which ends transactions here, as `append` does. Raises WireErrors with their fate."""
+        """Like `append`, for a control batch, which ends transactions in this partition. Raises WireErrors with their fate."""
         marker = marker_of(batch)
         assert marker is not None, "a control batch"
         decided = self.core.append_marker(batch.header, now_wall_ms, marker, clock_ahead_ms=clock_ahead_ms)
         return self._append_stamped(decided, batch, caller)
 
     def append_as_follower(self, batch: RecordBatch) -> None:
-        """Writes the next batch of this log byte for byte as its leader has it, once both of its CRCs are checked. Raises
-        WireErrors with their fate.
-        """
+        """Checks both CRCs of the leader's next batch, and writes it byte for byte. Raises WireErrors with their fate."""
         problem = header_problem(batch.header, batch.header_bytes, self.crc_seed)
         if problem is None and payload_crc(batch.payload) != batch.header.payload_crc:
             problem = "payload_crc does not match"
@@ -261,7 +257,7 @@ class Partition:
         self.wake(moved)
 
     def _append_error(self, error: OSError) -> StorageError | ResourceExhaustedError:
-        # Bytes that could not be cut off again may come back as a whole batch after a crash.
+        # Written bytes that could not be truncated again may turn up as a whole batch after a crash.
         fate = Fate.UNKNOWN if self.segments[-1].has_excess_bytes else Fate.NOT_APPENDED
         if is_too_many_open(error):
             return ResourceExhaustedError(f"{self.name}: too many open files", fate=fate, retry_after_ms=_RETRY_AFTER_MS)
@@ -280,11 +276,11 @@ class Partition:
     def read(
         self, offset: int, *, max_bytes: int, until_offset: int, cached_only: bool, first_batch_max_bytes: int = NO_LIMIT
     ) -> FetchDataInfo:
-        """Whole batches from the one that holds `offset` on, below `until_offset`, about `max_bytes`; the first one even if larger,
-        but not than `first_batch_max_bytes`.
+        """Reads whole batches below `until_offset`, starting with the one that contains `offset`: up to about `max_bytes`, but the
+        first one even if larger, up to `first_batch_max_bytes`.
 
-        Empty if there is nothing to read yet. Raises OffsetOutOfRangeError, LogDamagedError, StorageError, NeedsRoom if the first
-        batch is too large, and WouldBlock with `cached_only` if the disk would have to be waited for: ask again in a thread, with
+        Empty if there is nothing to read yet. Raises OffsetOutOfRangeError, LogDamagedError, StorageError; NeedsRoom if the first
+        batch is too large; with `cached_only` WouldBlock if the read would wait for the disk: repeat it in a thread, with
         cached_only=False.
         """
         self.check_in_range(offset)
@@ -297,13 +293,13 @@ class Partition:
                 first_batch_max_bytes=first_batch_max_bytes,
             )
         except FileNotFoundError:
-            # Removed during the read; whatever removed it has noted that before.
+            # Removed during the read: deletion and retention update the log's state before they remove files.
             self._check_exists()
             self.check_in_range(offset)
             raise StorageError(f"{self.name}: a file of the log that holds offset {offset} is missing") from None
 
     def check_in_range(self, offset: int) -> None:
-        """Raises OffsetOutOfRangeError if the log neither holds this offset nor gives it to its next record."""
+        """Raises OffsetOutOfRangeError unless the offset lies between the log start and the log end, both included."""
         ends = self.ends
         if not ends.log_start_offset <= offset <= ends.log_end_offset:
             raise OffsetOutOfRangeError(
@@ -315,25 +311,23 @@ class Partition:
     def offset_for_timestamp(
         self, timestamp_ms: int, *, is_committed: bool = False, is_wanted: IsWanted = _always
     ) -> OffsetAndTimestamp | None:
-        """The first durable record whose timestamp is at least `timestamp_ms`, below the last stable offset if `is_committed`; None
-        if there is none. Reads files: call it in a thread.
+        """The first record below the high watermark (`is_committed`: the last stable offset) whose timestamp is at least
+        `timestamp_ms`; None if there is none. Reads files: call it in a thread.
 
-        Raises StorageError; LogDamagedError if the record may be one that cannot be read; LookUpAbandoned soon after it is not
-        wanted any more.
+        Raises StorageError; LogDamagedError if the record may lie in a damaged range; LookUpAbandoned once `is_wanted` returns
+        False.
         """
         until = self._readable_end(is_committed)
         return self._looked_up(is_wanted, lambda look_up: find_by_timestamp(look_up, timestamp_ms, until))
 
     def max_timestamp_offset(self, *, is_committed: bool = False, is_wanted: IsWanted = _always) -> OffsetAndTimestamp | None:
-        """The first durable record with the largest timestamp of the log; None if it is empty. Otherwise as
-        offset_for_timestamp.
-        """
+        """The first record with the largest timestamp of the log; None if it is empty. Otherwise like `offset_for_timestamp`."""
         until = self._readable_end(is_committed)
         return self._looked_up(is_wanted, lambda look_up: find_max_timestamp(look_up, until))
 
     def backlog(self, offset: int, *, is_committed: bool = False, is_wanted: IsWanted = _always) -> Backlog:
-        """The rest that a reader at `offset` has left to read, below the last stable offset if `is_committed`. Raises
-        StorageError, LookUpAbandoned; otherwise as offset_for_timestamp.
+        """What a reader at `offset` has left to read, up to the high watermark (`is_committed`: the last stable offset). Reads
+        files: call it in a thread. Raises StorageError, LookUpAbandoned.
         """
         until = self._readable_end(is_committed)
         return self._looked_up(is_wanted, lambda look_up: find_backlog(look_up, offset, until))
@@ -341,16 +335,16 @@ class Partition:
     def reach(
         self, from_offset: int, until_offset: int, max_bytes: int, *, is_committed: bool = False, is_wanted: IsWanted = _always
     ) -> Reach:
-        """How far `max_bytes` reach, in whole batches from the one that holds `from_offset` on: the end of the last one that fits,
-        of the first one at least, and at most `until_offset`. Raises StorageError, LookUpAbandoned.
+        """How far `max_bytes` of whole batches reach, starting with the one that contains `from_offset`: the end of the last batch
+        that fits (at least the first), at most `until_offset`. Raises StorageError, LookUpAbandoned.
         """
         end = min(until_offset, self._readable_end(is_committed))
         found = self._looked_up(is_wanted, lambda look_up: find_reach(look_up, from_offset, end, max_bytes))
         return found if found.offset < end else found._replace(offset=until_offset)
 
     def newest_offset(self, count: int, *, is_committed: bool = False, is_wanted: IsWanted = _always) -> int:
-        """From which offset on the newest `count` records follow that a reader may have; the log start if there are no more.
-        Raises StorageError, LookUpAbandoned.
+        """The offset of the first of the newest `count` readable records; the log start if there are fewer. Raises StorageError,
+        LookUpAbandoned.
         """
         until = self._readable_end(is_committed)
         # A copy: the event loop changes the index meanwhile.
@@ -377,42 +371,42 @@ class Partition:
     # Histories and transactions
 
     def check_history(self, position: LogPosition) -> None:
-        """Raises LogTruncationError if the position is of another history than this log."""
+        """Raises LogTruncationError if the position belongs to another history than this log."""
         self.core.check_history(position)
 
     def epoch_before(self, offset: int) -> EpochEntry | None:
-        """The epoch of the record before `offset`; None if there is none, or it cannot be known."""
+        """The epoch of the record before `offset`; None if there is no such record or its epoch is unknown."""
         return self.core.epoch_before(offset)
 
     def aborted_transactions(self, from_offset: int, until_offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions that overlap a range which was read. Raises OffsetOutOfRangeError if the log begins behind
-        `from_offset` by now.
+        """The aborted transactions that overlap a range just read. Raises OffsetOutOfRangeError if the log start has meanwhile
+        passed `from_offset`.
         """
         return self.core.aborted_transactions(from_offset, until_offset)
 
     @property
     def producers(self) -> ProducerStates:
-        """The producers that are known here, and their open transactions, for reading."""
+        """The producer state, open transactions included; read-only."""
         return self.core.producers
 
     def open_data(self, producer_id: int) -> OpenData | None:
-        """The data of a member's open transaction here; None if it has none."""
+        """The member's records in its open transaction in this partition; None if there are none."""
         return self.core.open_data(producer_id)
 
     def first_open_offset(self, producer_ids: Collection[int]) -> int | None:
-        """Where the first of these members' open transactions begins here; None if they have none."""
+        """The lowest first offset of these members' open transactions in this partition; None if they have none."""
         return self.core.first_open_offset(producer_ids)
 
     def hold_back(self, commit: str, first_offset: int) -> None:
-        """Keeps the last stable offset from passing the commit's data until `release`, whichever of its markers are written."""
+        """Keeps the last stable offset from passing the commit's data until `release`, even once this partition has its marker."""
         self.wake(self.ends.hold_back(commit, first_offset))
 
     def release(self, commit: str) -> Moved:
-        """Lets the markers of a commit count. Wakes nobody: all partitions of the commit come first."""
+        """Lets the markers of a commit take effect. Wakes no operation; the caller does, once all partitions are released."""
         return self.ends.release(commit)
 
     def expire_producers(self, before_ms: int) -> int:
-        """Forgets producers silent since before `before_ms`; returns how many."""
+        """Expires producers whose last append is before `before_ms`; returns how many."""
         return self.core.expire_producers(before_ms)
 
     # Flush
@@ -423,7 +417,7 @@ class Partition:
         return self.ends.appended_bytes > self.core.flushes.flushed_bytes
 
     def prepare_flush(self) -> FlushTask | None:
-        """Begins a flush, to be run in a thread; None if nothing is dirty or one is under way."""
+        """Begins a flush, to be run in a thread; None if nothing is dirty, a flush is under way or the log has stopped."""
         plan = self.core.begin_flush()
         if plan is None:
             return None
@@ -432,11 +426,11 @@ class Partition:
         return FlushTask(resources.files, resources.spares, self._directory, self.crc_seed, plan, segments)
 
     def complete_flush(self, task: FlushTask) -> Moved:
-        """Ends a flush whose `task.run()` has returned. Returns which ends have moved."""
+        """Ends a flush whose `task.run()` has returned. Returns the log ends that it moved."""
         task.release(self._resources.open_files)
         before_bytes = self.core.flushes.flushed_bytes
         moved = self.core.flushed(task.plan, task.outcome)
-        if task.derived_error is not None and not self.health.is_deleted:  # a deleted one needs no files
+        if task.derived_error is not None and not self.health.is_deleted:
             logger.warning(
                 "%s: could not write index or snapshot (%s); a restart reads more of the log instead", self.name, task.derived_error
             )
@@ -446,14 +440,14 @@ class Partition:
         return moved
 
     def fail_flush(self, task: FlushTask, error: OSError) -> None:
-        """Ends a flush whose `task.run()` has raised: the log has stopped. Reads continue."""
+        """Ends a flush whose `task.run()` has raised, and stops the log. Reads continue."""
         task.release(self._resources.open_files)
         before_bytes = self.core.flushes.flushed_bytes
         self.core.flush_failed(task.plan, error)
         self._give_up(before_bytes)
 
     def flush(self) -> None:
-        """Flushes all, waiting for the disk. Raises OSError: the log has stopped then, unless no sync could even be tried."""
+        """Flushes everything, waiting for the disk. Raises OSError; the log has then stopped, unless no sync was tried."""
         task = self.prepare_flush()
         if task is not None:
             try:
@@ -466,7 +460,7 @@ class Partition:
                 raise task.untried_error
 
     def _give_up(self, before_bytes: int) -> None:
-        """Nothing is flushed any more, and nothing moves. `before_bytes`: what was flushed or given up before."""
+        """Releases the dirty bytes of a log that has stopped, and wakes all. `before_bytes`: `flushed_bytes` before the stop."""
         for segment in self.segments:
             segment.release_dirty()
         self._resources.count_unsynced(before_bytes - self.core.flushes.flushed_bytes)
@@ -479,7 +473,7 @@ class Partition:
         return self.core.deletion_target(before_offset)
 
     def retained_from(self, now_ms: int) -> int:
-        """The log start by retention.ms and retention.bytes; the present one if the log has stopped."""
+        """The log start by retention.ms and retention.bytes; the current one if the log has stopped."""
         return self.core.retained_from(now_ms)
 
     def set_log_start(self, offset: int) -> Moved:
@@ -490,7 +484,7 @@ class Partition:
         return moved
 
     def roll_if_expired(self, now_ms: int) -> bool:
-        """Closes the last segment if retention needs that. True if retention has to wait for a flush first. Raises OSError."""
+        """Rolls the active segment if it has passed retention. True if retention must wait for a flush first. Raises OSError."""
         if self.is_stopped:
             return False
         if self.core.must_close_last(now_ms):
@@ -498,8 +492,8 @@ class Partition:
         return bool(self.core.flushes.sealed) or self.core.snapshots.has_waiting
 
     def take_removable(self, durable_start: int) -> tuple[Sequence[Segment], Sequence[int]]:
-        """Takes the segments below the log start out of the log, and the offsets of snapshots that are no longer needed; the caller
-        removes their files. `durable_start`: the log start in the checkpoint on the disk.
+        """Drops the segments below the log start, and the snapshots no longer needed, from the state; returns both, and the caller
+        removes their files. `durable_start`: the log start in the checkpoint on disk.
         """
         count = self.core.removable_count(durable_start)
         removable = self.segments[:count]
@@ -513,9 +507,9 @@ class Partition:
         return self.core.checkpoint_entry()
 
     def truncate_to(self, offset: int) -> None:
-        """Cuts the log where the batch begins that holds `offset`, or ends there, waiting for the disk. No flush may be under way.
+        """Cuts the log at `offset`, or at the start of the batch that contains it, waiting for the disk. No flush may be under way.
 
-        Raises ValueError below the high watermark; StorageError if nothing could be cut; OSError: then the log has stopped.
+        Raises ValueError below the high watermark; StorageError if nothing was cut; OSError, after which the log may have stopped.
         """
         self.flush()
         core, resources = self.core, self._resources
@@ -528,7 +522,7 @@ class Partition:
         resources.moved.add(self)
         self.wake(moved)
         try:
-            # First of all, so that a start does not miss what is about to be removed.
+            # First, so that a start does not take the removed batches for missing ones.
             resources.write_checkpoint()
             cut.make(core.epochs.entries)
         except OSError as error:
@@ -536,9 +530,9 @@ class Partition:
             raise
 
     def write_end(self) -> CleanLog | None:
-        """Writes the index of the last segment and a snapshot at the end, if they are missing, so that the next start reads nothing
-        else; a failure only costs that start some work. In any thread, once all is flushed. Returns what to note for that start;
-        None if the log did not end cleanly.
+        """Writes the active segment's index and a snapshot at the log end, if missing, so that the next start need not scan the
+        log; a failure only makes that start slower. Call it once everything is flushed, in any thread. Returns the entry for the
+        clean-shutdown mark; None if the log did not end cleanly.
         """
         ends, last = self.ends, self.segments[-1]
         if self.is_stopped or ends.durable_end != ends.log_end_offset:
@@ -562,7 +556,7 @@ class Partition:
         return CleanLog(ends.log_end_offset, segments)
 
     def mark_deleted(self) -> None:
-        """Refuses appends from now on, since the topic is deleted, and closes files when they are no longer in use."""
+        """Stops the log because its topic is deleted, and closes files once they are no longer in use."""
         before_bytes = self.core.flushes.flushed_bytes
         self.core.deleted()
         self._give_up(before_bytes)

@@ -1,16 +1,16 @@
 """Decides which batches of idempotent producers one partition accepts: the table in ARCHITECTURE.md ("Producer state").
 
-Pure: `prepare` decides on immutable entries and changes nothing; `commit` puts the new entry in once the batch is
-written. `replay` applies a batch that the log already holds, without judging it. Snapshots of the state are in snapshots.py.
+No I/O: `prepare` decides on immutable entries and changes nothing; `commit` stores the new entry once the batch is written.
+`replay` applies a batch already in the log, without checks. Snapshots of the state are in snapshots.py.
 
-The state is the fold of all batches in their order, without producers that were silent for producer.id.expiration.ms, and without
-all but the max.producer.ids.per.partition that wrote last: for a new producer the one is forgotten that has been silent longest.
-This depends on the order of batches alone, so every replay forgets the same producers.
+The state is derived from the batches in log order. It excludes producers silent for producer.id.expiration.ms, and keeps at most
+max.producer.ids.per.partition others: a new producer evicts the one silent longest. Eviction depends on the order of batches alone,
+so every replay forgets the same producers.
 
-A forgotten producer must not write anything twice. At a later sequence it is unknown; but every producer begins at sequence 0, so a
-retry of its first batch would be accepted. Therefore the largest number among the forgotten ids is kept (`forgotten_number`), and
-an unknown producer whose number is not larger is refused at sequence 0 too. Numbers only rise, so new producers are above it, and
-so is a producer that requests another id. Producers that expired do not count there: no retry is that old.
+A forgotten producer must not write anything twice. At a later sequence it is refused as unknown; but every producer starts at
+sequence 0, so a retry of its first batch would be accepted. Therefore `forgotten_number` keeps the largest number among the
+forgotten ids, and an unknown producer whose number is not larger is refused at sequence 0 too. Numbers only rise, so new producers,
+and producers that request another id, are above it. Expired producers do not raise it: no retry is that old.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from brokerd.partition.aborted_transactions import AbortedTransaction, AbortedTr
 from brokerd.partition.markers import Marker
 from brokerd.record.header import SEQUENCE_MAX, BatchHeader, add_sequence
 
-WINDOW_BATCHES = 5  # as many as Kafka remembers, and as many as a producer has in flight
+WINDOW_BATCHES = 5  # as in Kafka; also a producer's maximum of batches in flight
 NO_OFFSET = -1
 NO_NUMBER = -1
 _HALF_RING = (SEQUENCE_MAX + 1) // 2
 
 
 class BatchMetadata(NamedTuple):
-    """One accepted batch. Sequences are inclusive; `timestamp` is the append's, ms."""
+    """One accepted batch. Sequences are inclusive; `timestamp` is the log time of the append, ms."""
 
     first_sequence: int
     last_sequence: int
@@ -62,7 +62,7 @@ class ProducerStateEntry(NamedTuple):
 
     @property
     def last_timestamp(self) -> int:
-        """The time when the last batch was appended, ms since 1970."""
+        """The log time of the last append, ms since 1970."""
         return self.batches[-1].timestamp
 
 
@@ -72,9 +72,9 @@ class ProducerStates:
     def __init__(self, name: str, *, limit: int) -> None:
         self._name = name
         self._limit = limit
-        self.entries: OrderedDict[int, ProducerStateEntry] = OrderedDict()  # the last one to write at the end
+        self.entries: OrderedDict[int, ProducerStateEntry] = OrderedDict()  # least recent writer first
         self.forgotten_number = NO_NUMBER
-        # First offsets by producer id, in their order: a transaction opens at the log end.
+        # Producer id -> first offset, ascending by offset, since a transaction opens at the log end.
         self.open_transactions: dict[int, int] = {}
         self.aborted = AbortedTransactions()
 
@@ -82,10 +82,10 @@ class ProducerStates:
         return len(self.entries)
 
     def prepare(self, header: BatchHeader, base_offset: int, timestamp: int) -> ProducerStateEntry | BatchMetadata:
-        """The entry to commit after the append of this batch, or the batch that it repeats. Changes nothing.
+        """The entry to commit once this batch is appended, or the earlier batch that it duplicates. Changes nothing.
 
-        Raises the errors of section "Producer state" of ARCHITECTURE.md, all with fate NOT_APPENDED but
-        DuplicateSequenceError, whose batch is in the log.
+        Raises the errors listed in ARCHITECTURE.md ("Producer state"), all with fate NOT_APPENDED except DuplicateSequenceError,
+        whose batch is in the log.
         """
         last_sequence, is_transactional = header.last_sequence, header.is_transactional
         entry = self.entries.get(header.producer_id)
@@ -108,7 +108,7 @@ class ProducerStates:
         return _extended(entry, header, last_sequence, base_offset, timestamp, is_transactional=is_transactional)
 
     def commit(self, producer_id: int, entry: ProducerStateEntry) -> None:
-        """Puts the entry in that `prepare` has returned."""
+        """Stores the entry that `prepare` or `replayed` returned; may evict the producer silent longest."""
         self.entries[producer_id] = entry
         self.entries.move_to_end(producer_id)
         if entry.txn_first_offset >= 0:
@@ -119,7 +119,7 @@ class ProducerStates:
     def restore(
         self, entries: Mapping[int, ProducerStateEntry], forgotten_number: int, aborted: Iterable[AbortedTransaction]
     ) -> None:
-        """Begins with the state of a snapshot."""
+        """Loads the state of a snapshot."""
         self.entries.update(entries)
         self.forgotten_number = forgotten_number
         opened = [(entry.txn_first_offset, producer_id) for producer_id, entry in entries.items() if entry.txn_first_offset >= 0]
@@ -127,11 +127,11 @@ class ProducerStates:
         self.aborted = AbortedTransactions(aborted)
 
     def replayed(self, header: BatchHeader) -> ProducerStateEntry | None:
-        """The entry after a batch of the log, accepted as it is; None if it is of no idempotent producer. Changes nothing."""
+        """The entry after a batch already in the log; None if it is not an idempotent producer's. Checks and changes nothing."""
         if header.producer_id < 0 or header.is_control:
             return None
         entry = self.entries.get(header.producer_id)
-        # Only a producer that was forgotten begins again within an epoch.
+        # A gap within an epoch means that the leader had forgotten the producer, which then started again.
         begins_again = entry is not None and header.base_sequence != add_sequence(entry.last_sequence, 1)
         return _extended(
             entry,
@@ -144,7 +144,7 @@ class ProducerStates:
         )
 
     def replay(self, header: BatchHeader, marker: Marker | None) -> None:
-        """Applies a batch of the log, accepted as it is. `marker`: of a control batch that can be read."""
+        """Applies a batch already in the log, without checks. `marker`: the content of a readable control batch."""
         entry = self.replayed(header)
         if entry is not None:
             self.commit(header.producer_id, entry)
@@ -152,8 +152,8 @@ class ProducerStates:
             self.end_transactions(marker, header.base_offset)
 
     def end_transactions(self, marker: Marker, marker_offset: int) -> None:
-        """Forgets the members of a marker that is in the log: their ids are never used again. Of aborted ones with records here it
-        notes the range.
+        """Removes the members that a marker in the log ends: their ids are never used again. Aborted ones with records in this
+        partition are added to the index of aborted transactions.
         """
         begun = {producer_id: self.open_transactions.pop(producer_id, NO_OFFSET) for producer_id in marker.producer_ids}
         for producer_id in begun:
@@ -163,7 +163,7 @@ class ProducerStates:
         self.aborted.add(AbortedTransaction(producer_id, first, marker_offset, stable) for first, producer_id in sorted(aborted))
 
     def expire(self, before_ms: int) -> int:
-        """Forgets producers silent since before `before_ms` that have no open transaction; returns how many."""
+        """Expires producers whose last append is before `before_ms`, except those with an open transaction; returns how many."""
         silent = [pid for pid, entry in self.entries.items() if entry.last_timestamp < before_ms and entry.txn_first_offset < 0]
         for producer_id in silent:
             del self.entries[producer_id]
@@ -184,20 +184,20 @@ class ProducerStates:
             )
 
     def forget_all(self, free_number: int) -> None:
-        """Forgets all producers, because batches are missing: any producer with a number below `free_number` may have written them,
-        so neither a known state nor being unknown proves anything.
+        """Forgets all producers without an open transaction, because batches are missing. Any producer with a number below
+        `free_number` may have written them, so neither a known entry nor its absence proves anything.
         """
         while self._forget_oldest():
             pass
         self.forgotten_number = max(self.forgotten_number, free_number - 1)
 
     def _forget_oldest(self) -> bool:
-        """Forgets the producer that was silent longest and has no open transaction; False if there is none."""
+        """Forgets the producer silent longest among those without an open transaction; False if there is none."""
         if len(self.open_transactions) >= len(self.entries):
             return False
         oldest = next(iter(self.entries))
         while oldest in self.open_transactions:
-            # It stays until its marker removes it, whatever its place is: at the end it is not met again soon.
+            # Kept until its marker, wherever it is in the order; at the end the next search does not meet it.
             self.entries.move_to_end(oldest)
             oldest = next(iter(self.entries))
         del self.entries[oldest]
@@ -212,8 +212,8 @@ class ProducerStates:
         expected = entry.batches[-1].last_sequence + 1 & SEQUENCE_MAX
         if first == expected:
             return None
-        # How far behind the expected number it begins. More than half the ring back is a gap ahead instead: to call that a
-        # duplicate would lose the batch. Before the first wrap there are no numbers below 0.
+        # How far it begins behind the expected sequence. More than half the ring behind means a gap ahead: calling that a
+        # duplicate would lose the batch. Before the first wrap, no sequence lies below 0.
         behind = (expected - first) & SEQUENCE_MAX
         is_used = behind <= _HALF_RING and (entry.has_wrapped or behind <= entry.last_sequence + 1)
         if is_used and header.last_offset_delta < behind:
@@ -248,12 +248,14 @@ def _extended(
     is_transactional: bool,
     begins_again: bool = False,
 ) -> ProducerStateEntry:
-    """The entry with this batch, of last sequence `last`, at its end; a new one if the producer is unknown or its epoch rose."""
+    """The entry extended by this batch (`last`: its last sequence); a new entry if the producer is unknown, starts again or has a
+    new epoch.
+    """
     first = header.base_sequence
     batch = BatchMetadata(first, last, base_offset, base_offset + header.last_offset_delta, timestamp)
     txn_first_offset = base_offset if is_transactional else NO_OFFSET
     if entry is not None and entry.txn_first_offset >= 0:
-        txn_first_offset = entry.txn_first_offset  # open until its marker, in any epoch
+        txn_first_offset = entry.txn_first_offset  # open until its marker, even across epochs
     if entry is None or begins_again or entry.epoch != header.producer_epoch:
         return ProducerStateEntry(header.producer_epoch, (batch,), last < first, txn_first_offset)
     has_wrapped = entry.has_wrapped or last < first or first < entry.batches[-1].last_sequence
