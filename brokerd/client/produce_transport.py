@@ -1,7 +1,7 @@
 """The producer core's network interface (brokerd/producer/core/transport.py) over gRPC. Tries once: the Sender retries.
 
-A stream's hello travels with its first request, so it costs no round trip of its own: it only has to reach the broker before any
-batch that the stream retries. Payloads are copied once, into the message.
+A stream's hello is part of its first request, which saves a round trip: it must only reach the broker before any batch that the
+stream retries. Payloads are copied once, into the message.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _NO_EPOCH = -1
 
 
 def grpc_transport(config: ProducerConfig) -> Callable[[ProducerConfig], GrpcProduceTransport]:
-    """Makes the transport that a producer with these settings has unless it is given another: where it asks for one, on its own
-    loop. Raises ConfigError if bootstrap.servers or the security settings cannot be used."""
+    """The factory of a producer's default transport; the producer calls it on its own loop. Raises ConfigError if
+    bootstrap.servers or the security settings are invalid."""
     check_client(config)
     return lambda config: GrpcProduceTransport(config, SystemClock())
 
 
 class GrpcProduceTransport:
-    """ProduceTransport over gRPC, with its own connections. Created on the loop that uses it."""
+    """ProduceTransport over gRPC, with its own connections. Must be created on the loop that uses it."""
 
     def __init__(self, config: ClientConfig, clock: Clock) -> None:
         """Does not connect yet. Raises ConfigError if bootstrap.servers is malformed."""
@@ -58,25 +58,24 @@ class GrpcProduceTransport:
         return await init_producer_id(self._client, current)
 
     async def init_member(self, membership: Membership) -> ProducerIdAndEpoch:
-        """The producer id of a member of a transaction."""
+        """The producer id of a transaction's member."""
         grant = await init_member(self._client, membership)
         return ProducerIdAndEpoch(grant.producer_id, grant.epoch)
 
     async def heartbeat(self, membership: Membership) -> None:
-        """Tells the broker that a member lives."""
+        """Keeps a transaction's member alive."""
         await heartbeat(self._client, membership)
 
     async def open_stream(self, node_id: int, hello: Hello) -> GrpcProduceStream:
         """Opens a stream that starts with `hello`. Raises BrokerUnreachableError if the node cannot be reached. Only the
-        instance's first stream uses cached facts about the node: opening another means that something was lost, maybe the
-        node."""
+        instance's first stream uses the node's cached limits: a later one means a lost connection, and maybe a restarted node."""
         partitions_max = await self._client.partitions_per_request(node_id, refresh=hello.incarnation > 1)
         bytes_max = await self._client.request_bytes_max(node_id) - _head_bytes_max(hello)
         stream = await self._client.open_produce_stream(node_id)
         return GrpcProduceStream(stream, hello, RequestLimits(partitions_max, bytes_max))
 
     async def close(self) -> None:
-        """Frees connections; afterwards the loop, which is the producer's own, may be closed too. Idempotent."""
+        """Closes connections; the producer may close its loop afterwards. Idempotent."""
         await self._client.close()
         await settle()
 
@@ -99,7 +98,7 @@ class GrpcProduceStream:
         return decode_response(await self._stream.receive())
 
     async def close(self) -> None:
-        """Ends the stream; a waiting `receive` raises. Requests in flight have an unknown fate. Idempotent."""
+        """Ends the stream; a waiting `receive` raises. The outcome of requests in flight is unknown. Idempotent."""
         self._stream.close()
 
 
@@ -119,7 +118,7 @@ def encode_request(request: ProduceRequest, hello: Hello | None) -> bytes:
 
 
 def _head_bytes_max(hello: Hello) -> int:
-    """Size of a request without batches, at most."""
+    """Upper bound of the size of a request without batches."""
     largest = Membership("\U0010ffff" * TRANSACTIONAL_ID_MAX_LENGTH, 0, "", "", "", bytes(16))
     return len(encode_request(ProduceRequest(INT64_MAX, _NO_EPOCH, INT32_MAX, [], largest), hello))
 

@@ -49,7 +49,7 @@ class PartitionDescription:
 
     @property
     def offset_count(self) -> int:
-        """Offsets between start and end; not all have a record for readers (markers of transactions, what was aborted)."""
+        """Offsets between start and end; some have no record for readers (transaction markers, aborted records)."""
         return self.high_watermark - self.log_start_offset
 
 
@@ -66,8 +66,8 @@ class TopicDescription:
 async def create_topics(
     client: BrokerClient, topics: Sequence[NewTopic], *, validate_only: bool = False
 ) -> dict[str, bytes | WireError]:
-    """Creates topics independently; returns the id of each, or its error. A retry after a lost response may find the topic that it
-    created itself; the error then says so."""
+    """Creates topics independently; returns the id of each, or its error. A retry after a lost response may fail because an earlier
+    attempt created the topic; the error then says so."""
     request = topics_pb2.CreateTopicsRequest(validate_only=validate_only)
     for topic in topics:
         request.topics.add(name=topic.name, partitions=topic.partitions, configs=dict(topic.configs))
@@ -98,7 +98,7 @@ async def delete_topics(client: BrokerClient, names: Sequence[str]) -> dict[str,
 
 
 async def describe_topics(client: BrokerClient, names: Sequence[str] = ()) -> dict[str, TopicDescription | WireError]:
-    """Settings, offsets and sizes of topics, in the order of the response; of all topics, sorted, if none is named."""
+    """Settings, offsets and sizes of topics, in the order of the response; without `names`, of all topics, sorted."""
     response = await client.call(topics_pb2.DescribeTopicsRequest(names=names), topics_pb2.DescribeTopicsResponse)
     return {
         plain_text(topic.name): from_proto(topic.error) if topic.HasField("error") else _description(topic)
@@ -115,7 +115,7 @@ async def create_partitions(client: BrokerClient, name: str, total_count: int, *
 async def alter_topic_configs(
     client: BrokerClient, name: str, *, set_: Mapping[str, str], unset: Sequence[str] = (), validate_only: bool = False
 ) -> None:
-    """Changes settings of a topic; `unset` names settings to remove, so that the broker's apply. Raises the broker's error."""
+    """Changes settings of a topic; those in `unset` revert to the broker's. Raises the broker's error."""
     request = topics_pb2.AlterTopicConfigsRequest(name=name, set=dict(set_), unset=unset, validate_only=validate_only)
     await client.call(request, topics_pb2.AlterTopicConfigsResponse)
 

@@ -22,9 +22,9 @@ from brokerd.producer.core.membership import ONE_WRITE_KEPT_MS, Membership, Tran
 from brokerd.wire.methods import UNARY_REQUEST_MAX_BYTES
 from brokerd.wire.v1 import transaction_pb2 as pb
 
-# The bytes of one member or partition in a request, at most.
+# Upper bound of the size of one member or partition in a request.
 _ENTRY_BYTES = 48
-_TAG_BYTES = 8  # before an entry, at most
+_TAG_BYTES = 8  # upper bound of an entry's tag and length
 TRANSACTION_OFFSETS = "transaction_offsets"  # feature of brokers that commit offsets of a group with a transaction
 STATES = {
     "empty": pb.TRANSACTION_STATE_EMPTY,
@@ -63,7 +63,7 @@ async def init_member(client: BrokerClient, membership: Membership) -> MemberGra
 
 
 async def heartbeat(client: BrokerClient, membership: Membership) -> None:
-    """Tells the broker that a member lives. Raises InvalidTxnStateError if it is not open."""
+    """Keeps a member alive. Raises InvalidTxnStateError if it is not open."""
     request = pb.HeartbeatRequest(
         transactional_id=membership.transactional_id,
         txn_version=membership.txn_version,
@@ -74,14 +74,13 @@ async def heartbeat(client: BrokerClient, membership: Membership) -> None:
 
 
 async def end_transaction(client: BrokerClient, end: TransactionEnd, *, timeout_ms: int | None = None) -> int:
-    """Commits or aborts members of a transaction; returns the last committed version of its transactional id. Asked again
-    until `timeout_ms` (default.api.timeout.ms), which is safe: the same question gets the same response.
+    """Commits or aborts members of a transaction; returns the last committed version of its transactional id. Idempotent, and
+    retried until `timeout_ms` (default.api.timeout.ms).
 
-    Raises TxnAbortedError (a member was not open any more: nothing was committed), ReplayMismatchError, ProducerFencedError,
-    TxnConflictError, AlreadyCommittedError (an abort came too late), UnsupportedVersionError for a broker that knows no offsets
-    in transactions. After BrokerUnreachableError or a retriable error the outcome is unknown, and so it is after
-    ProducerFencedError if its fate is not NOT_APPENDED: an attempt without a response may have committed what the broker does
-    not remember any more.
+    Raises TxnAbortedError (a member was no longer open: nothing was committed), ReplayMismatchError, ProducerFencedError,
+    TxnConflictError, AlreadyCommittedError (an abort came too late), UnsupportedVersionError for a broker without offsets in
+    transactions. The outcome is unknown after BrokerUnreachableError or a retriable error, and after ProducerFencedError whose
+    fate is not NOT_APPENDED: an attempt without a response may have committed a transaction that the broker has since forgotten.
     """
     asked_ms = client.clock.boot_ms()
     lost: list[BrokerdError] = []  # attempts that may have been carried out
@@ -89,10 +88,10 @@ async def end_transaction(client: BrokerClient, end: TransactionEnd, *, timeout_
     async def attempt(attempt_timeout_ms: int) -> int:
         entries_max = await client.partitions_per_request()
         if end.group_offsets is not None and not await client.has_feature(TRANSACTION_OFFSETS):
-            raise _without_offsets()  # it would pass over them, and commit the records alone
+            raise _without_offsets()  # it would ignore them, and commit only the records
         pages = end_requests(end, request_bytes_max=UNARY_REQUEST_MAX_BYTES, entries_max=entries_max)
         last_version = NO_VERSION
-        for request in pages:  # from the first page on each time: the broker may have been restarted
+        for request in pages:  # each attempt starts with the first page: the broker may have restarted
             response = await client.call_once(ANY_NODE, request, pb.EndTransactionResponse, attempt_timeout_ms)
             last_version = response.last_version
         return last_version
@@ -111,8 +110,8 @@ async def end_transaction(client: BrokerClient, end: TransactionEnd, *, timeout_
 
 
 async def list_transactions(client: BrokerClient, state: str = "", prefix: str = "") -> list[pb.TransactionListing]:
-    """Transactional ids that begin with `prefix`, in the order of their names; only those in one state (empty, open, prepared)
-    if it is given. Raises ConfigError for another state."""
+    """Transactional ids that begin with `prefix`, sorted; `state` limits them to one state (empty, open, prepared). Raises
+    ConfigError for another state."""
     listings: list[pb.TransactionListing] = []
     after = ""
     while True:
@@ -126,9 +125,9 @@ async def list_transactions(client: BrokerClient, state: str = "", prefix: str =
 async def find_transaction(
     client: BrokerClient, transactional_id: str, *, timeout_ms: int | None = None
 ) -> pb.TransactionListing | None:
-    """One transactional id, or None if there is none that this client may see. Asked for until `timeout_ms`
+    """One transactional id; None if it does not exist or this client may not see it. Retries until `timeout_ms`
     (default.api.timeout.ms)."""
-    page, _ = await _page(client, "", transactional_id, "", timeout_ms)  # in the order of names: it is the first that begins so
+    page, _ = await _page(client, "", transactional_id, "", timeout_ms)  # sorted: an exact match comes first
     return page[0] if page and page[0].transactional_id == transactional_id else None
 
 
@@ -142,36 +141,36 @@ async def _page(
 
 
 async def describe_transaction(client: BrokerClient, transactional_id: str) -> pb.DescribeTransactionResponse:
-    """Everything about one transactional id. Raises the broker's error."""
+    """Describes one transactional id. Raises the broker's error."""
     request = pb.DescribeTransactionRequest(transactional_id=transactional_id)
     response = await client.call(request, pb.DescribeTransactionResponse)
     return made_plain(response)
 
 
 async def abort_transaction(client: BrokerClient, transactional_id: str, execution_id: str = "") -> int:
-    """Aborts the open members of one execution, or all of a transactional id; returns how many."""
+    """Aborts the open members of one execution, or of the whole transactional id; returns their number."""
     request = pb.AbortTransactionRequest(transactional_id=transactional_id, execution_id=execution_id)
     response = await client.call(request, pb.AbortTransactionResponse)
     return response.aborted_members
 
 
 async def forget_transactional_id(client: BrokerClient, transactional_id: str) -> pb.ForgetTransactionalIdResponse:
-    """Has an id forgotten, with its last committed version. Raises the broker's error."""
+    """Deletes a transactional id, with its last committed version. Raises the broker's error."""
     request = pb.ForgetTransactionalIdRequest(transactional_id=transactional_id)
     response = await client.call(request, pb.ForgetTransactionalIdResponse)
     return made_plain(response)
 
 
 async def find_hanging_transactions(client: BrokerClient, idle_ms: int) -> pb.FindHangingTransactionsResponse:
-    """Transactions that hold back partitions and have been silent for so long."""
+    """Transactions that hold back a last stable offset and have been idle for `idle_ms`."""
     request = pb.FindHangingTransactionsRequest(idle_ms=idle_ms)
     response = await client.call(request, pb.FindHangingTransactionsResponse)
     return made_plain(response)
 
 
 def _forgotten(end: TransactionEnd, asked_for_ms: int) -> BrokerUnreachableError:
-    """The error for a commit that the broker may have made and forgotten. No deadline prevents that: they stand still with the
-    machine."""
+    """The error for a commit that the broker may have made and forgotten. Deadlines cannot prevent that: they stop while the
+    machine sleeps."""
     return BrokerUnreachableError(
         f"transactional id {end.transactional_id!r}: its commit was first asked for {asked_for_ms // 60_000} minutes ago (this "
         f"machine slept meanwhile), and brokers forget ids of one write {ONE_WRITE_KEPT_MS // 60_000} minutes after their commit. "
@@ -190,7 +189,7 @@ def _without_offsets() -> UnsupportedVersionError:
 
 
 def _init_request(membership: Membership) -> pb.InitProducerIdRequest:
-    """Asks for a member's producer id."""
+    """The request for a member's producer id."""
     return pb.InitProducerIdRequest(
         transactional_id=membership.transactional_id,
         txn_version=membership.txn_version,
@@ -205,8 +204,8 @@ def _init_request(membership: Membership) -> pb.InitProducerIdRequest:
 
 
 def end_requests(end: TransactionEnd, *, request_bytes_max: int, entries_max: int) -> Iterator[pb.EndTransactionRequest]:
-    """A decision in pages: of at most so many members and partitions, and of so many bytes. All but the last one say that more
-    follow. Raises InvalidRequestError if the offsets of its group do not fit into one."""
+    """Splits a commit or abort into pages of at most `entries_max` members and partitions and `request_bytes_max`; all but the
+    last are marked `more_pages`. Raises InvalidRequestError if the group's offsets do not fit into one page."""
     head = _end_head(end)
     offsets = _group_offsets(end)
     room_bytes = request_bytes_max - head.ByteSize() - sum(one.ByteSize() + _TAG_BYTES for one in offsets) - _ENTRY_BYTES
@@ -269,12 +268,12 @@ def _group_offsets(end: TransactionEnd) -> list[pb.TransactionGroupOffset]:
 
 
 def state_name(state: int) -> str:
-    """The name of a state; "unknown" if a newer broker has more."""
+    """The name of a state; "unknown" for one of a newer broker."""
     return _STATE_NAMES.get(state, "unknown")
 
 
 def _state_number(name: str) -> pb.TransactionState:
-    """The state of a name; empty = any. Raises ConfigError."""
+    """The state of this name; empty = any. Raises ConfigError."""
     if name and name not in STATES:
         raise ConfigError(f"state '{name}' is not a state of transactions: {', '.join(STATES)}")
     return STATES[name] if name else pb.TRANSACTION_STATE_UNSPECIFIED
@@ -284,7 +283,7 @@ def _state_number(name: str) -> pb.TransactionState:
 
 
 def _read_grant(response: pb.InitProducerIdResponse) -> MemberGrant:
-    """The id of a member. Raises UnknownServerError."""
+    """A member's grant. Raises UnknownServerError."""
     identity = checked_identity(response.producer_id, response.producer_epoch)
     if identity.epoch != 0:
         raise senseless("InitProducerId", f"a member with producer_epoch {identity.epoch}, which is always 0")

@@ -22,7 +22,7 @@ _US_PER_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class FetchedBatch:
-    """Records of one partition, in offset order, as columns of their schema; `offsets` (int64) has as many rows."""
+    """Records of one partition, in offset order, as columns of their schema; `offsets` (int64) has one entry per row."""
 
     tp: TopicIdPartition
     header: BatchHeader

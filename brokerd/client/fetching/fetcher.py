@@ -4,9 +4,8 @@ Two threads share the work. The loop thread fetches, walks batch headers, and se
 thread decodes (PartitionFetcher, or a consumer). So the next fetch is in flight while the last one is decoded, and a slow reader
 applies back-pressure: a fetch is sent only if there is room for its response.
 
-There is one stream per node that leads one of the ranges. After a lost connection, reading resumes at the next offset of each
-range. A position moves only when its response is delivered, with no await in between, so nothing is read twice or left out,
-whenever the pump is stopped.
+Each leader of a range has one stream. After a lost connection, reading resumes at the next offset of each range. A position moves
+only when its response is delivered, with no await in between, so nothing is read twice or skipped whenever the pump is stopped.
 """
 
 from __future__ import annotations
@@ -50,12 +49,12 @@ RESPONSES_AHEAD = 3  # requested or waiting to be decoded: one in flight, two de
 
 
 class Fetched(NamedTuple):
-    """The records of one response, in order of offsets per partition. `reached`: where reading resumes, for each partition that
+    """The records of one response, in offset order per partition. `reached`: where reading resumes, for each partition that
     moved; past the last slice, if control batches or records of aborted transactions follow it."""
 
     slices: list[BatchSlice]
     reached: list[tuple[TopicIdPartition, int]]
-    epochs: Sequence[tuple[TopicIdPartition, EpochStart]] = ()  # leader epochs that it begins
+    epochs: Sequence[tuple[TopicIdPartition, EpochStart]] = ()  # leader epochs that begin in it
 
 
 # Items of a pump: responses, then None at the end of all ranges, or the error that ended reading.
@@ -63,7 +62,7 @@ Item = Fetched | BaseException | None
 
 
 class Pump:
-    """Fetches ranges on the loop thread, as far as there is room for responses: `taken` makes room."""
+    """Fetches ranges on the loop thread while there is room for responses; `taken` makes room."""
 
     def __init__(
         self,
@@ -99,27 +98,27 @@ class Pump:
         self._call = client.loop_thread.submit(self._run())  # kept: a loop holds its tasks weakly
 
     def taken(self) -> None:
-        """Makes room for another response; for any thread, after it has taken one."""
+        """Makes room for another response, once a thread has taken one; thread-safe."""
         self._loop_thread.call_soon(self._slots.release)
 
     def stop(self) -> None:
-        """Stops fetching and waits for nothing. The responses fetched so far are still delivered, then None: each of `positions`
-        then holds where reading resumes. For any thread."""
+        """Stops fetching without waiting. The responses fetched so far are still delivered, then None: `positions` then tell where
+        reading resumes. Thread-safe."""
         self._is_stopped = True
         self._loop_thread.call_soon(self._cancel)
 
     def _cancel(self) -> None:
-        if self._task is not None:  # else it ends as soon as it begins
+        if self._task is not None:  # None: _run has not begun, and will end at once
             self._task.cancel()
 
     def partition_of(self, error: BaseException) -> TopicIdPartition | None:
-        """The partition whose error ended the reading, if it was one's."""
+        """The partition that `error` came from, if any."""
         return next((position.tp for position in self.positions if position.error is error), None)
 
     # --- on the loop thread
 
     async def _run(self) -> None:
-        """Reads until all ranges are done, or it is stopped; then delivers None, or the error that ended it, and nothing more."""
+        """Reads until all ranges are done or `stop`; its last item is None, or the error that ended it."""
         self._task = asyncio.current_task()
         try:
             is_repeat = False
@@ -127,7 +126,7 @@ class Pump:
                 try:
                     await self._read_from_leaders(unread, is_repeat=is_repeat)
                 except* BrokerdError as group:
-                    # A task group in which a task fails while the group is being cancelled raises that failure alone (Python 3.11).
+                    # If a task fails while its group is being cancelled, the group raises only that failure (Python 3.11).
                     if self._is_stopped:
                         raise asyncio.CancelledError from None
                     await self._client.wait_or_raise(self._retries, _first(group))
@@ -157,7 +156,7 @@ class Pump:
         most = await self._client.partitions_per_request(node_id)
         stream = await self._client.open_fetch_stream(node_id)
         has_slot = False
-        checked: set[RangePosition] = set()  # known to be of the history that this node has, which ends with the stream
+        checked: set[RangePosition] = set()  # positions that match this node's history; valid for this stream only
         try:
             while unread:
                 if not has_slot:
@@ -168,7 +167,7 @@ class Pump:
                 request = self._request(asked, checked, self._config.fetch_max_wait_ms * len(asked) // len(unread))
                 await stream.send(request.SerializeToString())
                 results, wait_ms = await self._receive(stream, request)
-                # No await and no exception between accept and delivery: a position that has moved counts as read.
+                # No await and no exception between accept and deliver: a position that has moved counts as read.
                 fetched, error = self._accepted(asked, results)
                 if fetched.reached:
                     self._deliver(fetched)
@@ -176,7 +175,7 @@ class Pump:
                 if error is not None:
                     raise error
                 checked.update(asked)
-                turned = unread[most:] + asked[1:] + asked[:1]  # no partition stays last for ever
+                turned = unread[most:] + asked[1:] + asked[:1]  # round robin: no partition starves
                 unread = [position for position in turned if not position.is_done]
                 if wait_ms:
                     await asyncio.sleep(wait_ms / 1000)
@@ -205,7 +204,7 @@ class Pump:
         )
 
     async def _receive(self, stream: RawStream, request: fetch_pb2.FetchRequest) -> tuple[list[PartitionResult], int]:
-        """The results in the order of the partitions asked, and how long the broker wants to be left alone."""
+        """The results in the order of the request's partitions, and the broker's throttle time in ms."""
         timeout_ms = self._config.fetch_max_wait_ms + self._config.request_timeout_ms
         response, results = read_response(await stream.receive(timeout_ms=timeout_ms))
         if response.HasField("error"):
@@ -222,8 +221,8 @@ class Pump:
     def _accepted(
         self, positions: Sequence[RangePosition], results: Sequence[PartitionResult]
     ) -> tuple[Fetched, BrokerdError | None]:
-        """The slices of a response to decode, and the first error of a partition in it, if any: the others are read all the same.
-        OffsetOutOfRangeError if a bounded range makes no progress for default.api.timeout.ms, because the log ends before it.
+        """The slices of a response to decode, and the first partition's error, if any, which does not affect the others; or
+        OffsetOutOfRangeError if a bounded range made no progress for default.api.timeout.ms, because the log ends before it.
         """
         now_ms = self._client.clock.monotonic_ms()
         before = [position.next_offset for position in positions]
@@ -232,7 +231,7 @@ class Pump:
         is_empty = not any(chunk.size for _, chunks in results for chunk in chunks)
         for number, (position, (result, chunks)) in enumerate(zip(positions, results, strict=True)):
             try:
-                # The first partition requested always gets a batch if it has one; a later one, only if there is room left.
+                # The first partition requested always gets a batch if it has one; later ones only if there is room left.
                 slices.extend(position.accept(result, chunks, had_room=is_empty or number == 0))
             except BrokerdError as error:
                 position.error = error
@@ -285,7 +284,7 @@ def read_response(data: bytes) -> tuple[fetch_pb2.FetchResponse, list[PartitionR
 
 
 def _first(group: BaseExceptionGroup[BrokerdError]) -> BrokerdError:
-    """One error of a group; a final one if there is any, which a lost connection must not hide."""
+    """One error of a group, preferably a final one: a lost connection must not hide it."""
     leaves = list(_leaves(group))
     return next((error for error in leaves if not is_repeatable(error)), leaves[0])
 
@@ -301,7 +300,7 @@ def _leaves(group: BaseExceptionGroup[BrokerdError]) -> Iterator[BrokerdError]:
 class PartitionFetcher:
     """Reads ranges as an iterator of FetchedBatch, in offset order within a partition, up to the end of the ranges.
 
-    Only one thread may read. Use `with`, or close(): until then a fetcher holds a stream to the broker. Raises
+    Only one thread may read. Use `with`, or close() it: an open fetcher holds a stream to the broker. Raises
     OffsetOutOfRangeError (the offset is gone, or not in the log yet), UnknownTopicIdError (the topic was deleted),
     LogDamagedError, CorruptMessageError, and BrokerUnreachableError after default.api.timeout.ms without a response.
     """
@@ -327,8 +326,8 @@ class PartitionFetcher:
             yield batch
 
     def next_batch(self, timeout_ms: int | None = None) -> FetchedBatch | None:
-        """The next records; None at the end of all ranges (`is_over` is then true), or after `timeout_ms` without any. Raises the
-        error that ended reading."""
+        """The next records; None after `timeout_ms` without any, or at the end of all ranges (then `is_over`). Raises the error
+        that ended reading."""
         while True:
             while self._slices:
                 batch = decoded(self._slices.pop(), self._config)
@@ -355,7 +354,7 @@ class PartitionFetcher:
         return self._is_over and not self._slices
 
     def close(self) -> None:
-        """Stops reading; drops what was fetched but not read. Idempotent."""
+        """Stops reading and drops fetched records that were not read. Idempotent."""
         self._is_over = True
         self._slices = []
         self._pump.stop()
@@ -375,7 +374,7 @@ def decoded(one: BatchSlice, config: ConsumerConfig) -> FetchedBatch | None:
 
 
 def _with_remedy(error: WireError, one: BatchSlice) -> WireError:
-    """The same error with the partition and a remedy. A batch of a later version is not damaged."""
+    """The error with the partition and a remedy; a batch of a later version is not called damaged."""
     advice = "skip.corrupt.batches=true skips such batches"
     if isinstance(error, CorruptMessageError):
         place = f"{one.name}@{one.batch.header.base_offset}"

@@ -1,8 +1,8 @@
-"""How far a range of a partition is read, and which part of a response belongs to it. Pure: no I/O, no clock, no columns.
+"""Progress of a range of a partition, and the part of each response that belongs to it. Pure: no I/O, no clock, no columns.
 
-Rules: batches arrive whole, so the first and last are cut to the range; control batches and those of aborted transactions take
-offsets and are left out; offsets may have gaps; a range ends exactly at its end, whether or not there is data. Damage is skipped
-only if that is wanted and the broker says where the log goes on.
+Batches arrive whole, so the first and last are cut to the range. Control batches and those of aborted transactions occupy offsets
+and are left out. Offsets may have gaps. A range ends exactly at its end, whether or not there is data. Damage is skipped only if
+that is enabled and the broker reports where the log resumes.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class FetchRange(NamedTuple):
     tp: TopicIdPartition
     start_offset: int
     until_offset: int | None = None
-    name: str = ""  # the partition's name in errors; its topic id means nothing to people
-    epoch_id: int = 0  # id of the leader epoch of the record before `start_offset`; 0 = not known
-    end: LogPosition | None = None  # the history that the range is of, up to its end; None = as `epoch_id` says
+    name: str = ""  # the partition's name in errors, instead of its topic id
+    epoch_id: int = 0  # id of the leader epoch of the record before `start_offset`; 0 = unknown
+    end: LogPosition | None = None  # end of the range in the history it was planned on; None = check by `epoch_id` only
 
 
 class BatchSlice(NamedTuple):
@@ -47,7 +47,7 @@ class BatchSlice(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Size of the whole batch, as it came."""
+        """Size of the whole batch, as received."""
         return self.batch.header.batch_length
 
 
@@ -60,22 +60,22 @@ class Gap(NamedTuple):
 
 
 class EpochStart(NamedTuple):
-    """A leader epoch that was met: records from `offset` on are of it; id 0 = of which is not known."""
+    """The leader epoch of records from `offset` on; id 0 = unknown."""
 
     offset: int
     id: int
 
 
 class RangePosition:
-    """Progress of one range: `accept` takes responses, `next_offset` is what to fetch next."""
+    """Progress of one range: `accept` takes responses, `next_offset` is the next to fetch."""
 
     def __init__(self, wanted: FetchRange, *, is_read_committed: bool, check_headers: bool, goes_past_damage: bool = False) -> None:
         self.tp = wanted.tp
         self.name = wanted.name or str(wanted.tp)
         self.next_offset = wanted.start_offset
         self.until_offset = wanted.until_offset
-        self.end_offset = -1  # end of the readable log, as last reported by the broker; -1 = not asked yet
-        self.error: BrokerdError | None = None  # the last error that was this partition's
+        self.end_offset = -1  # end of the readable log, as last reported by the broker; -1 = unknown
+        self.error: BrokerdError | None = None  # the last error of this partition
         self._is_read_committed = is_read_committed
         self._seed = crc_seed(wanted.tp) if check_headers else None
         self._empty_responses = 0
@@ -84,7 +84,7 @@ class RangePosition:
         self._epoch_id = wanted.epoch_id  # of the record before `next_offset`
         self.is_done = self._has_reached_end()  # the whole range was requested and received
         self.gaps: list[Gap] = []  # skipped by the last response
-        self.epochs: list[EpochStart] = []  # leader epochs met in the last response
+        self.epochs: list[EpochStart] = []  # leader epochs that began in the last response
 
     def _has_reached_end(self) -> bool:
         return self.until_offset is not None and self.next_offset >= self.until_offset
@@ -115,7 +115,7 @@ class RangePosition:
         except (CorruptMessageError, UnsupportedVersionError) as error:
             if self.next_offset == asked:
                 raise type(error)(f"{self.name}: {error.message}") from None
-            # Batches before it are whole: the next response begins with the bad one.
+            # The batches before it are intact: return them; the next response begins with the bad one.
         if self.next_offset > asked or self._has_reached_end():
             self._empty_responses = 0
             return slices
@@ -131,7 +131,7 @@ class RangePosition:
 
     @property
     def position(self) -> LogPosition | None:
-        """The position that tells the broker of which history this range is; None if that is not known."""
+        """The position for the broker's truncation check; None if the range's history is unknown."""
         if self._end is not None:
             return self._end
         return LogPosition(self.next_offset, self._epoch_id) if self._epoch_id else None
@@ -141,8 +141,8 @@ class RangePosition:
         self.epochs.append(EpochStart(offset, epoch_id))
 
     def _go_past(self, error: WireError) -> None:
-        """Moves past damage, at most to the end of the range. Raises `error` if it is not damage, if the broker does not say
-        where the log goes on, or if damage is to end the reading; the error then says how to continue."""
+        """Moves past damage, at most to the end of the range. Raises `error` if it is not damage or the broker does not report
+        where the log resumes; if damage must not be skipped, raises LogDamagedError that says how to continue."""
         if not isinstance(error, LogDamagedError) or error.resume_offset <= self.next_offset:
             raise error
         if not self._goes_past_damage:
@@ -180,8 +180,8 @@ class RangePosition:
 
 
 def is_aborted(header: BatchHeader, aborted: Iterable[fetch_pb2.AbortedTransaction]) -> bool:
-    """True if the batch belongs to an aborted transaction: by producer id and range together. The first offset or the marker
-    alone would let rows of transactions that a fetch splits slip through.
+    """True if the batch belongs to an aborted transaction, by producer id and offset range together: the first offset or the
+    marker alone would miss rows of transactions split across fetches.
     """
     if not header.is_transactional:
         return False

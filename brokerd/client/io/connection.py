@@ -32,12 +32,12 @@ from brokerd.wire.texts import plain_text
 
 R = TypeVar("R", bound=Message)
 _LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.ABORTED)
-# A reset stream; or a write that failed because the stream had ended, whose own status gRPC then loses (grpc/grpc#36066).
+# A reset stream; or a write to a stream that has ended, whose status gRPC then loses (grpc/grpc#36066).
 _LOST_IN_CORE = ("RST_STREAM", "Internal error from Core")
 _CONNECT_FAILURE = re.compile(
     r"(?:Failed to connect to remote host: |DNS resolution failed for |address lookup failed for )([^\]]*)", re.DOTALL
 )
-# gRPC's messages about a port where something other than a gRPC server listens, and what they mean.
+# gRPC's messages about a port with something other than a gRPC server, and their meaning.
 _NOT_GRPC = {
     "Failed parsing HTTP/2": "the server there speaks another protocol: is it a brokerd port?",
     "before receiving SETTINGS frame": (
@@ -59,7 +59,7 @@ class _Channel:
 
     @property
     def has_room(self) -> bool:
-        """True if there is room for one more stream besides calls."""
+        """True if one more stream leaves room for calls."""
         return self.open_streams < STREAMS_PER_CONNECTION
 
     def open_stream(self, path: str, metadata: tuple[tuple[str, str], ...]) -> grpc.aio.StreamStreamCall[bytes, bytes]:
@@ -74,17 +74,17 @@ class _Channel:
 
     async def close(self) -> None:
         """Returns once gRPC has nothing more to report to this loop."""
-        # gRPC completes operations in order. Waiting for a channel to leave a state that it is not in completes at once; when
-        # that completion arrives, so have those of the cancelled calls.
+        # gRPC completes operations in order. Waiting for a channel to leave a state that it is not in completes at once, after
+        # the completions of the cancelled calls.
         await self.grpc.wait_for_state_change(grpc.ChannelConnectivity.SHUTDOWN)
         await self.grpc.close()
 
 
 class Connection:
-    """A connection to one address, for the running loop. gRPC connects on first use, and reconnects by itself after a loss.
+    """A connection to one address, for the running loop. gRPC connects on first use and reconnects after a loss.
 
-    Calls share one connection, and so do streams until there are many: a broker limits the streams of each connection, and beyond
-    that gRPC waits for others to end, which streams do not.
+    Calls and streams share one channel until it has too many streams: a broker limits the streams per connection, and beyond that
+    gRPC would wait for others to end, which streams do not.
     """
 
     def __init__(self, address: str, security: ClientSecurity) -> None:
@@ -98,8 +98,7 @@ class Connection:
         self._calls: set[grpc.aio.UnaryUnaryCall[bytes, bytes]] = set()
 
     async def call(self, name: str, request: Message, response_type: type[R], *, timeout_ms: int) -> R:
-        """Makes one unary call of the method `name`. Raises BrokerUnreachableError, or the error that the status code stands
-        for."""
+        """Makes one unary call of the method `name`. Raises BrokerUnreachableError, or the error for the status code."""
         async with self._turns:
             return await self._call(name, request, response_type, timeout_ms)
 
@@ -146,7 +145,7 @@ class Connection:
             await channel.close()
 
     def error_from(self, error: grpc.aio.AioRpcError, what: str) -> BrokerdError:
-        """The error that a failed call stands for."""
+        """The error for a failed call."""
         answered = from_trailer(error.trailing_metadata())
         if answered is not None:
             return answered
@@ -164,14 +163,14 @@ class Connection:
         if code in _LOST or (code is grpc.StatusCode.INTERNAL and any(text in details for text in _LOST_IN_CORE)):
             return BrokerUnreachableError(details or f"{self.address} ended the call")
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-            if "Received message larger than max" in details:  # by whom, stands before that, and other words before both
+            if "Received message larger than max" in details:  # preceded by the side, after other words
                 advice = _TOO_LARGE_FOR_CLIENT if "CLIENT: Received" in details else _TOO_LARGE_FOR_BROKER
                 return MessageTooLargeError(f"{self.address}: {details}: {advice}")
             return MessageTooLargeError(details) if "larger than max" in details else ResourceExhaustedError(details)
         if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.OUT_OF_RANGE):
             return InvalidRequestError(details)
         if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-            may_pass = code is grpc.StatusCode.UNAUTHENTICATED  # a known principal without the right will not get it a moment later
+            may_pass = code is grpc.StatusCode.UNAUTHENTICATED  # a missing permission is final
             return AuthenticationError(f"{self.address} refused {what}: {details}", may_pass=may_pass)
         if code is grpc.StatusCode.UNIMPLEMENTED:
             return UnsupportedVersionError(
@@ -203,7 +202,7 @@ class RawStream:
             raise self._closed() from None
 
     async def receive(self, *, timeout_ms: int | None = None) -> bytes:
-        """The next message. After `timeout_ms` the stream is closed, since what comes next would be ambiguous."""
+        """The next message. A timeout closes the stream: a later message could not be matched to its request."""
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 message = await self._call.read()
@@ -227,7 +226,7 @@ class RawStream:
         self._call.cancel()
 
     def _reraise_if_cancelled(self) -> None:
-        """gRPC also raises CancelledError if close() cancelled the call, not only if this task was cancelled."""
+        """Re-raises a cancellation of this task; gRPC also raises CancelledError if close() cancelled the call."""
         task = asyncio.current_task()
         if not self._is_closed or (task is not None and task.cancelling()):
             raise

@@ -1,5 +1,5 @@
-"""Checks a broker's responses before they are used. A broken or hostile broker causes an error that says what is wrong, never a
-traceback, a wait of weeks or exhausted memory. brokerd/wire/texts.py makes texts safe to print.
+"""Checks a broker's responses before use. A broken or hostile broker causes an error that names the problem, never a traceback, a
+wait of weeks or exhausted memory. brokerd/wire/texts.py makes texts safe to print.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ M = TypeVar("M", bound=Message)
 P = TypeVar("P", str, TopicIdPartition)
 # An overloaded broker asks for tens or hundreds of ms.
 THROTTLE_MAX_MS = 30_000
-TIMESTAMP_MAX_MS = INT64_MAX // 1_000  # the most that a record can carry, in microseconds
+TIMESTAMP_MAX_MS = INT64_MAX // 1_000  # records carry timestamps in int64 microseconds
 _TEXT_MAX_CHARACTERS = 249
 _EPOCH_MAX = 2**15 - 1
 
@@ -35,7 +35,7 @@ def senseless(what: str, problem: str) -> UnknownServerError:
 
 
 def throttle_ms(asked_ms: int) -> int:
-    """How long to wait at the broker's request; at most THROTTLE_MAX_MS."""
+    """The broker's throttle time, at most THROTTLE_MAX_MS."""
     if asked_ms > THROTTLE_MAX_MS:
         logger.warning("the broker asks for a wait of %d ms: waiting %d ms, the longest allowed", asked_ms, THROTTLE_MAX_MS)
     return min(max(0, asked_ms), THROTTLE_MAX_MS)
@@ -61,15 +61,15 @@ def checked_identity(producer_id: int, epoch: int) -> ProducerIdAndEpoch:
 
 
 def checked_count(what: str, results: Sequence[T], asked: int) -> Sequence[T]:
-    """Checks that there are as many results as were requested. Raises UnknownServerError."""
+    """Checks the number of results against the number requested. Raises UnknownServerError."""
     if len(results) != asked:
         raise senseless(what, f"{len(results)} results, {asked} were requested")
     return results
 
 
 def page_after(what: str, after: P | None, last: P) -> P:
-    """Where the page after this one begins: behind its `last` entry. Raises UnknownServerError if this page was not behind `after`:
-    asking on would never end."""
+    """Where the next page begins: after this page's `last` entry. Raises UnknownServerError unless this page is after `after`:
+    paging would never end."""
     if after is not None and last <= after:
         raise senseless(what, "a page that comes after itself")
     return last
@@ -81,7 +81,7 @@ def error_in(result: Message) -> WireError | None:
 
 
 def made_plain(message: M) -> M:
-    """The message, with its texts made safe to print."""
+    """Makes the message's texts safe to print, in place."""
     for field, value in message.ListFields():
         if isinstance(value, str):
             setattr(message, field.name, plain_text(value, _TEXT_MAX_CHARACTERS))

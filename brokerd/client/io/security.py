@@ -1,6 +1,6 @@
-"""Authenticates this client and the broker: TLS credentials, the token, and the meaning of a failed handshake.
+"""Authenticates this client and the broker: TLS credentials, tokens, and errors for failed handshakes.
 
-There is no fallback: with security.protocol=SSL a connection uses TLS with a trusted certificate, or fails.
+There is no fallback: with security.protocol=SSL, a connection uses TLS with a trusted certificate or fails.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from brokerd.errors import AuthenticationError, ConfigError
 from brokerd.wire.channel import CHANNEL_ARGUMENTS
 
 _CONNECT_FAILED = "failed to connect to all addresses"
-# How gRPC up to 1.80, and after it, reports a certificate for another name.
+# How gRPC up to 1.80, and later versions, report a certificate for another name.
 _WRONG_NAME = ("is not in peer certificate", "Hostname Verification Check failed")
 _NO_METADATA: tuple[tuple[str, str], ...] = ()
 
@@ -58,7 +58,7 @@ class ClientSecurity:
         return (("authorization", f"Bearer {token}"),) if token else _NO_METADATA
 
     def handshake_error(self, address: str, details: str) -> AuthenticationError | None:
-        """The TLS problem that gRPC's text about a failed connection proves; None if the failure may be temporary."""
+        """The TLS problem in gRPC's text about a failed connection; None if the failure may be temporary."""
         if "WRONG_VERSION_NUMBER" in details:
             problem = (
                 "does not speak TLS: give the broker ssl.certificate.file and ssl.key.file; or, if plaintext is meant, set "
