@@ -1,4 +1,4 @@
-"""How many files and connections the process may have open, and how to fit the settings into that. The decision is pure."""
+"""Limits of open files and connections of the process, and settings that fit into them. The decision is pure."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from brokerd.config.broker import BrokerConfig
 
 logger = logging.getLogger(__name__)
 
-RESERVED = 256  # listeners, the metrics port, the event loop, threads working on directories, libraries
-_SHARE = 4  # at least a quarter of the limit is for log files, however many connections are allowed
+RESERVED = 256  # for listeners, the metrics port, the event loop, threads working on directories, libraries
+_SHARE = 4  # log files get at least a quarter of the limit, however many connections are allowed
 
 
 def raise_limit() -> int:
     """Raises the soft limit of open files to the hard limit, since shells start with 1,024. Returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # some systems refuse an unlimited hard limit
+    with contextlib.suppress(OSError, ValueError):  # some systems refuse a hard limit of infinity
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
     return soft if soft != resource.RLIM_INFINITY else 2**31 - 1
 
 
 def fitted(config: BrokerConfig, limit: int) -> BrokerConfig:
-    """The settings, with fewer open log files and connections if they do not fit into `limit`."""
+    """`config`, with fewer open log files and connections if they do not fit into `limit`."""
     wanted = config.max_connections + config.log_max_open_files + RESERVED
     if wanted <= limit:
         return config

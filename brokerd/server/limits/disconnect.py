@@ -1,7 +1,7 @@
-"""Closes connections of clients from below gRPC. Needed where a status cannot end a stream: gRPC for asyncio has no cancel on the
-server's side, and a status waits behind the very bytes that the client does not read, which stay in memory.
+"""Closes clients' connections below gRPC, where a status cannot end a stream: servers of grpc.aio have no cancel, and a status
+waits behind the very bytes that the client does not read, which stay in memory.
 
-If the system does not list a process's open files, no connection is found and none is closed.
+If the system does not list a process's open files, no connection is found or closed.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ Address: TypeAlias = tuple[str, int]
 
 
 def disconnect(addresses: Collection[Address]) -> int:
-    """Shuts down the connections of these clients, which ends all their streams; returns how many there were. Blocks for some
-    microseconds per open file.
+    """Shuts down the connections of these clients, which ends all their streams; returns their number. Blocks for some microseconds
+    per open file.
     """
     return sum(_shut_down(connection) for address, connection in _connections() if address in addresses)
 
 
 def disconnect_all(ports: Collection[int]) -> int:
-    """Shuts down all connections to these ports of this process, as `disconnect` does."""
+    """Shuts down all of this process's connections to these local ports, as `disconnect` does."""
     return sum(_shut_down(connection) for _, connection in _connections() if connection.getsockname()[1] in ports)
 
 
 @functools.lru_cache(maxsize=10_000)
 def address_of(peer: str) -> Address | None:
-    """The client's address as a socket reports it, from gRPC's notation (`ipv4:127.0.0.1:50000`, `ipv6:%5B::1%5D:50000`); None if
-    `peer` is not a TCP connection.
+    """The client's address as its socket reports it, from gRPC's notation (`ipv4:127.0.0.1:50000`, `ipv6:%5B::1%5D:50000`); None
+    if `peer` is not a TCP connection.
     """
     family, _, rest = unquote(peer).partition(":")
     host, _, port = rest.rpartition(":")
@@ -55,11 +55,11 @@ def _shut_down(connection: socket.socket) -> int:
 
 
 def _connections() -> Iterator[tuple[Address, socket.socket]]:
-    """Every open connection, with a socket that is valid until the next one is requested."""
+    """Every open connection, with a socket that is valid until the next iteration."""
     for descriptor in _descriptors():
         with contextlib.suppress(OSError):  # closed meanwhile, or not connected
             if stat.S_ISSOCK(os.stat(descriptor).st_mode):
-                # A duplicated descriptor: the owner may close the number at any time, and it may be reused for another file.
+                # Duplicate the descriptor: its owner may close it at any time, and the number may be reused for another file.
                 with socket.socket(fileno=os.dup(descriptor)) as connection:
                     name = connection.getpeername()
                     if isinstance(name, tuple) and len(name) >= 2:
@@ -75,7 +75,7 @@ def _descriptors() -> list[int]:
 
 @functools.lru_cache(maxsize=10_000)
 def _plain(host: str) -> str:
-    """The canonical spelling: without a scope, and IPv4 as such even if it arrived over an IPv6 socket."""
+    """The canonical form of an address: without scope, and IPv4 as such even if it arrived on an IPv6 socket."""
     parsed = ipaddress.ip_address(host.partition("%")[0])
     mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
     return str(mapped or parsed)

@@ -1,10 +1,10 @@
-"""The hello fence: once an instance has said hello with a higher incarnation, requests of its older streams are no longer
+"""The hello fence: once a producer instance has said hello with a higher incarnation, requests on its older streams are no longer
 processed.
 
-Without it, a retry on a new stream could overtake requests left in the old one: the retry is appended, then the old copy arrives,
-and a client that has re-sequenced in between has its records twice. Pure; `now_ms` is monotonic.
+Without it, a retry on a new stream could overtake requests left in the old stream: the retry is appended, then the old copy
+arrives, and a client that has re-sequenced in between has its records twice. Pure; `now_ms` is monotonic.
 
-Instances are remembered by principal: nobody fences another's, and nobody fills the table (Shares).
+Instances are kept by principal: no principal can fence another's, or fill the table (Shares).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Key = tuple[str, bytes]  # principal, instance id
 
 
 class Instance:
-    """One producer instance. A stream of it may go on while `incarnation` is its own: no newer one has said hello."""
+    """One producer instance. A stream of it may continue while `incarnation` equals the stream's own."""
 
     __slots__ = ("incarnation", "key", "open_streams", "silent_since_ms")
 
@@ -34,12 +34,12 @@ class Instance:
 
 
 class InstanceFence:
-    """The highest incarnation of each producer instance, remembered until ten minutes past its last stream."""
+    """The highest incarnation of each producer instance, kept until ten minutes after its last stream ended."""
 
     def __init__(self, *, max_instances: int) -> None:
         self._max_instances = max_instances
         self._open: dict[Key, Instance] = {}
-        self._silent: OrderedDict[Key, Instance] = OrderedDict()  # in order of their last stream's end
+        self._silent: OrderedDict[Key, Instance] = OrderedDict()  # by the end of their last stream, oldest first
         self._shares = Shares(max_instances)
 
     def __len__(self) -> int:
@@ -47,8 +47,8 @@ class InstanceFence:
         return self._shares.total
 
     def hello(self, principal: str, instance_id: bytes, incarnation: int, *, now_ms: int) -> Instance:
-        """Registers a new stream; returns its instance. Raises InvalidRequestError if its incarnation does not exceed all earlier
-        ones of the instance, ResourceExhaustedError if too many instances are remembered.
+        """Registers a new stream and returns its instance. Raises InvalidRequestError if the incarnation does not exceed all
+        earlier ones of the instance, ResourceExhaustedError if too many instances are remembered.
         """
         self._forget_silent(now_ms)
         key = (principal, instance_id)

@@ -1,6 +1,6 @@
-"""The bound on memory that no budget counts, above all requests that are not complete: gRPC assembles each before other code sees
-it. While the process uses more than max.memory.bytes, its connections are closed. That frees what gRPC held for them, and their
-clients connect again.
+"""Limits memory that no budget counts, mainly incomplete requests, which gRPC assembles before other code sees them. While the
+process uses more than max.memory.bytes, its connections are closed. That frees what gRPC held for them, and their clients
+reconnect.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from brokerd.server.limits.disconnect import disconnect_all
 logger = logging.getLogger(__name__)
 
 INTERVAL_MS = 50  # a local client sends a gigabyte per second; reading the resident set takes 13 us
-# After closing all connections so many times in a row, what they held is not to blame.
+# After closing all connections this many times in a row, something else uses the memory.
 TIMES_MAX = 16
 REST_MS = 60_000
 _REPORT_INTERVAL_MS = 60_000
-_PROCESS_BYTES = 134_217_728  # an idle broker with some thousand partitions
+_PROCESS_BYTES = 134_217_728  # of an idle broker with some thousand partitions
 _FETCH_ANSWER_COPIES = 2  # see max.fetch.bytes.in.flight
 _STATM = "/proc/self/statm"
 _CGROUP = "/proc/self/cgroup"
 _UNIFIED = "/sys/fs/cgroup"
 _LEGACY = "/sys/fs/cgroup/memory"
 
-Read = Callable[[str], str | None]  # the text of a file; None = it cannot be read
+Read = Callable[[str], str | None]  # reads the text of a file; None = it cannot be read
 
 
 class MemoryGuard:
@@ -37,17 +37,17 @@ class MemoryGuard:
     def __init__(self, limit_bytes: int, ports: Callable[[], set[int]]) -> None:
         self._limit_bytes = limit_bytes
         self._ports = ports
-        self._times = 0  # in a row
+        self._times = 0  # connections were closed in a row
         self._rests_until_ms = self._next_report_ms = 0
 
     async def look(self, *, now_ms: int) -> None:
-        """Looks at the memory in use; call it every INTERVAL_MS."""
+        """Checks the memory in use; call it every INTERVAL_MS."""
         if not self._is_short():
             self._times = 0
             return
         if now_ms < self._rests_until_ms:
             return
-        await asyncio.to_thread(give_back_memory)  # what stays resident is in use, and not only kept for the next request
+        await asyncio.to_thread(give_back_memory)  # so that resident memory is memory in use, not kept for the next request
         if not self._is_short():
             self._times = 0
             return
@@ -75,7 +75,7 @@ class MemoryGuard:
 
 def memory_limit_bytes(config: BrokerConfig, available_bytes: int) -> int:
     """max.memory.bytes, or its default: half of the available memory, but at least what the other limits allow, so that requests
-    within them are not blamed. Never more than seven eighths: the system would kill the process.
+    within them do not exceed it, and at most seven eighths, so that the system does not kill the process.
     """
     budgets_bytes = _PROCESS_BYTES + config.max_in_flight_bytes + config.max_fetch_bytes_in_flight * _FETCH_ANSWER_COPIES
     return config.max_memory_bytes or min(max(available_bytes // 2, budgets_bytes), available_bytes * 7 // 8)
@@ -91,27 +91,27 @@ def resident_bytes() -> int | None:
 
 
 def available_bytes() -> int:
-    """How much memory this process may use: the machine's, or the lowest limit of its control groups."""
+    """The memory that this process may use: the machine's, or the lowest limit of its control groups."""
     return least_bytes(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), _read)
 
 
 def least_bytes(physical_bytes: int, read: Read) -> int:
     """The lowest of the machine's memory and the limits of the process's control groups. A limit applies to all groups below it."""
     texts = (read(path) for path in _limit_files(read(_CGROUP) or ""))
-    limits = [int(text) for text in texts if text is not None and text.strip().isdecimal()]  # "max": none
+    limits = [int(text) for text in texts if text is not None and text.strip().isdecimal()]  # "max" = no limit
     return min([physical_bytes, *(limit for limit in limits if limit > 0)])
 
 
 def _limit_files(groups: str) -> Iterator[str]:
-    """The files that may hold a limit, of the process's own groups (its /proc/PID/cgroup) and of all above, in both versions of
-    control groups. In a container, the directory of its group is often the mount point itself."""
+    """The files that may hold a limit, of the process's own control groups (its /proc/PID/cgroup) and all their ancestors, in
+    cgroup v1 and v2. In a container, the directory of its group is often the mount point itself."""
     for line in groups.splitlines():
         controllers, _, path = line.partition(":")[2].partition(":")
         parts = [part for part in path.split("/") if part]
         for count in range(len(parts), -1, -1):
             above = "/".join(["", *parts[:count]])
             if not controllers:
-                # Above memory.high a group is slowed to a standstill: for a broker it is as much a limit as memory.max.
+                # Above memory.high a group is throttled to a standstill: for a broker that is as much a limit as memory.max.
                 yield from (f"{_UNIFIED}{above}/memory.max", f"{_UNIFIED}{above}/memory.high")
             elif "memory" in controllers.split(","):
                 yield f"{_LEGACY}{above}/memory.limit_in_bytes"

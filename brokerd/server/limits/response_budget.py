@@ -1,10 +1,10 @@
-"""The bytes of fetch responses held in memory: how large the next may be, and which readers are too slow. Knows nothing of gRPC.
+"""The bytes of fetch responses held in memory: how large the next may be, and which readers are too slow. Independent of gRPC.
 
-A client that does not read keeps its response in memory for as long as it likes, and there may be thousands. So
+A client that does not read keeps its response in memory indefinitely, and there may be thousands. So
 
-    one half of the limit   is shared: a response gets at most a quarter of its free part, and nothing while others wait
-    the other half          is for first batches: a fetch gets one however little is left, if there is room for it
-    all of it used up       fetches wait their turn; of the clients that have most of it, those that have not read their response
+    half of the limit       is shared: a response gets at most a quarter of what is free of it, and nothing while others wait
+    the other half          is for first batches: a fetch gets one whatever remains of the first half, if the limit has room
+    when all is used up     fetches wait their turn; of the clients that hold the most, those that have not read their response
                             for a second are disconnected
 
 so that fast readers continue, with smaller responses, next to any number of slow ones.
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from brokerd.sharing import Budget, Caller
 
 _SHARE = 4
-# No client is disconnected sooner, however many wait: this allows for a time slice of a busy event loop, or a garbage collection.
+# No client is disconnected sooner, however many wait: allows for a time slice of a busy event loop, or a garbage collection.
 PATIENCE_MS = 1_000
 
 
@@ -31,7 +31,7 @@ class _Write(NamedTuple):
 
 
 class ResponseBudget(Budget):
-    """Bytes of responses being read or written, and since when each is being written."""
+    """Bytes of responses being read or written, and the time since when each is being written."""
 
     def __init__(self, limit_bytes: int, *, write_timeout_ms: int) -> None:
         super().__init__(limit_bytes)
@@ -39,21 +39,21 @@ class ResponseBudget(Budget):
         self._writes: dict[Hashable, _Write] = {}  # oldest first
 
     def share(self, wanted_bytes: int) -> int:
-        """How many bytes the next response may take without waiting."""
+        """The bytes that the next response may take without waiting."""
         left_bytes = self.limit // 2 - self.used if not self.waiter_count else 0
         return min(wanted_bytes, max(0, left_bytes // _SHARE))
 
     def begin_write(self, writer: Hashable, caller: Caller, size_bytes: int, *, now_ms: int) -> None:
-        """`writer` starts to write a response. It writes one at a time."""
+        """`writer` starts to write a response; it writes one at a time."""
         self._writes[writer] = _Write(caller, now_ms, size_bytes)
 
     def end_write(self, writer: Hashable) -> None:
-        """The response is written, or never will be."""
+        """The response of `writer` is written, or never will be."""
         self._writes.pop(writer, None)
 
     def overdue(self, *, now_ms: int) -> list[Caller]:
-        """The callers whose connections must end, oldest first: all beyond the timeout; while others wait for room, as many of the
-        owners with most of it as it takes to free the first half, and what the next in line waits for.
+        """The callers to disconnect, oldest response first: all that exceed the timeout, and, while others wait for room, as many
+        of the owners that hold the most as it takes to free half of the limit and what the next in line waits for.
         """
         overdue: list[Caller] = []
         left_bytes, enough_bytes = self.used, min(self.limit // 2, self.limit - self.next_units)

@@ -1,4 +1,4 @@
-"""A few threads that all share: owners take turns at them, and nobody has all of them. Knows nothing of what they do."""
+"""A small thread pool that all callers share: owners take turns, and none occupies all threads."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ _STOPS = "the broker stops"
 
 
 class Threads:
-    """Belongs to one event loop."""
+    """A pool; belongs to one event loop."""
 
     def __init__(self, count: int, name: str) -> None:
-        """One owner has four fifths of them, rounded down, while others want none."""
+        """One owner alone gets four fifths of the threads, rounded down."""
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
         self._free = Budget(count)
         self._is_stopped = False
 
     async def run(self, caller: Caller, work: Callable[[], T]) -> T:
-        """Returns what `work` returns, and raises what it raises. It is not begun for a caller that is gone, but goes on
-        once it is begun. Raises NotReadyError after `stop`.
+        """Runs `work` in a thread; returns or raises what it does. Not started if the caller is cancelled first; once started, it
+        runs to its end. Raises NotReadyError after `stop`.
         """
         await self._free.take(caller, 1)
         loop = asyncio.get_running_loop()
 
         def end(_done: Future[T]) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
                 loop.call_soon_threadsafe(self._free.add, caller.owner, -1)
 
         def begin() -> T:
-            if self._is_stopped:  # cancelled by the pool, it would look as if its caller had been
+            if self._is_stopped:  # if the pool cancelled it, its caller would seem to be cancelled
                 raise NotReadyError(_STOPS)
             return work()
 
         try:
             future = self._pool.submit(begin)
         except RuntimeError as error:
-            self._free.add(caller.owner, -1)  # the next in line is told too
+            self._free.add(caller.owner, -1)  # wakes the next in line, to fail too
             raise NotReadyError(_STOPS) from error
         future.add_done_callback(end)
         return await asyncio.wrap_future(future)
 
     def stop(self) -> None:
-        """Begins nothing more; what is under way goes on."""
+        """Starts nothing more; work under way continues."""
         self._is_stopped = True
         self._pool.shutdown(wait=False)
 
     def join(self) -> None:
-        """Returns when nothing is under way. Blocks."""
+        """Returns when no work is under way. Blocks."""
         self._pool.shutdown(wait=True)

@@ -1,4 +1,4 @@
-"""Counters and histograms of requests, from the broker's start. Updated once per request or once per batch, never per record."""
+"""Counters and histograms of requests since the broker's start. Updated once per request or batch, never per record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOTAL = "total"
 
 
 class RequestTime(NamedTuple):
-    """The phases of a request's time, as Kafka splits it; the fields are the values of the label `phase`."""
+    """The phases of a request's time, split as in Kafka; the fields are the values of the label `phase`."""
 
     local: Histogram  # decoding, appending, reading
     remote: Histogram  # acks=all: until durable; a fetch: parked
@@ -23,7 +23,7 @@ class RequestTime(NamedTuple):
     total: Histogram
 
     def observe(self, *, local_ns: int, remote_ns: int, send_ns: int) -> None:
-        """Counts a request that was answered."""
+        """Records the phases of an answered request."""
         self.local.observe(local_ns / 1e9)
         self.remote.observe(remote_ns / 1e9)
         self.response_send.observe(send_ns / 1e9)
@@ -32,7 +32,7 @@ class RequestTime(NamedTuple):
 
 @dataclass(slots=True)
 class Traffic:
-    """Traffic into and out of a topic, or of all."""
+    """Traffic into and out of one topic, or all topics."""
 
     messages_in: int = 0
     bytes_in: int = 0
@@ -44,7 +44,7 @@ class Counters:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.total = Traffic()  # bytes out: of whole responses
+        self.total = Traffic()  # its bytes out are those of whole responses
         self.topics: dict[bytes, Traffic] = {}  # by topic id; a deleted topic's are dropped
         self.authentication_failures = self._counter("authentication_failures", "Calls without valid credentials.")
         self.failed_produce = self._counter("failed_produce_requests", "Batches or whole requests that were refused.", "error")
@@ -70,7 +70,7 @@ class Counters:
         self.flush_time.observe(duration_ns / 1e9)
 
     def traffic(self, topic_id: bytes) -> Traffic:
-        """The traffic of a topic, to read or to add to."""
+        """The traffic of a topic, to read or update."""
         found = self.topics.get(topic_id)
         if found is None:
             found = self.topics[topic_id] = Traffic()

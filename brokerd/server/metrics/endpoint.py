@@ -1,8 +1,8 @@
 """GET /metrics and /health over HTTP/1.1, with the broker's own TLS. One response per connection; nothing else is served.
 
-Metrics may be read by everyone if everyone may call the broker; otherwise by a principal with some right on every topic ("*"),
-since the numbers name all topics. Health is public: 200 while the broker serves, otherwise 503. Its probes must get through when
-the broker is full, or it would be restarted for being busy, so they count neither towards max.connections nor towards the
+Where every caller may use the broker, every caller may read the metrics. Otherwise the principal needs a right on every topic
+("*"), since the metrics name all topics. Health is public: 200 while the broker serves, otherwise 503. Its probes must get through
+when the broker is full, or a busy broker would be restarted, so they count neither towards max.connections nor towards the
 scrapes.
 """
 
@@ -28,13 +28,13 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _HEAD_MAX_BYTES = 8_192
 _PATIENCE_S = 10.0
 _CONNECTIONS_MAX = 16
-_PROBES_MAX = 48  # further connections, which get health only; one beyond them replaces the oldest
+_PROBES_MAX = 48  # further connections, for health only; one more replaces the oldest connection
 
 
 class MetricsEndpoint:
-    """A small HTTP server. `scrape` reads the broker, in turns of its caller; `is_serving` is its health.
+    """A small HTTP server. `scrape` reads the broker in its caller's turns; `is_serving` returns its health.
 
-    There is one scrape at a time, and then none for as long as it took: its text is made in a thread, which holds the interpreter.
+    One scrape runs at a time, followed by a rest as long as the scrape: rendering its text in a thread holds the interpreter lock.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class MetricsEndpoint:
         self._authenticator = authenticator
         self._audit = audit
         self._server: asyncio.Server | None = None
-        self._connections: dict[asyncio.Task[None], None] = {}  # the oldest first
+        self._connections: dict[asyncio.Task[None], None] = {}  # oldest first
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
         """Starts listening. Raises ConfigError if it cannot."""
@@ -58,12 +58,12 @@ class MetricsEndpoint:
         logger.info("metrics on http%s://%s:%d/metrics", "s" if tls else "", host, self.port)
 
     def replace_tls(self, tls: ssl.SSLContext) -> None:
-        """Sets the certificates for future handshakes."""
+        """Sets the certificates for new handshakes."""
         self._tls = tls
 
     async def _listen(self, host: str, port: int) -> None:
         try:
-            # TLS starts in _serve, so that a client that stalls in the handshake is counted and ended like any other.
+            # TLS starts in _serve, so that a client stalled in the handshake is counted and ended like any other.
             self._server = await asyncio.start_server(self._serve, host.strip("[]"), port, limit=_HEAD_MAX_BYTES)
         except OSError as error:
             raise ConfigError(f"cannot listen on metrics.host = {host}, metrics.port = {port}: {error.strerror}") from None
@@ -82,7 +82,8 @@ class MetricsEndpoint:
         assert task is not None
         self._connections[task] = None
         if len(self._connections) > _CONNECTIONS_MAX + _PROBES_MAX:
-            # It is most likely idle. Refusing the new one would let a client that holds all of them make the broker seem dead.
+            # The oldest is most likely idle. Refusing the new one would let a client that holds all of them make the broker
+            # seem dead.
             oldest = next(iter(self._connections))
             del self._connections[oldest]
             oldest.cancel()
@@ -96,12 +97,12 @@ class MetricsEndpoint:
                 writer.close()
                 await writer.wait_closed()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # a client that is gone, silent or does not speak HTTP
+            pass  # the client is gone, silent or does not speak HTTP
         except asyncio.CancelledError:
-            pass  # ended for a newer one, or at the stop: Python 3.11 logs a traceback for each task here that ends as cancelled
+            pass  # replaced by a newer one, or stopping: Python 3.11 logs a traceback for each cancelled task here
         finally:
             self._connections.pop(task, None)
-            writer.transport.abort()  # of what is not closed by now; after a handshake that was cut short, nobody tells the end
+            writer.transport.abort()  # if not closed yet; after an aborted handshake, nothing else would close it
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_crowded: bool) -> bytes:
         method, path, headers = _parse(await reader.readuntil(b"\r\n\r\n"))
@@ -158,9 +159,9 @@ def _peer(writer: asyncio.StreamWriter) -> Mapping[str, list[bytes]]:
 
 
 def _host(writer: asyncio.StreamWriter) -> str:
-    """The client's host, as the audit trail names those of other calls."""
+    """The client's host, in the notation of the audit trail."""
     name = writer.get_extra_info("peername")
-    if not name:  # gone meanwhile
+    if not name:  # disconnected meanwhile
         return "unknown"
     address = ipaddress.ip_address(str(name[0]).partition("%")[0])
     return f"ipv4:{address}" if address.version == 4 else f"ipv6:%5B{address}%5D"

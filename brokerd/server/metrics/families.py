@@ -1,8 +1,7 @@
-"""Everything that /metrics shows. All names start with brokerd_, followed by Kafka's name where Kafka has the metric
+"""All metrics of /metrics. Their names start with brokerd_, followed by Kafka's name where Kafka has the metric
 (docs/monitoring.md has the table).
 
-There are two steps: `families` runs in the event loop and reads the broker, a few partitions in each turn; `render` makes the text
-in a thread.
+There are two steps: `families` reads the broker in the event loop, a few partitions per turn; `render` makes the text in a thread.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _NO_OFFSET = -1
 
 
 async def families(broker: Broker, *, stream_count: int) -> list[Metric]:
-    """Reads the broker, some microseconds for each partition, a few at a time: each figure is as of its own moment."""
+    """Reads the broker, a few partitions (some microseconds each) per turn, so the values are of slightly different moments."""
     pauses = Pauses(broker.turns)
     info = {"version": brokerd.__version__, "cluster_id": broker.logs.cluster_id, "node_id": str(broker.logs.node_id)}
     found: list[Metric] = [InfoMetricFamily("brokerd", "The broker.", value=info), *_broker_families(broker, stream_count)]
@@ -55,7 +54,7 @@ async def scrape(broker: Broker, *, stream_count: int) -> bytes:
 
 
 def render(broker_families: Iterable[Metric], counters: CollectorRegistry, data_dir: str) -> bytes:
-    """The text in Prometheus's format: these families, the counters, and the disk and the process as of now. May block."""
+    """The text in Prometheus's format: these families, the counters, and the current state of disk and process. May block."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families([*broker_families, *disk_families(data_dir), *map(_without_created, counters.collect())]))
     ProcessCollector(registry=registry)
@@ -63,7 +62,7 @@ def render(broker_families: Iterable[Metric], counters: CollectorRegistry, data_
 
 
 class _Families:
-    """Hands families to a registry."""
+    """A collector of the given families."""
 
     def __init__(self, found: list[Metric]) -> None:
         self._found = found
@@ -74,7 +73,7 @@ class _Families:
 
 
 def _without_created(family: Metric) -> Metric:
-    """prometheus_client adds the time at which each counter was made, as a metric of its own."""
+    """`family` without the creation times that prometheus_client adds to each counter as a separate metric."""
     family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
     return family
 
@@ -104,7 +103,7 @@ def _broker_families(broker: Broker, stream_count: int) -> Iterator[Metric]:
 
 
 class LogFamilies:
-    """The figures of topics and partitions, from one log after the other; partitions beyond `limit` have none of their own."""
+    """Metrics of topics and partitions, added log by log; partitions beyond `limit` count only towards their topic."""
 
     def __init__(self, traffic: Mapping[bytes, Traffic], limit: int) -> None:
         self._limit = limit
@@ -124,7 +123,7 @@ class LogFamilies:
         ]
 
     def add(self, log: Partition) -> None:
-        """Reads one log."""
+        """Adds one partition's log."""
         ends, size_bytes = log.ends, log.size_bytes
         self._count += 1
         self._producer_ids += len(log.producers)
@@ -139,7 +138,7 @@ class LogFamilies:
                 family.add_metric(labels, value)
 
     def families(self) -> Iterator[Metric]:
-        """The figures of all that was read."""
+        """The metrics of all logs added."""
         yield _gauge("topic_count", "Topics.", len(self._topics))
         yield _gauge("partition_count", "Partitions.", self._count)
         yield _gauge(
@@ -172,7 +171,7 @@ class LogFamilies:
 
 
 async def transaction_families(coordinator: Coordinator, pauses: Pauses, *, now_ms: int) -> list[Metric]:
-    """About a microsecond for each open member."""
+    """Metrics of open transactions; takes about a microsecond per open member."""
     known = list(coordinator.open_members.values())
     executions: set[ExecutionKey] = set()
     oldest_age_ms = 0
@@ -211,8 +210,8 @@ def _outcomes(broker: Broker) -> Iterator[Metric]:
 
 
 class GroupFigures(NamedTuple):
-    """One partition of a group. `lag`: offsets up to where readers of committed records see it end; all of them if it has none
-    (`offset` -1)."""
+    """One partition of a group. `lag`: offsets from the committed one (or the log start) to the last stable offset; `offset` -1 =
+    none committed."""
 
     group: str
     topic: str
@@ -222,8 +221,8 @@ class GroupFigures(NamedTuple):
 
 
 def group_figures(table: GroupTable, topics: TopicStore, known: PartitionTable, limit: int) -> list[GroupFigures]:
-    """One entry per partition of a group, also for those of its topics that it has not read, `limit` at most: each principal has
-    its share, its oldest groups first. Some microseconds each.
+    """One entry per partition of a group's topics, committed or not; `limit` at most, shared equally by principals, each
+    principal's oldest groups first. Takes some microseconds each.
     """
     found: list[GroupFigures] = []
     groups = table.groups.values()
@@ -244,7 +243,7 @@ def group_figures(table: GroupTable, topics: TopicStore, known: PartitionTable, 
 
 
 def equal_shares(wanted: Mapping[str, int], limit: int) -> dict[str, int]:
-    """Shares of `limit`: each gets what it wants, or as much as any other that wants more than it gets."""
+    """Max-min fair shares of `limit`: each name gets what it wants, or as much as any other that wants more than it gets."""
     shares: dict[str, int] = {}
     for number, (name, count) in enumerate(sorted(wanted.items(), key=lambda one: one[1])):
         shares[name] = min(count, limit // (len(wanted) - number))
@@ -280,7 +279,7 @@ def _group_families(table: GroupTable, figures: Iterable[GroupFigures]) -> list[
 
 
 def disk_families(directory: str) -> list[Metric]:
-    """The file system that holds a directory; none if it does not report them. May block: do not call it in the event loop."""
+    """Metrics of the file system that holds `directory`; none if it reports none. May block: call it outside of the event loop."""
     try:
         found = os.statvfs(directory)
     except OSError:

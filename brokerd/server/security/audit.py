@@ -1,8 +1,9 @@
-"""The audit trail: refused requests, and changes of topics, each with its principal. Lines of the logger `brokerd.audit`.
+"""The audit trail: refused requests, and changes of topics, records, groups and transactions, each with its principal, as lines of
+the logger `brokerd.audit`.
 
-A change always has its line: each costs its caller an fsync. Of refusals a principal, or a stranger's host, has LINES_MAX lines in
-WINDOW_MS; further ones are counted, and the count is written when the window ends. No text of a caller is written as it came: it is
-shortened, and its control characters are escaped. Credentials never come here.
+Every change has its line, since each costs its caller an fsync. A principal, or an unauthenticated host, gets LINES_MAX lines about
+refusals per WINDOW_MS; further ones are counted, and the count is written when the window ends. Text from callers is shortened and
+its control characters escaped. Credentials never appear.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ logger = logging.getLogger("brokerd.audit")
 LINES_MAX = 20
 WINDOW_MS = 10_000
 _CALLERS_MAX = 1_000
-_CHARACTERS_MAX = 1_000  # more than the longest name of a topic, setting and value together
+_CHARACTERS_MAX = 1_000  # more than the longest topic, setting and value together
 
-NameOf = Callable[[bytes], str]  # of a topic's id
+NameOf = Callable[[bytes], str]  # topic id -> topic name
 
 
 class _Window:
-    """The lines about refusals of one caller since `began_ms`."""
+    """The lines about one caller's refusals since `began_ms`."""
 
     __slots__ = ("began_ms", "lines", "suppressed")
 
@@ -38,14 +39,14 @@ class _Window:
 
 
 class Audit:
-    """The trail of one broker."""
+    """The audit trail of one broker."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._windows: OrderedDict[str, _Window] = OrderedDict()  # oldest first
 
     def refused(self, who: str, what: str) -> None:
-        """Writes or counts that a request was refused. `who`: a principal, or a stranger's address; `what`: the reason."""
+        """Writes or counts a refused request. `who`: a principal, or an unauthenticated caller's address; `what`: the reason."""
         now_ms = self._clock.monotonic_ms()
         while self._windows and now_ms - next(iter(self._windows.values())).began_ms >= WINDOW_MS:
             self._end_oldest()
@@ -61,11 +62,11 @@ class Audit:
         _write(logging.WARNING, who, f"refused: {what}")
 
     def changed(self, who: str, peer: str, what: str) -> None:
-        """Writes that a call from `peer` has changed a topic or its records."""
+        """Writes a change made by a call from `peer`."""
         _write(logging.INFO, who, f"{what} (from {peer})")
 
     def reloaded(self, what: str) -> None:
-        """Writes that certificates and the auth file were read again. Not limited: the operator decides how often that happens."""
+        """Writes that certificates and the auth file were reloaded. Not limited: only the operator can cause it."""
         logger.info("read again: %s", plain_text(what, _CHARACTERS_MAX))
 
     def end(self) -> None:
@@ -90,7 +91,7 @@ def changes(method: str, request: Any, response: Any, name_of: NameOf) -> Iterat
 
 
 def created_topics(response: Any, names: Collection[str]) -> Iterator[str]:
-    """One sentence for each topic of these names that a Metadata response has: it was created by naming it."""
+    """One sentence for each topic of `names` in a Metadata response: the request created it by naming it."""
     topics = response.topics if names else ()
     return (f"created topic '{topic.name}'" for topic in topics if topic.name in names and not topic.HasField("error"))
 

@@ -1,4 +1,4 @@
-"""Reads the auth file: principals, their credentials and their rights. Pure but for `load_auth_file`.
+"""Reads the auth file: principals, their credentials and their rights. Pure except `load_auth_file`.
 
     [principals.etl]
     tokens = ["sha256:..."]              # of 'brokerd hash-token'; two at a time make a rotation
@@ -25,13 +25,13 @@ from brokerd.server.security.tokens import is_token_hash
 from brokerd.server.security.topic_authorizer import Principal, Right, TopicRights, owner_tag
 
 PRINCIPALS_MAX = 1_000
-CREDENTIALS_MAX = 1_000  # tokens of all principals: each is compared for each call
+CREDENTIALS_MAX = 1_000  # tokens of all principals: each call compares all of them
 _NAME = re.compile(r"[a-zA-Z0-9._@-]{1,100}")
 _KEYS = ("tokens", "certificates", *(right.value for right in Right), "groups")
 
 
 class AuthFile(NamedTuple):
-    """The content of an auth file: all principals, by name, by hash of a token, and by name in a certificate."""
+    """The content of an auth file: principals by name, by token hash, and by certificate name."""
 
     principals: Mapping[str, Principal]
     token_hashes: tuple[tuple[str, str], ...]  # (hash, name of the principal)
@@ -39,12 +39,12 @@ class AuthFile(NamedTuple):
 
 
 def load_auth_file(path: str) -> AuthFile:
-    """Reads and checks the file. Raises ConfigError naming the file and, if it is about one, the principal."""
+    """Reads and checks the file. Raises ConfigError naming the file and, where it concerns one, the principal."""
     try:
         document = tomllib.loads(read_small_file(path, "auth.file").decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         place = re.search(r"\(at .*\)", str(error)) if isinstance(error, tomllib.TOMLDecodeError) else None
-        # Not the decoder's own sentence: it may quote a secret.
+        # Not the decoder's own message, which may quote a secret.
         raise ConfigError(f"auth.file {path} is not TOML{' ' + place[0] if place else ''}") from None
     try:
         return parse_identities(document)
@@ -120,5 +120,5 @@ def _add_all(owners: dict[str, str], credentials: Iterator[str] | list[str], nam
 
 
 def _shown(text: str) -> str:
-    """A name from the file as errors quote it: one line, and cut so short that no misplaced token is whole."""
+    """Text from the file as errors quote it: on one line, and cut so short that it cannot contain a whole misplaced token."""
     return ascii(text[:20])[1:-1]

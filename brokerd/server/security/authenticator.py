@@ -1,10 +1,10 @@
-"""Finds the principal that makes a call, by its bearer token or the client certificate of its connection.
+"""Finds the principal of a call, by its bearer token or its connection's client certificate.
 
-A token that is sent must be valid: an invalid one never falls back to the certificate or to no principal at all. Errors tell a
-caller no more than it needs to know, and never quote any part of its credentials.
+A token that is sent must be valid: an invalid one never falls back to the certificate or to no principal. Errors tell a caller no
+more than it needs, and never quote any part of its credentials.
 
-The broker's own methods authenticate their callers themselves, before they read a message. `AuthenticationInterceptor` does it for
-every other service but health, which is open to everybody.
+The broker's own methods authenticate their callers before they read a message. `AuthenticationInterceptor` does so for all other
+services except health, which is public.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from brokerd.wire.methods import SERVICE
 AUTHORIZATION = "authorization"
 _BEARER = "bearer "
 CERTIFICATE = "x509_pem_cert"  # as gRPC calls it
-_OPEN = (f"/{SERVICE}/", f"/{health.SERVICE_NAME}/")  # to the interceptor
+_OPEN = (f"/{SERVICE}/", f"/{health.SERVICE_NAME}/")  # let through by the interceptor
 
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 _Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]]"
@@ -33,34 +33,34 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 def host_of(peer: str) -> str:
-    """The host of a peer as gRPC writes it: all connections of one host count as one stranger."""
+    """The host of a peer in gRPC's notation; unauthenticated callers are counted by it."""
     return peer.rpartition(":")[0] or peer
 
 
 class UnauthenticatedError(BrokerdError):
-    """The caller has not shown who it is; becomes the status UNAUTHENTICATED."""
+    """The caller has not proved its identity; becomes the status UNAUTHENTICATED."""
 
 
 class Authenticator:
-    """Authenticates callers by one broker's settings. `identities` None: no auth file."""
+    """Authenticates callers by one broker's settings."""
 
     def __init__(self, identities: AuthFile | None, *, needs_certificate: bool) -> None:
         self.identities = identities  # all principals and their credentials; None = no auth file
-        self.is_open = identities is None and not needs_certificate  # everybody may do everything
+        self.is_open = identities is None and not needs_certificate  # any caller may do everything
 
     def replace(self, identities: AuthFile | None) -> None:
-        """Takes over the newly read auth file. Only a restart adds or removes the file itself."""
+        """Replaces the identities by those of the reloaded auth file. Adding or removing the file itself takes a restart."""
         assert (identities is None) == (self.identities is None)
         self.identities = identities
 
     def principal(
         self, metadata: Iterable[tuple[str, str | bytes]], peer: Mapping[str, Iterable[bytes]] | None = None
     ) -> Principal:
-        """The principal that calls. `peer` has the properties that TLS established. Raises UnauthenticatedError."""
+        """The principal of a call. `peer` has the properties that TLS established. Raises UnauthenticatedError."""
         if self.is_open:
             return ANYBODY
         if self.identities is None:
-            return TRUSTED  # the handshake has checked that an authority of ssl.client.ca.file signed its certificate
+            return TRUSTED  # the handshake verified its certificate with ssl.client.ca.file
         headers = [value for name, value in metadata if name.lower() == AUTHORIZATION]
         if headers:
             return self.by_token(headers)
@@ -95,7 +95,7 @@ def _certificate_names(peer: Mapping[str, Iterable[bytes]]) -> set[str]:
 
 
 class AuthenticationInterceptor(grpc.aio.ServerInterceptor):
-    """Refuses strangers every service but the broker's own, which authenticates its callers itself, and health."""
+    """Authenticates the callers of all services except health and the broker's own, which does it itself."""
 
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
@@ -110,7 +110,7 @@ class AuthenticationInterceptor(grpc.aio.ServerInterceptor):
         return self._authenticated(handler)
 
     def _authenticated(self, handler: _Handler) -> _Handler:
-        """The same method, which checks its caller's token or certificate first: only the call itself tells them."""
+        """The same method, preceded by authentication: only the call itself has the token and the certificate."""
         serve = handler.stream_stream
         assert serve is not None, "a method must read a stream, or gRPC reads its message before the caller is authenticated"
 

@@ -1,7 +1,7 @@
 """Decides whether a gRPC call may be made: finds its caller, applies its method's rule, and writes the audit trail.
 
-Entries of a unary request that the caller has no right to never reach the handler, and topics that it may not see never reach the
-caller. `method_rules.py` has the rule of each method.
+Entries of a unary request that the caller has no right to never reach the handler, and topics that the caller may not see never
+reach the caller. `method_rules.py` has the rules.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class CallContext(Protocol):
 
 
 class CallAuthorizer:
-    """The decisions about the calls of one broker. `auto_creates`: Metadata creates the topics that it names; `turns`: for calls
-    that name many topics; `free_producer_number`: see TopicAuthorizer; `on_stranger` is called for each call
-    without valid credentials."""
+    """Authorizes the calls of one broker. `auto_creates`: Metadata creates the topics that it names; `turns`: for calls that name
+    many topics; `free_producer_number`: see TopicAuthorizer; `on_stranger` is called for each call without valid
+    credentials."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class CallAuthorizer:
         free_producer_number: Callable[[], int] | None = None,
         on_stranger: Callable[[], None] = lambda: None,
     ) -> None:
-        self.generation = 0  # rises when credentials may have changed: callers authenticated before must be again
+        self.generation = 0  # increases when credentials may have changed: earlier callers must authenticate again
         self.audit = Audit(clock)
         self._authenticator = authenticator
         self._topics = topics
@@ -68,7 +68,7 @@ class CallAuthorizer:
         self._authorizers: dict[str, TopicAuthorizer] = {}
 
     def authenticate(self, context: CallContext) -> tuple[TopicAuthorizer, Caller]:
-        """The authorizer of the caller's principal, and the caller as it shares with others. Raises UnauthenticatedError."""
+        """The authorizer of the caller's principal, and the Caller for sharing resources. Raises UnauthenticatedError."""
         principal = self._principal(context)
         authorizer = self._authorizers.get(principal.name)
         if authorizer is None:
@@ -101,7 +101,7 @@ class CallAuthorizer:
         return None
 
     def refresh(self) -> None:
-        """Applies the rights of the authenticator's new identities. A principal that is no longer among them loses all rights."""
+        """Applies the rights of the authenticator's new identities. A principal missing there loses all rights."""
         self.generation += 1
         identities = self._authenticator.identities
         if identities is None:
@@ -115,7 +115,7 @@ class CallAuthorizer:
     ) -> Message:
         """Handles a unary call under its method's rule, and audits it. Raises ForbiddenError, and what `handle` raises.
 
-        Malformed requests were refused before, as they were received; entries are few enough, and none is a duplicate.
+        The request has been checked as received: it is well-formed and within its limits, without duplicates.
         """
         created = self._created_by_naming(request) if self._auto_creates and method == "Metadata" else ()
         if method not in CHANGES and not created:
@@ -129,7 +129,7 @@ class CallAuthorizer:
                 self.audit.changed(actor, peer, change)
             return response
 
-        # A caller that disconnects takes back neither the change nor the line about it.
+        # A caller that disconnects undoes neither the change nor its line in the audit trail.
         task = asyncio.create_task(audited())
         forget_end(task)
         return await asyncio.shield(task)
@@ -137,7 +137,7 @@ class CallAuthorizer:
     async def _allowed(
         self, method: str, authorizer: TopicAuthorizer, request: Any, response_type: type[Message], handle: Handle
     ) -> Message:
-        """The response to what the caller may do of the request."""
+        """The response to that part of the request that the caller has the rights for."""
         rule = METHOD_RULES[method]
         assert not isinstance(rule, Stream), "a stream asks TopicAuthorizer itself"
         if isinstance(rule, Somewhere):
@@ -160,7 +160,7 @@ class CallAuthorizer:
             _hide(getattr(response, rule.results), rule, authorizer)
         else:
             kept, refused = await self._split(rule, authorizer, request)
-            # Without its refused entries, a request may mean "list all" to the handler, though the caller named topics.
+            # Without its refused entries, a request that named topics may mean "list all" to the handler.
             response = response_type() if rule.is_list is not None and rule.is_list(kept) else await handle(kept)
             if refused:
                 _put_back(getattr(response, rule.results), refused)
@@ -168,7 +168,7 @@ class CallAuthorizer:
         return message
 
     async def _split(self, rule: PerTopic, authorizer: TopicAuthorizer, request: Any) -> tuple[Any, dict[int, Message]]:
-        """The request without its refused entries (itself, if none is), and the results of the refused ones by their places."""
+        """The request without refused entries (itself if none is), and the results of the refused entries by index."""
         refused: dict[int, Message] = {}
         kept: dict[str, list[Any]] = {}
         asked = 0
@@ -201,7 +201,7 @@ class CallAuthorizer:
         return error
 
     def _created_by_naming(self, request: Any) -> Collection[str]:
-        """Topics that the call creates, if it may."""
+        """Topics that the call would create."""
         return {name for name in request.topics if not self._topics.has(name)}
 
     def _name_of(self, topic_id: bytes) -> str:
@@ -212,12 +212,12 @@ class CallAuthorizer:
 
 
 def caller_of(principal: Principal, peer: str) -> Caller:
-    """The caller as it shares with others: as its principal; where everybody is the same one, as its connection."""
+    """The caller for sharing resources: its principal or, where all callers are the same principal, its connection."""
     return Caller(peer if principal in (ANYBODY, TRUSTED) else principal.name, peer)
 
 
 def _put_back(results: Any, refused: dict[int, Message]) -> None:
-    """Sets the results of refused entries in their places."""
+    """Inserts the results of refused entries at their indexes."""
     answered = iter(list(results))
     merged = [refused[place] if place in refused else next(answered) for place in range(len(results) + len(refused))]
     del results[:]
@@ -225,7 +225,7 @@ def _put_back(results: Any, refused: dict[int, Message]) -> None:
 
 
 def _hide(results: Any, rule: PerTopic, authorizer: TopicAuthorizer) -> None:
-    """Takes topics that may not be seen out of a list of all."""
+    """Removes topics that the caller may not see from a list of all."""
     assert rule.listed is not None
     hidden = (TopicAuthorizationFailedError, UnknownTopicIdError)
     seen = [result for result in results if not isinstance(_refused(rule, authorizer, rule.listed(result)), hidden)]

@@ -1,8 +1,8 @@
-"""The names in a client certificate that may identify a principal: common names and DNS names, and those only.
+"""The names in a client certificate that may identify a principal: only common names and DNS names.
 
-Read from the certificate itself (DER). What TLS libraries hand over as text is cut at a NUL, so that `boss.example`, a NUL and
-`.evil.org` would be boss.example, and does not tell a DNS name from a URI or an address. The certificate was verified before; still
-this names nobody where something is not as expected, and never reads outside the bytes.
+Parsed from the certificate itself (DER). The text that TLS libraries return is cut at a NUL, so that `boss.example`, a NUL and
+`.evil.org` would become boss.example, and does not tell a DNS name from a URI or an address. The certificate has been verified
+before; still, unexpected content yields no name, and parsing never reads outside of the bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _VERSION, _EXTENSIONS, _DNS_NAME = 0xA0, 0xA3, 0x82
 _TEXTS = {0x0C: "utf-8", 0x13: "ascii", 0x16: "ascii", 0x14: "ascii"}  # UTF8String, PrintableString, IA5String, TeletexString
 _COMMON_NAME = bytes([0x55, 0x04, 0x03])  # 2.5.4.3
 _ALTERNATIVE_NAMES = bytes([0x55, 0x1D, 0x11])  # 2.5.29.17
-_SUBJECT_AT = 4  # of the fields after the version: serial number, algorithm, issuer, validity, subject
+_SUBJECT_AT = 4  # index among the fields after the version: serial number, algorithm, issuer, validity, subject
 _UNPRINTABLE = re.compile(r"[\x00-\x20\x7f]")
 
 Element = tuple[int, bytes]
@@ -33,7 +33,7 @@ def names_in_pem(pem: bytes) -> frozenset[str]:
 
 
 def names_in_der(der: bytes) -> frozenset[str]:
-    """Common names of the subject and DNS names; a name with a space or a control character in it is none."""
+    """Common names of the subject, and DNS names; names with a space or control character are left out."""
     try:
         names = set(_names(der))
     except (ValueError, IndexError, UnicodeDecodeError):

@@ -1,7 +1,7 @@
-"""The auth file and the certificates that the settings name, the latter in the forms that gRPC and the metrics endpoint take.
+"""Loads the auth file and the certificates that the settings name, the latter in the forms that gRPC and the metrics endpoint take.
 
-All is read and checked at the start and at each reload. gRPC finds a bad certificate only when the first client connects, and then
-says little; here the start fails with a sentence.
+Everything is read and checked at the start and at each reload. gRPC notices a bad certificate only when the first client connects,
+and reports little; here the start fails with a clear message.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def load_credentials(config: BrokerConfig) -> Credentials:
 
 
 class Certificates:
-    """Key, certificate and authorities for gRPC, which asks for them at each handshake in a thread of its own. TLS 1.2 or newer."""
+    """Key, certificate and CA certificates for gRPC, which requests them at each handshake in its own thread. TLS 1.2 or newer."""
 
     def __init__(self, config: BrokerConfig) -> None:
         """Reads the files. Raises ConfigError naming the setting and the file."""
@@ -53,12 +53,12 @@ class Certificates:
         return grpc.dynamic_ssl_server_credentials(self._current, self._take_next, require_client_authentication=self._needs_client)
 
     def replace(self, newer: Certificates) -> None:
-        """Uses the certificates of `newer` from the next handshake on; open connections stay."""
+        """Uses the certificates of `newer` from the next handshake on; open connections keep theirs."""
         with self._lock:
             self._next = newer._current
 
     def _take_next(self) -> Any:
-        """The certificates to use from now on; None if they are as before, since gRPC would rebuild everything for each
+        """The certificates to use from now on; None if unchanged, since gRPC would otherwise rebuild everything for each
         connection.
         """
         with self._lock:
@@ -78,7 +78,7 @@ def tls_context(config: BrokerConfig) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # Without a password of its own, OpenSSL would ask the terminal for the one of an encrypted key.
+        # With no password given, OpenSSL would prompt on the terminal for that of an encrypted key.
         context.load_cert_chain(config.ssl_certificate_file, config.ssl_key_file, password="")
     except ssl.SSLError as error:
         raise ConfigError(

@@ -1,8 +1,8 @@
-"""The one table of the rights that each method of the contract needs. A test fails for a method without a rule.
+"""The only table of the rights that each method needs. A test fails for a method without a rule.
 
-call_authorizer.py applies the rules. Handlers of groups ask `TopicAuthorizer.require_group`, that of producer ids asks which are
-the caller's own, and the two streams ask for each partition, for the right in this table. Methods that are not served have a rule
-too, so that none can be served without one.
+call_authorizer.py applies the rules. In addition, handlers of groups call `TopicAuthorizer.require_group`, InitProducerId checks
+that a producer id is the caller's own, and the two streams check each partition for the right in this table. Unsupported methods
+have a rule too, so that none can be added without one.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ _NONE = -1
 
 
 class Anyone(NamedTuple):
-    """For every principal: the call touches no topic."""
+    """Open to every principal: the call touches no topic."""
 
 
 class Somewhere(NamedTuple):
-    """For every principal that has `right` on any topic: the call touches no topic, but is of use only to those."""
+    """Open to principals that have `right` on at least one topic: the call touches no topic, but is useless to others."""
 
     right: Right
 
 
 class Entries(NamedTuple):
-    """A repeated field whose entries each name one topic, and how the result of a refused one looks."""
+    """A repeated field whose entries name one topic each, and how to build the result of a refused entry."""
 
     field: str
-    topic_of: Callable[[Any], str | bytes]  # a name, or an id of 16 bytes
+    topic_of: Callable[[Any], str | bytes]  # a name, or a topic id of 16 bytes
     refused: Callable[[Any, error_pb2.Error], Message]
 
 
 class PerTopic(NamedTuple):
-    """Each entry on its own: what is refused has an error in its place of `results`, and the handler never sees it.
+    """Entries are decided one by one: a refused entry gets an error at its index in `results`, and the handler never sees it.
 
-    `right` None: for every principal that may see the topic. `is_list`: whether a request without entries means something else, as
-    a rule all topics; `listed`: the topic of a result then, so that those that may not be seen are taken out. `creates`: where
-    auto.create.topics.enable is set, the call creates a name that does not exist, for which ADMIN is needed.
+    `right` None: every principal that may see the topic. `is_list`: whether a request without entries has another meaning, usually
+    all topics; `listed` then returns a result's topic, so that topics the caller may not see are removed. `creates`: if
+    auto.create.topics.enable is set, the call creates names that do not exist, which takes ADMIN.
     """
 
     right: Right | None
@@ -59,7 +59,7 @@ class OneTopic(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """A stream: each partition of each request, by TopicAuthorizer.require_id."""
+    """A stream, which checks each partition of each request with TopicAuthorizer.require_id."""
 
     right: Right
 
@@ -124,7 +124,7 @@ METHOD_RULES: dict[str, Rule] = {
         Right.READ,
         (Entries("offsets", _topic_id, _group_offset),),
         "results",
-        lambda asked: not asked.offsets,  # a sign of life, not a list; what is refused is none either
+        lambda asked: not asked.offsets,  # a heartbeat, not a list; a request whose entries are all refused is none either
         listed=_topic_id,
     ),
     "FetchGroupOffsets": PerTopic(
@@ -134,14 +134,14 @@ METHOD_RULES: dict[str, Rule] = {
         lambda asked: not asked.partitions,
         listed=_topic_id,
     ),
-    # Groups: see above.
+    # The handlers check rights to groups.
     "ListGroups": Anyone(),
     "DescribeGroup": Anyone(),
     "DeleteGroup": Anyone(),
     "InitProducerId": Somewhere(Right.WRITE),
     "EndTransaction": Somewhere(Right.WRITE),
     "Heartbeat": Somewhere(Right.WRITE),
-    # These show and abort the principal's own, and others' to whoever has ADMIN on every topic; who alone may have one forgotten.
+    # Principals see and abort their own; ADMIN on every topic extends this to all. Only the latter may forget an id.
     "ListTransactions": Anyone(),
     "DescribeTransaction": Anyone(),
     "AbortTransaction": Anyone(),

@@ -1,9 +1,9 @@
 """Bearer tokens and their hashes, as the auth file holds them: "sha256:" and 64 hex digits.
 
-Why a single SHA-256 and not a slow, salted hash: tokens are not passwords that people invent. `check_token` accepts only long
-random ones, and nobody guesses 128 bits, however fast the hash. scrypt would only add work that any stranger could impose on the
-broker, about 50 ms of processor time per wrong token. The hash serves one purpose: anyone who reads the file (in a backup, or
-pasted into a ticket) cannot use its content.
+Why a single SHA-256 and not a slow, salted hash: tokens are not passwords chosen by people. `check_token` accepts only long random
+ones, and 128 bits cannot be guessed, however fast the hash. scrypt would only let unauthenticated callers cause work, about 50 ms
+of processor time per wrong token. The hash serves one purpose: a leaked copy of the file (in a backup, or pasted into a ticket) is
+useless.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def generate_token() -> str:
 
 
 def check_token(token: str) -> None:
-    """Raises ConfigError, without the token, if it does not look random: guessing is the one attack that a hash cannot stop."""
+    """Raises ConfigError, without the token, if it does not look random: a hash cannot stop guessing."""
     if not TOKEN_CHARACTERS_MIN <= len(token) <= TOKEN_CHARACTERS_MAX:
         raise ConfigError(
             f"the token has {len(token)} characters, but must have {TOKEN_CHARACTERS_MIN} to {TOKEN_CHARACTERS_MAX}: "
@@ -59,7 +59,7 @@ def is_token_hash(text: str) -> bool:
 def find_hash(presented: str, hashes: Iterable[tuple[str, str]]) -> str | None:
     """The owner of the hash of `presented`, given pairs of (hash, owner), or None.
 
-    All hashes are compared, each in constant time, so that the duration does not reveal how close a guess was.
+    Compares all hashes, each in constant time, so that the duration does not reveal how close a guess was.
     """
     presented_hash = hash_token(presented)
     found = None

@@ -1,19 +1,19 @@
-"""Decides what one principal may do: to topics, to groups of readers, and with producer ids. Knows no call and no handler.
+"""Decides what one principal may do: to topics, to groups, and with producer ids. Independent of calls and handlers.
 
-Rights are given by name or prefix; grants by topic id are remembered: one look-up on hot paths. A topic that the principal may not
-see is answered like one that does not exist: by name TOPIC_AUTHORIZATION_FAILED, by id UNKNOWN_TOPIC_ID, each word for word the
-same. A topic that it sees without having the right is TOPIC_AUTHORIZATION_FAILED. A group is judged by its name alone, so a refusal
-does not tell whether it exists.
+Rights are given by name or prefix; granted topic ids are cached, so that hot paths make one look-up. A topic that the principal
+may not see is answered like one that does not exist: by name with TOPIC_AUTHORIZATION_FAILED, by id with UNKNOWN_TOPIC_ID, with
+exactly the same text. A visible topic without the right is TOPIC_AUTHORIZATION_FAILED. Groups are decided by name alone, so a
+refusal does not reveal whether a group exists.
 
-A producer id belongs to the principal that it was given to, so that no principal writes as another's producer: a raised epoch would
-fence that producer, and sequences ahead of its own would make its batches pass for repetitions. (Kafka checks neither for
-idempotent producers.) The id itself names its owner, so nothing has to be remembered, and a restart forgets nothing:
+A producer id belongs to the principal that it was issued to, so that no principal can write as another's producer: raising the
+epoch would fence that producer, and sequences ahead of its own would make its batches look like duplicates. (Kafka checks neither
+for idempotent producers.) The id itself names its owner, so there is no state to keep, and a restart loses none:
 
-    bit 63: 0 | bits 40 to 62: tag of its owner | bit 39: of a member of a transaction | bits 0 to 38: a number, never given twice
+    bit 63: 0 | bits 40 to 62: tag of its owner | bit 39: of a member of a transaction | bits 0 to 38: a number, never reused
 
-A tag is a hash of the principal's name; the auth file is refused if two names have the same. The tag 0 belongs to no principal: the
-ids of a broker without authentication have it. So a producer whose principal is renamed, or whose broker gets an auth file, holds
-an id that is no longer its own: it gets UNKNOWN_PRODUCER_ID and requests another.
+A tag is a hash of the principal's name; the auth file is refused if two names have the same tag. Tag 0 belongs to no principal: it
+is in the ids issued without authentication. So if a principal is renamed, or a broker gets an auth file, existing producers hold
+ids that are not theirs any more: they get UNKNOWN_PRODUCER_ID and request new ones.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from brokerd.server.security.audit import Audit
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{0,249}\*|[a-zA-Z0-9._-]{1,249}")
 _GROUP = re.compile(r"[^*]{0,249}\*|[^*]{1,249}")
-_REMEMBERED_MAX = 100_000  # ids of deleted topics stay until then
+_REMEMBERED_MAX = 100_000  # cached ids; those of deleted topics stay until the cache is cleared
 _TAGS = 1 << 63 - PRODUCER_TAG_SHIFT
 _BELOW_TAG = (1 << PRODUCER_TAG_SHIFT) - 1
 NOBODY = 0  # the tag of no principal
 
 
 class ForbiddenError(BrokerdError):
-    """The caller is known and may not make this call at all; becomes the status PERMISSION_DENIED."""
+    """The caller is known but may not make this call at all; becomes the status PERMISSION_DENIED."""
 
 
 class Right(enum.Enum):
-    """A right on a topic. None implies another; a principal that has any of them may see the topic and its offsets."""
+    """A right on a topic. None implies another; a principal with any of them may see the topic and its offsets."""
 
     READ = "read"
     WRITE = "write"
@@ -59,12 +59,12 @@ class Right(enum.Enum):
 
 
 class NamePatterns:
-    """A set of topics or groups: exact names, and prefixes that end in `*`."""
+    """A set of topics or groups: exact names, and prefixes ending in `*`."""
 
     __slots__ = ("_names", "_prefixes", "is_everything")
 
     def __init__(self, patterns: Iterable[str], form: re.Pattern[str], what: str) -> None:
-        """Raises ConfigError for a pattern that is neither a name of `form` nor a prefix."""
+        """Raises ConfigError for a pattern that is neither a name of `form` nor such a prefix."""
         given = list(patterns)
         for pattern in given:
             if not form.fullmatch(pattern) or not pattern.isprintable():
@@ -74,21 +74,21 @@ class NamePatterns:
         self.is_everything = "" in self._prefixes
 
     def __contains__(self, name: str) -> bool:
-        """True if it is one of them."""
+        """True if the name matches."""
         return name in self._names or name.startswith(self._prefixes)
 
     def __bool__(self) -> bool:
-        """True if any name can be one of them."""
+        """True if any name can match."""
         return bool(self._names or self._prefixes)
 
 
 class TopicRights:
-    """The topics that each right holds for, and the groups that the principal may use."""
+    """The topics on which each right is held, and the groups that the principal may use."""
 
     __slots__ = ("_groups", "_topics")
 
     def __init__(self, patterns: Mapping[Right, Iterable[str]], groups: Iterable[str] = ()) -> None:
-        """A right that is not given holds for nothing. Raises ConfigError."""
+        """Rights missing from `patterns` hold for no topic. Raises ConfigError."""
         self._topics = {right: NamePatterns(patterns.get(right, ()), _TOPIC, "topic") for right in Right}
         self._groups = NamePatterns(groups, _GROUP, "group")
 
@@ -112,7 +112,7 @@ class TopicRights:
         return topic in self._topics[right]
 
     def allows_group(self, group_id: str) -> bool:
-        """True if the principal may commit, read, list and delete the offsets of the group. ADMIN on every topic includes that."""
+        """True if the principal may commit, read, list and delete the group's offsets. ADMIN on every topic includes that."""
         return self.administers_everything or group_id in self._groups
 
     @property
@@ -125,12 +125,12 @@ class TopicRights:
         return bool(self._topics[right])
 
     def sees(self, topic: str) -> bool:
-        """True if any right holds for the topic: its existence is no secret then."""
+        """True if any right holds for the topic, so that its existence is no secret."""
         return any(topic in topics for topics in self._topics.values())
 
 
 class Principal(NamedTuple):
-    """A caller's authenticated identity. `name` may stand in logs and errors."""
+    """A caller's authenticated identity. `name` may appear in logs and errors."""
 
     name: str
     rights: TopicRights
@@ -154,30 +154,30 @@ class TopicAuthorizer:
         free_producer_number: Callable[[], int] | None = None,
         audit: Audit | None = None,
     ) -> None:
-        """`free_producer_number` returns the lowest number that was not given to any producer; without it, ids are not checked.
-        Refusals go to `audit`."""
+        """`free_producer_number` returns the lowest number not issued to any producer; without it, ids are not checked. Refusals go
+        to `audit`."""
         self.principal = principal.name
         self._topics = topics
         self._tag = NOBODY if principal is ANYBODY else owner_tag(principal.name)
         self._free_producer_number = free_producer_number
-        self._given_below = 0  # all numbers below it were given: they only rise
+        self._given_below = 0  # all numbers below it have been issued; they only increase
         self._audit = audit
         self.replace(principal.rights)
 
     def replace(self, rights: TopicRights) -> None:
         """Replaces the principal's rights, also for its open streams."""
         self.rights = rights
-        self.is_unlimited = rights.is_unlimited  # kept, as every batch of every request asks
+        self.is_unlimited = rights.is_unlimited  # cached, since every batch checks it
         self._granted: dict[Right, set[bytes]] = {right: set() for right in Right}
 
     def refuse_name(self, right: Right | None, name: str) -> WireError | None:
-        """The error for using `right` (None: seeing) on a topic by name; None if it is allowed."""
+        """The error for using `right` on a topic by name (None: for seeing it); None if allowed."""
         if self.rights.sees(name) if right is None else self.rights.allows(right, name):
             return None
         return self._forbidden(right, name)
 
     def refuse_id(self, right: Right | None, topic_id: bytes) -> WireError | None:
-        """As `refuse_name`, by id. An id that no topic has is refused too, unless the principal may do everything."""
+        """As `refuse_name`, by id. An unknown id is refused too, unless the principal has every right on every topic."""
         if self.is_unlimited or (right is not None and topic_id in self._granted[right]):
             return None
         try:
@@ -203,7 +203,7 @@ class TopicAuthorizer:
             raise error
 
     def require_somewhere(self, right: Right) -> None:
-        """Raises ForbiddenError for a principal that has the right on no topic at all."""
+        """Raises ForbiddenError if the principal has the right on no topic at all."""
         if not self.rights.allows_somewhere(right):
             what = f"principal '{self.principal}' may {right.value} no topic at all: the broker's auth.file says who may"
             if self._audit is not None:
@@ -211,7 +211,7 @@ class TopicAuthorizer:
             raise ForbiddenError(what)
 
     def require_group(self, group_id: str) -> None:
-        """Raises GroupAuthorizationFailedError for a group that the principal may not use, whether there is one or not."""
+        """Raises GroupAuthorizationFailedError for a group that the principal may not use, whether it exists or not."""
         if not self.rights.allows_group(group_id):
             error = GroupAuthorizationFailedError(
                 f"principal '{self.principal}' may not use group {group_id!r}: the broker's auth.file says who may (groups)"
@@ -220,13 +220,13 @@ class TopicAuthorizer:
             raise error
 
     def note_refused(self, error: WireError) -> None:
-        """Writes a refusal into the audit trail. An error for a topic that does not exist is none."""
+        """Writes a refusal to the audit trail. An error about a topic that does not exist is not a refusal."""
         if self._audit is not None and isinstance(error, (TopicAuthorizationFailedError, GroupAuthorizationFailedError)):
             self._audit.refused(self.principal, error.message)
 
     def owns_producer(self, producer_id: int) -> bool:
-        """True if the principal may use that id. False also for a number that was not given yet, as when a producer outlives a
-        broker whose count of them was lost."""
+        """True if the principal may use the producer id. False also for numbers not issued yet, as when a producer outlives a
+        broker that lost its counter."""
         if self._free_producer_number is None:
             return True
         if self._tag != NOBODY and producer_id >> PRODUCER_TAG_SHIFT != self._tag:
@@ -237,7 +237,7 @@ class TopicAuthorizer:
         return number < self._given_below
 
     def own_producer_id(self, producer_id: int) -> int:
-        """The id that the principal gets for a newly assigned producer id: it carries the principal's tag."""
+        """The given new producer id with the principal's tag, as the principal gets it."""
         return producer_id if self._tag == NOBODY else self._tag << PRODUCER_TAG_SHIFT | producer_id & _BELOW_TAG
 
     def require_producer(self, producer_id: int) -> None:
@@ -263,11 +263,11 @@ class TopicAuthorizer:
 
 
 def owner_tag(principal: str) -> int:
-    """The tag of all ids that a principal is given. It never changes."""
+    """The tag of all producer ids of a principal. It never changes."""
     digest = hashlib.sha256(principal.encode()).digest()
     return 1 + int.from_bytes(digest[:8], "big") % (_TAGS - 1)
 
 
 def unknown_topic_id(topic_id: bytes) -> UnknownTopicIdError:
-    """The error for an id that does not exist, as TopicStore.by_id has it; a test holds the two equal."""
+    """The error for an unknown topic id, equal to that of TopicStore.by_id; a test compares them."""
     return UnknownTopicIdError(f"there is no topic with id {topic_id.hex()}: it was deleted, and perhaps recreated")
