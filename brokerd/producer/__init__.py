@@ -1,12 +1,12 @@
-"""The producer. In the order of a record's way:
+"""The producer, in the order in which a record passes through it:
 
-producer.py     what applications call; closing at exit
+producer.py     the class for applications; closing at exit
 waiting.py      the lock of a producer, and the calls that wait
-arguments.py    arguments of calls, checked
+arguments.py    checks of arguments
 intake.py       topics, memory and partitions of new records
 columns.py      Arrow columns: checked, split by partition, encoded
 core/           batches, sequences, retries, epochs: pure
-sender.py       the one loop, on a thread of its own
+sender.py       the loop that sends, on its own thread
 futures.py      futures of records and batches
-transaction.py  transactions of one producer, its members, and the offsets of a group that go with them
+transaction.py  transactions and their members, and the consumer group offsets committed with them
 """

@@ -1,4 +1,4 @@
-"""Checks the arguments of Producer methods and brings them into one form. columns.py does it for columns."""
+"""Checks and normalizes the arguments of Producer methods; columns.py does so for columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 
 
 def config_of(config: Mapping[str, object] | ProducerConfig | None, settings: Mapping[str, object]) -> ProducerConfig:
-    """Settings from a mapping by name, from keywords with underscores, or a ready configuration. Raises ConfigError."""
+    """Returns the configuration: given as one, as a mapping by name, or as keywords with underscores. Raises ConfigError."""
     if isinstance(config, ProducerConfig):
         if settings:
             raise ConfigError("settings by keyword go with a mapping, not with a ProducerConfig")
@@ -39,7 +39,7 @@ def checked_topic(topic: object) -> None:
 
 
 def to_bytes(data: object, name: str) -> bytes | None:
-    """Bytes as they are, text as UTF-8. Raises TypeError and ValueError naming the argument."""
+    """Returns bytes unchanged, and encodes text as UTF-8. Raises TypeError and ValueError naming the argument."""
     if data is None or type(data) is bytes:
         return data
     if isinstance(data, str):
@@ -50,14 +50,14 @@ def to_bytes(data: object, name: str) -> bytes | None:
 
 
 def checked_timestamp(timestamp_ms: int) -> int:
-    """A time in ms that a record can carry. Raises ValueError, TypeError."""
+    """Returns a timestamp that a record can carry, in ms. Raises ValueError, TypeError."""
     if not 0 <= (timestamp_ms := checked_int(timestamp_ms, "timestamp")) <= TIMESTAMP_MS_MAX:
         raise ValueError(f"timestamp {timestamp_ms} is out of range: milliseconds since 1970-01-01 UTC")
     return timestamp_ms
 
 
 def checked_int(number: object, name: str) -> int:
-    """A whole number. Raises TypeError naming the argument."""
+    """Returns a whole number. Raises TypeError naming the argument."""
     try:
         return operator.index(number)  # type: ignore[arg-type]
     except TypeError:
@@ -65,7 +65,7 @@ def checked_int(number: object, name: str) -> int:
 
 
 def checked_timeout_ms(timeout: float) -> int:
-    """A time-out in seconds, as ms. Raises TypeError, ValueError."""
+    """Converts a timeout from seconds to ms. Raises TypeError, ValueError."""
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
         raise TypeError(f"timeout must be a number of seconds or None, not {type(timeout).__name__}")
     if not timeout >= 0:
@@ -74,13 +74,13 @@ def checked_timeout_ms(timeout: float) -> int:
 
 
 def checked_rows(data: object) -> None:
-    """Raises TypeError for data in neither of the two forms that `send_batch` takes."""
+    """Raises TypeError unless `data` is a RecordBatch or a Table."""
     if not isinstance(data, (pa.RecordBatch, pa.Table)):
         raise TypeError(f"data must be a RecordBatch or a Table, not {type(data).__name__}")
 
 
 def checked_partitions(partitions: object, row_count: int) -> Int32s:
-    """A partition for each row. Raises TypeError, ValueError."""
+    """Returns one partition per row. Raises TypeError, ValueError."""
     try:
         given = np.asarray(partitions)
         checked = given.astype(np.int32)
@@ -94,7 +94,7 @@ def checked_partitions(partitions: object, row_count: int) -> Int32s:
 
 
 def checked_headers(headers: Headers | Mapping[str, bytes]) -> tuple[Headers, int]:
-    """Headers as pairs, and about how many bytes they take. Raises TypeError, ValueError."""
+    """Returns headers as pairs, and their approximate size in bytes. Raises TypeError, ValueError."""
     try:
         pairs = [(key, value) for key, value in (headers.items() if isinstance(headers, Mapping) else headers)]
     except (TypeError, ValueError):
@@ -108,7 +108,7 @@ def checked_headers(headers: Headers | Mapping[str, bytes]) -> tuple[Headers, in
 
 
 def _encoded(text: str, name: str) -> bytes:
-    """Text as UTF-8. Raises here, in the caller, if it cannot be encoded."""
+    """Encodes text as UTF-8 in the calling thread, so that the caller gets the ValueError."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:

@@ -1,5 +1,5 @@
-"""Arrow columns of records: checked and brought into the types of the wire, split by partition, and encoded once, when their batch
-closes (concatenate, compress, CRC). By column, never by record; nothing here changes the state of the producer.
+"""Arrow columns of records: checks and casts them to the stored types, splits them by partition, and encodes each batch once
+(concatenate, compress, CRC). Works by column, never by record, and changes no state of the producer.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from brokerd.record.header import HEADER_SIZE, Attributes, crc_seed, encode_head
 from brokerd.record.payload import Payload, decode_payload, encode_payload
 from brokerd.record.schema import HEADERS, KEY, SCHEMA_0, TIMESTAMP, VALUE, Column, Schema
 
-# Bytes that one round of splitting takes and copies.
+# Bytes that one round of splitting copies.
 ROUND_BYTES_MAX = 8 * 1024 * 1024
 
 
 class PartitionPiece(NamedTuple):
-    """Rows for one partition; `first_row` is where they begin in the order of `split`."""
+    """Rows for one partition; `first_row` is their position in the order of `split`."""
 
     partition: int
     piece: Piece
@@ -35,17 +35,17 @@ class PartitionPiece(NamedTuple):
 
 
 def import_lazy_parts() -> None:
-    """Makes pyarrow import now what it imports when first needed: numpy.ma, and pandas if it is installed. An exception that
-    interrupts a thread during an import leaves the module locked for later imports, and the sender would wait for ever.
+    """Triggers pyarrow's lazy imports: numpy.ma, and pandas if installed. If an exception interrupts a thread during an import, the
+    module stays locked, and the sender would wait for it forever.
     """
     pa.array(np.zeros(1, np.int64)).to_numpy()
 
 
 def normalize(arrow_batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with the columns key, value and, unless they are all null, headers and timestamp, in the types of the wire.
+    """Returns the batch with the columns key, value and, unless all null, headers and timestamp, in the stored types.
 
-    Strings are taken as their UTF-8 bytes. Raises ValueError naming an unknown or missing column, TypeError naming a
-    column of a wrong type.
+    Strings become their UTF-8 bytes. Raises ValueError naming an unknown or missing column, or for a timestamp before 1970, and
+    TypeError naming a column of a wrong type.
     """
     names = arrow_batch.schema.names
     unknown = [name for name in names if name not in SCHEMA_0.names]
@@ -67,7 +67,7 @@ def normalize(arrow_batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def bytes_column(arrow_batch: pa.RecordBatch, wanted: Column) -> pa.Array:
-    """The column as binary, with 32-bit offsets. Raises TypeError if it holds something else than bytes or text."""
+    """Returns the column as binary with 32-bit offsets. Raises TypeError if it is neither binary nor text."""
     column = arrow_batch.column(wanted.name)
     kind = column.type
     if pa.types.is_binary(kind):
@@ -91,12 +91,12 @@ def _cast(column: pa.Array, wanted: Column, words: str) -> pa.Array:
 
 
 def copied(arrow_batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows in memory of their own."""
+    """Copies the rows, so that they keep no other memory alive."""
     return pa.concat_batches([arrow_batch.slice(0, 0), arrow_batch])
 
 
 def check_row_sizes(arrow_batch: pa.RecordBatch, max_request_size: int) -> None:
-    """Raises MessageTooLargeError if a row alone exceeds max.request.size. Free for a batch that is smaller in all."""
+    """Raises MessageTooLargeError if a single row exceeds max.request.size. Free for batches below that size."""
     if arrow_batch.nbytes <= max_request_size:
         return
     sizes = _row_bytes(arrow_batch)
@@ -106,7 +106,7 @@ def check_row_sizes(arrow_batch: pa.RecordBatch, max_request_size: int) -> None:
 
 
 def too_large(size_bytes: int, max_request_size: int) -> MessageTooLargeError:
-    """The error for a record that fits no request."""
+    """The error for a record that does not fit into any request."""
     return MessageTooLargeError(
         f"a record of {size_bytes} bytes exceeds the producer's max.request.size ({max_request_size}): raise it, and the "
         "topic's max.message.bytes to at least the same, or send smaller records",
@@ -115,8 +115,8 @@ def too_large(size_bytes: int, max_request_size: int) -> MessageTooLargeError:
 
 
 def rounds(arrow_batches: list[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """The batches in rounds of some MiB, so that splitting holds no second copy of large ones: small ones together, large ones in
-    slices."""
+    """Groups small batches and slices large ones into rounds of at most ROUND_BYTES_MAX, so that splitting never holds a second
+    copy of a large batch."""
     together: list[pa.RecordBatch] = []
     size_bytes = 0
     for arrow_batch in arrow_batches:
@@ -133,12 +133,12 @@ def rounds(arrow_batches: list[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]
         yield together
 
 
-# Up to this many partitions, a `take` for each is cheaper than one for all and a copy for each.
+# Up to this many partitions, one `take` per partition is cheaper than one `take` of all rows and a copy per partition.
 _TAKES_MAX = 24
 
 
 class SplitRows(NamedTuple):
-    """Rows by partition. `order` says which row of the input stands at each place; None = as they came."""
+    """Rows by partition. `order` maps each position to its row of the input; None = the order of the input."""
 
     pieces: list[PartitionPiece]
     order: npt.NDArray[np.intp] | None
@@ -147,11 +147,11 @@ class SplitRows(NamedTuple):
 def split(
     arrow_batch: pa.RecordBatch, partitions: Int32s, partition_count: int, *, batch_size: int, timestamp_ms: int
 ) -> SplitRows:
-    """Rows (normalized, at least one) by partition, in their order, in pieces of at most batch.size (or one row).
+    """Splits rows (normalized, at least one) by partition, keeping their order, in pieces of at most batch.size (or one row).
 
-    No piece keeps the others alive: with slices, a batch of 64 MiB with a few rows for a muted partition would stay whole
-    in memory while those few were accounted. So rows are copied once, by a `take` for each partition; where there are many
-    partitions, or pieces to cut, one `take` sorts all rows and each piece is copied out of it.
+    Pieces are copies, not slices: with slices, a few rows for a muted partition would keep a batch of 64 MiB in memory while only
+    those few rows were accounted. Each partition's rows are copied by one `take`. With many partitions, or pieces larger than
+    batch.size, one `take` sorts all rows and each piece is copied out of the result.
     """
     order: npt.NDArray[np.intp] | None = None
     first = int(partitions[0])
@@ -188,7 +188,7 @@ def split(
 
 
 def _cut(ends_bytes: Any, lo: int, hi: int, batch_size: int) -> list[int]:
-    """Cut points of rows [lo, hi) such that each part has at most `batch_size` bytes, or one row."""
+    """Cut points that divide rows [lo, hi) into parts of at most `batch_size` bytes, or one row."""
     points = [lo]
     while points[-1] < hi:
         at = points[-1]
@@ -199,7 +199,7 @@ def _cut(ends_bytes: Any, lo: int, hi: int, batch_size: int) -> list[int]:
 
 
 def _row_bytes(arrow_batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """About what each row takes; headers count at the size of their column's average."""
+    """The approximate bytes of each row; headers count as their column's average."""
     sizes = np.full(arrow_batch.num_rows, ROW_OVERHEAD_BYTES + 8, np.int64)
     for bytes_column in (KEY, VALUE):
         column = arrow_batch.column(bytes_column.name)
@@ -224,8 +224,8 @@ class EncodedBatch(NamedTuple):
 
 
 def encode_pieces(pieces: Sequence[Piece], compression: str, schema: Schema = SCHEMA_0) -> EncodedBatch:
-    """All records of a batch, in order, as one payload. Records without a timestamp get their piece's; a column that a piece
-    does not have is null in it."""
+    """Encodes all records of a batch, in order, as one payload. Records without a timestamp get their piece's; a column missing
+    from a piece is null there."""
     arrays = _columns(pieces, schema)
     timestamp = arrays[schema.timestamp.index]
     for column in schema.columns:
@@ -237,7 +237,7 @@ def encode_pieces(pieces: Sequence[Piece], compression: str, schema: Schema = SC
 
 
 def encode_batch_header(batch: ProducerBatch, tp: TopicIdPartition) -> bytes:
-    """The 96 bytes in front of the payload; they carry the batch's sequence, so they are made at each drain."""
+    """Encodes the 96-byte header. It carries the batch's sequence, so every drain needs a new one."""
     encoded: EncodedBatch = batch.encoded
     header = new_header(
         batch_length=encoded.payload.data.size,
@@ -256,14 +256,14 @@ def encode_batch_header(batch: ProducerBatch, tp: TopicIdPartition) -> bytes:
 
 
 def joined(pieces: Sequence[Piece]) -> pa.RecordBatch:
-    """All records, in order, as one batch of `columns.normalize` in which each has a timestamp."""
+    """Joins all records, in order, into one normalized batch in which each has a timestamp."""
     arrays = zip(SCHEMA_0.names, _columns(pieces, SCHEMA_0), strict=True)
     columns = {name: array for name, array in arrays if array is not None}
     return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 
 def _columns(pieces: Sequence[Piece], schema: Schema) -> list[Any]:
-    """The columns of all pieces; None for one that no piece has, but the timestamp, which all records get."""
+    """The columns of all pieces; None for a column that no piece has, except the timestamp, which every record gets."""
     batches = [(piece.data, piece.data.schema.names) for piece in pieces]
     held = {name for _, names in batches for name in names}
     arrays = [_column(column, batches) if column.name in held else None for column in schema.columns]
@@ -273,7 +273,7 @@ def _columns(pieces: Sequence[Piece], schema: Schema) -> list[Any]:
 
 def _column(column: Column, batches: Sequence[tuple[pa.RecordBatch, Sequence[str]]]) -> pa.Array:
     name = column.name
-    # By number: pyarrow takes half as long again to find a column by its name.
+    # By index: finding a column by name takes pyarrow half as long again.
     arrays = [batch.column(names.index(name)) if name in names else column.nulls(batch.num_rows) for batch, names in batches]
     return _concatenated(arrays)
 
@@ -300,8 +300,8 @@ def _concatenated(arrays: list[pa.Array]) -> pa.Array:
 
 
 def split_rows(batch: ProducerBatch, size_max: int) -> list[Piece]:
-    """The records of an encoded batch of two or more, in order, in at least two pieces of as many records each; if those are
-    much alike, a piece has `size_max` bytes at most, uncompressed (or one record)."""
+    """Splits an encoded batch of two or more records, in order, into at least two pieces of equal record count. If records have
+    similar sizes, a piece has at most `size_max` bytes, uncompressed (or one record)."""
     payload = batch.encoded.payload
     rows = decode_payload(
         payload.data,
@@ -310,7 +310,7 @@ def split_rows(batch: ProducerBatch, size_max: int) -> list[Piece]:
         uncompressed_bytes=payload.uncompressed_bytes,
         max_uncompressed_bytes=payload.uncompressed_bytes,
     )
-    # A piece without a column has nulls in it: lists of nothing would cost their children's offsets in each.
+    # A missing column counts as null, and a list column of nulls would take memory for its children's offsets in every piece.
     rows = rows.drop_columns([name for name, column in zip(rows.schema.names, rows.columns, strict=True) if _says_nothing(column)])
     count = max(2, -(-batch.uncompressed_bytes // size_max))
     rows_each = max(1, rows.num_rows // count)

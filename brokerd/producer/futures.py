@@ -1,7 +1,7 @@
-"""Futures of records on the way: one per record of `send`, or one per Arrow batch of `send_batch`.
+"""Futures of `send`, one per record, and of `send_batch`, one per Arrow batch.
 
-A future refers to rows of ProducerBatches; it is made lazily and has two fields. producer_core.py decides how batches end; the
-sender calls listeners in its own thread.
+A future refers to rows of ProducerBatches, which it locates only when asked for its result, so it is small. producer_core.py
+decides how batches end; the sender's thread calls listeners.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _TIMEOUT_MAX_S = 2**31  # decades
 
 
 class RecordMetadata(NamedTuple):
-    """The place of a record. offset is -1 if the broker did not say (acks=0, or a late duplicate); timestamp in ms: the
-    record's own, or the broker's at the append where the topic's message.timestamp.type is LogAppendTime."""
+    """The position of a record. offset is -1 if unknown (acks=0, or a late duplicate). timestamp, in ms, is the record's own, or
+    the broker's time of the append if the topic's message.timestamp.type is LogAppendTime."""
 
     topic: str
     partition: int
@@ -36,8 +36,8 @@ class RecordMetadata(NamedTuple):
 
 
 class ProducedRows(NamedTuple):
-    """Rows of one send_batch in one partition: `record_count` from `offset` on, unless they went in several batches: then
-    each has its entry. offset is -1 if the broker did not say."""
+    """Rows of one send_batch that one record batch carried to a partition: `record_count` of them from `offset` on. offset is -1
+    if unknown."""
 
     partition: int
     offset: int
@@ -45,8 +45,8 @@ class ProducedRows(NamedTuple):
 
 
 class RowsOutcome(NamedTuple):
-    """The outcome of some rows of one send_batch: `rows` are their numbers in the batch that was sent. Without an error they are
-    written from `offset` on (-1 if the broker did not say), in this order; an error says whether they may be written.
+    """The outcome of some rows of one send_batch; `rows` are their numbers in its input. Without an error they are written in this
+    order from `offset` on (-1 = unknown); an error says whether they may have been written.
     """
 
     partition: int
@@ -56,7 +56,7 @@ class RowsOutcome(NamedTuple):
 
 
 class ProducedBatch(NamedTuple):
-    """The places of the rows of one send_batch."""
+    """The positions of the rows of one send_batch."""
 
     topic: str
     rows: tuple[ProducedRows, ...]
@@ -71,7 +71,7 @@ class ProducedBatch(NamedTuple):
 
 
 class BatchSpan(NamedTuple):
-    """Rows that went into one batch: `first_row` counts in the order in which they were appended, `at` in the batch."""
+    """Rows that went into one batch. `first_row` counts in order of appending; `at` is their position in the batch."""
 
     first_row: int
     batch: ProducerBatch
@@ -80,7 +80,8 @@ class BatchSpan(NamedTuple):
 
 
 class Placement:
-    """The places of the rows of one append: known once the sender has taken them in."""
+    """Maps the rows of one append to batches, once the sender has placed them. A record of `send` or a small batch is an entry,
+    with a number in its chunk; a large batch has a placement of its own."""
 
     def __init__(self, topic: str, shared: SharedLock) -> None:
         self.topic = topic
@@ -89,16 +90,16 @@ class Placement:
         self.segments: list[BatchSpan] = []  # by first_row
         self.order: npt.NDArray[np.intp] | None = None
         self.orders: list[tuple[int, npt.NDArray[np.intp] | None]] = []  # of send_batch: each round's first row, and its order
-        self.places: dict[int, int] | None = None  # where in the column each number is; None: it is its own place
-        # At which row each place begins, and one more for the end; None: each is one row.
+        self.places: dict[int, int] | None = None  # by number, the entry's place in the chunk; None: the number itself
+        # By place, the entry's first row, and one more for the end; None: every entry is one row.
         self.first_rows: list[int] | None = None
-        self.sent_ns: Sequence[int] = ()  # when each row was sent, by place
-        self.timestamps: dict[int, int] = {}  # ms, by number, of the rows that brought one
+        self.sent_ns: Sequence[int] = ()  # time of sending, by place
+        self.timestamps: dict[int, int] = {}  # ms, by number, of rows with an explicit timestamp
         self.listeners: list[Callable[[], None]] = []  # called once is_placed
         self._inverse: npt.NDArray[np.intp] | None = None
 
     def tell_placed(self) -> None:
-        """In the sender's thread, without the lock, once every row has its place."""
+        """Calls the listeners, in the sender's thread without the lock, once all rows are placed."""
         for listener in self.listeners:
             listener()
         self.listeners.clear()
@@ -107,24 +108,24 @@ class Placement:
         return number if self.places is None else self.places[number]
 
     def row_of(self, number: int) -> int:
-        """The row of a record of `send`, the first one of a batch."""
+        """The first row of an entry; a record of `send` has just that one."""
         place = self._place_of(number)
         return place if self.first_rows is None else self.first_rows[place]
 
     def timestamp_of(self, number: int) -> int:
-        """The timestamp of a record of `send`, its own or the time of the call; ms."""
+        """The timestamp of a record of `send`, explicit or the time of the call; ms."""
         timestamp = self.timestamps.get(number)
         return self.sent_ns[self._place_of(number)] // 1_000_000 if timestamp is None else timestamp
 
     def segment_of(self, row: int) -> tuple[BatchSpan, int]:
-        """The segment that row `row` of the input is in, and its place there."""
+        """The segment that holds row `row` of the input, and the row's position there."""
         if self.order is not None:
             row = int(self._inverse_of(self.order)[row])
         segment = self.segments[bisect.bisect_right(self.segments, row, key=_first_row) - 1]
         return segment, row - segment.first_row
 
     def _inverse_of(self, order: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-        """The place of each row in `order`."""
+        """The position of each row in `order`."""
         if self._inverse is None:
             inverse = np.empty_like(order)
             inverse[order] = np.arange(len(order))
@@ -132,7 +133,7 @@ class Placement:
         return self._inverse
 
     def part_of(self, number: int) -> Placement:
-        """The places of the rows of one batch among the entries, as if it had been appended alone."""
+        """The placement of one batch among the entries, as if it had been appended alone."""
         assert self.first_rows is not None, "some entry is a batch"
         place = self._place_of(number)
         first, end = self.first_rows[place], self.first_rows[place + 1]
@@ -142,7 +143,7 @@ class Placement:
         part = Placement(self.topic, self.shared)
         part.orders.append((0, order))
         at = 0
-        while at < len(rows):  # of each partition they lie side by side, as all its rows stay in order
+        while at < len(rows):  # a partition's rows are adjacent, since they keep their order
             row = int(rows[at])
             segment = self.segments[bisect.bisect_right(self.segments, row, key=_first_row) - 1]
             count = int(np.searchsorted(rows, segment.first_row + segment.record_count)) - at
@@ -160,7 +161,7 @@ T = TypeVar("T")
 
 
 class ProduceFuture(ABC, Generic[T]):
-    """Common behaviour; like concurrent.futures.Future, but it cannot be cancelled. Also awaitable in any event loop."""
+    """A future like concurrent.futures.Future, but without cancellation; it can be awaited in any event loop."""
 
     __slots__ = ("_placement",)
 
@@ -169,20 +170,20 @@ class ProduceFuture(ABC, Generic[T]):
 
     @abstractmethod
     def _batches(self) -> Iterable[ProducerBatch]:
-        """The batches that it waits for now (one that is split becomes several); only asked once placed."""
+        """The batches that the future waits for now (a split replaces one by several). Valid once placed."""
 
     @abstractmethod
     def _value(self) -> T:
-        """The result; only asked once all batches succeeded."""
+        """The result. Valid once all batches have succeeded."""
 
     def done(self) -> bool:
         """True once there is a result or an error."""
         return self._placement.is_placed and all(batch.is_done for batch in self._batches())
 
     def exception(self, timeout: float | None = None) -> BrokerdError | None:
-        """Waits up to `timeout` seconds. Returns the error, or None. Raises TimeoutError if it is not done by then,
-        ForkedProducerError if it was not done when this process was forked from the producer's, RuntimeError in a callback, which
-        would wait for itself.
+        """Waits up to `timeout` seconds and returns the error, or None. Raises TimeoutError if the future is not done by then,
+        ForkedProducerError if it was not done when this process was forked from the producer's, and RuntimeError in a callback,
+        which would deadlock.
         """
         if not self.done():
             shared = self._placement.shared
@@ -201,7 +202,8 @@ class ProduceFuture(ABC, Generic[T]):
         return None if error is None else fresh(error)
 
     def result(self, timeout: float | None = None) -> T:
-        """Waits up to `timeout` seconds. Returns the place of the records. Raises their error, or as `exception`."""
+        """Waits up to `timeout` seconds and returns the position of the records. Raises their error, and the errors of
+        `exception`."""
         error = self.exception(timeout)
         if error is not None:
             try:
@@ -211,8 +213,8 @@ class ProduceFuture(ABC, Generic[T]):
         return self._value()
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
-        """Calls `callback(future)` once it is done, in the sender's thread (at once if it is done already). The callback
-        must not block: nothing is sent meanwhile. Its exceptions are logged and otherwise ignored."""
+        """Calls `callback(future)` in the sender's thread once the future is done, or at once in this thread if it already is.
+        The callback must not block, since it holds up the sender; there its exceptions are logged and ignored."""
         if not self.done():
             self._placement.shared.refuse_fork("not known in this process: ")
             with self._placement.shared.lock:
@@ -221,7 +223,7 @@ class ProduceFuture(ABC, Generic[T]):
         callback(self)
 
     def _listen(self, callback: Callable[[Self], object]) -> bool:
-        """Under the lock: has `callback` called when the last batch ends. False if they all have."""
+        """Under the lock: registers `callback` for the end of the last batch. Returns False if all have ended."""
         if not self._placement.is_placed:
             self._placement.listeners.append(lambda: self._follow(callback))
             return True
@@ -239,7 +241,7 @@ class ProduceFuture(ABC, Generic[T]):
         return bool(open_batches)
 
     def _follow(self, callback: Callable[[Self], object]) -> None:
-        """In the sender's thread, without the lock: goes on to the parts of batches that were split, or calls `callback`."""
+        """In the sender's thread, without the lock: waits for the parts of split batches, or calls `callback`."""
         with self._placement.shared.lock:
             if self._listen(callback):
                 return
@@ -254,7 +256,7 @@ class ProduceFuture(ABC, Generic[T]):
 
 
 class RecordFuture(ProduceFuture[RecordMetadata]):
-    """One record of `send`."""
+    """The future of one record of `send`."""
 
     __slots__ = ("_row",)
 
@@ -272,26 +274,26 @@ class RecordFuture(ProduceFuture[RecordMetadata]):
     def _value(self) -> RecordMetadata:
         batch, position = self._locate()
         offset = batch.base_offset if batch.base_offset == NO_OFFSET else batch.base_offset + position
-        timestamp = batch.append_timestamp  # of LogAppendTime, whatever the record brought
+        timestamp = batch.append_timestamp  # LogAppendTime overrides the record's own
         if timestamp == NO_TIMESTAMP:
             timestamp = self._placement.timestamp_of(self._row)
         return RecordMetadata(batch.tp.topic, batch.tp.partition, offset, timestamp)
 
 
 class BatchFuture(ProduceFuture[ProducedBatch]):
-    """All rows of one `send_batch`."""
+    """The future of all rows of one `send_batch`."""
 
     __slots__ = ("_part", "number")
 
     def __init__(self, placement: Placement, number: int | None = None) -> None:
-        """`number` is that of the entry that they are, if they were appended together with others."""
+        """`number`: of the chunk's entry, for a small batch; None for a batch with its own placement."""
         self._placement = placement
         self.number = number
         self._part: Placement | None = None if number is not None else placement
 
     @property
     def _rows(self) -> Placement:
-        """Where they are; only asked once placed."""
+        """The placement of these rows alone. Valid once placed."""
         if self._part is None:
             assert self.number is not None
             self._part = self._placement.part_of(self.number)
@@ -313,7 +315,7 @@ class BatchFuture(ProduceFuture[ProducedBatch]):
         return ProducedBatch(self._placement.topic, tuple(rows))
 
     def outcomes(self, timeout: float | None = None) -> tuple[RowsOutcome, ...]:
-        """Waits up to `timeout` seconds. Returns the outcome of every row, failed or not. Raises as `exception`."""
+        """Waits up to `timeout` seconds and returns the outcome of every row, failed or not. Raises the errors of `exception`."""
         self.exception(timeout)
         outcomes = []
         rounds = self._rows.orders
@@ -330,9 +332,9 @@ class BatchFuture(ProduceFuture[ProducedBatch]):
 
 
 def _spans(segment: BatchSpan) -> Iterator[tuple[ProducerBatch, int, int]]:
-    """The batches that hold a segment's rows now, where its first row there is, and how many rows it has there."""
+    """The batches that hold a segment's rows now; for each, the position of the first row and the row count."""
     first, end = segment.at, segment.at + segment.record_count
-    position = 0  # of the leaf in the batch that the segment names
+    position = 0  # of the leaf in the segment's original batch
     for batch in segment.batch.leaves():
         lo, hi = max(first, position), min(end, position + batch.record_count)
         if lo < hi:
@@ -344,6 +346,6 @@ def _call(callback: Callable[[Any], object], future: object) -> None:
     try:
         callback(future)
     except BaseException:
-        # As concurrent.futures does: a caller's mistake must not stop delivery for everyone else. Nor a SystemExit: it would
-        # end this thread alone, on which everybody waits.
+        # As in concurrent.futures, a bug in a callback must not stop the delivery of other records. Nor may a SystemExit, which
+        # would end only this thread, for which all calls wait.
         logger.exception("a callback of a produce future raised")

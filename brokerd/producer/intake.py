@@ -1,18 +1,19 @@
-"""Intake: takes records from the application into the core: finds topics, takes memory, collects chunks, chooses partitions.
+"""Intake: moves records from the application into the core. It looks up topics, reserves memory, collects chunks and chooses
+partitions.
 
-Records sent one by one are collected in a chunk of their topic until they are worth a column. `send` extends the chunk's list in
-the application's thread and without the lock: a record is in with that call, or it is not. A thread that adds to a chunk looks at
-`is_open` *after* it added. If the chunk was sealed meanwhile, it looks under the lock whether its row was among those sealed
-(`holds`), and sends it again if not. A thread that is interrupted between the two gets no future, and its record is in the log or
-nowhere. A small Arrow batch of `send_batch` goes into a chunk as one entry: to have the sender place each by itself would cost more
-than its rows. Chunks are opened and enlarged under the lock.
+Records of `send` are collected in a chunk of their topic, so that they can be turned into columns together. `send` extends the
+chunk's list in the application's thread without the lock; that one call adds a record wholly or not at all. Only *after* adding
+does the thread check `is_open`. If the chunk was sealed meanwhile, the thread checks under the lock whether the chunk `holds` its
+row, and sends it again if not. A thread interrupted in between gets no future, and its record is either sent or dropped. A small
+Arrow batch of `send_batch` is one entry of a chunk: placing it separately would cost more than its rows. Chunks are opened and
+enlarged under the lock.
 
-A thread splits large Arrow batches itself and stages them, while the sender may be encoding others. The sender's thread places what
-was staged, in that order, and chunks that are due. The records that one thread sends to a topic keep their order: what it stages
-goes behind the topic's chunk, which is staged first.
+A large Arrow batch is split and staged in the application's thread, while the sender may be encoding others. The sender's thread
+places staged chunks and batches in order, and stages chunks that are due. Records that one thread sends to a topic keep their
+order, because staging a batch first stages the topic's chunk.
 
-A call that changes something wakes the sender first, under the lock, for which the sender then waits: an interrupt in between wakes
-it in vain, while an interrupt after the change would leave it asleep.
+A call wakes the sender first and makes its change after, both under the lock, which the sender then waits for. An interrupt in
+between wakes the sender in vain; in the opposite order it would leave the sender asleep.
 """
 
 from __future__ import annotations
@@ -52,14 +53,14 @@ from brokerd.producer.waiting import SharedLock, Wait
 from brokerd.record.schema import HEADERS, KEY, TIMESTAMP, VALUE
 
 CHUNK_BYTES_MAX = 524_288
-CHUNK_BYTES_MIN = 16_384  # taken for the first chunk of a topic: there may be thousands of topics
-# List entries, a future, and what the row adds beside its bytes when it is a column.
+CHUNK_BYTES_MIN = 16_384  # reserved for a topic's first chunk; small, since there may be thousands of topics
+# List entries, a future, and the row's overhead in columns.
 RECORD_OVERHEAD_BYTES = 40
-# Up to this many bytes, a batch of `send_batch` is an entry of a chunk. Splitting a larger one costs more than handing it over, and
-# is better done in the thread that sends it.
+# Up to this many bytes, a batch of `send_batch` is an entry of a chunk. Splitting a larger one costs more than handing it over, so
+# the application's thread does it.
 SMALL_BATCH_BYTES = 65_536
 
-# Number in the chunk, value (or a batch of columns.normalize), key, ns since 1970 when it was sent.
+# Number in the chunk, value (or a normalized batch), key, time of sending in ns since 1970.
 Row: TypeAlias = tuple[int, bytes | pa.RecordBatch | None, bytes | None, int]
 _FIELDS = 4
 _NUMBERS = list(range(CHUNK_BYTES_MAX // RECORD_OVERHEAD_BYTES))
@@ -72,8 +73,8 @@ def small_batch_bytes(rows: pa.RecordBatch) -> int:
 
 
 class RecordChunk:
-    """Records of one topic. `paid_bytes` of buffer.memory are taken in advance; what its rows really hold is counted when they are
-    placed. `room_bytes` is the threads' estimate of what is left of that."""
+    """Records of one topic. `paid_bytes` of buffer.memory are reserved in advance, and corrected when the rows are placed.
+    `room_bytes` estimates how much of them is left; threads update it without the lock."""
 
     def __init__(self, topic: str, partition_count: int, created_ms: int, paid_bytes: int, shared: SharedLock) -> None:
         self.topic = topic
@@ -81,35 +82,35 @@ class RecordChunk:
         self.created_ms = created_ms  # monotonic
         self.paid_bytes = paid_bytes
         self.room_bytes = paid_bytes
-        self.rows: list[Any] = []  # the fields of one row after those of another: no object is kept for each
-        self.add: Callable[[Row], None] = self.rows.extend  # of a tuple: one call that nothing comes between
+        self.rows: list[Any] = []  # the fields of all rows in one flat list, without an object per row
+        self.add: Callable[[Row], None] = self.rows.extend  # with a tuple, which is atomic
         self.next_number: Callable[[], int] = itertools.count().__next__
-        # By number, put in before the row. Entries of a record whose send was interrupted before its row came in are never read.
-        self.timestamps: dict[int, int] = {}  # ms, of the rows that bring one
-        self.headers: dict[int, Headers] = {}  # of the rows that have any
-        self.partitions: dict[int, int | Int32s] = {}  # of the entries that name one, or one for each of their rows
-        self.has_batches = False  # some entry is a batch; said before it is put in
+        # By number, set before the row is added. Values of a send that was interrupted before it added its row are never read.
+        self.timestamps: dict[int, int] = {}  # ms, of rows with an explicit timestamp
+        self.headers: dict[int, Headers] = {}  # of rows with headers
+        self.partitions: dict[int, int | Int32s] = {}  # of entries with an explicit partition, or one for each of their rows
+        self.has_batches = False  # some entry is a batch; set before it is added
         self.is_open = True
         self.placement = Placement(topic, shared)
         self._sealed_fields = 0
 
     def seal(self) -> None:
-        """In the sender's thread: the rows that are in by now are its rows."""
-        self.is_open = False  # before the look at the rows: see the module
+        """In the sender's thread: fixes the chunk's rows as those added by now."""
+        self.is_open = False  # before the rows are counted: see the module docstring
         self._sealed_fields = len(self.rows)
 
     def holds(self, number: int | None) -> bool:
-        """True if an entry is among those that were sealed."""
+        """True if the entry was added before the chunk was sealed."""
         return number in self.rows[: self._sealed_fields : _FIELDS]
 
     def take(self) -> TakenRows | None:
-        """The rows of a sealed chunk, if it has any."""
+        """The rows of a sealed chunk; None if it has none."""
         return TakenRows(self, self.rows[: self._sealed_fields]) if self._sealed_fields else None
 
 
 class TakenRows:
-    """The entries of a chunk on their way into batches. An entry is a row, or several: `count` is of entries, `row_count` of
-    rows."""
+    """The entries of a sealed chunk, before they are placed. An entry is one row, or a batch of rows: `count` counts entries,
+    `row_count` rows."""
 
     __slots__ = ("_keys", "_numbers", "_sent_ns", "_values", "chunk", "count", "placement", "row_count")
 
@@ -120,8 +121,8 @@ class TakenRows:
         self._numbers, self._values, self._keys, self._sent_ns = (rows[field::_FIELDS] for field in range(_FIELDS))
         placement.sent_ns = self._sent_ns
         placement.timestamps = chunk.timestamps
-        # Rows of threads that sent at the same time may stand in another order than their numbers; a send that was interrupted
-        # leaves a number without a row.
+        # Threads that send concurrently may add rows out of the order of numbers; an interrupted send leaves a number without a
+        # row.
         if self._numbers != _NUMBERS[: self.count]:
             placement.places = {number: place for place, number in enumerate(self._numbers)}
         self.row_count = self.count
@@ -132,7 +133,7 @@ class TakenRows:
 
     @property
     def partitions(self) -> Int32s | None:
-        """By row, the partition that was named, or -1; None if none was."""
+        """The explicit partition of each row, or -1; None if no row has one."""
         named = self.chunk.partitions
         if not named:
             return None
@@ -146,7 +147,7 @@ class TakenRows:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes that the rows hold, where no entry is a batch."""
+        """Bytes that the rows hold, for a chunk without batches."""
         headers = self.chunk.headers
         size = RECORD_OVERHEAD_BYTES * self.count
         size += sum(len(data) for column in (self._values, self._keys) for data in column if data is not None)
@@ -155,7 +156,7 @@ class TakenRows:
         return size
 
     def to_arrow(self) -> pa.RecordBatch:
-        """The records as columns of `columns.normalize`, each with its timestamp."""
+        """The records as normalized columns, each record with its timestamp."""
         if not self.chunk.has_batches:
             return self._columns(0, self.count)
         pieces = []
@@ -171,7 +172,7 @@ class TakenRows:
         return joined(pieces)
 
     def _columns(self, first: int, end: int) -> pa.RecordBatch:
-        """The entries from `first` to before `end`, each of which is one row."""
+        """The columns of entries `first` to `end` (exclusive), each of which is one row."""
         numbers, keys = self._numbers[first:end], self._keys[first:end]
         count = end - first
         key = pa.array(keys, KEY.type) if keys.count(None) < count else pa.nulls(count, KEY.type)
@@ -195,14 +196,14 @@ def _entry(key: str, value: bytes | None) -> dict[str, str | bytes | None]:
 
 T = TypeVar("T")
 _TOPICS_REMEMBERED_MAX = 10_000
-_NO_PARTITION = -1  # for records that were refused before they had one
+_NO_PARTITION = -1  # for records refused before a partition was chosen
 
 logger = logging.getLogger(__name__)
 
 
 class SplitBatch(NamedTuple):
-    """Rows of `send_batch` whose memory was taken. Each part comes with the number of its first row. `is_last`: no more rows come
-    into the placement."""
+    """Rows of `send_batch`, split by partition. Each part comes with the number of its first row. `is_last`: the placement gets no
+    more rows."""
 
     topic: str
     parts: list[tuple[int, columns.SplitRows]]
@@ -216,7 +217,7 @@ class SplitBatch(NamedTuple):
 
 
 class Flush:
-    """A flush that some call waits for. `batches`: those that it covers, once all that was staged is placed."""
+    """A flush in progress. `batches`: those that it covers; None until everything staged has been placed."""
 
     __slots__ = ("batches",)
 
@@ -224,7 +225,7 @@ class Flush:
         self.batches: list[ProducerBatch] | None = None
 
     def is_over(self) -> bool:
-        """True once each of its batches has ended, and its callbacks have run."""
+        """True once all its batches have ended and their callbacks have run."""
         if self.batches is None:
             return False
         while self.batches and self.batches[-1].is_notified:
@@ -233,7 +234,7 @@ class Flush:
 
 
 class Intake:
-    """The intake of one producer. `wake` makes the sender take a step."""
+    """The intake of one producer. `wake` wakes the sender."""
 
     def __init__(
         self,
@@ -252,36 +253,36 @@ class Intake:
         self._wake = wake
         self.chunks: dict[str, RecordChunk] = {}
         self.partitioning = RowPartitioner(config, rng)
-        self._most_bytes = min(CHUNK_BYTES_MAX, config.batch_size, config.buffer_memory // 4)  # that a chunk may hold
-        # That an Arrow batch may have to go into a chunk.
+        self._most_bytes = min(CHUNK_BYTES_MAX, config.batch_size, config.buffer_memory // 4)  # limit of a chunk
+        # The largest Arrow batch that becomes an entry of a chunk.
         self.small_batch_bytes = min(SMALL_BATCH_BYTES, self._most_bytes // 4, config.max_request_size)
-        self._usual_bytes: dict[str, int] = {}  # paid at first for a chunk, of topics whose last one came to hold more
+        self._usual_bytes: dict[str, int] = {}  # initial size of a topic's next chunk, if its last one had to grow
         self._staged: list[RecordChunk | SplitBatch] = []
-        self._is_placing = False  # the sender has taken what was staged
+        self._is_placing = False  # the sender is placing chunks and batches taken from `_staged`
         self._flushes: list[Flush] = []
         self.is_closed = False
-        self.close_by_ms = NEVER_MS  # what is unacknowledged by then is given up
+        self.close_by_ms = NEVER_MS  # records unacknowledged by then are given up
 
     # --- open or closed
 
     @property
     def is_unusable(self) -> bool:
-        """True once no more records are accepted."""
+        """True while no records are accepted: closed, failed, or the transaction is stopped or missing."""
         return self.is_closed or self._core.stopped_by is not None
 
     @property
     def has_unacknowledged(self) -> bool:
-        """True while some record was accepted and has not ended."""
+        """True while an accepted record has no final state."""
         is_placing = self._is_placing or bool(self._staged)
         return is_placing or self._core.accumulator.has_incomplete or any(chunk.rows for chunk in self.chunks.values())
 
     @property
     def has_unplaced(self) -> bool:
-        """True while a record may be on its way into the core."""
+        """True while records may be in a chunk or staged."""
         return bool(self.chunks or self._staged)
 
     def end_aborted(self, now_ms: int) -> bool:
-        """Ends the member that is being aborted, if there is one and it is time."""
+        """Ends the member that is being aborted, if any, as soon as it may end. Returns True if it did."""
         present = self._core.identities.present
         if present.abort_by_ms is None or self.has_unacknowledged or not present.may_end_abort(now_ms, is_closed=self.is_closed):
             return False
@@ -289,13 +290,13 @@ class Intake:
         return True
 
     def check_usable(self) -> None:
-        """As `check_open`; raises what stops the transaction besides, or that there has to be one."""
+        """Like `check_open`; also raises the error that stopped the transaction, or TransactionStateError if one must be begun."""
         self.check_open()
         if self._core.stopped_by is not None:
             raise fresh(self._core.stopped_by)
 
     def check_open(self) -> None:
-        """Raises ProducerClosedError once nothing more comes in for good."""
+        """Raises ProducerClosedError once the producer is closed or has failed for good."""
         fatal = self._core.fatal_error
         if fatal is not None:
             raise ProducerClosedError(f"the producer failed for good: {fatal}") from fresh(fatal)
@@ -303,7 +304,7 @@ class Intake:
             raise ProducerClosedError("the producer is closed")
 
     def close(self, by_ms: int) -> None:
-        """Accepts no more records; the sender ends once those accepted have ended, or gives them up at `by_ms`."""
+        """Stops accepting records. The sender ends once all accepted records have ended, or gives them up at `by_ms`."""
         self.close_by_ms = by_ms if by_ms < self.close_by_ms else self.close_by_ms
         self.is_closed = True
 
@@ -311,7 +312,7 @@ class Intake:
 
     def for_topic(self, topic: str, deadline_ms: int, *, is_to_write: bool = True, call: Wait[T] | None = None) -> Wait[TopicView]:
         """Waits for a topic. Raises UnknownTopicOrPartitionError, BrokerUnreachableError and the broker's error for the topic.
-        `is_to_write` False: also while nothing may be written. `call`: of which this wait is a part."""
+        `is_to_write` False: allowed while nothing may be written. `call`: the enclosing wait, if this is part of one."""
         check = self.check_usable if is_to_write else self.check_open
         waiter: TopicWaiter | None = None
         is_logged = False
@@ -338,7 +339,8 @@ class Intake:
         return wait
 
     def for_newer_view(self, topic: str, view: TopicView, deadline_ms: int, call: Wait[T] | None = None) -> Wait[TopicView]:
-        """Requests the topic again, for a call that misses something in `view`; that is the result if no broker answers in time."""
+        """Waits for a topic view newer than `view`, for a call that misses a partition there. Returns `view` if no broker answers
+        in time."""
         waiter: TopicWaiter | None = None
 
         def poll(now_ms: int) -> TopicView | None:
@@ -354,7 +356,9 @@ class Intake:
         return wait
 
     def for_chunk(self, topic: str, size: int, partition: int | None, deadline_ms: int, add: Callable[[RecordChunk], T]) -> Wait[T]:
-        """Waits for a chunk of the topic that has room for `size` bytes and knows the partition, if one was named; adds to it."""
+        """Waits for a chunk of the topic with room for `size` bytes, opened when the topic had `partition` (if given), and calls
+        `add` with it. Raises ValueError for a partition that does not exist, MessageTooLargeError, BufferExhaustedError, and the
+        errors of `for_topic`."""
         topic_wait: Wait[TopicView] | None = None
         newer_wait: Wait[TopicView] | None = None
 
@@ -386,7 +390,7 @@ class Intake:
     def _chunk_for(
         self, topic: str, view: TopicView, size: int, partition: int | None, call: Wait[T], now_ms: int
     ) -> RecordChunk | None:
-        """The topic's chunk if it has room or may grow, or a new one; None if there is no memory."""
+        """The topic's chunk if it has room or can grow, else a new one; None if there is no memory."""
         pool = self._core.pool
         chunk = self.chunks.get(topic)
         if chunk is not None and (partition is None or partition < chunk.partition_count):
@@ -397,7 +401,7 @@ class Intake:
                 pool.used_bytes += more
                 chunk.paid_bytes += more
                 chunk.room_bytes += more
-                self._usual_bytes[topic] = chunk.paid_bytes  # its next one will need as much
+                self._usual_bytes[topic] = chunk.paid_bytes  # the next one will need as much
                 return chunk
         self._stage_chunk(topic)
         if len(self._usual_bytes) > _TOPICS_REMEMBERED_MAX:
@@ -412,7 +416,7 @@ class Intake:
         return chunk
 
     def for_room(self, batch: SplitBatch, deadline_ms: int) -> Wait[bool]:
-        """Waits for memory for all rows of the batch, and stages it."""
+        """Waits for memory for all rows of the batch, then stages it."""
         size = batch.size_bytes
 
         def poll(now_ms: int) -> bool | None:
@@ -432,7 +436,7 @@ class Intake:
         return wait
 
     def for_flush(self, timeout: float | None, deadline_ms: int) -> Wait[bool]:
-        """Waits until all records accepted so far have ended. Raises TimeoutError."""
+        """Waits until all records accepted so far have a final state. Raises TimeoutError."""
         flush = Flush()
 
         def poll(now_ms: int) -> bool | None:
@@ -448,10 +452,10 @@ class Intake:
 
         return Wait(poll, deadline_ms, flush.is_over)
 
-    # --- what their errors say
+    # --- errors of calls that wait
 
     def _log_wait(self, topic: str, error: BrokerdError | None) -> bool:
-        """Logs the reason why a call waits, as soon as it is known: it may wait for a minute. False if it is not known yet."""
+        """Logs why a call waits, once the reason is known, since max.block.ms may be a minute. Returns False if it is unknown."""
         most_ms = self._config.max_block_ms
         if error is not None:
             logger.warning("topic '%s' is not there: it is waited for up to max.block.ms (%d ms)", topic, most_ms)
@@ -473,7 +477,7 @@ class Intake:
         )
 
     def _check_room(self, size: int, deadline_ms: int, now_ms: int) -> None:
-        """Raises BufferExhaustedError if no memory came in time; until then no record lingers."""
+        """Raises BufferExhaustedError at the deadline. Before it, wakes the sender, since nothing lingers while a call waits."""
         if now_ms >= deadline_ms:
             raise BufferExhaustedError(
                 f"no room for {size} bytes in max.block.ms ({self._config.max_block_ms} ms): buffer.memory "
@@ -488,19 +492,19 @@ class Intake:
     # --- placing, in the sender's thread
 
     def _stage_chunk(self, topic: str) -> None:
-        """Under the lock: takes the topic's chunk out of reach, to be placed."""
+        """Under the lock: stages the topic's chunk, so that new records go to another."""
         chunk = self.chunks.get(topic)
         if chunk is not None:
             del self.chunks[topic]
             self._staged.append(chunk)
 
     def stage_all(self) -> None:
-        """Under the lock: leaves no chunk that a record can be added to."""
+        """Under the lock: stages all chunks."""
         for topic in list(self.chunks):
             self._stage_chunk(topic)
 
     def place_due(self, now_ms: int) -> int:
-        """Places what was staged, and chunks that are due. Returns the time when the next one is due."""
+        """Places staged batches and chunks, and chunks that are due. Returns the time when the next chunk is due."""
         with self._shared.lock:
             flushes, self._flushes = self._flushes, []
             next_ms = self._stage_due(now_ms, is_all_due=bool(flushes) or self.is_unusable)
@@ -533,8 +537,8 @@ class Intake:
         return next_ms
 
     def _place_chunk(self, chunk: RecordChunk) -> None:
-        """Turns rows into pieces of batches, which account for the memory from here on. Rows that cannot be placed (their partition
-        does not exist in the recreated topic) end their futures with the error; the sender and other topics continue.
+        """Appends a chunk's rows to batches, which account for their memory from then on. If that fails (the topic was recreated
+        without a row's partition), the futures of the chunk end with the error, and other topics continue.
         """
         taken = chunk.take()
         if chunk.room_bytes > chunk.paid_bytes // 2:
@@ -564,7 +568,7 @@ class Intake:
             chunk.placement.is_placed = True
 
     def _split(self, topic: str, taken: TakenRows) -> columns.SplitRows:
-        """Rows by partition. Changes nothing but the sticky partition."""
+        """Splits rows by partition. Changes no state but the sticky partition."""
         rows = taken.to_arrow()
         wanted = taken.partitions
         with self._shared.lock:
@@ -581,7 +585,7 @@ class Intake:
         return columns.split(rows, chosen, count, batch_size=batch_size, timestamp_ms=0)
 
     def keyless_rows(self, topic: str, rows: pa.RecordBatch, wanted: Int32s | None, view: TopicView) -> Int32s | None:
-        """Partitions for the rows of `send_batch` without a key."""
+        """Chooses partitions for the rows of `send_batch` without a key."""
         if not self.partitioning.has_keyless_rows(rows, wanted):
             return None
         with self._shared.lock:
@@ -600,7 +604,7 @@ class Intake:
     def _append(
         self, topic: str, pieces: list[columns.PartitionPiece], placement: Placement, first_row: int, created_ms: int
     ) -> None:
-        """Puts pieces whose memory was taken into batches."""
+        """Appends pieces, whose memory is already reserved, to batches."""
         for partition, piece, at in pieces:
             result = self._core.accumulator.append(TopicPartition(topic, partition), piece, created_ms)
             placement.segments.append(BatchSpan(first_row + at, result.batch, result.at, piece.record_count))

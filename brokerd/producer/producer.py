@@ -1,7 +1,8 @@
-"""Producer: the class that applications use. It collects, partitions and splits in the caller's thread; the Sender does the rest.
+"""Producer: the class for applications. It collects records and splits large batches in the caller's thread; the Sender does the
+rest.
 
-Thread-safe: waiting.py has the lock, and says what an interrupt leaves. intake.py takes records into the core, and producer_core.py
-decides about delivery. At exit all producers of the process are closed, within the time limit of one.
+Thread-safe: waiting.py has the lock, and describes the effect of interrupts. intake.py takes records into the core;
+producer_core.py makes the decisions of delivery. At exit, all producers of the process are closed within one common time limit.
 """
 
 from __future__ import annotations
@@ -48,24 +49,24 @@ class Closing(Protocol):
 
     @property
     def abandoned_count(self) -> int:
-        """How many records close() gave up because its time was over."""
+        """Number of records that close() gave up at its timeout."""
 
     def flush(self, timeout: float | None = None) -> None:
-        """Sends everything, and awaits it at most `timeout` seconds. Raises TimeoutError."""
+        """Sends all records and waits for them, at most `timeout` seconds. Raises TimeoutError."""
 
     def close(self, timeout: float | None = None) -> None:
-        """Sends and awaits everything, at most `timeout` seconds."""
+        """Sends all records and waits for them, at most `timeout` seconds, then closes."""
 
 
 class Living(Closing, Protocol):
-    """A producer as this module sees it."""
+    """A producer that is closed at exit, and told about forks."""
 
     def after_fork(self) -> None:
         """Called in the child process after a fork."""
 
 
 def close_each(producers: Sequence[Closing], clock: Clock) -> None:
-    """Closes all within the time of one: they send side by side, and are waited for in turn."""
+    """Closes all producers within one common time limit: they send concurrently, and are waited for in turn."""
     for producer in producers:
         with contextlib.suppress(TimeoutError):
             producer.flush(0)
@@ -76,7 +77,7 @@ def close_each(producers: Sequence[Closing], clock: Clock) -> None:
         except KeyboardInterrupt:  # a second interrupt: do not wait any longer
             deadline_ms = clock.monotonic_ms()
             producer.close(0)
-        if producer.abandoned_count:  # by now no code will look at their futures
+        if producer.abandoned_count:  # no code will check their futures any more
             logger.warning(
                 "%d record(s) were given up because the process ended: no broker has acknowledged them. Call flush() or close() "
                 "before the end, and look at the futures that send() returns",
@@ -94,16 +95,16 @@ CLOSE_AFTER_ERROR_S = 10
 
 
 class Producer:
-    """Writes records to topics; keeps order per partition, and duplicates nothing however often it has to retry.
+    """Writes records to topics, in order per partition, and without duplicates however often it retries.
 
         with Producer(bootstrap_servers="127.0.0.1:9192") as producer:
             producer.send("events", key="user-1", value=b"...")
 
     `config`: settings by Kafka's names (`{"bootstrap.servers": ...}`) or a ProducerConfig; keywords are settings too, with
-    underscores for dots. One producer serves many threads; make one per process: after a fork it refuses to work in the
-    child. Children that need clients of their own must not be forked from a process that has used one, since gRPC does
-    not survive that: their calls would find no broker. (Of multiprocessing, "spawn" and "forkserver" are safe.)
-    Use it as a context manager, or `close()` it; at exit it is closed for you.
+    underscores for dots. A producer may be shared by threads, but not by processes: after a fork it refuses to work in the child.
+    A process that has used a client must not fork children that create their own, since gRPC does not survive a fork: their calls
+    would find no broker. (multiprocessing's "spawn" and "forkserver" are safe.) Use the producer as a context manager, or call
+    `close()`; otherwise it is closed at exit.
     """
 
     def __init__(
@@ -159,14 +160,14 @@ class Producer:
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> RecordFuture:
-        """Sends one record; returns at once with a future of its partition, offset and timestamp (ms since 1970; now, if
-        none is given). A null value is a tombstone. Text is sent as UTF-8.
+        """Sends one record and returns a future of its partition, offset and timestamp, without waiting for a response.
+        `timestamp`: ms since 1970; default now. A null value is a tombstone. Text is sent as UTF-8.
 
-        Blocks up to max.block.ms while the topic is unknown or the buffer is full: UnknownTopicOrPartitionError,
-        BrokerUnreachableError, BufferExhaustedError. MessageTooLargeError for a record beyond max.request.size;
-        ProducerClosedError after close or a final failure; ValueError and TypeError for what cannot be sent.
+        Blocks up to max.block.ms while the topic is unknown or the buffer is full, then raises UnknownTopicOrPartitionError,
+        BrokerUnreachableError or BufferExhaustedError. Raises MessageTooLargeError for a record beyond max.request.size,
+        ProducerClosedError after close or a final failure, and ValueError or TypeError for invalid arguments.
         """
-        # The rest is paid for every record, so it is ordered and written for speed: the usual case first, nothing twice.
+        # The hot path, written for speed: the usual case comes first, and nothing is done twice.
         if type(value) is bytes and type(key) is bytes:
             size = len(value) + len(key) + RECORD_OVERHEAD_BYTES
         else:
@@ -192,7 +193,7 @@ class Producer:
         if partition is not None:
             chunk.partitions[number] = partition
         chunk.add((number, value, key, self._wall_ns()))
-        # From here on the record is accepted, unless the chunk was sealed just before.
+        # The record is now accepted, unless the chunk was sealed just before.
         if chunk.is_open or self._was_sealed_with(chunk, number):
             return RecordFuture(chunk.placement, number)
         return self._send_slowly(topic, size, value, key, headers, partition, timestamp)
@@ -207,7 +208,7 @@ class Producer:
         partition: int | None,
         timestamp: int | None,
     ) -> RecordFuture:
-        """Sends a record for which there is no room yet."""
+        """Sends a record that does not fit into the current chunk; may block."""
 
         def add(chunk: RecordChunk) -> RecordFuture:
             number = chunk.next_number()
@@ -234,15 +235,15 @@ class Producer:
         *,
         key_hashes: Int32s | None = None,
     ) -> BatchFuture:
-        """Sends the rows of an Arrow batch or table: columns key, value (binary or string), headers and timestamp, of which
-        only value is required. `partitions` (int32 per row; -1 = by key) overrides the hash of the key; `key_hashes` saves
-        computing it (RowTotals.add returns them). Order of rows is kept within each partition. The returned future ends when all
-        rows have their response.
+        """Sends the rows of an Arrow batch or table with the columns key, value (binary or string), headers and timestamp; only
+        value is required. `partitions` (int32 per row; -1 = by key) overrides the partitioner. `key_hashes`, as RowTotals.add
+        returns them, saves hashing the keys again. Rows keep their order within each partition. The returned future is done when
+        all rows have a response.
 
-        Blocks and raises as `send`; blocking is the back-pressure. What it refuses (ValueError, TypeError, MessageTooLargeError) it
-        refuses before any row is taken. Up to some MiB are taken together or not at all; of a larger batch the first rows may
-        be on their way when buffer.memory stays full or the producer is closed: the error's `taken_rows` says how many, and only
-        the others are to be sent again.
+        Blocks and raises like `send`; blocking is the back-pressure. Invalid data raises ValueError, TypeError or
+        MessageTooLargeError before any row is accepted. Some MiB (one round of columns.rounds) are accepted together; of more, the
+        first rows may be on their way when buffer.memory stays full or the producer is closed: the error's `taken_rows` is their
+        number, and only the others must be sent again.
         """
         return drive(self.batch_steps(topic, data, partitions, key_hashes, self._deadline_ms()), self._wait)
 
@@ -254,8 +255,8 @@ class Producer:
         key_hashes: Int32s | None,
         deadline_ms: int,
     ) -> Generator[Wait[Any], Any, BatchFuture]:
-        """`send_batch`: yields what it waits for, until `deadline_ms`; while rows of a large batch are taken, for max.block.ms from
-        the last ones on."""
+        """The steps of `send_batch`: yields each Wait. The first ends at `deadline_ms`; each further round of a large batch may
+        block for max.block.ms again."""
         arguments.checked_rows(data)
         if partitions is not None:
             partitions = arguments.checked_partitions(partitions, data.num_rows)
@@ -303,8 +304,8 @@ class Producer:
     def _small_batch(
         self, topic: str, rows: pa.RecordBatch, size_bytes: int, partitions: Int32s | None, deadline_ms: int
     ) -> BatchFuture | Wait[BatchFuture]:
-        """Puts rows into the topic's chunk as `send` does a record; copied, so that they keep nothing else alive, and whoever made
-        them may use the memory again. Returns what to wait for if there is no room yet."""
+        """Adds a copy of the rows to the topic's chunk, like a record of `send`. The copy keeps no other memory alive and lets the
+        caller reuse its buffers. Returns a Wait if there is no room yet."""
         rows = columns.copied(rows)
         named = None if partitions is None else partitions.copy()
 
@@ -333,7 +334,8 @@ class Producer:
         hints: tuple[Int32s | None, Int32s | None],
         first_row: int,
     ) -> list[tuple[int, columns.SplitRows]]:
-        """Rows by partition, each part with the number of its first row. `hints`: partitions and hashes of the whole batch."""
+        """Splits rows by partition; each part comes with the number of its first row. `hints`: partitions and hashes of the whole
+        batch."""
         timestamp_ms = self._clock.wall_ms()
         batch_size = self._core.accumulator.batch_size_of(topic)
         count = len(view.leaders)
@@ -349,7 +351,7 @@ class Producer:
     # --- waiting
 
     def _deadline_ms(self) -> int:
-        """The end of max.block.ms for a call that begins now. A callback may not wait: nothing is sent meanwhile."""
+        """The end of max.block.ms for a call that begins now. A callback may not block, since it would hold up the sender."""
         return self._clock.monotonic_ms() + (0 if self._shared.is_senders_thread else self.config.max_block_ms)
 
     def _ends_ms(self, timeout: float | None) -> int:
@@ -365,18 +367,18 @@ class Producer:
     # --- transactions
 
     def transaction(self, version: int | None = None) -> Transaction:
-        """A transaction of the setting transactional.id: `with producer.transaction():` commits what is sent in the block, or
-        aborts it if the block is left by an exception. Readers of committed records see all of it, or nothing.
+        """Returns a transaction of the producer's transactional.id. `with producer.transaction():` commits the records sent in the
+        block, or aborts if an exception leaves it. read_committed consumers see all of them, or none.
 
-        `version` (at least 0) numbers the transaction; without one it follows the last committed. A version is committed once: if
-        it is already, entering raises AlreadyCommittedError before anything is sent, so that a program that sends a part of its
-        input again can pass over it. `last_committed_version()` says where to go on. Raises ConfigError without transactional.id,
-        ValueError for a version below 0; for the rest see Transaction.
+        `version` (at least 0) numbers the transaction; the default is the last committed one plus 1. A version is committed at most
+        once: if it already is, entering the block raises AlreadyCommittedError before anything is sent, so that a program that
+        replays its input can skip that part. `last_committed_version()` tells where to resume. Raises ConfigError without
+        transactional.id, ValueError for a version below 0; see Transaction for the other errors.
         """
         return Transaction(self, self._coordinator, version)
 
     def last_committed_version(self) -> int:
-        """The last committed version of the transactional.id, by whatever producer; -1 = none. Raises ConfigError without
+        """The last version of the transactional.id that any producer has committed; -1 = none. Raises ConfigError without
         transactional.id, BrokerUnreachableError and the broker's errors."""
         return self._coordinator().last_version(transactional_id_of(self.config))
 
@@ -389,69 +391,69 @@ class Producer:
 
         return ClientCoordinator(self.config)
 
-    # --- one member of a transaction that somebody else decides
+    # --- one member of a transaction that its owner commits or aborts
 
     def begin_member(self, membership: Membership) -> None:
-        """Makes all that is sent from now on part of a transaction, which somebody else decides, until `end_member` or
-        `abort_member`. Asks the broker for nothing: the first row does.
+        """Begins a member: until `end_member` or `abort_member`, all records belong to a transaction that its owner commits or
+        aborts. Sends no request: the producer id is requested at the first row, or after a third of the member's timeout.
 
-        Raises ConfigError if the settings do not allow a transaction, TransactionStateError if one is open, or if records sent
-        before are not acknowledged yet.
+        Raises ConfigError if the settings do not allow transactions, and TransactionStateError if one is open, or if earlier
+        records are not acknowledged yet.
         """
         self._shared.wait(self.member_begin(membership))
 
     def member_begin(self, membership: Membership) -> Wait[bool]:
-        """What `begin_member` waits for."""
+        """The Wait of `begin_member`."""
         return self._members.begin(membership)
 
     def end_member(self, timeout: float | None = None) -> MemberReport:
-        """Waits until everything that the member sent is acknowledged; then it is over, and this says what it wrote.
+        """Waits until all records of the member are acknowledged, ends it, and returns its report.
 
-        Raises TimeoutError after `timeout` seconds, and the member is still open. Raises the first failure of any of its records,
-        which fails all of them, and the member is over. Of these: AlreadyCommittedError, TxnConflictError, ProducerFencedError,
+        Raises TimeoutError after `timeout` seconds; the member stays open. Raises the first failure of a record, which fails all
+        the member's records and ends it: among others AlreadyCommittedError, TxnConflictError, ProducerFencedError,
         InvalidTxnStateError, TransactionalIdAuthorizationFailedError.
         """
         return self._shared.wait(self.member_end(timeout))
 
     def member_end(self, timeout: float | None = None) -> Wait[MemberReport]:
-        """What `end_member` waits for."""
+        """The Wait of `end_member`."""
         self._shared.refuse_senders_thread()
         return self._members.end(timeout, self._ends_ms(timeout))
 
     def abort_member(self, timeout: float = 1, *, only: Membership | None = None) -> MemberReport:
-        """Ends the member, if one is open, and gives up what is not acknowledged; its report, or the last member's. Waits for
-        nothing but a producer id that is on its way, at most `timeout` seconds: the broker is to be told which one to abort. With
-        `only`, another member stays as it is."""
+        """Ends the member, if one is open, gives up its unacknowledged records, and returns its report, or else the last member's.
+        If a producer id has been requested, waits for it at most `timeout` seconds, since the broker's abort needs it. With
+        `only`, ends no other member."""
         return self._shared.wait(self.member_abort(timeout, only))
 
     def member_abort(self, timeout: float = 1, only: Membership | None = None) -> Wait[MemberReport]:
-        """What `abort_member` waits for."""
+        """The Wait of `abort_member`."""
         self._shared.refuse_senders_thread()
         return self._members.abort(self._ends_ms(timeout), only)
 
     # --- waiting for all
 
     def flush(self, timeout: float | None = None) -> None:
-        """Sends all records without further linger, and returns when each is acknowledged or has failed.
-        Callbacks have run by then. Raises TimeoutError after `timeout` seconds."""
+        """Sends all records without further linger, and returns when each is acknowledged or has failed and its callbacks have run.
+        Raises TimeoutError after `timeout` seconds."""
         self._shared.wait(self.flushing(timeout))
 
     def flushing(self, timeout: float | None) -> Wait[bool]:
-        """What `flush` waits for."""
+        """The Wait of `flush`."""
         deadline_ms = self._ends_ms(timeout)
         self._shared.refuse_senders_thread()
         return self._intake.for_flush(timeout, deadline_ms)
 
     def close(self, timeout: float | None = None) -> None:
         """Sends all records and waits for them, at most `timeout` seconds, then gives up the rest (AbortedBatchError) and frees all
-        resources. 0 gives up at once. May be called twice.
+        resources. 0 gives up at once. Idempotent.
         """
         self._shared.wait(self.closing(timeout))
-        self._sender.join(None)  # an interrupt of `join` would make the thread look ended: so it comes last
+        self._sender.join(None)  # last, since an interrupt of `join` would make the thread look ended
         open_producers.discard(self)
 
     def closing(self, timeout: float | None) -> Wait[bool]:
-        """What `close` waits for: the sender closes, whoever waits for that."""
+        """Starts closing, and returns the Wait of `close`. The sender closes even if the Wait is abandoned."""
         close_by_ms = self._ends_ms(timeout)
         self._shared.refuse_fork()
         self._shared.refuse_senders_thread()
@@ -465,14 +467,14 @@ class Producer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None) -> None:
-        """Closes, and waits for all records, as Kafka's producer does. After an exception in the block it waits ten seconds at
-        most, then gives up the rest and logs how many records those are.
+        """Closes and waits for all records, as Kafka's producer does. After an exception in the block, waits at most ten seconds,
+        then gives up the rest and logs the number of records given up.
         """
         self.close(None if kind is None else CLOSE_AFTER_ERROR_S)
         self.say_abandoned(kind)
 
     def say_abandoned(self, kind: type[BaseException] | None) -> None:
-        """Logs how many records were given up because an exception left the block that sent them, if any were."""
+        """Logs the number of records given up after an exception left the block that sent them, if any."""
         if kind is not None and self.abandoned_count:
             logger.warning(
                 "%d record(s) were given up: the block that sent them was left by %s, and no broker acknowledged them in %d s",
@@ -485,16 +487,17 @@ class Producer:
 
     @property
     def abandoned_count(self) -> int:
-        """How many records close() gave up because its time was over."""
+        """Number of records that close() gave up at its timeout."""
         return self._sender.abandoned_count
 
     @property
     def first_error(self) -> BrokerdError | None:
-        """The first failure of any record, or None. For applications that keep no futures: check it after `flush`."""
+        """The first failure of a record of the open member, or outside one of the producer; None if there is none. Applications
+        that keep no futures can check it after `flush`."""
         return self._core.identities.present.first_error
 
     def delivered(self) -> dict[TopicPartition, DeliveredTotals]:
-        """Acknowledged records and batches by partition, since the producer was made."""
+        """Acknowledged records and batches by partition: of the open member, or outside one of the producer since it was made."""
         self._shared.refuse_fork()
         return self._core.identities.present.delivered.copy()
 
@@ -512,15 +515,15 @@ class Producer:
         return values
 
     def partitions_for(self, topic: str) -> int:
-        """Number of partitions of a topic. Waits and raises as `send`."""
+        """Number of partitions of a topic. Blocks up to max.block.ms while the topic is unknown, and raises like `send`."""
         return len(self._wait(self.view(topic)).leaders)
 
     def view(self, topic: str) -> Wait[TopicView]:
-        """What `partitions_for` waits for."""
+        """The Wait of `partitions_for`."""
         return self._intake.for_topic(topic, self._deadline_ms(), is_to_write=False)
 
     def after_fork(self) -> None:
-        """In the child: the sender's thread does not exist here."""
+        """In the child process, where the sender's thread does not exist: makes every send raise ForkedProducerError."""
         self.is_forked = True
         self._shared.after_fork()
-        self._chunks = {}  # so that every send is refused
+        self._chunks = {}  # makes every `send` take the slow path, which refuses it
