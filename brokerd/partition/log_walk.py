@@ -1,8 +1,8 @@
-"""Walks through one partition's segments at a start, and finds damage, the beginning of a torn tail, and the state of producers and
-epochs. Reads only; recovery.py acts on what it finds.
+"""Walks one partition's segments at startup, and finds damage, a torn tail, and the state of producers and epochs. Read-only;
+recovery.py acts on the results.
 
-A walk begins from a snapshot of producer state, or from nothing, and checks the snapshot against the log: its offset must be the
-end of a batch, and every walked batch below it must have the leader epoch that the snapshot has for it.
+A walk starts from a snapshot of producer state, or from an empty state, and checks the snapshot against the log: its offset must be
+a batch boundary, and every walked batch below it must have the leader epoch that the snapshot records.
 """
 
 from __future__ import annotations
@@ -29,23 +29,22 @@ logger = logging.getLogger(__name__)
 
 
 class RecoveryInput(NamedTuple):
-    """The facts about a partition that are known before its directory is read."""
+    """What is known about a partition before its directory is read."""
 
     tp: TopicIdPartition
     name: str
     index_interval_bytes: int
     max_producer_ids: int
-    max_epoch: int  # the epoch of the run that ended: no batch can have a higher one
-    free_producer_number: int  # no producer has an id with this number or a higher one
+    max_epoch: int  # the last run's epoch: no batch has a higher one
+    free_producer_number: int  # every producer id has a lower number
     checkpoint: CheckpointEntry
     clean: CleanLog | None
     read_only_reason: str
-    # Another replica may lead, and this log be cut above its high watermark: keep what such a cut needs.
-    may_be_cut: bool = False
+    may_be_cut: bool = False  # another replica may lead and cut this log above its high watermark: keep what the cut needs
 
 
 class LogWalk:
-    """One walk from one snapshot. `run` is called once; its results are in the public fields."""
+    """One walk from one snapshot. Call `run` once; the results are in the public fields."""
 
     def __init__(
         self,
@@ -58,8 +57,8 @@ class LogWalk:
         *,
         is_clean: bool,
     ) -> None:
-        """`sizes`: size of each segment, by its base offset. `holes`: offsets that an operator has accepted as lost. `is_clean`:
-        all is as a clean stop left it.
+        """`sizes`: file size of each segment, by base offset. `holes`: ranges that an operator has accepted as lost, or taken out.
+        `is_clean`: the segments are as a clean shutdown left them.
         """
         self._open_files = open_files
         self._given = given
@@ -81,17 +80,15 @@ class LogWalk:
         self.end = 0
         self.contradicts_snapshot = False
         self.damaged: list[DamagedRange] = []
-        self.rebuilt: list[Segment] = []  # segments that were read, so that their index is new
+        self.rebuilt: list[Segment] = []  # segments that were scanned: their index is new
         self.scanned_bytes = 0
-        self.forgotten: list[
-            Segment
-        ] = []  # below the log start: left by a removal that was cut short, and no longer part of the log
-        self.torn: Segment | None = None  # to be cut to its size_bytes
-        self.removed: list[Segment] = []  # to be removed, with a torn tail or because the log does not reach them
+        self.forgotten: list[Segment] = []  # below the log start, no longer part of the log: left by an interrupted removal
+        self.torn: Segment | None = None  # cut it to its size_bytes
+        self.removed: list[Segment] = []  # remove these: they follow a torn tail or a gap above the durable end
         self.cut_bytes = 0
 
     def run(self) -> None:
-        """Walks. Raises OSError."""
+        """Walks all segments. Raises OSError."""
         self.forget_below(self._first_needed())
         if self._snapshot is None and self.first_offset > 0:
             logger.warning("%s: no snapshot says who wrote what is gone: silent producers need another id", self._given.name)
@@ -102,14 +99,14 @@ class LogWalk:
         self.cut_bytes += sizes_of(self._sizes, self.removed)
         if self.end < self._durable_end:
             self._damage(self.end, self._durable_end, "bytes are missing")
-        # No offset is given twice, whatever was lost below.
+        # Offsets are never reused, even if the batches were lost.
         self.end = max(self.end, self._durable_end)
         if self._snapshot is not None and self._snapshot.offset > self.end:
             self.contradicts_snapshot = True
 
     @property
     def is_stopped(self) -> bool:
-        """True if there is damage that no operator has accepted: nothing may be changed then."""
+        """True if there is damage not accepted by an operator: nothing may be changed then."""
         return first_that_stops(self.damaged, self._log_start) is not None
 
     @property
@@ -118,18 +115,18 @@ class LogWalk:
         return self.segments[0].base_offset if self.segments else self._log_start
 
     def _first_needed(self) -> int:
-        """Segments that end at or below this offset are not needed, neither for their records nor for their producers."""
+        """The offset below which neither records nor producer state are needed from the segments."""
         if self._snapshot is None or self._given.may_be_cut:
             return 0
         return min(self._log_start, self._snapshot.offset)
 
     def forget_below(self, offset: int) -> None:
-        """Takes segments that end at or below `offset` out of the log, never the last one."""
+        """Moves segments that end at or below `offset` to `forgotten`, except the last segment."""
         while len(self.segments) > 1 and self.segments[1].base_offset <= offset:
             self.forgotten.append(self.segments.pop(0))
 
     def _walk(self) -> int:
-        """Goes through all segments in order; returns the offset where the log ends."""
+        """Walks all segments in order; returns the offset where the log ends."""
         start = self._log_start
         expected = self.first_offset
         if expected > start and not self._given.read_only_reason:
@@ -167,7 +164,9 @@ class LogWalk:
         self.segments = self.segments[:at]
 
     def _believe_summary(self, segment: Segment, next_base: int | None) -> bool:
-        """True if the segment need not be walked, and its index agrees with its size and the successor's name."""
+        """Takes the bounds from the index instead of a scan, if that is safe and they match the file size and the next segment's
+        base; True if it did.
+        """
         if next_base is None or self._snapshot is None or next_base > self._snapshot.offset:
             return False
         if self._clean_end is None and next_base > self._given.checkpoint.recovery_point:
@@ -179,7 +178,7 @@ class LogWalk:
         return True
 
     def _scan(self, segment: Segment, successor: int | None) -> tuple[int, bool]:
-        """Walks one segment. Returns the offset where it ends, and True if a torn batch follows there."""
+        """Walks one segment. Returns the offset where it ends, and True if a torn tail begins there."""
         segment.index = SparseIndex()
         self.rebuilt.append(segment)
         size = self._sizes[segment.base_offset]
@@ -223,19 +222,19 @@ class LogWalk:
         )
 
     def _lowest_epoch(self, offset: int) -> int:
-        """The lowest epoch that the batch at `offset` may have. Those of the snapshot count only above it: below, they are to be
-        checked.
+        """The lowest epoch that the batch at `offset` may have. The snapshot's epochs count only above the snapshot; below, they
+        are what the walk checks.
         """
         is_below = self._snapshot is not None and offset < self._snapshot.offset
         return max(self._walked_epoch, 0 if is_below else self._snapshot_epochs.latest, 0)
 
     def _take(self, header: BatchHeader, file: File, segment: Segment, position: int) -> None:
-        """Applies a batch to producers and epochs; one below the snapshot is compared with it instead."""
+        """Applies a batch to epochs and, above the snapshot, to producers; below, compares it with the snapshot's epochs."""
         snapshot = self._snapshot
         if snapshot is None or header.base_offset >= snapshot.offset:
             marker = read_marker(file, position, header)
             if marker is None and header.is_control:
-                # Taken for nothing it would leave open what it committed, to be aborted.
+                # If it were ignored, the transactions that it committed would stay open, and be aborted later.
                 resume = (segment.base_offset, position + header.size)
                 self._damage(header.base_offset, header.next_offset, "the control batch cannot be read", resume=resume)
             self.producers.replay(header, marker)
@@ -253,5 +252,5 @@ class LogWalk:
 
 
 def sizes_of(sizes: Mapping[int, int], segments: list[Segment]) -> int:
-    """Bytes of the files of these segments."""
+    """The file sizes of these segments, added up."""
     return sum(sizes[segment.base_offset] for segment in segments)

@@ -1,8 +1,8 @@
-"""Look-ups in one partition that read headers alone: the bytes that a reader has left, how far a number of bytes reaches, and where
-the newest records begin.
+"""Look-ups in one partition that read only headers: a reader's backlog in bytes, how far a number of bytes reaches, and where the
+newest records begin.
 
-Sizes are those on disk, which are those of a fetch. The index narrows an offset down to a few batches, so that the cost does not
-depend on how much lies in between.
+Sizes are sizes on disk, which are also those of a fetch. The sparse index narrows an offset down to a few batches, so the cost of
+the first two does not depend on the size of the range.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ _PIECE_MAX_OFFSETS = 65_536
 IsWanted = Callable[[], bool]
 
 
-class LookUpAbandoned(Exception):  # noqa: N818 - not a failure: nobody waits for it
-    """The caller of a look-up is gone."""
+class LookUpAbandoned(Exception):  # noqa: N818 - not a failure: the caller is gone
+    """The caller no longer waits for the result."""
 
 
 class LookUp(NamedTuple):
-    """The log that is looked through, and whether the caller is there still."""
+    """The log to search, and whether the caller still waits for the result."""
 
     reader: PartitionReader
     is_wanted: IsWanted
 
     def index_of(self, segment: Segment) -> SparseIndex:
-        """The index of a segment, read if need be."""
+        """The index of a segment, loaded if necessary."""
         return segment.loaded_index(self.reader.core.config.index_interval_bytes)
 
     def headers(self, file: File, segment: Segment, offset: int, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Positions and headers of the batches from `position` on, past damage. A bad batch may be due to a wrong index entry: then
-        all headers come again from the segment's start. Raises OSError, LookUpAbandoned.
+        """Positions and headers of the batches from `position` on, past damage. A wrong index entry may look like a bad batch, so
+        the first time, the scan restarts at the segment's start and yields headers again. Raises OSError, LookUpAbandoned.
         """
         is_start = position == 0
         while True:
@@ -62,7 +62,7 @@ class LookUp(NamedTuple):
 
 
 class Backlog(NamedTuple):
-    """`size_bytes` on disk, from the batch of the first record on; `append_timestamp` of that batch, ms, -1 if there is none."""
+    """`size_bytes` on disk, from the batch that contains the first record; `append_timestamp` of that batch, ms, or -1."""
 
     size_bytes: int
     append_timestamp: int
@@ -86,8 +86,8 @@ def find_backlog(look_up: LookUp, offset: int, until_offset: int) -> Backlog:
 
 
 def batch_of(look_up: LookUp, segment: Segment, offset: int) -> tuple[int, BatchHeader | None]:
-    """Position and header of the batch that holds an offset of the segment, or of the next one that can be read; the segment's end
-    if there is none. Raises OSError, LookUpAbandoned.
+    """Position and header of the batch that contains `offset`, or of the next readable one in the segment; the segment's end and
+    None if there is none. Raises OSError, LookUpAbandoned.
     """
     begin = look_up.index_of(segment).floor(offset) or (segment.base_offset, 0)
     with look_up.reader.open_files.use(segment.path) as file:
@@ -98,19 +98,19 @@ def batch_of(look_up: LookUp, segment: Segment, offset: int) -> tuple[int, Batch
 
 
 class Reach(NamedTuple):
-    """The end of the last batch that still fits, and what the batches up to there take."""
+    """The end offset of the last batch that fits, and the size of the batches up to there."""
 
     offset: int
     size_bytes: int
 
 
 class _Wanted(NamedTuple):
-    """The part of a segment that is asked about: from the batch that holds `offset`, which begins at `position`."""
+    """The part of a segment to measure, from the batch that contains `offset`, which begins at `position`."""
 
     offset: int
     position: int
     until_offset: int
-    until_position: int  # no batch that ends behind it fits
+    until_position: int  # a batch that ends after this does not fit
 
 
 def find_reach(look_up: LookUp, from_offset: int, until_offset: int, max_bytes: int) -> Reach:
@@ -138,7 +138,7 @@ def find_reach(look_up: LookUp, from_offset: int, until_offset: int, max_bytes: 
 
 
 def _reach_within(look_up: LookUp, segment: Segment, wanted: _Wanted, *, needs_one: bool) -> Reach | None:
-    """The end of the last batch of a segment that fits; None if not even the first one does, unless one is needed."""
+    """The end of the segment's last batch that fits; with `needs_one` the first always does. None if no batch fits."""
     index = look_up.index_of(segment)
     near = min(index.floor(wanted.until_offset) or (0, 0), index.floor_by_position(wanted.until_position) or (0, 0))
     begin = near if near[1] > wanted.position else index.floor(wanted.offset) or (segment.base_offset, 0)
@@ -155,19 +155,19 @@ def _reach_within(look_up: LookUp, segment: Segment, wanted: _Wanted, *, needs_o
             found = Reach(header.next_offset, end - wanted.position)
             if end > wanted.until_position:
                 return found
-    # The rest of the segment cannot be read: its readers are told so.
+    # The rest of the segment is unreadable: reads of it raise LogDamagedError.
     return Reach(segment.next_offset, segment.size_bytes - wanted.position)
 
 
 def find_newest(look_up: LookUp, count: int, until_offset: int, aborted: AbortedTransactions) -> int:
     """See Partition.newest_offset. Raises OSError, LookUpAbandoned.
 
-    Offsets alone do not say it: markers of transactions take some, and what was aborted takes offsets that readers of committed
-    records pass over. So headers are counted, from the end backwards, in pieces that grow.
+    Offset arithmetic is not enough: control batches take offsets too, and so do aborted records, which read_committed readers skip.
+    So records are counted by headers, backwards from the end in growing pieces.
     """
     log_start_offset = look_up.reader.core.ends.log_start_offset
     piece, end, left = min(count, _PIECE_MAX_OFFSETS), until_offset, count
-    while 0 < left < end - log_start_offset:  # else none, or all that there is
+    while 0 < left < end - log_start_offset:  # otherwise no record is left to find, or the range holds too few
         begin = max(log_start_offset, end - piece)
         for first, until in reversed(list(_records(look_up, begin, end, aborted.overlapping(begin, end)))):
             if left <= until - first:
@@ -178,7 +178,7 @@ def find_newest(look_up: LookUp, count: int, until_offset: int, aborted: Aborted
 
 
 def _records(look_up: LookUp, begin: int, end: int, aborted: list[AbortedTransaction]) -> Iterator[tuple[int, int]]:
-    """The offsets from `begin` to `end` that have records for readers: the first of each batch, and the one behind its last."""
+    """The offset ranges [first, until) of batches between `begin` and `end` whose records readers get."""
     for segment in look_up.reader.segments:
         if segment.next_offset <= begin or segment.base_offset >= end:
             continue

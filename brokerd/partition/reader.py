@@ -1,7 +1,7 @@
-"""Reads one partition's files: from an offset to bytes of whole batches. May run in the event loop (cached_only) or a thread.
+"""Reads whole batches from one partition's files. Runs in the event loop (with cached_only) or in a thread.
 
-It sees the partition's segments through an immutable tuple, so that rolls and retention in the event loop do not disturb it. The
-caller bounds reads by the high watermark or the last stable offset.
+It takes the segments as an immutable tuple, so rolls and retention in the event loop do not disturb a read. The caller bounds reads
+by the high watermark or the last stable offset.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from brokerd.storage.segment import Segment
 NO_LIMIT = 2**63 - 1
 _HINTS_MAX = 256
 _PROBE_BYTES = 4_096
-# RWF_NOWAIT does not wait for the disk, but it has the kernel begin to read what is missing: 10 ms of work for some megabytes, in
-# the event loop. So where much is wanted, single bytes are asked first; a thread reads what is not there.
+# RWF_NOWAIT does not wait for the disk, but makes the kernel start reading what is missing: for some megabytes, 10 ms of work in
+# the event loop. So a large read first probes single bytes; if one is not cached, a thread does the read.
 _INLINE_BYTES = 131_072
 _PROBE_EVERY_BYTES = 262_144
 
 
-class NeedsRoom(Exception):  # noqa: N818 - not a failure: ask again with as much
-    """The first batch has more bytes than its reader has room for."""
+class NeedsRoom(Exception):  # noqa: N818 - not a failure: repeat with room for `size_bytes`
+    """The first batch is larger than `first_batch_max_bytes`."""
 
     def __init__(self, size_bytes: int) -> None:
         super().__init__(size_bytes)
@@ -38,8 +38,8 @@ class NeedsRoom(Exception):  # noqa: N818 - not a failure: ask again with as muc
 
 
 class FetchDataInfo(NamedTuple):
-    """Whole batches, as bytes-like chunks one after the other. `first_offset` is the base offset of the first batch, which may
-    lie below the offset asked for."""
+    """Whole batches, as consecutive bytes-like chunks. `first_offset` is the base offset of the first batch, which may lie below
+    the requested offset."""
 
     chunks: list[Buffer]
     size_bytes: int
@@ -48,7 +48,7 @@ class FetchDataInfo(NamedTuple):
 
 
 class _Start(NamedTuple):
-    """A batch to begin at: its base offset and position; `is_derived` if an index or a hint says so."""
+    """The batch to start at: its base offset and position. `is_derived`: from an index or a hint, so it may be wrong."""
 
     offset: int
     position: int
@@ -67,11 +67,11 @@ class PartitionReader:
     @property
     def segments(self) -> tuple[Segment, ...]:
         """Segments, oldest first; the last one is appended to."""
-        return cast("tuple[Segment, ...]", self.core.segments)  # a partition gives its core no other bounds
+        return cast("tuple[Segment, ...]", self.core.segments)  # a Partition passes only Segments to its core
 
     @property
     def damaged(self) -> tuple[DamagedRange, ...]:
-        """All damaged ranges that are known."""
+        """All known damaged ranges."""
         return self.core.health.damaged
 
     def read(
@@ -111,7 +111,7 @@ class PartitionReader:
         return FetchDataInfo(chunks, size_bytes, first_offset, next_offset)
 
     def segment_at(self, offset: int) -> Segment:
-        """The segment whose range holds `offset`. Raises FileNotFoundError if it has been removed."""
+        """The segment that contains `offset`. Raises FileNotFoundError if it has been removed."""
         segments = self.segments
         at = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
         if at < 0:
@@ -119,14 +119,14 @@ class PartitionReader:
         return segments[at]
 
     def forget_hints(self) -> None:
-        """Forgets hints about positions; call it when segments are removed."""
+        """Drops position hints; call it when segments are removed or cut."""
         self._hints.clear()
 
     def _read_segment(
         self, offset: int, max_bytes: int, until_offset: int, *, cached_only: bool, first_max: int | None
     ) -> tuple[Buffer, int, int]:
-        """One chunk of the segment that holds `offset`: bytes, first offset, next offset. Empty if nothing fits; of the first chunk
-        a batch of up to `first_max` bytes does. Raises NeedsRoom if it is larger.
+        """One chunk of the segment that contains `offset`: bytes, first offset, next offset. Empty if no batch fits `max_bytes`;
+        with `first_max`, one batch of up to that size always fits, and a larger one raises NeedsRoom.
         """
         segment = self.segment_at(offset)
         try:
@@ -134,7 +134,7 @@ class PartitionReader:
                 start = self._start(segment, offset, cached_only)
                 found = self._read_from(file, segment, start, offset, max_bytes, until_offset, cached_only, first_max)
         except FileNotFoundError:
-            raise  # removed meanwhile, most likely: the log knows
+            raise  # probably removed meanwhile; Partition.read checks
         except OSError as error:
             raise self._storage_error(offset, error) from error
         return found
@@ -206,7 +206,7 @@ class PartitionReader:
     ) -> tuple[Buffer, int, int]:
         end = last
         if last - first > max_bytes:
-            # Only where what was skipped made room for more than was asked, or the first batch is larger.
+            # Happens only if skipped batches left room for more than was requested, or the first batch is larger.
             walk_end, next_in = self._trim(data, first, last, first_offset, max_bytes)
             end, next_offset = walk_end, next_in
         if len(self._hints) >= _HINTS_MAX:
@@ -229,8 +229,8 @@ class PartitionReader:
     def _past_bad_batch(
         self, file: File, segment: Segment, start: _Start, walk: Walk, problem: str, offset: int, cached_only: bool
     ) -> _Start:
-        """Where to begin instead, on the way to `offset`: at the segment's start if the index may be to blame (it is dropped), or
-        behind the damage. Raises LogDamagedError where `offset` is damaged, WouldBlock.
+        """Where to continue towards `offset`: at the segment's start if the index may be wrong (it is removed), otherwise after the
+        damage. Raises LogDamagedError if `offset` itself is damaged; WouldBlock.
         """
         if cached_only:
             raise WouldBlock  # searching on takes long
@@ -248,7 +248,9 @@ class PartitionReader:
         return _Start(damaged.until_offset, damaged.resume_position, False)
 
     def register(self, file: File, segment: Segment, position: int, bad_offset: int, problem: str) -> DamagedRange:
-        """The damaged range that begins at `bad_offset`, where a bad batch stands at `position`. Raises OSError."""
+        """Adds the damaged range that begins with the bad batch at `bad_offset` and `position`, if it is new, and returns it.
+        Raises OSError.
+        """
         for known in self.damaged:
             leads_on = known.resume_segment == segment.base_offset or known.until_offset >= segment.next_offset
             if known.first_offset <= bad_offset < known.until_offset and leads_on:
@@ -276,14 +278,14 @@ class PartitionReader:
 
 
 def _has_room(size_bytes: int, first_max: int | None) -> bool:
-    """Whether a batch may be taken that is larger than what is wanted: the first one may. Raises NeedsRoom."""
+    """Whether a batch larger than `max_bytes` may be returned: only the first one, up to `first_max`. Raises NeedsRoom."""
     if first_max is not None and size_bytes > first_max:
         raise NeedsRoom(size_bytes)
     return first_max is not None
 
 
 def _probe(file: File, position: int, size: int) -> None:
-    """Raises WouldBlock if some of these bytes are not cached, as far as samples tell."""
+    """Raises WouldBlock if a sample of these bytes is not cached."""
     last = position + size - 1
     for at in (*range(position, last, _PROBE_EVERY_BYTES), last):
         file.pread(1, at, nowait=True)

@@ -1,15 +1,15 @@
-"""Recovery of one partition: from what a crash left on disk to a log that may be served. Steps 4 to 7 of nine.
+"""Recovery of one partition: turns what a crash left on disk into a log that can be served. Steps 4 to 7 of nine.
 
-    4  the newest snapshot of producer state that the log bears out; headers are walked, payloads from the recovery point on
-    5  the first batch that is not whole: below durable_end it is damage, and nothing is cut; above it, a torn tail is cut
-    6  write [durable_end, end) again from the verified bytes, and sync: pages of a failed fsync look clean
-    7  indexes, epochs and a snapshot at the end; then segments below the log start go, if a removal was cut short
+    4  find the newest snapshot that the log confirms: walk headers, and check payloads from the recovery point on
+    5  at the first batch that is not whole: below durable_end it is damage, and nothing is cut; above, cut the torn tail
+    6  rewrite [durable_end, end) from the verified bytes, and sync: after a failed fsync, unwritten pages look clean
+    7  write indexes, epochs and a snapshot at the end; then complete an interrupted removal of segments below the log start
 
-Every step may be repeated after a crash. Steps 1-3, 8 and 9 are the log manager's; the walk is in log_walk.py.
+Every step may be repeated after a crash. Steps 1-3, 8 and 9 belong to the log manager; the walk is in log_walk.py.
 
-A snapshot is written once all below it is synced, and a cut removes those above it, durably, before anything is appended.
-So one that is whole, of this log and at or below its end is true, wherever the recovery point is. It is the only witness of records
-that retention has removed: no segment is removed before a snapshot above it is durable.
+A snapshot is written once everything below it is synced, and a cut removes the snapshots above it, durably, before the next append.
+So a whole snapshot of this log, at or below its end, is valid wherever the recovery point is. It is the only source of the state
+that removed segments left: no segment is removed before a snapshot above it is durable.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _REWRITE_BYTES = 4 * 1_048_576
 
 
 class Recovered(NamedTuple):
-    """The log's state, with the bytes cut off its end and those read to find it."""
+    """The recovered state, the bytes cut off the log's end, and the bytes scanned to find the state."""
 
     state: LogState
     cut_bytes: int
@@ -51,7 +51,7 @@ class Recovered(NamedTuple):
 
 
 class PartitionRecovery:
-    """Recovers one partition; `run` is called once."""
+    """Recovers one partition. Call `run` once."""
 
     def __init__(self, files: Files, open_files: OpenFiles, given: RecoveryInput) -> None:
         self._files = files
@@ -62,7 +62,7 @@ class PartitionRecovery:
         self._given = given._replace(checkpoint=given.checkpoint.known_durable(holes_end(self._holes)))
         self._durable_end = self._given.checkpoint.durable_end
         self._sizes: dict[int, int] = {}
-        self._snapshot: Snapshot | None = None  # the one that the log confirms
+        self._snapshot: Snapshot | None = None  # the one confirmed by the log
         self._unwritten: Snapshot | None = None
         self._names_changed = False
 
@@ -73,7 +73,7 @@ class PartitionRecovery:
         walk = self._walk(offsets, is_clean)
         end = walk.end
         if walk.is_stopped:
-            # Nothing is touched: bytes above durable_end are kept, unread, until an operator has decided.
+            # Change nothing: keep bytes above durable_end until an operator has decided, but do not serve them.
             end = max(self._durable_end, walk.first_offset)
         elif self._may_write():
             self._cut(walk, offsets)
@@ -116,11 +116,11 @@ class PartitionRecovery:
     # Step 4
 
     def _walk(self, offsets: list[int], is_clean: bool) -> LogWalk:
-        """The walk from the newest snapshot that the log confirms; from nothing if it confirms none."""
+        """The walk from the newest snapshot that the log confirms; from an empty state if it confirms none."""
         known = self._known_epochs()
         first_offset = min(self._sizes, default=self._given.checkpoint.log_start_offset)
         for offset in reversed(offsets):
-            # Between an older snapshot and the first record, batches are missing that nothing tells of.
+            # The batches between an older snapshot and the first segment are gone.
             snapshot = self._read_snapshot(offset) if offset >= first_offset else None
             if snapshot is not None and _may_agree(snapshot, known):
                 walk = self._walk_from(snapshot, is_clean)
@@ -151,7 +151,7 @@ class PartitionRecovery:
     # Step 5
 
     def _cut(self, walk: LogWalk, offsets: list[int]) -> None:
-        """Removes everything above the end, snapshots first; durable on return, so before anything is appended."""
+        """Removes everything above the end, snapshots first; durable on return, and so before the next append."""
         if walk.torn is None and not walk.removed:
             return
         for offset in offsets:
@@ -182,7 +182,7 @@ class PartitionRecovery:
         self._files.sync_dir(self._directory)
 
     def _position(self, segment: Segment, offset: int) -> int:
-        """Position of the batch that holds `offset`; the segment's start or end if it is outside."""
+        """Position of the batch that contains `offset`; the segment's start or end if `offset` is outside."""
         if offset <= segment.base_offset:
             return 0
         if offset >= segment.next_offset or segment.index is None:
@@ -197,7 +197,7 @@ class PartitionRecovery:
     # Step 7
 
     def _settle(self, walk: LogWalk, offsets: list[int]) -> None:
-        """Makes sure of a segment to append to, removes snapshots that the log did not confirm, and writes the derived files."""
+        """Ensures that there is an active segment, removes snapshots that the log did not confirm, and writes derived files."""
         if not walk.segments or walk.segments[-1].next_offset != walk.end:
             if walk.segments:
                 last = walk.segments[-1]
@@ -209,7 +209,7 @@ class PartitionRecovery:
         believed = -1 if self._snapshot is None else self._snapshot.offset
         for offset in offsets:
             if offset > believed:
-                # One that the log did not confirm must not stay, even if no new one can be written.
+                # An unconfirmed snapshot must not stay, even if no new one can be written.
                 remove_snapshot(self._files, self._directory, offset)
                 self._names_changed = True
         self._remove_contradicting_epochs(walk)
@@ -224,7 +224,7 @@ class PartitionRecovery:
         walk.segments[-1].loaded_index(self._given.index_interval_bytes)
 
     def _remove_contradicting_epochs(self, walk: LogWalk) -> None:
-        """Removes a file of epochs that the log contradicts. Snapshots are checked against it, so it may be old but not wrong."""
+        """Removes the leader-epochs file if the log contradicts it. Snapshots are checked against it: it may be old, not wrong."""
         known = self._known_epochs()
         if known is not None and known != tuple(walk.epochs.entries[: len(known)]):
             remove_leader_epochs(self._files, self._directory)
@@ -246,7 +246,7 @@ class PartitionRecovery:
 
     def _write_derived(self, walk: LogWalk) -> None:
         for segment in walk.rebuilt:
-            # No checksum shows that bytes are missing at an end: without an index, the next start walks the segment and finds out.
+            # A segment with a damaged end gets no index, so that the next start scans it: no checksum shows missing bytes there.
             if segment in walk.segments[:-1] and not segment.is_end_damaged:
                 segment.write_index()
                 self._names_changed = True
@@ -255,9 +255,9 @@ class PartitionRecovery:
             self._names_changed = True
 
     def _remove_below_log_start(self, walk: LogWalk) -> None:
-        """Completes a removal that a crash cut short, if a snapshot has the producers of those segments."""
+        """Completes a removal that a crash interrupted, if a durable snapshot covers the producers of those segments."""
         if self._given.may_be_cut:
-            return  # a cut may remove the snapshot at the end; retention knows which one stays
+            return  # a cut may remove the snapshot at the end; retention removes only what a surviving snapshot covers
         durable = walk.end if self._unwritten is None else self._snapshot.offset if self._snapshot is not None else -1
         walk.forget_below(min(self._given.checkpoint.log_start_offset, durable))
         if walk.forgotten and walk.first_offset <= durable:
@@ -284,6 +284,6 @@ class PartitionRecovery:
 
 
 def _may_agree(snapshot: Snapshot, known: tuple[EpochEntry, ...] | None) -> bool:
-    """True if the file of epochs does not contradict the snapshot. It may be older, and have fewer epochs."""
+    """True if the leader-epochs file does not contradict the snapshot. It may be older, with fewer epochs."""
     below = tuple(entry for entry in known or () if entry.start_offset < snapshot.offset)
     return snapshot.epochs[: len(below)] == below

@@ -1,9 +1,9 @@
-"""Look-ups by time in one partition: the first record that is not older than a given time, and the newest one.
+"""Look-ups by time in one partition: the first record at or after a timestamp, and the record with the largest timestamp.
 
-The index narrows a look-up to a batch, and the batch's timestamp column to the record. This is the one place where the broker
-decodes part of a payload: that column, of one batch in each look-up. If no record of it has the time that its header promises, the
-look-up returns the beginning of the next batch that promises one, so that its cost does not depend on what clients wrote; a reader
-then begins a little early, never late.
+The index narrows a look-up to a batch, and the batch's timestamp column narrows it to the record. Of clients' records, the broker
+decodes nothing but this column, of one batch per look-up. If no record in it has a timestamp as large as its header promises, the
+look-up returns the start of the next batch that promises one. So the cost does not depend on what clients wrote, and a reader may
+start a little early, never late.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class _Search:
 
     def __init__(self, timestamp_ms: int, until_offset: int) -> None:
         self.timestamp_ms = timestamp_ms
-        self.until_offset = until_offset  # no batch from there on is looked at
-        self.has_decoded = False  # a batch was decoded, in vain
+        self.until_offset = until_offset  # batches from here on are not searched
+        self.has_decoded = False  # one batch was decoded without a match
 
 
 def find_by_timestamp(look_up: LookUp, timestamp_ms: int, until_offset: int) -> OffsetAndTimestamp | None:
@@ -49,7 +49,7 @@ def find_by_timestamp(look_up: LookUp, timestamp_ms: int, until_offset: int) -> 
     found = _find(look_up, _Search(timestamp_ms, until_offset), log_start_offset)
     end = found.offset if found is not None else until_offset
     for damaged in look_up.reader.damaged:
-        # The record may have been in the damaged range: neither a later one nor "none" would be true.
+        # The record may have been in the damaged range, so neither a later record nor None would be right.
         if damaged.stops(log_start_offset) and damaged.first_offset < end:
             raise damage_error(look_up.reader.core.name, damaged)
     return found
@@ -79,7 +79,7 @@ def find_max_timestamp(look_up: LookUp, until: int) -> OffsetAndTimestamp | None
 
 
 class _Largest:
-    """The largest timestamp of the records that a log still has, and the offset where a search for its record may begin."""
+    """The largest timestamp among the records still in the log, and the offset where the search for its record may begin."""
 
     def __init__(self, first_offset: int, until: int) -> None:
         self.first_offset = first_offset
@@ -88,25 +88,23 @@ class _Largest:
         self._rest = (-1, first_offset)
 
     def add(self, timestamp: int) -> None:
-        """Counts the largest timestamp of a batch, or of a whole segment."""
+        """Adds the largest timestamp of a batch or segment."""
         self.timestamp = max(self.timestamp, timestamp)
 
     def add_rest(self, timestamp: int, next_offset: int) -> None:
-        """Counts the largest timestamp of the rest of a batch whose first records are deleted, and which ends before
-        `next_offset`.
-        """
+        """Adds the largest timestamp of the remaining records of a batch whose first records are deleted."""
         self._rest = (timestamp, next_offset)
         self.add(timestamp)
 
     @property
     def begin(self) -> int:
-        """Offset to search from. It skips a batch whose records with that time are deleted: decoding it would be in vain."""
+        """Offset to search from. It skips a batch whose records with that timestamp are deleted."""
         return self._rest[1] if self._rest[0] < self.timestamp else self.first_offset
 
 
 def _find_largest(look_up: LookUp, file: File, segment: Segment, largest: _Largest) -> None:
-    """Searches a segment whose first batches are deleted, or whose last ones are not durable. Skips most headers if the index has
-    the largest timestamp.
+    """Searches a segment that lies only partly in the searched range: first batches deleted, or last ones not yet readable. Skips
+    most headers if the index has the largest timestamp.
     """
     index = look_up.index_of(segment)
     offset, position, gone = index.floor_with_time(largest.first_offset) or (segment.base_offset, 0, -1)
@@ -130,7 +128,7 @@ def _find_largest(look_up: LookUp, file: File, segment: Segment, largest: _Large
 
 
 def _find_largest_left(look_up: LookUp, file: File, segment: Segment, largest: _Largest) -> None:
-    """Searches a segment of which batches are taken out. Its index counts those too, so all headers are walked."""
+    """Searches a segment with batches taken out. Its index includes them, so all headers are walked."""
     for at, header in look_up.headers(file, segment, segment.base_offset, 0):
         if header.base_offset >= largest.until:
             return
@@ -147,7 +145,7 @@ def _is_taken_out(reader: PartitionReader, header: BatchHeader) -> bool:
 
 
 def _add_rest(name: str, file: File, position: int, header: BatchHeader, largest: _Largest) -> None:
-    """Counts the rest of a batch whose first records are deleted."""
+    """Adds the remaining records of a batch whose first records are deleted."""
     timestamp = batch_timestamp(header)
     if not (header.stamp_flags & StampFlags.LOG_APPEND_TIME or header.is_control or header.has_sparse_offsets):
         times = _times(name, file, position, header)
@@ -157,7 +155,7 @@ def _add_rest(name: str, file: File, position: int, header: BatchHeader, largest
 
 
 def _find(look_up: LookUp, search: _Search, first_offset: int) -> OffsetAndTimestamp | None:
-    """The first record from `first_offset` on that is not older, among those that can be read."""
+    """The first readable record from `first_offset` on whose timestamp is at least the wanted one."""
     for segment in look_up.reader.segments:
         if segment.max_timestamp >= search.timestamp_ms and segment.next_offset > first_offset:
             with look_up.reader.open_files.use(segment.path) as file:
@@ -185,7 +183,9 @@ def _find_in_segment(
 def _find_in_batch(
     name: str, file: File, position: int, header: BatchHeader, search: _Search, first_offset: int
 ) -> OffsetAndTimestamp | None:
-    """The record within a batch; the batch's base offset if its records have no timestamps, or a batch was decoded before."""
+    """The record within a batch; the start of the batch if its records have no timestamps of their own, they cannot be decoded, or
+    one batch was decoded already; None if no record matches.
+    """
     whole = OffsetAndTimestamp(max(header.base_offset, first_offset), batch_timestamp(header))
     if header.stamp_flags & StampFlags.LOG_APPEND_TIME or header.is_control or header.has_sparse_offsets:
         return whole
@@ -195,7 +195,7 @@ def _find_in_batch(
     times = _times(name, file, position, header)
     if times is None:
         return whole
-    # Microseconds to milliseconds, rounded down as Kafka's clients see them.
+    # Records have microseconds; Kafka's clients see milliseconds, rounded down.
     matches = pc.greater_equal(times, min(search.timestamp_ms, TIMESTAMP_MAX_MS) * _US_PER_MS)
     skipped = max(first_offset - header.base_offset, 0)
     at = pc.index(matches.slice(skipped), True).as_py()
