@@ -1,4 +1,4 @@
-"""Broker: a real broker for one test. Its process, and the clients of its topics, are others: this one holds a few sockets."""
+"""Broker: a real broker for one test. The broker and its clients run in other processes; this one holds only sockets to them."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class _Clients:
     """The clients of one broker. All methods may be called from any thread."""
 
     def __init__(self, introduce: Callable[[socket.socket], object]) -> None:
-        """`introduce` has a client serve this end of a socket pair."""
+        """`introduce` starts a client that serves this end of a socket pair."""
         self._introduce = introduce
         self._changed = threading.Condition()
-        self._free: list[Channel] = []  # the one used last is the next one
+        self._free: list[Channel] = []  # a stack: the most recently used is taken first
         self._count = 0
         self._is_closed = False
 
     def ask(self, head: dict[str, Any], body: Any = b"") -> Message:
-        """Has an idle client do this; waits for one while all CLIENTS_MAX are busy. Raises the client's errors."""
+        """Sends a command to an idle client; waits while all CLIENTS_MAX are busy. Raises the client's errors."""
         with self._one() as client:
             return exchange(client, head, body, None, _CLIENT_GONE)
 
@@ -75,7 +75,7 @@ class _Clients:
         return client
 
     def close(self) -> None:
-        """Ends those that are free now, and the others after their calls."""
+        """Ends the idle clients now, and the others after their calls."""
         with self._changed:
             self._is_closed = True
             for client in self._free:
@@ -84,7 +84,7 @@ class _Clients:
             self._free.clear()
 
     def leave_to_parent(self) -> None:
-        """In a fork: closes this process's copies, which are unused here."""
+        """Closes a forked child's copies of the sockets."""
         for client in self._free:
             client.close()
 
@@ -96,19 +96,18 @@ class Broker:
             topic = broker.create_topic("events", partitions=4)
 
     `config` and keywords are the broker's settings, by Kafka's names (`{"num.partitions": 4}`, `num_partitions=4`). With `data.dir`
-    the data stays there, and is closed cleanly; otherwise everything is gone after `close`, and survives each kill until then, but
-    no power cut.
+    the data is kept there and closed cleanly. Otherwise it survives kills but no power failure, and `close` deletes it.
 
-    It ends with the block, with `close()`, and in any case with the process that made it, however that ends. All methods may be
-    called from any thread. After a fork it belongs to the parent.
+    The broker ends with the block, with `close()`, or with the process that created it. All methods may be called from any thread.
+    After a fork it belongs to the parent.
     """
 
     def __init__(
         self, config: Mapping[str, object] | None = None, *, client: Mapping[str, object] | None = None, **settings: object
     ) -> None:
-        """Does not start it yet: `with`, or `start()`, does. `client`: settings of the client that creates topics, appends and
-        reads for the test, which a broker with TLS or authentication needs (`{"auth.token": ...}`). Raises ConfigError for an
-        unknown setting or a wrong value."""
+        """Validates the settings; `with` or `start()` starts the broker. `client`: settings of the client that creates topics,
+        appends and reads for the test, needed with TLS or authentication (`{"auth.token": ...}`). Raises ConfigError for an
+        unknown setting or an invalid value."""
         keywords = {name.replace("_", "."): value for name, value in settings.items()}
         given = {**_by_name("config", config or {}), **keywords}
         check_broker(from_mapping(BrokerConfig, given, where="(setting of a testing Broker)"))
@@ -126,7 +125,7 @@ class Broker:
         self._address = ""
         _made.add(self)
 
-    # --- life
+    # --- lifecycle
 
     def __enter__(self) -> Self:
         self.start()
@@ -136,8 +135,8 @@ class Broker:
         self._close(is_checked=kind is None)
 
     def start(self) -> None:
-        """Returns once it serves: at first, and after `kill`. Raises BrokerFailedError with its directory and log if it does not
-        come up."""
+        """Starts the broker, also after `kill`; returns once it serves. Raises BrokerFailedError with its directory and log if it
+        fails to start."""
         if self._keeper is not None:
             self._ask({"do": "start"})
             return
@@ -154,59 +153,59 @@ class Broker:
         self._directory, self._address = opened["directory"], opened["address"]
 
     def restart(self) -> None:
-        """Stops it cleanly and starts it again, on the same port and data; starts it if it was killed."""
+        """Stops the broker cleanly, unless it was killed, and starts it again on the same port and data."""
         self._ask({"do": "restart"})
 
     def kill(self) -> None:
-        """Kills its process (SIGKILL). `start` or `restart` starts it again."""
+        """Kills the broker (SIGKILL). `start` or `restart` starts it again."""
         self._ask({"do": "kill"})
 
     def pause(self) -> None:
-        """Stops its process (SIGSTOP): connections stay, and nothing is answered until `resume`."""
+        """Suspends the broker (SIGSTOP): connections stay open, and requests get no response until `resume`."""
         self._ask({"do": "pause"})
 
     def resume(self) -> None:
-        """Continues it after `pause`."""
+        """Resumes the broker after `pause`."""
         self._ask({"do": "resume"})
 
     def close(self) -> None:
-        """Ends it, and removes its directory. May be called twice. Raises UnmetFaultError if a fault has met no request."""
+        """Ends the broker and removes its directory. Idempotent. Raises UnmetFaultError if a fault met no request."""
         self._close(is_checked=True)
 
-    # --- faults that meet a request
+    # --- request faults
 
     def kill_before(self, request: str, *, nth: int = 1) -> Fault:
-        """Kills it when the `nth` request of this name from now on has come, and before it is done; it is started again at once.
+        """Kills the broker before it handles the `nth` request of this name from now on; it restarts at once.
 
         `request`: Produce, Fetch, EndTransaction (a commit or an abort), InitProducerId, ListOffsets, Metadata or another request
-        of the protocol, from any client, the test's own among them. Raises ConfigError for an unknown name.
+        of the protocol, from any client, including the test's own. Raises ConfigError for an unknown name.
         """
         return self._arm(KILL, request, BEFORE, nth)
 
     def kill_after(self, request: str, *, nth: int = 1) -> Fault:
-        """The same once the request is done, and before its response is sent, so no client learns of it."""
+        """Like `kill_before`, but after the request is handled and before its response is sent."""
         return self._arm(KILL, request, AFTER, nth)
 
     def lose_response(self, request: str, *, nth: int = 1) -> Fault:
-        """Does the request and loses its response, as with a lost connection; the broker keeps running."""
+        """Handles the request and loses its response, as with a lost connection; the broker keeps running."""
         return self._arm(LOSE, request, AFTER, nth)
 
-    # --- a disk that fails
+    # --- disk faults
 
     def fail_disk(self, how: str = "full") -> None:
-        """Has its disk fail until `heal_disk`: `full` (nothing grows), `write`, `sync` (fdatasync fails) or `read`. After `sync`
-        and `write` a log may accept nothing more until `restart`. A producer hears of it when it has tried for its
-        delivery.timeout.ms. Raises ConfigError for anything else."""
+        """Makes the broker's disk fail until `heal_disk`: `full` (no file can grow), `write`, `sync` (fdatasync fails) or `read`.
+        After `sync` and `write` a log may refuse appends until `restart`. A producer reports the failure only after its
+        delivery.timeout.ms. Raises ConfigError for any other value."""
         self._ask({"do": "disk", "how": _some(how)})
 
     def heal_disk(self) -> None:
-        """Has its disk work again."""
+        """Ends the disk fault."""
         self._ask({"do": "disk", "how": ""})
 
     # --- topics
 
     def create_topic(self, name: str, partitions: int = 0, configs: Mapping[str, str] | None = None) -> Topic:
-        """A new topic. `partitions` 0 = the broker's num.partitions (1); `configs` by Kafka's names (`retention.ms`). Raises
+        """Creates a topic. `partitions` 0 = the broker's num.partitions (1); `configs` by Kafka's names (`retention.ms`). Raises
         TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError, InvalidConfigError."""
         _text("name", name)
         _whole_number("partitions", partitions)
@@ -215,7 +214,7 @@ class Broker:
         return Topic(name, self._ask_client)
 
     def topic(self, name: str) -> Topic:
-        """A topic that is there. Raises UnknownTopicOrPartitionError."""
+        """An existing topic. Raises UnknownTopicOrPartitionError."""
         _text("name", name)
         self._ask_client({"do": "check_topic", "topic": name})
         return Topic(name, self._ask_client)
@@ -230,18 +229,18 @@ class Broker:
 
     @property
     def directory(self) -> Path:
-        """Its temporary directory."""
+        """The broker's temporary directory."""
         self._opened()
         return Path(self._directory)
 
     @property
     def pid(self) -> int:
-        """The id of its process; another one after each start. Raises BrokerFailedError if it does not run."""
+        """The broker's process id, which changes with each start. Raises BrokerFailedError if it is not running."""
         return int(self._ask({"do": "status"})["pid"])
 
     @property
     def log(self) -> str:
-        """Everything that it has logged."""
+        """The broker's log so far."""
         return (self.directory / "broker.log").read_text("utf-8", "replace")
 
     def __repr__(self) -> str:
@@ -252,13 +251,14 @@ class Broker:
     # --- inside
 
     def leave_to_parent(self) -> None:
-        """In a fork: closes this process's copies of its sockets."""
+        """Closes a forked child's copies of the sockets."""
         self._clients.leave_to_parent()
         if self._keeper is not None:
             self._keeper.close()
 
     def _refuse_fork(self) -> None:
-        """Before any lock, which another thread may have held at the fork. A fork would take responses of others."""
+        """Raises ClientError in a forked child, which would read the parent's responses. Call it before taking a lock, which
+        another thread may have held at the fork."""
         if os.getpid() != self._owner_pid:
             raise ClientError("this Broker was made before this process was forked: use it in the process that made it")
 
@@ -282,7 +282,7 @@ class Broker:
             return exchange(keeper, head, b"", passed, "the process that keeps the broker is gone: was it killed?").head
 
     def _ask_client(self, head: dict[str, Any], body: Any = b"") -> Message:
-        self._ask({"do": "status"})  # where no broker runs, the client would wait for one until its time-outs
+        self._ask({"do": "status"})  # fails at once if no broker runs; the client would wait for its time-outs
         return self._clients.ask(head, body)
 
     def _new_client(self, end: socket.socket) -> None:
@@ -323,19 +323,19 @@ def _some(how: str) -> str:
 
 
 def _plain(given: Mapping[str, object]) -> dict[str, object]:
-    """Values as a message can carry them."""
+    """Converts values to types that JSON can carry."""
     return {name: value if isinstance(value, (int, float, bool)) else str(value) for name, value in given.items()}
 
 
 def _text(name: str, given: object) -> str:
-    """A text. Raises ConfigError."""
+    """Returns `given` if it is a str. Raises ConfigError."""
     if not isinstance(given, str):
         raise ConfigError(f"{name} is {given!r}: give it as a str")
     return given
 
 
 def _whole_number(name: str, given: object) -> int:
-    """An int that the wire can carry; the broker checks its range. Raises ConfigError."""
+    """Returns `given` if it is an int that fits the wire; the broker checks its range. Raises ConfigError."""
     if not isinstance(given, int) or isinstance(given, bool):
         raise ConfigError(f"{name} is {given!r}: give it as an int")
     if abs(given) > INT32_MAX:
@@ -344,7 +344,7 @@ def _whole_number(name: str, given: object) -> int:
 
 
 def _by_name(name: str, given: object) -> dict[str, object]:
-    """Settings by name. Raises ConfigError."""
+    """Returns `given` as a dict if it is a mapping with str keys. Raises ConfigError."""
     if not isinstance(given, Mapping):
         raise ConfigError(f"{name} is {given!r}: give a mapping of settings' names and values")
     return {_text(f"the name of a setting in {name}", one): value for one, value in given.items()}

@@ -1,8 +1,8 @@
-"""The broker's own process: the daemon of `brokerd start`, with faults in its files and calls, stopped by its keeper over a socket.
+"""The broker's process: the daemon of `brokerd start`, with faults in its files and calls, controlled by its keeper over a socket.
 
-A fault meets a call around the methods of the service, inside authentication. A request has come when its call (unary) or its
-message (Produce, Fetch) is there; it is done when its response is about to be sent. A lost response ends its call as a lost
-connection does: the client cannot know whether the request was done.
+Request faults wrap the methods of the service, inside authentication. BEFORE is when the call (unary) or its message (Produce,
+Fetch) has arrived, AFTER when the response is about to be sent. A lost response ends its call as a lost connection does: the client
+cannot tell whether the request was handled.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Continuation = Callable[[Details], Awaitable[Any]]
 
 
 def serve(keeper: Channel, config: BrokerConfig, armed: Sequence[dict[str, Any]], disk: FailingDisk) -> None:
-    """Runs the broker until the keeper says so. `armed`: the faults that wait for their requests."""
+    """Runs the broker until the keeper stops it. `armed`: the pending request faults."""
     set_up_logging(level=config.log_level, log_format=config.log_format)
     keep_freed_memory()
     try:
@@ -52,7 +52,7 @@ class _Process:
         self._stop = asyncio.Event()
 
     async def run(self, config: BrokerConfig) -> None:
-        """From start to stop. Raises BrokerdError if it cannot start."""
+        """Runs the daemon from start to stop. Raises BrokerdError if it cannot start."""
         files = FailingFiles(RealFiles(config.data_dir), self._disk)
         daemon = Daemon(config, files=files, interceptors=(WatchedCalls(self._plan, self._happen),))
         await daemon.start()
@@ -77,14 +77,14 @@ class _Process:
         self._keeper.send({"done": True})
 
     def _happen(self, fault: Armed) -> None:
-        """Tells the keeper that a fault has counted a request, and then ends the process if that is the fault."""
+        """Reports to the keeper that a fault has counted a request, then kills this process if the fault is a due kill."""
         self._keeper.send({"number": fault.number, "left": fault.left})
         if fault.kind == KILL and not fault.left:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 class WatchedCalls(grpc.aio.ServerInterceptor):
-    """Counts requests and triggers faults. `happen(fault)` is called at each count, and kills the process for such a fault."""
+    """Counts requests and triggers faults. `happen(fault)` is called at each count, and carries out kills."""
 
     def __init__(self, plan: FaultPlan, happen: Callable[[Armed], None]) -> None:
         self._plan = plan
@@ -101,7 +101,7 @@ class WatchedCalls(grpc.aio.ServerInterceptor):
         return grpc.stream_unary_rpc_method_handler(self._unary(name, handler.stream_unary))
 
     def meet(self, name: str, moment: str) -> bool:
-        """Counts a request; True if its response is to be lost."""
+        """Counts a request; True if its response must be dropped."""
         is_lost = False
         for fault in self._plan.meet(name, moment):
             self._happen(fault)
@@ -130,7 +130,7 @@ class WatchedCalls(grpc.aio.ServerInterceptor):
 
 
 class _WatchedContext:
-    """A stream's context whose messages are counted; all else is gRPC's own."""
+    """A stream's context that counts messages; everything else is gRPC's own."""
 
     def __init__(self, calls: WatchedCalls, name: str, context: Any) -> None:
         self._calls = calls
@@ -155,10 +155,10 @@ class _WatchedContext:
 
 
 def _is_request(name: str, data: bytes) -> bool:
-    """False for a producer's hello, which asks for nothing."""
+    """False for a producer's hello, a Produce message without partitions."""
     return name != "Produce" or bool(decode(data, partitions_max=_PARTITIONS_MAX).partitions)
 
 
 async def lose(context: Any) -> None:
-    """Ends a call as a lost connection ends it for its client. Raises gRPC's error for that."""
+    """Aborts a call with UNAVAILABLE, as a lost connection does. Raises gRPC's abort error."""
     await context.abort(grpc.StatusCode.UNAVAILABLE, "the response was lost, as the test ordered")

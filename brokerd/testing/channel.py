@@ -1,5 +1,5 @@
-"""Messages between the processes of this package: a JSON object, then bytes, and at most one socket. They travel over socket
-pairs that no stranger can reach. An error travels as its class's name and its text, so no message becomes code.
+"""Messages between the processes of this package: a JSON object, bytes, and at most one socket, over private socket pairs. An error
+is sent as its class name and text, so no message can execute code.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from brokerd.errors import BrokerdError
 
 
 class BrokerFailedError(BrokerdError):
-    """The broker did not start, or ended by itself; the text names its directory and shows the end of its log."""
+    """The broker failed to start, or ended unexpectedly; the text names its directory and shows the end of its log."""
 
 
 class UnmetFaultError(BrokerdError, AssertionError):
-    """A fault that was ordered met no request until the broker was closed: the test has not tested its fault."""
+    """A fault met no request before the broker was closed: the test did not exercise it."""
 
 
 _LENGTHS = struct.Struct("<IQ")  # of the object and of the bytes
@@ -42,7 +42,7 @@ class Message(NamedTuple):
 
 
 class Channel:
-    """One end of a socket pair. One thread at a time."""
+    """One end of a socket pair. Not thread-safe."""
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
@@ -94,7 +94,7 @@ class Channel:
         self.socket.close()
 
     def end(self, timeout_s: float) -> bool:
-        """Says that nothing more will come, and waits for the other side's end; False if that does not come in time."""
+        """Shuts down sending, waits for the other side's EOF and closes this end; False if it does not come in time."""
         try:
             self.socket.shutdown(socket.SHUT_WR)
             self.socket.settimeout(timeout_s)
@@ -103,16 +103,17 @@ class Channel:
         except TimeoutError:
             return False
         except OSError:
-            pass  # it was gone already
+            pass  # the other side is gone already
         finally:
             self.socket.close()
         return True
 
 
 def exchange(channel: Channel, head: Mapping[str, object], body: Any, passed: Any, gone: str) -> Message:
-    """Sends a request and waits for its reply. Raises the error that it carries, and BrokerFailedError with the text `gone`.
+    """Sends a request and waits for its reply. Raises the error in the reply; BrokerFailedError with the text `gone` if the other
+    side is gone.
 
-    After a wait that was interrupted (Ctrl-C) the channel is of no more use: its next reply would be taken for another's.
+    An interrupted wait (Ctrl-C) breaks the channel: the late reply would be taken for that of the next request.
     """
     if channel.is_broken:
         raise BrokerdError("an earlier call was interrupted: close this Broker, and make another")
@@ -131,19 +132,19 @@ def exchange(channel: Channel, head: Mapping[str, object], body: Any, passed: An
 
 
 def pair() -> tuple[Channel, socket.socket]:
-    """This process's end, and the other one, to be handed on."""
+    """A socket pair: this process's end as a Channel, and the end to pass on."""
     ours, theirs = socket.socketpair()
     return Channel(ours), theirs
 
 
 def error_head(error: BaseException) -> dict[str, object]:
-    """The message that raises an error on the other side."""
+    """The message that `raise_error` turns back into this error."""
     name = next((cls.__name__ for cls in type(error).__mro__ if cls.__name__ in _ERRORS), "")
     text = str(error) if name else f"{type(error).__name__}: {error}"
     return {"error": name or "BrokerdError", "message": text}
 
 
 def raise_error(head: Mapping[str, Any]) -> None:
-    """Raises the error that a message carries, if it does."""
+    """Raises the error in a message, if there is one."""
     if "error" in head:
         raise _ERRORS.get(head["error"], BrokerdError)(head["message"])

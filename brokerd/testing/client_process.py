@@ -1,7 +1,7 @@
-"""The client of a test's topics, in a process of its own, so that the test's process has no gRPC in it: a JVM is started by a fork,
-and so are the workers of multiprocessing, which gRPC does not survive.
+"""The client of a test's topics. It runs in its own process to keep gRPC, which does not survive a fork, out of the test's process:
+PySpark forks to start its JVM, and multiprocessing to start its workers.
 
-Each command is a function of its name; a reply carries a result or an error, and perhaps rows as an Arrow stream.
+Each command is a method; a reply holds a result or an error, and for `rows` an Arrow stream.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Reply = tuple[dict[str, Any], pa.Buffer | bytes]
 
 
 def serve_client(caller: Channel, settings: dict[str, Any]) -> None:
-    """Does what the test asks, until its end. `settings`: those of a ClientConfig."""
+    """Serves commands until the caller's EOF. `settings`: those of a ClientConfig."""
     client = _Client(settings)
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
@@ -61,7 +61,7 @@ class _Client:
         return {"partitions": self._client.metadata([message.head["topic"]]).topic(message.head["topic"]).partition_count}, b""
 
     def _append(self, message: Message) -> Reply:
-        """Returns once all rows are durable."""
+        """Appends rows; returns once they are durable."""
         table = pa.ipc.open_stream(pa.py_buffer(message.body)).read_all().combine_chunks()
         partitions = None
         if "partition" in table.column_names:
@@ -72,13 +72,13 @@ class _Client:
         try:
             self._producer.send_batch(message.head["topic"], table, partitions).result()
         except BrokerdError:
-            failed, self._producer = self._producer, None  # the next rows are no business of this failure
+            failed, self._producer = self._producer, None  # a new producer is not affected by this failure
             failed.close(0)
             raise
         return {}, b""
 
     def _rows(self, message: Message) -> Reply:
-        """Everything from the log's start to its end now, by partition and offset."""
+        """All records between the current log start and log end, by partition and offset."""
         name, isolation = message.head["topic"], message.head["isolation_level"]
         config = from_mapping(ConsumerConfig, {**self._settings, "isolation.level": isolation})
         topic = self._client.metadata([name]).topic(name)
@@ -109,7 +109,7 @@ class _Client:
 
 
 def _with_place(batch: FetchedBatch) -> pa.RecordBatch:
-    """The records with the columns partition, offset and timestampType."""
+    """The records, with the columns partition, offset and timestampType added."""
     count = batch.record_count
     places = {
         "partition": pa.array([batch.tp.partition] * count, pa.int32()),

@@ -1,5 +1,5 @@
-"""Faults: those that meet a request, and a disk that fails. The test holds a Fault. The broker's process counts requests with a
-FaultPlan and opens its files through FailingFiles.
+"""Request faults and disk faults. The test holds a Fault; the broker's process counts requests with a FaultPlan and opens its files
+through FailingFiles.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KILL = "kill"
 LOSE = "lose"
 BEFORE = "before"
 AFTER = "after"
-# How a disk fails, and the error that comes of it.
+# The kinds of disk fault, and the errors they raise.
 FULL = "full"
 WRITE = "write"
 SYNC = "sync"
@@ -30,7 +30,7 @@ ERRORS = {FULL: errno.ENOSPC, WRITE: errno.EIO, SYNC: errno.EIO, READ: errno.EIO
 
 
 class Fault:
-    """A fault that was ordered. `has_happened` says whether its request has come."""
+    """A request fault armed by the test."""
 
     def __init__(self, number: int, text: str, left_by_number: Callable[[], dict[int, int]]) -> None:
         self.number = number
@@ -51,7 +51,7 @@ class Fault:
 
 @dataclass(slots=True)
 class Armed:
-    """A fault as the broker's process has it: `kind` at the `left`-th request of this name from now on; 0 = it has happened."""
+    """A fault in the broker's process: `kind` happens at the `left`-th request of this name from now on; 0 = it has happened."""
 
     number: int
     kind: str
@@ -60,14 +60,14 @@ class Armed:
     left: int
 
     def text(self) -> str:
-        """In words, for errors."""
+        """A description for messages."""
         what = "the broker is killed" if self.kind == KILL else "the response is lost"
         which = f"the next {self.request}" if self.left == 1 else f"{self.request} number {self.left} from now"
         return f"{what} {self.moment} {which}"
 
 
 class FaultPlan:
-    """The faults that wait for their requests."""
+    """The pending request faults."""
 
     def __init__(self, armed: Iterable[Armed] = ()) -> None:
         self._armed = [one for one in armed if one.left]
@@ -81,7 +81,7 @@ class FaultPlan:
         return any(one.request == request and one.moment == moment for one in self._armed)
 
     def meet(self, request: str, moment: str) -> list[Armed]:
-        """Counts a request; the faults that counted it. Those with `left` 0 happen now, and are forgotten."""
+        """Counts a request and returns the faults that watch it. Those with `left` 0 happen now and are removed."""
         met = [one for one in self._armed if one.request == request and one.moment == moment]
         for one in met:
             one.left -= 1
@@ -90,7 +90,7 @@ class FaultPlan:
 
 
 def check_request(name: str, known: Iterable[str]) -> str:
-    """`name`, if it is a request of the broker. Raises ConfigError with the nearest one."""
+    """Returns `name` if it is a known request. Raises ConfigError that suggests the nearest name."""
     known = sorted(known)
     if name in known:
         return name
@@ -107,13 +107,13 @@ class FailingDisk:
         self.fail(how)
 
     def fail(self, how: str) -> None:
-        """Fails so from now on; "" = works again. Raises ConfigError."""
+        """Sets the kind of fault; "" = none. Raises ConfigError for an unknown kind."""
         if how and how not in ERRORS:
             raise ConfigError(f"a disk fails as one of {', '.join(ERRORS)}, not '{how}'")
         self.how = how
 
     def check(self, *kinds: str) -> None:
-        """Raises the OSError of the present failure, if it is one of these."""
+        """Raises the OSError of the current fault if it is one of these kinds."""
         how = self.how
         if how in kinds:
             raise OSError(ERRORS[how], os.strerror(ERRORS[how]))
@@ -128,7 +128,7 @@ class FailingFile:
         self.size, self.close = file.size, file.close
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
-        """See File. A full disk takes bytes that lie within the file."""
+        """See File. A full disk still accepts writes within the file's size."""
         self._disk.check(WRITE)
         if self._disk.how == FULL and position + sum(memoryview(one).nbytes for one in buffers) > self._file.size():
             self._disk.check(FULL)
@@ -165,7 +165,7 @@ class FailingFiles:
         self.rename = self._failing(files.rename, WRITE)
 
     def _failing(self, call: Callable[P, T], *kinds: str) -> Callable[P, T]:
-        """The call, after the error of these kinds of failure."""
+        """Wraps `call` so that it fails under these kinds of fault."""
 
         def checked(*args: P.args, **keywords: P.kwargs) -> T:
             self._disk.check(*kinds)

@@ -1,7 +1,7 @@
-"""The keeper of one broker: a process of one thread, without gRPC, that does what the test asks. It starts the broker, kills it,
-starts it again on the same port and directory, and clears up when the test has closed the broker or the test's process is gone.
+"""The keeper of one broker: a single-threaded process without gRPC that carries out the test's commands. It starts, kills and
+restarts the broker on the same port and directory, and cleans up when the test closes the broker or the test's process is gone.
 
-The port stays the broker's while no broker runs: a socket that is bound to it, and does not listen, keeps others away.
+While no broker runs, a socket that is bound but does not listen reserves the port.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class _Child(NamedTuple):
 
 
 class KeptBroker:
-    """One broker. `wait` waits for sockets, and raises if the keeper is to end; `drop_ends` closes the keeper's own sockets in a
-    fork."""
+    """One broker. `wait` waits for sockets, and raises CallerGoneError if the test's process is gone; `drop_ends` closes the
+    keeper's own sockets in a fork."""
 
     def __init__(self, settings: Mapping[str, Any], temporary: str, wait: Wait, drop_ends: Callable[[], None]) -> None:
-        """Makes its directory in `temporary`, and takes its port. Raises BrokerFailedError."""
+        """Reserves the port and creates the directory in `temporary`. Raises BrokerFailedError."""
         self.directory = ""
         self._settings = dict(settings)
         self._wait = wait
@@ -65,29 +65,29 @@ class KeptBroker:
 
     @property
     def is_running(self) -> bool:
-        """True while it has a process."""
+        """True while the broker has a process."""
         return self._child is not None
 
     @property
     def pid(self) -> int:
-        """Its process. Raises BrokerFailedError if there is none."""
+        """The broker's process id. Raises BrokerFailedError if it is not running."""
         if self._child is None:
             raise BrokerFailedError(f"the broker is not running: {self._why_none}")
         return self._child.pid
 
     @property
     def address(self) -> str:
-        """Where clients connect to: HOST:PORT."""
+        """The address that clients connect to, HOST:PORT."""
         config = self._config(self._port_holder.getsockname()[1])
         return f"{config.advertised_host or config.host}:{config.advertised_port or config.port}"
 
     @property
     def ends(self) -> list[socket.socket]:
-        """The socket on which it says something, if it runs."""
+        """The socket on which the broker sends messages, if it is running."""
         return [self._child.channel.socket] if self._child is not None else []
 
     def launch(self) -> None:
-        """Forks it; returns once it serves. Raises BrokerFailedError, and keeps the directory then."""
+        """Forks the broker; returns once it serves. Raises BrokerFailedError, and then keeps the directory."""
         config = self._config(self._port_holder.getsockname()[1])
         ours, theirs = pair()
         keeper_pid = os.getpid()
@@ -107,24 +107,24 @@ class KeptBroker:
             ended = _words_of(self.end("it did not start"))
             said = f"it does not serve after {START_TIMEOUT_MS} ms" if reply is None else reply.get("failed", ended)
             raise self._failure(f"the broker did not start: {said}")
-        self.is_directory_kept = False  # for what failed before, and is past
+        self.is_directory_kept = False  # an earlier failure is over
 
     def check_hears(self) -> None:
-        """Raises BrokerdError if it is paused."""
+        """Raises BrokerdError if the broker is paused."""
         if self.is_paused:
             raise BrokerdError("the broker is paused, and can be told nothing: resume() it first")
 
     def tell(self, head: dict[str, Any]) -> None:
-        """Has it do something before this returns, if it runs. Each start gives it `armed` and `disk` as they are then."""
+        """Sends a command and waits for its reply, if the broker is running. `launch` passes the current `armed` and `disk`."""
         if self._child is None:
             return
-        with contextlib.suppress(OSError):  # killed, which its end will say
+        with contextlib.suppress(OSError):  # killed: the reply below is its EOF
             self._child.channel.send(head)
         if self._await_reply(_STOP_TIMEOUT_MS) == {}:
             self._on_ended()
 
     def hear(self) -> None:
-        """Takes its next message, or its end. Call it when the socket is readable."""
+        """Handles the broker's next message or its end. Call it when the socket is readable."""
         assert self._child is not None
         try:
             self._count(self._child.channel.receive().head)
@@ -132,18 +132,18 @@ class KeptBroker:
             self._on_ended()
 
     def pause(self) -> None:
-        """Stops its process; returns once it has stopped. Raises BrokerFailedError."""
+        """Suspends the process; returns once it has stopped. Raises BrokerFailedError."""
         os.kill(self.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         self.is_paused = True
 
     def resume(self) -> None:
-        """Continues its process. Raises BrokerFailedError."""
+        """Resumes the process. Raises BrokerFailedError."""
         os.kill(self.pid, signal.SIGCONT)
         self.is_paused = False
 
     def stop(self) -> None:
-        """A clean stop; a kill if that takes too long."""
+        """Stops the broker cleanly; kills it if that takes too long."""
         child = self._child
         if child is None:
             return
@@ -154,7 +154,7 @@ class KeptBroker:
         self.end("it was stopped")
 
     def end(self, why: str) -> int:
-        """Kills it if it runs, and waits for its end; its status."""
+        """Kills the broker if it is running, waits for it, and returns its wait status."""
         child, self._child = self._child, None
         self._why_none = why
         self.is_paused = False
@@ -165,7 +165,7 @@ class KeptBroker:
         return os.waitpid(child.pid, 0)[1]
 
     def enter_fork(self) -> None:
-        """In a fork: leaves the keeper's sockets to the keeper, and has both standard streams go to the broker's log."""
+        """In a fork: closes the copies of the keeper's sockets, and redirects stdout and stderr to the broker's log."""
         self._drop_ends()
         if self._child is not None:
             self._child.channel.close()
@@ -182,7 +182,7 @@ class KeptBroker:
         return config
 
     def _await_reply(self, timeout_ms: int) -> dict[str, Any] | None:
-        """The process's next reply; None at the end of the time, {} if it has ended."""
+        """The broker's next reply; None after `timeout_ms`, {} if it has ended."""
         assert self._child is not None
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         while self._wait(self.ends, max(0, deadline_ms - self._clock.monotonic_ms()) / 1_000):
@@ -195,7 +195,7 @@ class KeptBroker:
         return None
 
     def _count(self, head: dict[str, Any]) -> bool:
-        """Notes a report about its faults; False for any other message."""
+        """Records a report on a fault; False for any other message."""
         if "left" not in head:
             return False
         armed = self.armed[head["number"]]
@@ -205,7 +205,7 @@ class KeptBroker:
         return True
 
     def _on_ended(self) -> None:
-        """Starts it again if a fault has killed it."""
+        """Reaps the broker, and restarts it if a fault has killed it."""
         ended = _words_of(self.end(""))
         if not self._is_killed_by_fault:
             self._why_none = self._failure(f"it ended by itself {ended}").message
@@ -216,7 +216,7 @@ class KeptBroker:
             self._why_none = error.message
 
     def _failure(self, text: str) -> BrokerFailedError:
-        """The error that shows the log. The directory is kept from now on, if there is anything to look at in it."""
+        """An error that shows the end of the log. Keeps the directory from now on, if it holds data or a log."""
         log = ""
         with contextlib.suppress(OSError):
             log = Path(self.directory, "broker.log").read_text("utf-8", "replace")[-_LAST_WORDS:]
@@ -227,7 +227,7 @@ class KeptBroker:
         return BrokerFailedError(f"{text}; its directory, which is kept, is {self.directory}, {words}")
 
     def _has_data(self) -> bool:
-        """True if there is more in its directory than its log."""
+        """True if the directory holds more than the log."""
         with contextlib.suppress(OSError):
             return os.listdir(self.directory) != ["broker.log"]
         return False
@@ -239,8 +239,8 @@ def _words_of(status: int) -> str:
 
 
 def _hold_port(host: str, port: int) -> socket.socket:
-    """A socket bound to a free port, or to this one, that others may bind and listen on, but that the kernel gives to no process
-    that wants any port. Raises BrokerFailedError."""
+    """A socket bound to `port`, or to a free port if 0. Another socket may still bind it explicitly and listen, but the kernel does
+    not assign it to any other process. Raises BrokerFailedError."""
     family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
     holder = socket.socket(family, kind, protocol)
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -285,12 +285,12 @@ class Keeper:
         }
 
     def run(self) -> None:
-        """Does what the caller asks, until it is gone."""
+        """Carries out the caller's commands until it is gone."""
         try:
             while True:
                 self._hear_broker(None)
                 message = self._caller.receive()
-                self._hear_broker(0)  # its messages from before this request
+                self._hear_broker(0)  # messages sent before this request
                 try:
                     reply = self._commands[message.head["do"]](message) or {}
                 except (BrokerdError, ValueError, OSError) as error:
@@ -307,7 +307,7 @@ class Keeper:
         return self._kept
 
     def _open(self, message: Message) -> _Reply:
-        """The first command: settings, where temporary directories are made, and what relative paths begin at."""
+        """The first command; passes the settings, the parent of temporary directories, and the base of relative paths."""
         with contextlib.suppress(OSError):
             os.chdir(message.head["current"])
         self._kept = KeptBroker(message.head["settings"], message.head["temporary"], self._wait, self._drop_ends)
@@ -342,7 +342,7 @@ class Keeper:
 
     def _set_disk(self, message: Message) -> None:
         how = message.head["how"]
-        FailingDisk(how)  # refuses what there is not
+        FailingDisk(how)  # raises for an unknown kind
         self._broker.check_hears()
         self._broker.disk = how
         self._broker.tell({"do": "disk", "how": how})
@@ -361,7 +361,7 @@ class Keeper:
         end.close()
 
     def _hear_broker(self, timeout_s: float | None) -> None:
-        """Hears the broker, until its caller has something to say or there is nothing more."""
+        """Handles the broker's messages until only the caller's socket is readable, or nothing is after `timeout_s`."""
         while True:
             ends = self._kept.ends if self._kept is not None else []
             ready = self._wait([*ends, self._caller.socket], timeout_s)
@@ -388,7 +388,7 @@ class Keeper:
             return
         try:
             if not kept.has_own_data and not kept.is_paused and not self._watched.is_gone:
-                kept.stop()  # a directory that stays is left as a clean stop leaves it
+                kept.stop()  # the user's data directory is closed cleanly
         except CallerGoneError:
             pass
         finally:

@@ -1,10 +1,11 @@
-"""The fixtures of pytest; pytest finds them where brokerd is installed (entry point pytest11). Imports nothing of brokerd before a
-test asks for a broker.
+"""The pytest fixtures, registered by the entry point pytest11.
 
-    brokerd_broker     a broker of the test's own
+This module imports nothing of brokerd until a test requests a broker.
+
+    brokerd_broker     a broker for one test
     brokerd_topic      a topic on it
-    brokerd_settings   the settings of that broker: a mapping, to be overridden in a conftest.py or a test module
-    brokerd_client     the settings of its own client, likewise: for a broker with TLS or authentication
+    brokerd_settings   that broker's settings: a mapping to override in a conftest.py or a test module
+    brokerd_client     the settings of the test's client, likewise: for a broker with TLS or authentication
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def brokerd_broker(
         with Broker(brokerd_settings, client=brokerd_client) as broker:
             yield broker
     except UnmetFaultError:
-        if request.session.testsfailed == failed_before:  # or else the test has failed already, which is why
+        if request.session.testsfailed == failed_before:  # a test that failed earlier explains the unmet fault
             raise
 
 

@@ -1,5 +1,4 @@
-"""How processes of this package are forked, and end with the one that needs them, even if that one is killed. Linux only, as the
-broker is."""
+"""Forks processes, and ends them with the process they serve, even if that is killed. Linux only, like the broker."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def fork(work: Callable[[], object]) -> int:
-    """Does `work` in a child, which then ends at once, even after an error; returns the child's process id."""
+    """Runs `work` in a child, which exits right after it, even on an error; returns the child's process id."""
     pid = os.fork()
     if pid == 0:
         _do_and_end(work)
@@ -38,15 +37,15 @@ def _do_and_end(work: Callable[[], object]) -> NoReturn:
 
 
 def end_with_parent(parent_pid: int) -> None:
-    """Has the kernel kill this process when its parent ends. To be called first thing after the fork; the parent must have one
-    thread only, since it is the end of the thread that forked which counts."""
+    """Makes the kernel kill this process when its parent ends. Call it right after the fork. The parent must be single-threaded,
+    because the signal is sent when the forking thread ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent_pid:  # it ended before
+    if os.getppid() != parent_pid:  # the parent ended before prctl
         os._exit(1)
 
 
 class Watched:
-    """A process that this one lives for, and is no child of. Needs no polling where the kernel has pidfd_open (5.3)."""
+    """Watches for the end of a process that is not a child, through a pidfd (Linux 5.3) where there is one."""
 
     def __init__(self, pid: int) -> None:
         self._fd = -1
@@ -55,11 +54,11 @@ class Watched:
             self._fd = os.pidfd_open(pid)
         except ProcessLookupError:
             self.is_gone = True
-        except (OSError, AttributeError):  # an old kernel, or a Python that was built for one
-            pass  # then the end of its sockets says the same, unless a process that it forked holds them open
+        except (OSError, AttributeError):  # an old kernel, or a Python built for one
+            pass  # the EOF of its sockets must do, which a fork of it may hold up
 
     def wait(self, sockets: list[socket.socket], timeout_s: float | None = None) -> list[socket.socket]:
-        """The sockets that have something to read; none after `timeout_s`, or when the process is gone (`is_gone`)."""
+        """The readable sockets; waits at most `timeout_s`, and no longer once the process is gone (`is_gone`)."""
         given: list[socket.socket | int] = [*sockets]
         if self._fd >= 0:
             given.append(self._fd)
@@ -69,7 +68,7 @@ class Watched:
         return [one for one in sockets if one in ready]
 
     def close(self) -> None:
-        """Gives up the descriptor."""
+        """Closes the pidfd."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -1,5 +1,5 @@
-"""run_available: a streaming query of Spark, to the end of the available data. Knows Spark by its methods alone, so that it serves
-classic sessions and Spark Connect, and imports neither."""
+"""run_available: runs a Spark streaming query to the end of the available data. Duck-typed, so that it works with classic sessions
+and Spark Connect and imports neither."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _TIMEOUT_S = 300.0
 
 
 def run_available(query: Any, *, timeout_s: float = _TIMEOUT_S) -> Any:
-    """Runs a query on all that its sources hold now, and returns its StreamingQuery.
+    """Runs a query on all data that its sources hold now, and returns its StreamingQuery.
 
-    `query`: a DataStreamWriter (`df.writeStream...` before `start()`), which is started with `availableNow` and has ended when
-    this returns; or a StreamingQuery that runs already, which has then processed what there was, and runs on.
+    `query`: a DataStreamWriter (`df.writeStream...` before `start()`), which is started with `availableNow` and runs to its end; or
+    a running StreamingQuery, which processes the available data and keeps running.
 
-    Raises what ended the query (StreamingQueryException), and TimeoutError after `timeout_s` seconds, for a writer that was started
-    here: its query is stopped then, and by any other exception too.
+    Raises the query's exception (StreamingQueryException). A query started here is always stopped on return; if it has not ended
+    after `timeout_s` seconds, TimeoutError is raised.
     """
     if callable(getattr(query, "trigger", None)) and callable(getattr(query, "start", None)):
         return _run(query.trigger(availableNow=True).start(), timeout_s)
@@ -24,7 +24,7 @@ def run_available(query: Any, *, timeout_s: float = _TIMEOUT_S) -> Any:
     if query.isActive:
         query.processAllAvailable()
     else:
-        query.awaitTermination()  # raises what ended it
+        query.awaitTermination()  # raises the exception that ended it
     return query
 
 

@@ -1,6 +1,6 @@
-"""Rows, Arrow and DataFrames as columns of records, and columns as records again. Pure: no I/O.
+"""Converts rows, Arrow data and DataFrames to a table for the producer, and tables to records. Pure: no I/O.
 
-The result has the columns that a producer takes, and `partition`; the producer checks their contents.
+The table has the producer's columns, and `partition`; the producer checks their contents.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from brokerd.config.settings import INT32_MAX, INT64_MAX
 from brokerd.record.schema import HEADERS, KEY, TIMESTAMP, VALUE
 
 COLUMNS = ("key", "value", "headers", "timestamp", "partition")
-# A topic's own rows may be appended to another topic; these are given again there.
+# Ignored, so that rows read from a topic can be appended to another: the broker assigns these.
 _GIVEN_BY_THE_BROKER = ("topic", "offset", "timestampType")
 _TYPES = {KEY.name: KEY.type, VALUE.name: VALUE.type, HEADERS.name: HEADERS.type, TIMESTAMP.name: TIMESTAMP.type}
 _US_PER_MS = 1_000
@@ -25,7 +25,7 @@ _ROWS = "rows (values, pairs of key and value, or mappings), an Arrow table or b
 
 
 class Record(NamedTuple):
-    """A record as it lies in a topic; the fields are the source's columns."""
+    """A record read from a topic; the fields are columns of the Spark source."""
 
     key: bytes | None
     value: bytes | None
@@ -37,7 +37,7 @@ class Record(NamedTuple):
 
 
 def to_table(data: object) -> pa.Table:
-    """The columns of what `Topic.append` takes. Raises TypeError and ValueError with the row's number and the field."""
+    """Converts the argument of `Topic.append` to a table. Raises TypeError and ValueError that name the row and field."""
     table = _arrow_of(data)
     if table is None:
         return _of_rows(data)
@@ -55,7 +55,7 @@ def to_table(data: object) -> pa.Table:
 
 
 def _arrow_of(data: Any) -> pa.Table | None:
-    """A DataFrame (of Spark, pandas, Polars, and all that speak Arrow) or Arrow data as a table; None for rows."""
+    """Arrow data or a DataFrame (Spark, pandas, Polars, any with the Arrow C stream interface) as a table; None for rows."""
     if isinstance(data, pa.Table):
         return data
     if isinstance(data, pa.RecordBatch):
@@ -165,7 +165,7 @@ def _timestamp_us(data: object, number: int) -> int | None:
 
 
 def to_records(table: pa.Table, topic: str) -> list[Record]:
-    """The rows of a table as a client reads them, in its order."""
+    """The rows of a table read by the client, in its order."""
     names = ("key", "value", "partition", "offset", "timestamp", "headers")
     columns = [table.column(name).to_pylist() if name != "timestamp" else _times(table) for name in names]
     return [
@@ -175,12 +175,12 @@ def to_records(table: pa.Table, topic: str) -> list[Record]:
 
 
 def _times(table: pa.Table) -> list[datetime.datetime]:
-    """Times without pandas or a table of time zones."""
+    """Timestamps as datetimes, without pandas or a time zone database."""
     stamps = table.column("timestamp").cast(pa.int64()).to_pylist()
     return [_EPOCH + datetime.timedelta(microseconds=one) for one in stamps]
 
 
 def empty_table() -> pa.Table:
-    """The columns of a topic without records."""
+    """The table of a topic without records."""
     types = {**_TYPES, "partition": pa.int32(), "offset": pa.int64(), "timestampType": pa.int32()}
     return pa.table({name: pa.array([], kind) for name, kind in types.items()})

@@ -1,4 +1,4 @@
-"""Topic: what a test appends to it, and what a pipeline has left in it."""
+"""Topic: appends a test's rows, and reads what a pipeline wrote."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ READ_COMMITTED = "read_committed"
 
 
 class Topic:
-    """A topic of a Broker; `create_topic` and `topic` of the broker give it."""
+    """A topic of a Broker, from `Broker.create_topic` or `Broker.topic`."""
 
     def __init__(self, name: str, ask: Ask) -> None:
         self.name = name
         self._ask = ask
 
     def append(self, rows: Iterable[object] | pa.Table | pa.RecordBatch | Any) -> None:
-        """Appends rows, and returns once they are durable. Their order is kept in each partition.
+        """Appends rows, in order within each partition; returns once they are durable.
 
-        `rows`: any number of values (bytes or text), of pairs (key, value), or of mappings with `key`, `value`, `headers`,
-        `timestamp` (datetime, or ms since 1970) and `partition`; or a table with such columns: Arrow's, or a DataFrame of Spark,
-        pandas or Polars. Text becomes UTF-8; the key's hash chooses the partition, as Kafka's default partitioner does, unless
-        the row names one.
+        `rows`: an iterable of values (bytes or text), of pairs (key, value), or of mappings with `key`, `value`, `headers`,
+        `timestamp` (datetime, or ms since 1970) and `partition`; or a table with these columns: Arrow's, or a DataFrame of Spark,
+        pandas or Polars. Text is encoded as UTF-8. Unless the row names a partition, the key's hash chooses it, as in Kafka's
+        default partitioner.
 
-        Raises TypeError and ValueError for what no record can hold, and the producer's errors: BrokerUnreachableError,
+        Raises TypeError and ValueError for rows that are not records, and the producer's errors: BrokerUnreachableError,
         DeliveryTimeoutError, MessageTooLargeError, UnknownTopicOrPartitionError.
         """
         import pyarrow as pa
@@ -44,15 +44,15 @@ class Topic:
         self._ask({"do": "append", "topic": self.name}, sink.getvalue())
 
     def rows(self, isolation_level: str = READ_COMMITTED) -> list[Record]:
-        """All records that a reader sees now, by partition and offset. `read_uncommitted` shows those of open and aborted
-        transactions too. Raises the reader's errors: BrokerUnreachableError, LogDamagedError, UnknownTopicOrPartitionError.
+        """All records visible to a reader now, by partition and offset. `read_uncommitted` includes those of open and aborted
+        transactions. Raises the reader's errors: BrokerUnreachableError, LogDamagedError, UnknownTopicOrPartitionError.
         """
         from brokerd.testing.records import to_records
 
         return to_records(self.arrow(isolation_level), self.name)
 
     def arrow(self, isolation_level: str = READ_COMMITTED) -> pa.Table:
-        """The same as a table with the columns key, value, headers, timestamp, partition, offset, timestampType."""
+        """Like `rows`, as a table with the columns key, value, headers, timestamp, partition, offset, timestampType."""
         import pyarrow as pa
 
         from brokerd.testing.records import empty_table

@@ -1,6 +1,6 @@
-"""The warm process: it imports everything once, then forks a keeper for each broker, since an interpreter and its imports take
-longer than a broker. It is started by exec at the first broker, so it does not matter what this process holds (threads, gRPC, a
-JVM's gateway), and it ends with this process. It has one thread and never touches gRPC, so that its forks are sound.
+"""The warm process imports everything once, then forks a keeper for each broker, because an interpreter and its imports take longer
+to start than a broker. It is started by exec at the first broker, so threads, gRPC or a JVM gateway in this process do no harm, and
+it ends with this process. It is single-threaded and never touches gRPC, so that it can fork safely.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from brokerd.testing.processes import Watched, fork
 _START_TIMEOUT_S = 120.0
 _END_TIMEOUT_S = 10.0
 _LAST_WORDS = 4_000
-# -P: a project's own queue.py or grpc/ beside the tests must not stand in for the real one. The path is for a brokerd that this
-# process found in a way that the environment does not tell.
+# -P: a project's own queue.py or grpc/ beside the tests must not shadow the real one. The path covers a brokerd that this process
+# found by other means than its environment.
 _PROGRAM = "import sys; sys.path.append(sys.argv[1]); from brokerd.testing.warm_process import main; main(*map(int, sys.argv[2:]))"
-# Libraries read these when they are imported, and then start no threads of their own before the forks.
+# Keep libraries, which read these on import, from starting threads before the forks.
 _NO_THREADS = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 
 
@@ -34,7 +34,7 @@ class WarmProcess:
     """A process that forks keepers. All methods may be called from any thread."""
 
     def __init__(self) -> None:
-        """Raises BrokerFailedError with its output if it does not come up."""
+        """Raises BrokerFailedError with the process's output if it fails to start."""
         self._channel, theirs = pair()
         self._lock = threading.Lock()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`
@@ -46,7 +46,7 @@ class WarmProcess:
                 stdout=self._said,
                 stderr=self._said,
                 pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # Ctrl-C is for the tests, which then close their brokers
+                start_new_session=True,  # Ctrl-C must reach only the tests, which then close their brokers
                 env={**os.environ, **_NO_THREADS},
             )
         finally:
@@ -72,11 +72,11 @@ class WarmProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
         return self._process.pid
 
     def new_keeper(self) -> Channel:
-        """A keeper of a broker that is not started yet. Raises OSError if this process has ended."""
+        """A channel to a new keeper, without a broker yet. Raises OSError if the warm process has ended."""
         channel, theirs = pair()
         try:
             with self._lock:
@@ -89,13 +89,13 @@ class WarmProcess:
         return channel
 
     def leave_to_parent(self) -> None:
-        """In a fork: closes this process's copies."""
+        """Closes a forked child's copies."""
         self._channel.close()
         self._said.close()
-        self._process.poll()  # it is no child of this process, and is not missed at its end
+        self._process.poll()  # not a child here: Popen sets a return code, and does not warn when it is collected
 
     def end(self) -> None:
-        """Ends it; brokers that are still open end by themselves."""
+        """Ends the warm process; keepers and their brokers run on until they are closed or this process ends."""
         self._channel.close()
         try:
             self._process.wait(_END_TIMEOUT_S)
@@ -111,7 +111,7 @@ _is_exit_hooked = False
 
 
 def new_keeper() -> Channel:
-    """A new keeper, from this process's warm process, which is started if there is none. Raises BrokerFailedError."""
+    """A channel to a new keeper; starts the warm process if there is none. Raises BrokerFailedError."""
     global _current, _is_exit_hooked
     with _lock:
         if _current is None:
@@ -128,7 +128,7 @@ def new_keeper() -> Channel:
 
 
 def warm_pid() -> int:
-    """The process id of the warm process, which leads a session of its own; 0 if there is none."""
+    """The process id of the warm process, which is a session leader; 0 if there is none."""
     return _current.pid if _current is not None else 0
 
 
@@ -157,8 +157,8 @@ def main(fd: int, parent_pid: int) -> None:
     channel = Channel(socket.socket(fileno=fd))
     _import_all()
     gc.collect()
-    gc.freeze()  # what stays is shared with the forks, which a collection would copy
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are not waited for
+    gc.freeze()  # keeps collections in the forks from copying shared pages
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # reaps keepers automatically
     parent = Watched(parent_pid)
     channel.send({"ready": True})
     while parent.wait([channel.socket]):
