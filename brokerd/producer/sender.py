@@ -1,9 +1,9 @@
-"""Sender: the one loop, on a thread of its own. It decides nothing: it asks ProducerCore for commands, carries them out, and
-reports.
+"""Sender: the loop that sends, on its own thread. It makes no decisions: it gets commands from ProducerCore, carries them out, and
+reports the results.
 
-It changes the producer's state under the lock (waiting.py); it encodes and calls back without it. No interrupt strikes this thread.
-Encoding happens here, so that the application's thread splits while this one concatenates, compresses and sums (Arrow releases the
-interpreter meanwhile).
+It changes the producer's state under the lock (waiting.py), but encodes and runs callbacks without it. Python raises interrupts in
+the main thread only, never here. Encoding happens in this thread so that the application's thread can split batches meanwhile:
+Arrow releases the GIL.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ T = TypeVar("T")
 TransportFactory: TypeAlias = Callable[[ProducerConfig], ProduceTransport]
 
 
-# How long a producer that was never accepted tries again after refusals; once it was, delivery.timeout.ms is the limit.
+# How long a producer that no broker has accepted yet retries after refusals; later, delivery.timeout.ms is the limit.
 REFUSALS_MS = 3_000
 
 
 class _StreamTasks:
-    """The tasks of one stream: requests wait in `outbox` for flow control."""
+    """The tasks of one stream. Requests wait in `outbox` for flow control."""
 
     __slots__ = ("incarnation", "outbox", "tasks")
 
@@ -74,7 +74,7 @@ class _StreamTasks:
 
 
 class Sender:
-    """Drives the core, and before each step the intake, whose records go into it."""
+    """Drives the core. Before each step of it, places the intake's records."""
 
     def __init__(
         self, *, config: ProducerConfig, core: ProducerCore, shared: SharedLock, clock: Clock, transport_factory: TransportFactory
@@ -94,11 +94,11 @@ class Sender:
         self._news = asyncio.Event()  # set by this thread alone
         self._timer: asyncio.TimerHandle | None = None  # ends a sleep
         self._timer_ms = 0
-        self.abandoned_count = 0  # records that were given up because the time of close() was over
+        self.abandoned_count = 0  # records given up at the timeout of close()
         self._thread = threading.Thread(target=self._run, name=f"{OWN_THREADS}producer", daemon=True)
 
     def start(self, intake: Intake, *, owner: object) -> None:
-        """Starts the thread, which keeps `owner` alive: a producer that its application has dropped still sends, and is closed at
+        """Starts the thread. It keeps `owner` alive, so that a producer without other references still sends, and is closed at
         exit.
         """
         self._intake = intake
@@ -106,8 +106,8 @@ class Sender:
         self._thread.start()
 
     def wake(self) -> None:
-        """Has the next step taken soon; for any thread. Only for news: a thread that wakes in vain takes the interpreter from the
-        one that has work."""
+        """Makes the loop take a step soon. Callable from any thread, but only if there is work: a needless wake-up takes the GIL
+        from a thread that has some."""
         loop = self._loop
         if threading.get_ident() == self._thread.ident:
             self._news.set()
@@ -116,7 +116,7 @@ class Sender:
                 loop.call_soon_threadsafe(self._news.set)
 
     def join(self, timeout_s: float | None) -> bool:
-        """True once the thread has ended."""
+        """Waits for the thread to end, at most `timeout_s`; returns True if it has."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -150,7 +150,7 @@ class Sender:
 
     async def _loop_until_closed(self) -> None:
         while True:
-            self._news.clear()  # all that may follow from it is looked at below
+            self._news.clear()  # before the step, which handles all news up to now
             now_ms = self._clock.monotonic_ms()
             next_ms = self._intake.place_due(now_ms)
             with self._shared.lock:
@@ -166,10 +166,10 @@ class Sender:
             await self._news.wait()
 
     def _is_closing_over(self, now_ms: int) -> bool:
-        """Under the lock: sends all without linger; True once nothing is left, or was given up since close() has no more time."""
+        """Under the lock: sends everything without linger. True once nothing is left, or the rest was given up at close_by_ms."""
         core = self._core
         core.accumulator.close()
-        if self._intake.has_unplaced:  # it was closed since they were looked at
+        if self._intake.has_unplaced:  # it was closed after this step placed records
             self._news.set()
             return False
         if core.accumulator.has_incomplete:
@@ -181,8 +181,8 @@ class Sender:
         return True
 
     def _wake_by(self, until_ms: int, now_ms: int) -> None:
-        """Makes sure that the loop does not sleep past `until_ms`. An earlier timer is kept: waking once in vain costs less than a
-        new timer for every step.
+        """Ensures that the loop wakes by `until_ms`. Keeps an earlier timer, since a needless wake-up costs less than a new timer
+        for every step.
         """
         if self._timer is not None:
             if self._timer_ms <= until_ms:
@@ -198,7 +198,7 @@ class Sender:
         self._news.set()
 
     def _notify(self, *, is_news: bool = False) -> None:
-        """Calls the listeners of ended batches, then wakes the calls that wait: for these, for memory, or for other news."""
+        """Calls the listeners of ended batches, then wakes the calls that wait for these, for memory, or for other news."""
         ended = self._core.take_ended()
         for batch in ended:
             for listener in batch.listeners:
@@ -209,7 +209,7 @@ class Sender:
                 self._shared.tell_waiting()
 
     def _report(self, event: Callable[[int], T], *, is_news: bool = False) -> T:
-        """Reports an event to the core, notifies those that wait for it, and has a step taken if there is work."""
+        """Reports an event to the core, notifies waiting calls, and schedules a step if there is work."""
         with self._shared.lock:
             result = event(self._clock.monotonic_ms())
             if self._core.stopped_by is not None:
@@ -220,7 +220,7 @@ class Sender:
         return result
 
     def _report_to_all(self, event: Callable[[int], None]) -> None:
-        """Like `_report`, for an event that changes more than batches: a step is taken in any case."""
+        """Like `_report`, for an event that changes more than batches: always wakes all calls and schedules a step."""
         self._report(event, is_news=True)
         self._news.set()
 
@@ -274,9 +274,9 @@ class Sender:
         self._report_to_all(partial(self._core.on_heartbeat, command.membership))
 
     def _check_refusal(self, error: BrokerdError) -> None:
-        """Raises a refusal that is final. A known client that lacks a right loses the records that wait, not the producer: rights
-        may be granted later. Any other refusal is retried as if the broker were unreachable: for a short while if this client was
-        never accepted, since the token may simply be wrong; otherwise until delivery.timeout.ms, whose error then names it.
+        """Raises a refusal that is final. If an accepted client lacks a right, only the pending records fail, not the producer,
+        since the right may be granted later. Any other refusal is retried as if the broker were unreachable: for REFUSALS_MS if
+        this client was never accepted, since its token may be wrong; otherwise until delivery.timeout.ms, whose error names it.
         """
         if not isinstance(error, AuthenticationError):
             return
@@ -329,7 +329,7 @@ class Sender:
                 task.result()
         except (WireError, BrokerUnreachableError, AuthenticationError) as error:
             self._report(partial(self._core.on_stream_lost, node_id, incarnation, error))
-            self._check_refusal(error)  # what was in flight waits again
+            self._check_refusal(error)  # after the core has re-enqueued the batches in flight
         finally:
             if stream is not None:
                 await stream.close()
@@ -351,7 +351,7 @@ class Sender:
             self._report(partial(self._core.on_response, node_id, incarnation, response))
 
     def _encode(self, command: SendRequest, limits: RequestLimits) -> tuple[ProduceRequest, SendRequest | None]:
-        """The request's bytes, and what does not fit into it. A batch is encoded once; a retry only gets a new header."""
+        """Encodes the request, and returns a second one for batches that do not fit. A retried batch only gets a new header."""
         batches = []
         rest: dict[TopicIdPartition, ProducerBatch] = {}
         room_bytes = limits.bytes_max
@@ -371,8 +371,8 @@ class Sender:
         return request, self._report(partial(self._core.on_overfull, command, rest)) if rest else None
 
     def _encode_batch(self, batch: ProducerBatch) -> bool:
-        """Encodes a batch. False if that failed, and with it the batch. No other code touches a drained batch until its
-        response.
+        """Encodes a batch. If that raises, fails the batch and returns False. Needs no lock, since no other code touches a drained
+        batch before its response.
         """
         try:
             encoded = encode_pieces(batch.pieces, self._config.compression_type)
@@ -392,7 +392,7 @@ class Sender:
     # --- tasks
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Starts a task that nobody awaits."""
+        """Starts a background task."""
         task = self._start(self._guarded(work))
         task.add_done_callback(lambda _: work.close())  # for a task that was cancelled before it began
         return task
@@ -404,20 +404,20 @@ class Sender:
         return task
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs a task. An unexpected exception stops the producer with its cause, instead of leaving callers waiting."""
+        """Runs a task. An unexpected exception stops the producer with that cause, so that no call waits forever."""
         try:
             await work
         except Exception as error:
             self._fail_for_good(error)
 
     def _fail_for_good(self, cause: BaseException) -> None:
-        is_explained = isinstance(cause, BrokerdError)  # one sentence says it; no traceback
+        is_explained = isinstance(cause, BrokerdError)  # its message suffices, without a traceback
         logger.error("the producer stops: %s", cause, exc_info=None if is_explained else cause)
         error: BrokerdError = ProducerClosedError(f"the producer failed: {cause if is_explained else repr(cause)}")
         error.__cause__ = cause
 
         self._report_to_all(partial(self._core.fail_for_good, error))
-        self._intake.place_due(self._clock.monotonic_ms())  # nothing stays behind
+        self._intake.place_due(self._clock.monotonic_ms())  # fails the records that were not placed yet
         self._notify()
 
     def _cancel(self, stream: _StreamTasks) -> None:

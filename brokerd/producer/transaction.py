@@ -1,13 +1,12 @@
-"""Transactions of one producer: `with producer.transaction():`. Each has one member, and is committed when the block ends, or
-aborted if it is left by an exception.
+"""Transactions of one producer: `with producer.transaction():`. Each has one member, and is committed at the end of the block, or
+aborted if an exception leaves it.
 
-A version is committed once, however often and by whomever it is tried: a program that numbers the parts of its input writes each
-once by giving the number. Whatever strikes in between, a transaction is committed as a whole or not at all; one that nobody decides
-expires.
+A version is committed at most once, whichever producers try it: a program that numbers the parts of its input and passes the number
+writes each part once. Transactions are atomic; one that is neither committed nor aborted expires.
 
-Offsets of a group may be committed with it (`send_offsets`): then a program that reads, works and writes does so exactly once. Each
-goes with the offset that the group had when that input was read. The broker commits only if the group has it still, so of two
-programs that have read the same input one is refused.
+Consumer group offsets can be committed with a transaction (`send_offsets`), which makes a read-process-write loop exactly-once.
+Each offset comes with the one that the group had when the input was read. The broker commits only if the group still has that
+offset, so if two programs read the same input, only one of them can commit.
 """
 
 from __future__ import annotations
@@ -51,11 +50,11 @@ from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.intake import Intake
 from brokerd.producer.waiting import Wait
 
-NO_OFFSET = -1  # of a partition that the group has none of
+NO_OFFSET = -1  # the group has no offset for the partition
 
 
 class OffsetWithMetadata(Protocol):
-    """A committed offset with a text, such as brokerd.client.groups.OffsetAndMetadata."""
+    """An offset with metadata, such as brokerd.client.groups.OffsetAndMetadata."""
 
     @property
     def offset(self) -> int:
@@ -76,14 +75,14 @@ class InputReader(Protocol):
     def transaction_input(
         self, offsets: Mapping[TopicPartition, int]
     ) -> tuple[str, Mapping[TopicPartition, tuple[TopicIdPartition, int, int]]]:
-        """The group, and of each partition its id, the offset that the group had when reading began, and the id of the leader epoch
-        of the record before the offset given, 0 if that was not read there."""
+        """The group id, and for each partition its id, the group's offset when reading began, and the leader_epoch_id of the record
+        before the given offset; 0 if this consumer did not read that record."""
 
     def transaction_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """The group has these offsets now."""
+        """Notes that the group has these offsets now."""
 
     def transaction_failed(self, partitions: Collection[TopicPartition]) -> None:
-        """Records that were read of these partitions are not committed, or nobody knows."""
+        """Notes that the offsets of these partitions were not committed, or that the outcome is unknown."""
 
 
 Given = Mapping[TopicPartition, "int | OffsetWithMetadata"]
@@ -92,12 +91,12 @@ FindIds = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, TopicIdPa
 
 
 def partitions_of(given: Given) -> list[TopicPartition]:
-    """The partitions that offsets are given of. Raises TypeError, ValueError."""
+    """The partitions of the given offsets. Raises TypeError, ValueError."""
     return list(checked_offsets(given))
 
 
 class SentOffsets:
-    """The offsets that one transaction was given."""
+    """The group offsets to commit with one transaction."""
 
     def __init__(self) -> None:
         self._group_id = ""
@@ -106,11 +105,11 @@ class SentOffsets:
 
     @property
     def all_of_them(self) -> GroupOffsets | None:
-        """As they are committed; None if there are none."""
+        """All offsets, for TransactionEnd; None if there are none."""
         return GroupOffsets(self._group_id, self._offsets) if self._offsets else None
 
     def add_read(self, given: Given, reader: InputReader) -> None:
-        """Offsets up to which a consumer has read. Raises TypeError, ValueError, TransactionStateError, and the reader's errors."""
+        """Adds offsets up to which a consumer has read. Raises TypeError, ValueError, TransactionStateError, and its errors."""
         offsets = checked_offsets(given)
         if not hasattr(reader, "transaction_input"):
             raise TypeError(f"group must be the Consumer that has read the input, or the id of a group, not {reader!r:.200}")
@@ -122,7 +121,7 @@ class SentOffsets:
         self._readers.append((reader, {tp: offset for tp, (offset, *_) in offsets.items()}))
 
     def add(self, given: Given, group_id: str, expected: Expected, find_ids: FindIds) -> None:
-        """Offsets of any group. Raises as `add_read`, and what `find_ids` raises."""
+        """Adds offsets of a group id. Raises TypeError, ValueError, TransactionStateError, and the errors of `find_ids`."""
         offsets = checked_offsets(given)
         problem = group_id_problem(group_id)
         if problem is not None:
@@ -156,24 +155,24 @@ class SentOffsets:
             self._offsets[ids[tp]] = GroupOffset(offset, metadata, leader_epoch, before, epoch_id)
 
     def committed(self) -> None:
-        """They are committed."""
+        """Tells the consumers that their offsets are committed."""
         for reader, offsets in self._readers:
             reader.transaction_committed(offsets)
 
     def failed(self) -> None:
-        """They are not, or nobody knows."""
+        """Tells the consumers that their offsets are not committed, or that the outcome is unknown."""
         for reader, offsets in self._readers:
             reader.transaction_failed(offsets)
 
 
 def _before(expected: object) -> dict[TopicPartition, int]:
-    """The offsets that the group is to have, NO_OFFSET for none. Raises TypeError, ValueError."""
+    """The offsets that the group must have at the commit, NO_OFFSET for none. Raises TypeError, ValueError."""
     given = checked_by_partition(expected, "expected", "offsets")
     return {tp: NO_OFFSET if one is None else checked_offset(tp, one).offset for tp, one in given.items()}
 
 
 class Members:
-    """The members of one producer, one after the other. `wake` makes the sender take a step."""
+    """Begins, ends and aborts the members of one producer, one at a time. `wake` wakes the sender."""
 
     def __init__(self, config: ProducerConfig, core: ProducerCore, *, intake: Intake, wake: Callable[[], None]) -> None:
         self._config = config
@@ -182,7 +181,7 @@ class Members:
         self._wake = wake
 
     def begin(self, membership: Membership) -> Wait[bool]:
-        """Begins a member: see Producer.begin_member. Waits for the end of one that is being aborted, whoever began that."""
+        """Begins a member: see Producer.begin_member. First waits for the end of a member that is being aborted."""
 
         def poll(now_ms: int) -> bool | None:
             conflict = transaction_conflict(self._config)
@@ -205,7 +204,7 @@ class Members:
         return True
 
     def end(self, timeout: float | None, deadline_ms: int) -> Wait[MemberReport]:
-        """Ends the member once all its records are acknowledged: see Producer.end_member."""
+        """Ends the member when all its records are acknowledged: see Producer.end_member."""
         identity: Identity | None = None
         flush = self._intake.for_flush(timeout, deadline_ms)
 
@@ -232,7 +231,7 @@ class Members:
         return Wait(poll, deadline_ms, lambda: flush.is_due is None or flush.is_due())
 
     def abort(self, deadline_ms: int, only: Membership | None = None) -> Wait[MemberReport]:
-        """Ends the member in any case: see Producer.abort_member."""
+        """Ends the member without waiting for its records: see Producer.abort_member."""
         identity: Identity | None = None
 
         def poll(now_ms: int) -> MemberReport | None:
@@ -245,7 +244,7 @@ class Members:
                 self._wake()
                 identity = present
                 present.error = present.error or error
-                present.abort_by_ms = deadline_ms  # from here on it ends, whoever waits for that
+                present.abort_by_ms = deadline_ms  # from here on it ends even if this wait is abandoned
             self._intake.end_aborted(now_ms)
             return self._core.last_report if self._core.identities.present is not identity else None
 
@@ -259,22 +258,22 @@ def _named(identity: Identity) -> str:
 
 logger = logging.getLogger(__name__)
 
-# An abort saves the broker from waiting for transaction.timeout.ms, and whoever aborts should not wait long for it.
+# An abort only saves waiting for transaction.timeout.ms, so it is not worth a long wait.
 ABORT_TIMEOUT_MS = 5_000
 
 
 class Coordinator(Protocol):
-    """The calls that decide transactions, each repeated until it has a response."""
+    """The calls that commit and abort transactions; each retries until it has a response or its time is over."""
 
     def last_version(self, transactional_id: str, *, timeout_ms: int | None = None) -> int:
-        """The last committed version; -1 = none. Asked for until `timeout_ms` (default.api.timeout.ms). Raises the broker's error,
+        """The last committed version; -1 = none. Retries for `timeout_ms` (default.api.timeout.ms). Raises the broker's error,
         BrokerUnreachableError."""
 
     def end(self, end: TransactionEnd, *, timeout_ms: int) -> None:
         """Commits or aborts. Raises the broker's error; BrokerUnreachableError or a retriable error if the outcome is unknown."""
 
     def partition_ids(self, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, TopicIdPartition]:
-        """Raises UnknownTopicOrPartitionError, BrokerUnreachableError."""
+        """The ids of partitions. Raises UnknownTopicOrPartitionError, BrokerUnreachableError."""
 
 
 class TransactionalProducer(Protocol):
@@ -293,7 +292,7 @@ class TransactionalProducer(Protocol):
 
 
 class TransactionBase:
-    """The decisions of one transaction. `version` is set inside the block; `is_committed` is true once that is known."""
+    """The state and decisions of one transaction. `version` is set in the block; `is_committed` once the commit is known."""
 
     def __init__(self, config: ProducerConfig, version: int | None) -> None:
         if version is not None and version < 0:
@@ -309,7 +308,7 @@ class TransactionBase:
         self.is_committed = False
 
     def _begin_after(self, last: int) -> Membership:
-        """Chooses the version, with the last committed one; the member that writes it. Raises AlreadyCommittedError,
+        """Chooses the version, given the last committed one, and returns its member. Raises AlreadyCommittedError,
         ProducerFencedError."""
         version = last + 1 if self._asked_version is None else self._asked_version
         if version == last:
@@ -326,7 +325,7 @@ class TransactionBase:
             self._transactional_id,
             self.version,
             self._execution_id,
-            self._execution_id,  # a run of its own: a version that is tried again is known by its number alone
+            self._execution_id,  # as run id: each attempt is its own run, and a replay is recognized by the version alone
             f"producer {self._config.client_id}".strip(),
             uuid.uuid4().bytes,
             self._config.transaction_timeout_ms,
@@ -334,11 +333,11 @@ class TransactionBase:
         return self._membership
 
     def _commit_of(self, report: MemberReport) -> TransactionEnd:
-        # Rows and a random number: nobody else's commit of the version is ever taken for this one.
+        # The random number ensures that another producer's commit of the version is never taken for this one.
         return self._decision(report, is_commit=True, totals=Totals(rows=report.records, key_hash_sum=secrets.randbits(64)))
 
     def _abort_of(self, report: MemberReport) -> TransactionEnd | None:
-        """None if the broker knows nothing of it."""
+        """The abort; None if the member has no producer id, so that the broker has no state of it."""
         return None if report.producer_id == NO_PRODUCER_ID else self._decision(report, is_commit=False)
 
     def _decision(self, report: MemberReport, *, is_commit: bool, totals: Totals = Totals()) -> TransactionEnd:  # noqa: B008
@@ -357,7 +356,7 @@ class TransactionBase:
 
     @contextlib.contextmanager
     def _committing(self) -> Iterator[None]:
-        """The call that commits. Raises DeliveryTimeoutError if its outcome is not known."""
+        """Wraps the call that commits. Raises DeliveryTimeoutError if its outcome is unknown."""
         timeout_ms = self._config.delivery_timeout_ms
         try:
             yield
@@ -366,7 +365,7 @@ class TransactionBase:
                 raise
             raise ProducerFencedError(
                 error.message, fate=Fate.NOT_APPENDED
-            ) from error  # its input is the other's, whatever its number
+            ) from error  # the other producer owns the input, whatever the version
         except (BrokerUnreachableError, WireError) as error:
             is_fenced = isinstance(error, ProducerFencedError)
             if isinstance(error, WireError) and not error.retriable and not (is_fenced and error.fate is not Fate.NOT_APPENDED):
@@ -384,7 +383,7 @@ class TransactionBase:
         self.is_committed = True
 
     def _sends_read(self, offsets: Given, group: InputReader | str, expected: Expected | None) -> bool:
-        """Takes the offsets of a reader; False if they are of a group id, whose `expected` is there. Raises as `send_offsets`."""
+        """Adds offsets of a consumer and returns True; False for a group id with `expected`. Raises like `send_offsets`."""
         if not self._is_open:
             raise TransactionStateError(
                 "send_offsets() belongs into the block of its transaction: with producer.transaction() as txn"
@@ -402,7 +401,7 @@ class TransactionBase:
         return False
 
     def _tell_readers(self) -> None:
-        """The transaction has ended."""
+        """Tells the consumers how the transaction ended."""
         if self.is_committed:
             self._offsets.committed()
         else:
@@ -410,7 +409,7 @@ class TransactionBase:
 
     @contextlib.contextmanager
     def _aborting(self) -> Iterator[None]:
-        """The call that aborts. Best effort: it has no effect on a transaction that is committed, or has expired."""
+        """Wraps the call that aborts. Best effort: an abort has no effect on a committed or expired transaction."""
         try:
             yield
         except AlreadyCommittedError:
@@ -434,9 +433,9 @@ class Transaction(TransactionBase):
         self._coordinator = coordinator
 
     def __enter__(self) -> Self:
-        """Asks the broker for the last version, for max.block.ms at most. Raises AlreadyCommittedError if the version is committed,
-        ProducerFencedError if a newer one is, TransactionStateError if a transaction of this producer is open,
-        BrokerUnreachableError."""
+        """Fetches the last committed version, for max.block.ms at most, and begins the member. Raises AlreadyCommittedError if the
+        version is committed, ProducerFencedError if a newer one is, TransactionStateError if a transaction of this producer is
+        open, BrokerUnreachableError."""
         last = self._coordinator().last_version(self._transactional_id, timeout_ms=self._config.max_block_ms)
         membership = self._begin_after(last)
         try:
@@ -445,23 +444,23 @@ class Transaction(TransactionBase):
             return self
         except BrokerdError:
             raise
-        except BaseException:  # an interrupt, and the member may have begun
+        except BaseException:  # after an interrupt, the member may have begun
             self._producer.abort_member(only=membership)
             raise
 
     def send_offsets(self, offsets: Given, group: InputReader | str, *, expected: Expected | None = None) -> None:
-        """Commits these offsets of a group with the transaction: they are there if its records are, and only then.
+        """Commits consumer group offsets atomically with the transaction's records.
 
-        `offsets`: of the next record to read by partition, as numbers or OffsetAndMetadata. `group`: the Consumer that has read the
-        input, with `enable.auto.commit=false`; or a group id, and then `expected` says by partition which offset the group had when
-        the input was read, None if it had none. If the group has others when the transaction is committed, another program has gone
-        on from there, and ProducerFencedError ends the block: nothing of it counts. After a transaction that fails, the consumer
-        goes back to the committed offsets of these partitions. Call it anywhere in the block, the earlier the better, and again if
-        more was read: a partition's last offset counts.
+        `offsets`: the next offset to read by partition, as numbers or OffsetAndMetadata. `group`: the Consumer that read the input,
+        with `enable.auto.commit=false`; or a group id with `expected`, the offset that the group had in each partition when the
+        input was read (None if it had none). If the group's offsets differ at the commit, another program has processed the input:
+        the block ends with ProducerFencedError, and the transaction is aborted. After a transaction that fails, the consumer goes
+        back to the committed offsets of these partitions. Call it anywhere in the block, as early as possible, and again after
+        reading more: the last offset of each partition counts.
 
-        Raises TransactionStateError outside of the block or for a second group; ConsumerStateError for a consumer that commits by
-        itself, has no group, or has not read the partition; GroupAuthorizationFailedError if it has sought and the group is
-        another's; TypeError, ValueError; UnknownTopicOrPartitionError and BrokerUnreachableError for a group id.
+        Raises TransactionStateError outside of the block or for a second group; ConsumerStateError for a consumer that commits
+        automatically, has no group, or has not read the partition; GroupAuthorizationFailedError if it has sought and may not use
+        the group; TypeError, ValueError; UnknownTopicOrPartitionError and BrokerUnreachableError for a group id.
         """
         if not self._sends_read(offsets, group, expected):
             assert isinstance(group, str)
@@ -469,11 +468,12 @@ class Transaction(TransactionBase):
             self._offsets.add(offsets, group, expected, self._coordinator().partition_ids)
 
     def __exit__(self, kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None) -> None:
-        """Commits, or aborts after an exception. Raises the first failure of a record; TxnAbortedError if the transaction expired;
-        ReplayMismatchError or ProducerFencedError if another producer has committed this version, or a newer one, and with
-        `send_offsets` ProducerFencedError if another one has committed the same input, and UnsupportedVersionError if the broker
-        cannot commit offsets with a transaction: nothing of this one is visible then. DeliveryTimeoutError if the outcome is not
-        known; the text says how to find out.
+        """Commits, or aborts after an exception in the block.
+
+        Raises the first failure of a record; TxnAbortedError if the transaction expired; ReplayMismatchError or ProducerFencedError
+        if another producer has committed this version or a newer one; and with `send_offsets` ProducerFencedError if another
+        producer has committed the same input, UnsupportedVersionError if the broker cannot commit offsets in transactions. In all
+        these cases nothing becomes visible. Raises DeliveryTimeoutError, which says how to find out, if the outcome is unknown.
         """
         self._is_open = False
         try:
@@ -499,7 +499,7 @@ class Transaction(TransactionBase):
 
 
 def transactional_id_of(config: ProducerConfig) -> str:
-    """The transactional.id. Raises ConfigError if there is none."""
+    """Returns the transactional.id. Raises ConfigError if there is none."""
     if not config.transactional_id:
         raise ConfigError("transactions need the producer's setting transactional.id: a name that outlives its restarts")
     return config.transactional_id

@@ -1,12 +1,12 @@
-"""The lock of one producer, and the calls that wait for a change of what it guards.
+"""The lock of one producer, and the calls that wait for the state under it to change.
 
-Application threads share the producer's state with the sender's thread, under one lock. They change little there: they add a row,
-or state a wish (flush, abort, close), which the sender carries out. A signal's handler, and so KeyboardInterrupt, runs in the main
-thread only, where Python calls a function, returns from C code or repeats a loop. So `with lock` always frees the lock, and
-assignments without a call between them are made together.
+Application threads and the sender's thread share the producer's state under one lock. Application threads change little of it: they
+add a row, or request a flush, abort or close, which the sender carries out. Python runs signal handlers, and so raises
+KeyboardInterrupt, in the main thread only, and only at a function call, a return from C code or a loop's next iteration. So
+`with lock` always releases the lock, and assignments without a call in between are atomic.
 
-No call waits by Condition or Event: an exception that strikes there leaves their inner lock in disorder. A call waits outside the
-shared lock, on a plain lock of its own, and looks again after a second at the latest, whoever was to wake it.
+No call waits on a Condition or an Event, because an exception raised there corrupts their inner lock. A call waits outside the
+shared lock, on its own plain lock, and polls again after at most a second in case its wake-up was lost.
 """
 
 from __future__ import annotations
@@ -29,63 +29,63 @@ _LOOK_AGAIN_S = 1.0
 
 
 class Wait(Generic[T]):
-    """What one call waits for."""
+    """The condition that one call waits for."""
 
     __slots__ = ("deadline_ms", "is_due", "is_over", "poll", "tell")
 
     def __init__(
         self, poll: Callable[[int], T | None], deadline_ms: int = NEVER_MS, is_due: Callable[[], bool] | None = None
     ) -> None:
-        """`poll(now_ms)` returns the result, or None while there is none, and raises the call's own error from `deadline_ms` on.
-        It runs under the lock, in the calling thread. `is_due`: whether polling may be worth it, for waits that are many or long.
+        """`poll(now_ms)` returns the result, or None while there is none; from `deadline_ms` on it raises the call's error. It runs
+        under the lock, in the calling thread. `is_due`: a cheap check that polling may succeed, for many or long waits.
         """
         self.poll = poll
         self.deadline_ms = deadline_ms
         self.is_due = is_due
-        self.is_over = False  # the call has ended: whatever was kept for it is void
+        self.is_over = False  # the call has ended, so its registrations are void
         self.tell: Callable[[], object] | None = None  # wakes the call, once
 
 
 class SharedLock:
-    """The lock of one producer. `lock` is taken by `with`, and for a short time only."""
+    """The lock of one producer, and the calls that wait on it. Take `lock` by `with`, and hold it for a short time only."""
 
     def __init__(self, clock: Clock) -> None:
-        self.lock = threading.RLock()  # which knows its owner: see `wait`
+        self.lock = threading.RLock()  # has an owner, which `wait` checks
         self._clock = clock
         self._pid = os.getpid()
         self._waits: list[Wait[Any]] = []
         self._sender_id = 0
-        self.is_ended = False  # the sender's thread has ended: nothing changes any more
+        self.is_ended = False  # the sender's thread has ended: the state no longer changes
 
     # --- the application's side
 
     @property
     def is_senders_thread(self) -> bool:
-        """True in the thread that sends, which cannot wait for itself."""
+        """True in the sender's thread, which must not wait for itself."""
         return threading.get_ident() == self._sender_id
 
     def refuse_senders_thread(self) -> None:
-        """Raises RuntimeError in a callback, which would wait for itself if it flushed or closed."""
+        """Raises RuntimeError in a callback, where a flush or close would deadlock."""
         if self.is_senders_thread:
             raise RuntimeError("a callback cannot flush or close its producer: it runs in the thread that sends")
 
     def refuse_fork(self, what: str = "") -> None:
-        """Raises ForkedProducerError in another process than the producer's, where no thread sends."""
+        """Raises ForkedProducerError in a forked child, which has no sender's thread."""
         if os.getpid() != self._pid:
             raise ForkedProducerError(what + FORKED)
 
     def now_ms(self) -> int:
-        """The time of deadlines."""
+        """The current time on the clock of deadlines (monotonic)."""
         return self._clock.monotonic_ms()
 
     def after_fork(self) -> None:
-        """In the child: some thread of the parent may have held the lock."""
+        """In the child process: replaces the lock, which a thread of the parent may have held."""
         self.lock = threading.RLock()
 
     def wait(self, wait: Wait[T]) -> T:
-        """Waits in this thread; returns or raises what `poll` does. ProducerClosedError if nothing changes any more,
-        ForkedProducerError; RuntimeError in a callback that would wait for itself, and in a signal's handler that has interrupted
-        a call of this producer inside the lock."""
+        """Waits in this thread, and returns or raises what `poll` does. Raises ProducerClosedError if the sender has ended;
+        ForkedProducerError; and RuntimeError in a callback that would have to wait, or in a signal handler that interrupted a call
+        of this producer under the lock."""
         self.refuse_fork()
         if self.lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 (as threading.Condition does)
             raise RuntimeError(
@@ -106,7 +106,7 @@ class SharedLock:
             wait.is_over = True
 
     async def wait_in_task(self, wait: Wait[T]) -> T:
-        """As `wait`, in a task of an event loop."""
+        """Like `wait`, in a task of an event loop."""
         self.refuse_fork()
         try:
             while True:
@@ -138,7 +138,7 @@ class SharedLock:
     # --- the sender's side
 
     def own(self) -> None:
-        """Makes the calling thread the one that sends."""
+        """Makes the calling thread the sender's thread."""
         self._sender_id = threading.get_ident()
 
     def tell_waiting(self) -> None:
@@ -155,7 +155,7 @@ class SharedLock:
                     self._waits.append(wait)
 
     def end(self) -> None:
-        """Ends all waiting: no thread sends any more."""
+        """Wakes all waiting calls for good, since the sender's thread is ending."""
         with self.lock:
             self.is_ended = True
             self._sender_id = 0
