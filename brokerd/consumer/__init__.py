@@ -1,12 +1,12 @@
-"""The consumer of plain Python. In the order of a record's way:
+"""The plain Python consumer. In the order of data flow:
 
-fetching.py     where partitions begin (resolution.py), and their records into the buffer
-core/           positions, records, what was fetched and not handed over: pure
-base.py         a consumer's state, and its calls that wait for nothing
-consumer.py     what applications call in threads
-committing.py   offsets of the group, when asked for and in the background
-coverage.py     partitions that nobody reads
-processing/     handlers in threads
+fetching.py     finds where partitions begin (resolution.py), and fetches their records into the buffer
+core/           positions, records, the buffer of fetched records: pure
+base.py         a consumer's state, and its calls that do not wait
+consumer.py     the public class for threads
+committing.py   the group's offsets: commits on request and in the background
+coverage.py     warnings about unread partitions
+processing/     record handlers in threads
 topic_reader.py a bounded part of a topic as a stream of Arrow batches
-guard.py        one thread at a time; closed, woken, forked
+guard.py        one thread at a time; close, wakeup, fork
 """

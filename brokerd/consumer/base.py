@@ -1,8 +1,8 @@
-"""The part of a consumer that waits for nothing, the same for threads (consumer.py) and for event loops (brokerd/aio): partitions,
-positions, and records that are here. Calls that ask the broker are coroutines of the loop thread, which both kinds wait for.
+"""The part of a consumer that never waits, shared by the one for threads (consumer.py) and the one for event loops (brokerd/aio):
+partitions, positions, buffered records. Calls to the broker are coroutines on the loop thread; both kinds wait for their outcome.
 
-An exception that strikes anywhere in here (KeyboardInterrupt, an alarm's) costs no record: positions move last, and records that
-were fetched are fetched again.
+An asynchronous exception anywhere in here (KeyboardInterrupt, an alarm's) loses no record: positions move last, and buffered
+records are fetched again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Partitions = Iterable[TopicPartition | tuple[str, int]] | TopicPartition | tuple
 
 
 def _config_of(config: Mapping[str, object] | PlainConsumerConfig | None, settings: Mapping[str, object]) -> PlainConsumerConfig:
-    """Settings from a mapping by name, from keywords with underscores, or a ready configuration. Raises ConfigError."""
+    """Settings from a mapping by name, from keywords with underscores, or a PlainConsumerConfig. Raises ConfigError."""
     if isinstance(config, PlainConsumerConfig):
         if settings:
             raise ConfigError("settings by keyword go with a mapping, not with a PlainConsumerConfig")
@@ -57,8 +57,8 @@ def _config_of(config: Mapping[str, object] | PlainConsumerConfig | None, settin
 
 
 def checked_partitions(given: object) -> list[TopicPartition]:
-    """Partitions, each once: TopicPartitions or pairs of topic and number; one alone may stand for a list of one. Raises TypeError
-    and ValueError."""
+    """Deduplicates partitions, given as TopicPartitions or pairs of topic and number, in a list or alone. Raises TypeError and
+    ValueError."""
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
         given = [given]
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
@@ -71,7 +71,7 @@ def _nothing() -> None:
 
 
 class ConsumerBase(abc.ABC):
-    """The state of a consumer, and its calls that wait for nothing."""
+    """The state of a consumer, and its calls that do not wait."""
 
     _is_free = True  # nothing is left to close
     _ADVICE = "use it in a `with` block, or close() it"
@@ -85,7 +85,7 @@ class ConsumerBase(abc.ABC):
         guard: Guard,
         on_arrival: Callable[[], None] = _nothing,
     ) -> None:
-        """`on_arrival` is called, by any thread, when there may be something to take in. Raises ConfigError."""
+        """`on_arrival` is called, on any thread, when fetched items may have arrived. Raises ConfigError."""
         self.config = _config_of(config, settings)
         check_client(self.config)
         self._clock: Clock = clock if clock is not None else SystemClock()
@@ -98,23 +98,23 @@ class ConsumerBase(abc.ABC):
         self._coverage = Coverage(self._client.broker_client, self.config.group_id)
         self._look_ms = self._clock.monotonic_ms() + LOOK_MS
         self._looking: LoopCall[None] | None = None  # kept: a loop holds its tasks weakly
-        self._failed: deque[TopicPartition] = deque()  # partitions of transactions that failed, until positions have gone back
+        self._failed: deque[TopicPartition] = deque()  # partitions of failed transactions, until their positions are reset
         open_consumers.add(self)
 
     # --- which partitions
 
     def subscribe(self, *_topics: object, **_options: object) -> None:
-        """Refused: there are no members of groups, so nobody shares out the partitions. Raises ConsumerStateError."""
+        """Unsupported: groups have no members to distribute partitions among. Raises ConsumerStateError."""
         raise ConsumerStateError(
             "subscribe() needs groups that share out partitions among their members, which brokerd does not have: assign() them, "
             'such as [("events", p) for p in range(consumer.partitions_for("events"))], and give each process its own'
         )
 
     def assign(self, partitions: Partitions) -> None:
-        """Reads these partitions from now on, and no others; those that were assigned before keep their positions and pauses.
+        """Replaces the assigned partitions; those that stay assigned keep their positions and pauses.
 
-        With group.id, a partition begins at the offset that the group has committed. Asks the broker for nothing yet: unknown
-        topics are an error of the next `poll`. Raises TypeError and ValueError.
+        With group.id, a partition begins at the group's committed offset. Makes no call to the broker: the next `poll` raises
+        errors about unknown topics. Raises TypeError and ValueError.
         """
         tps = checked_partitions(partitions)
         with self._guard, self._whole():
@@ -130,12 +130,12 @@ class ConsumerBase(abc.ABC):
             return set(self._assignment.partitions)
 
     def pause(self, partitions: Partitions) -> None:
-        """Hands over no records of these partitions until `resume`; positions and what was fetched stay. Raises
+        """Returns no records of these partitions until `resume`; keeps their positions and fetched records. Raises
         ConsumerStateError for one that is not assigned."""
         self._pause(partitions, is_paused=True)
 
     def resume(self, partitions: Partitions) -> None:
-        """Ends `pause`."""
+        """Undoes `pause`."""
         self._pause(partitions, is_paused=False)
 
     def _pause(self, partitions: Partitions, *, is_paused: bool) -> None:
@@ -157,7 +157,7 @@ class ConsumerBase(abc.ABC):
     # --- records
 
     def _begin_round(self) -> None:
-        """A call for records begins: those that were handed over before are processed. Raises ConsumerStateError if nothing is
+        """Begins a call for records: those handed over before count as processed. Raises ConsumerStateError if nothing is
         assigned."""
         if not self._assignment.partitions:
             raise ConsumerStateError("no partition is assigned to this consumer: assign() some first")
@@ -165,14 +165,15 @@ class ConsumerBase(abc.ABC):
         self._assignment.confirm()
 
     def _next_run(self) -> Run | None:
-        """The records to hand over next, if they are here; sees to it that others come. Raises as `poll`."""
+        """The next buffered records to hand over, if any; keeps fetches and commits going. Raises as `poll`."""
         self._committing.auto()
         self._fetching.sync()
         self._guard.check()
         return self._fetching.next_run()
 
     def _wait_ms(self, left_ms: int | None) -> int:
-        """How long a call for records that has so much time left (None: any) may wait; before it waits."""
+        """How long a call for records may wait until background work is due, at most `left_ms` (None: no limit); starts a
+        coverage check that is due."""
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._look_ms:
             self._look_ms = now_ms + LOOK_MS
@@ -185,7 +186,7 @@ class ConsumerBase(abc.ABC):
     def _collected(
         self, run: Run | None, limit: int, handed: HandedOver, limit_bytes: int = INT64_MAX, work: Work | None = None
     ) -> list[ConsumerRecord]:
-        """Hands over records from `run` on, as far as they are here."""
+        """Hands over buffered records, beginning with `run`, up to the limits."""
         records: list[ConsumerRecord] = []
         while run is not None and limit_bytes > 0:
             taken = run.take(min(limit - len(records), max(1, limit_bytes // run.row_bytes)))
@@ -196,7 +197,7 @@ class ConsumerBase(abc.ABC):
                 break
             try:
                 run = self._fetching.next_run()
-            except BrokerdError:  # its turn comes again
+            except BrokerdError:  # raised again by a later call
                 break
         if work is not None:
             work.add(records)
@@ -212,17 +213,17 @@ class ConsumerBase(abc.ABC):
         return rows
 
     def _take_back(self, handed: HandedOver) -> None:
-        """After an interrupt that struck behind `hand_over`, where no `with` of the call sees it: its records come again."""
+        """Undoes `hand_over` after an interrupt that prevented the call from returning: its records are read again."""
         if handed:
             self._assignment.go_back(handed)
             self._fetching.reset()
 
     @contextlib.contextmanager
     def _whole(self) -> Iterator[None]:
-        """After an exception that is not brokerd's own, and may have struck anywhere, starts over from the positions."""
+        """Restarts from the positions after an exception that is not brokerd's own: it may have struck anywhere."""
         try:
             yield
-        except (BrokerdError, asyncio.CancelledError):  # a task is cancelled only where it waits: there nothing is half done
+        except (BrokerdError, asyncio.CancelledError):  # a task is cancelled only where it awaits: the state is consistent
             raise
         except BaseException:
             self._fetching.reset()
@@ -240,8 +241,8 @@ class ConsumerBase(abc.ABC):
     # --- positions
 
     def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
-        """Goes on at `offset`; asks the broker for nothing. Raises ConsumerStateError if the partition is not assigned, ValueError
-        for a negative offset."""
+        """Sets the position to `offset`, without a call to the broker. Raises ConsumerStateError if the partition is not assigned,
+        ValueError for a negative offset."""
         tp, offset = checked_partition(partition), checked_int(offset, "offset")
         with self._guard, self._whole():
             self._go_back_after_failures()
@@ -250,12 +251,11 @@ class ConsumerBase(abc.ABC):
             self._assignment.seek(one, offset)
 
     def seek_to_beginning(self, partitions: Partitions | None = None) -> None:
-        """Goes on at the first record of these partitions, or of all assigned ones; looked up by the next call that needs it."""
+        """Seeks to the first record of these partitions, or of all assigned ones; the next call that needs it looks it up."""
         self._seek_to(partitions, Begin.EARLIEST)
 
     def seek_to_end(self, partitions: Partitions | None = None) -> None:
-        """Goes on behind the last record of these partitions, or of all assigned ones; looked up by the next call that needs
-        it."""
+        """Seeks to the end of these partitions, or of all assigned ones; the next call that needs it looks it up."""
         self._seek_to(partitions, Begin.LATEST)
 
     def _seek_to(self, partitions: Partitions | None, begin: Begin) -> None:
@@ -265,7 +265,7 @@ class ConsumerBase(abc.ABC):
                 self._fetching.forget(one.id_tp)
                 self._assignment.seek(one, None, begin)
 
-    # --- what asks the broker: coroutines for the loop thread
+    # --- calls to the broker: coroutines for the loop thread
 
     def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None) -> Coroutine[Any, Any, None]:
         checked = None
@@ -301,26 +301,25 @@ class ConsumerBase(abc.ABC):
             found[tp] = result
         return found
 
-    # --- for the transaction of a producer (Transaction.send_offsets)
+    # --- for a producer's transaction (Transaction.send_offsets)
 
     def transaction_input(
         self, offsets: Mapping[TopicPartition, int]
     ) -> tuple[str, Mapping[TopicPartition, tuple[TopicIdPartition, int, int]]]:
-        """See InputReader. Raises ConsumerStateError, and the broker's error if it did not say."""
+        """See InputReader. Raises ConsumerStateError, and the broker's error if the committed offset could not be read."""
         with self._guard, self._whole():
             self._go_back_after_failures()
             return self.config.group_id, self._committing.transaction_input(offsets)
 
     def transaction_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """A transaction has committed these offsets. For any thread."""
+        """Notes that a transaction has committed these offsets. Thread-safe."""
         assigned = self._assignment.partitions
         ids = {tp: assigned[tp].id_tp for tp in offsets if tp in assigned}
         self._assignment.committed({id_tp: offsets[tp] for tp, id_tp in ids.items() if id_tp is not None})
 
     def transaction_failed(self, partitions: Collection[TopicPartition]) -> None:
-        """A transaction has not committed what was read of these partitions, or nobody knows: reading goes on where the group has
-        got to; if another thread is using the consumer, with the call that begins next. Raises nothing: a consumer that is closed
-        reads nothing more."""
+        """Resets these partitions to the group's committed offsets after a transaction that failed, or whose outcome is unknown; if
+        another thread is using the consumer, at the next call. Raises nothing, not even if the consumer is closed."""
         self._failed.extend(partitions)
         with contextlib.suppress(BrokerdError), self._guard, self._whole():
             self._go_back_after_failures()
@@ -336,29 +335,29 @@ class ConsumerBase(abc.ABC):
     # --- the end
 
     def _time_left(self, timeout_ms: int) -> Callable[[], int]:
-        """How much of a time that begins now is left, in ms, for a call that waits for more than one thing."""
+        """Starts a timeout shared by several waits; the result returns how much is left, in ms."""
         ends_ms = self._clock.monotonic_ms() + timeout_ms
         return lambda: max(0, ends_ms - self._clock.monotonic_ms())
 
     def wakeup(self) -> None:
-        """Has the call that waits for records, or the next one, raise WakeupError. For any thread."""
+        """Makes a waiting call for records, or else the next one, raise WakeupError. Thread-safe."""
         self._guard.refuse_fork()
         self._guard.wake()
         self._fetching.wake()
 
     @abc.abstractmethod
     def close_at_exit(self) -> None:
-        """Ends reading, for a consumer that was not closed when its process ends."""
+        """Closes the consumer when its process exits."""
 
     def __del__(self) -> None:
-        """Ends the thread of a consumer that was dropped; commits nothing, as nobody has said what is processed."""
+        """Ends the thread of a consumer dropped without `close`. Commits nothing: it is unknown which records are processed."""
         if not self._is_free:
             self._client.loop_thread.end()
             advice = f"{self._ADVICE}; records since its last commit come again"
             warnings.warn(f"unclosed {self!r}: {advice}", ResourceWarning, source=self, stacklevel=2)
 
     def after_fork(self) -> None:
-        """In the child: the consumer belongs to the parent."""
+        """Marks the consumer as the parent's, in a forked child."""
         self._guard.is_forked = True
 
 

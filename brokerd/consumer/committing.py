@@ -1,7 +1,7 @@
-"""Commits how far a group has read: when the application asks for it, and, with enable.auto.commit, now and then in the background.
+"""Commits a group's offsets: on request and, with enable.auto.commit, periodically in the background.
 
-One commit is under way at a time, so that an older one never ends after a newer. Background commits that fail are logged: the next
-one holds their offsets too. Beside them, the group is renewed now and then: it may have nothing to commit for long.
+Only one commit is in flight, so that an older one never completes after a newer. A failed background commit is logged, and the next
+one includes its offsets. The group is also renewed periodically, since it may have nothing to commit for a long time.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from brokerd.ids import TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-RENEW_MS = 30_000  # a group that neither commits nor is renewed expires, after one minute at the earliest
-_LOOK_MIN_MS = 100  # the shortest wait, with an interval that is shorter
+RENEW_MS = 30_000  # a group without commits or renewals expires after one minute at the earliest
+_LOOK_MIN_MS = 100  # lower bound of waits, even if auto.commit.interval.ms is shorter
 
 Refusals = dict[TopicIdPartition, WireError]
 
@@ -42,7 +42,7 @@ _Offsets = dict[TopicIdPartition, _Offset]
 
 
 class Committing:
-    """The offsets of one consumer's group. For the thread that uses the consumer, which runs the coroutines on the loop thread and
+    """Commits the offsets of one consumer's group. Used by the consumer's thread, which runs the coroutines on the loop thread and
     waits for them."""
 
     def __init__(self, client: BlockingClient, config: PlainConsumerConfig, assignment: Assignment, clock: Clock) -> None:
@@ -54,8 +54,8 @@ class Committing:
         self._write: Callable[[], None] | None = None
         self._next_ms = clock.monotonic_ms() + config.auto_commit_interval_ms
         self._renew_ms = clock.monotonic_ms()
-        self._wanted: _Offsets = {}  # of partitions that were given up, or of a commit that failed
-        self._offered: _Offsets = {}  # by the commit under way
+        self._wanted: _Offsets = {}  # of partitions no longer assigned, and of failed commits
+        self._offered: _Offsets = {}  # in the commit in flight
         self._under_way: LoopCall[Refusals] | None = None
         self._done: dict[TopicIdPartition, int] = {}  # the last commit of each assigned partition
 
@@ -63,8 +63,8 @@ class Committing:
 
     @contextlib.contextmanager
     def processing(self, write: Callable[[], None]) -> Iterator[None]:
-        """While records are handled in threads: commits by itself, if there is a group; calls `write` before each commit, or when
-        it would be time for one."""
+        """While handlers run in threads: enables background commits if there is a group, and calls `write` whenever a commit is
+        due, before it."""
         before, self._is_automatic = self._is_automatic, bool(self._config.group_id)
         self._write = write
         try:
@@ -74,7 +74,7 @@ class Committing:
             self._write = None
 
     def auto(self) -> None:
-        """Starts a commit, and renews the group, if it is time. Waits for nothing. Raises what `write` of `processing` raises."""
+        """Starts a commit and a renewal if they are due, without waiting. Raises the errors of `write` (see `processing`)."""
         if self._config.group_id and self._clock.monotonic_ms() >= self._renew_ms:
             self._renew_ms = self._clock.monotonic_ms() + RENEW_MS
             self._client.loop_thread.submit(_renew(self._client.broker_client, self._config.group_id))
@@ -86,7 +86,7 @@ class Committing:
                 self._start()
 
     def wait_ms(self, left_ms: int | None) -> int | None:
-        """How long a call that has so much time left (None: any) may wait until `auto` is to be called again."""
+        """How long a call may wait until `auto` is due again, at most `left_ms` (None: no limit)."""
         if not self._config.group_id:
             return left_ms
         next_ms = min(self._next_ms, self._renew_ms) if self._is_automatic else self._renew_ms
@@ -94,11 +94,11 @@ class Committing:
         return due_ms if left_ms is None else min(left_ms, due_ms)
 
     def pending(self) -> dict[TopicIdPartition, int]:
-        """Offsets of partitions that were given up, and others, which the broker may not have yet."""
+        """Offsets whose commit is pending or in flight, by partition."""
         return {id_tp: one.value.offset for id_tp, one in (self._offered | self._wanted).items()}
 
     def give_up(self, partitions: Iterable[AssignedPartition]) -> None:
-        """Has the offsets of partitions that are no longer assigned be committed with the next ones."""
+        """Keeps the offsets of partitions that are no longer assigned for the next commit, which is due at once."""
         if self._is_automatic:
             self._wanted |= self._positions(partitions, is_confirmed=True)
             self._next_ms = self._clock.monotonic_ms()
@@ -112,7 +112,7 @@ class Committing:
         return offsets
 
     def _start(self) -> None:
-        """Starts a commit of what is processed, unless one is under way."""
+        """Starts a commit of the processed records' offsets, unless one is in flight."""
         if self._under_way is None or self._under_way.has_ended:
             self._take_outcome()
             if self._offer():
@@ -121,7 +121,7 @@ class Committing:
     def _offer(self) -> bool:
         """Chooses the offsets to commit; False if there are none."""
         processed = self._positions(self._assignment.partitions.values(), is_confirmed=True)
-        wanted = self._offered | self._wanted | processed  # some are still offered if an interrupt struck before their commit
+        wanted = self._offered | self._wanted | processed  # `_offered` is left over if an interrupt prevented its commit
         self._offered = {id_tp: one for id_tp, one in wanted.items() if self._done.get(id_tp) != one.value.offset}
         self._wanted = {}
         return bool(self._offered)
@@ -131,7 +131,7 @@ class Committing:
         return await commit_group_offsets(self._client.broker_client, self._config.group_id, offered)
 
     def _take_outcome(self) -> None:
-        """Logs what failed of the commit that was under way, and has ended."""
+        """Takes the outcome of the commit that has ended; logs failures."""
         if self._under_way is None:
             return
         under_way, self._under_way = self._under_way, None
@@ -148,13 +148,13 @@ class Committing:
 
     def _have_committed(self, offsets: _Offsets, refused: Refusals) -> None:
         committed = {id_tp: one.value.offset for id_tp, one in offsets.items() if id_tp not in refused}
-        self._assignment.committed(committed)  # a transaction expects these offsets of the group
+        self._assignment.committed(committed)  # transactions check the group's offsets against these
         self._done = {id_tp: at for id_tp, at in (self._done | committed).items() if id_tp in self._assignment.by_id}
 
-    # --- when the application asks for it
+    # --- on request
 
     def asked(self, given: Mapping[TopicPartition, OffsetAndMetadata] | None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The given offsets, with what is known here of their history, or all positions. Raises ConsumerStateError without a
+        """The offsets to commit: those given, with leader epochs if known, or all positions. Raises ConsumerStateError without a
         group."""
         self.require_group("commit()")
         if given is None:
@@ -199,8 +199,8 @@ class Committing:
         return offsets
 
     def transaction_input(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[TopicIdPartition, int, int]]:
-        """Ids of partitions, the offsets that the group had when reading began there, and the epochs before the offsets given.
-        Raises ConsumerStateError, and why the broker did not say."""
+        """For each partition: its id, the group's committed offset to expect, and the leader epoch before the given offset. Raises
+        ConsumerStateError, and the broker's error if the committed offset could not be read."""
         self.require_group("send_offsets()")
         if self._is_automatic:
             raise ConsumerStateError(
@@ -220,7 +220,7 @@ class Committing:
         return found
 
     async def ids_of(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, TopicIdPartition]:
-        """Ids of partitions: those of assigned ones as they were first seen. Raises UnknownTopicOrPartitionError."""
+        """Ids of partitions; assigned ones keep the id first seen. Raises UnknownTopicOrPartitionError."""
         assigned = self._assignment.partitions
         return await ids_of(self._client.broker_client, {tp: assigned[tp].id_tp if tp in assigned else None for tp in tps})
 
@@ -232,7 +232,7 @@ class Committing:
     # --- the end
 
     async def close(self, timeout_ms: int) -> None:
-        """Commits what is processed, within the time. Failures are logged: those records come again."""
+        """Commits the processed records' offsets within `timeout_ms`. Failures are logged: those records are read again."""
         if not self._is_automatic:
             return
         try:

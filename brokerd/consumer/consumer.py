@@ -1,6 +1,6 @@
-"""Consumer: the class that applications use in threads. It hands over records, and keeps account of how far (base.py).
+"""Consumer: the public class for threads. It hands over records and tracks positions (base.py).
 
-The thread that calls it does everything but fetching, which goes on in the background (fetching.py).
+The calling thread does everything except fetching, which runs in the background (fetching.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Consumer(ConsumerBase):
-    """Reads records of partitions, in the order of their offsets in each.
+    """Reads records of partitions, in offset order within each.
 
         with Consumer(bootstrap_servers="127.0.0.1:9192", auto_offset_reset="earliest") as consumer:
             consumer.assign([("events", 0), ("events", 1)])
@@ -42,33 +42,33 @@ class Consumer(ConsumerBase):
                 print(record.key, record.value)
 
     `config`: settings by Kafka's names (`{"bootstrap.servers": ...}`) or a PlainConsumerConfig; keywords are settings too, with
-    underscores for dots. Raises ConfigError for those. Nothing is asked of a broker until it is needed.
+    underscores for dots. Raises ConfigError if they are invalid. Does not connect until needed.
 
-    One thread may use it at a time; another may call `wakeup()` and `close()`. After a fork it belongs to the parent: the child
-    needs one of its own, and must not be forked from a process that has used any (see Producer). Use it as a context manager, or
+    One thread may use it at a time; others may call only `wakeup()` and `close()`. After a fork it belongs to the parent: the child
+    must create its own, and must not be forked from a process that has used any (see Producer). Use it as a context manager, or
     `close()` it; at exit it is closed for you.
 
-    A partition is a TopicPartition or a pair of topic and number; methods that take several take a list, or one alone.
+    A partition is a TopicPartition or a pair of topic and number; methods for several partitions take a list or a single one.
     """
 
     def __init__(
         self, config: Mapping[str, object] | PlainConsumerConfig | None = None, *, clock: Clock | None = None, **settings: object
     ) -> None:
         super().__init__(config, settings, clock=clock, guard=Guard())
-        self._dedup: Dedup | None = None  # of the last `process` whose handled messages are known in memory
+        self._dedup: Dedup | None = None  # of the last `process` with handled message ids in memory
 
     # --- records
 
     def poll(self, timeout_ms: int | None = None, max_records: int | None = None) -> list[ConsumerRecord]:
-        """The next records, at most `max_records` (max.poll.records), as soon as there are any; none after `timeout_ms`. Without
-        `timeout_ms` it waits until there are some. Records of one partition come in the order of their offsets.
+        """Returns the next records, at most `max_records` (max.poll.records), as soon as there are any; an empty list after
+        `timeout_ms`. Without `timeout_ms` it waits for records. Records of one partition come in offset order.
 
         Raises ConsumerStateError if nothing is assigned or another thread uses the consumer, WakeupError, ConsumerClosedError;
-        UnknownTopicOrPartitionError and UnknownTopicIdError (no such topic; it was deleted), UnknownGroupError (the group had an
-        offset and has none any more), NoOffsetForPartitionError and OffsetOutOfRangeError (with auto.offset.reset=none),
-        BrokerUnreachableError after default.api.timeout.ms without an answer, and LogDamagedError, CorruptMessageError and
-        UnsupportedVersionError for records that cannot be read. After each of these
-        the next call goes on: with other partitions if it can, then with this one, at the same offset.
+        UnknownTopicOrPartitionError and UnknownTopicIdError (no such topic; it was deleted), UnknownGroupError (the group's
+        committed offset no longer exists), NoOffsetForPartitionError and OffsetOutOfRangeError (with auto.offset.reset=none),
+        BrokerUnreachableError after default.api.timeout.ms without a response, and LogDamagedError, CorruptMessageError and
+        UnsupportedVersionError for unreadable records. After any of these, the next call continues: with other partitions if it
+        can, then with this one, at the same offset.
         """
         limit = self._limit(max_records)
         handed: HandedOver = {}
@@ -80,8 +80,8 @@ class Consumer(ConsumerBase):
             raise
 
     def poll_arrow(self, timeout_ms: int | None = None, max_records: int | None = None) -> pa.RecordBatch:
-        """The next records of one partition as columns: key, value, topic, partition, offset, timestamp, timestampType, headers,
-        which are those of the Spark source. All of a batch as its producer sent it, unless `max_records` is given; no rows after
+        """Returns the next records of one partition as columns: key, value, topic, partition, offset, timestamp, timestampType,
+        headers, as the Spark source does. Returns the rest of one record batch, or at most `max_records` rows of it; no rows after
         `timeout_ms`. Columns are not copied unless they were compressed. Raises as `poll`.
         """
         limit = INT32_MAX if max_records is None else self._limit(max_records)
@@ -97,7 +97,7 @@ class Consumer(ConsumerBase):
         return self
 
     def __next__(self) -> ConsumerRecord:
-        """The next record; waits for it. Ends once the consumer is closed. Raises as `poll`."""
+        """Waits for the next record; ends once the consumer is closed. Raises as `poll`."""
         handed: HandedOver = {}
         try:
             with self._guard:
@@ -120,8 +120,8 @@ class Consumer(ConsumerBase):
             return self._collected(self._await_run(timeout_ms, work), limit, handed, limit_bytes, work)
 
     def _await_run(self, timeout_ms: int | None, work: Work | None = None) -> Run | None:
-        """The records to hand over next; None if none come in time, or if a handler of `work` fails. Those that were handed over
-        before are processed by now."""
+        """Waits for the next records to hand over; None after `timeout_ms`, or once a handler of `work` fails. Records handed over
+        before count as processed."""
         self._begin_round()
         deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
         left_ms = timeout_ms
@@ -152,22 +152,22 @@ class Consumer(ConsumerBase):
         dedup_window: int = 100_000,
         dedup_path: str | os.PathLike[str] | None = None,
     ) -> int:
-        """Calls `handler(record)` for each record, in up to `workers` threads at a time, until the consumer is closed, or, with
-        `timeout_ms`, until no record has come for so long; returns how many were handled.
+        """Calls `handler(record)` for each record, in up to `workers` threads, until the consumer is closed or, with `timeout_ms`,
+        until no record has arrived for that long. Returns the number of handled records.
 
-        `order`: "key", records with equal keys one after the other, in their order, and those of a partition that have no key
-        likewise; "partition", all of a partition; "none". With group.id it commits by itself, every auto.commit.interval.ms and at
-        the end, and never beyond a record that is not finished, whatever is finished above it.
+        `order`: which records are handled one after another, in their order. "key": those of a topic with equal keys, and those of
+        a partition without a key; "partition": those of each partition; "none": none. With group.id it commits every
+        auto.commit.interval.ms and at the end, never beyond an unfinished record.
 
-        A handler that raises ends it, with that error; with `on_error="skip"` its record counts as handled, and the error is
-        logged. One that runs for `handler_timeout_ms` ends it with HandlerTimeoutError; its thread cannot be ended. However it ends
-        (Ctrl-C, `wakeup`, an error of `poll` such as BrokerUnreachableError too), handlers at work are awaited first, and positions
-        go back to the first record that is not finished. At most `max_in_flight` records of about `max_in_flight_bytes` are taken
-        ahead of handlers.
+        An error of a handler ends the call and is raised; with `on_error="skip"` it is logged, and the record counts as handled. A
+        handler that runs for `handler_timeout_ms` ends the call with HandlerTimeoutError; its thread cannot be stopped. However the
+        call ends (also by Ctrl-C, `wakeup`, or an error of `poll` such as BrokerUnreachableError), it first waits for running
+        handlers, and positions go back to the first unfinished record. At most `max_in_flight` records, of about
+        `max_in_flight_bytes`, are queued or in handlers.
 
-        With `dedup_header`, the name of a header, a record whose header has the value of one that was handled before, of the same
-        topic, is passed over. The last `dedup_window` values are known, by this consumer; with `dedup_path`, by all that use this
-        file, one at a time.
+        `dedup_header` names a header with message ids: a record is skipped if one with the same id and topic was handled before,
+        without an error. This consumer remembers the last `dedup_window` ids; `dedup_path` keeps them in a file, which one consumer
+        at a time may use.
 
         Raises TypeError and ValueError for its arguments, DedupFileError, and as `poll`.
         """
@@ -191,8 +191,7 @@ class Consumer(ConsumerBase):
     # --- positions
 
     def position(self, partition: TopicPartition | tuple[str, int]) -> int:
-        """The offset of the next record that is handed over. Asks the broker where a partition begins that was not read yet, and
-        raises as `poll`."""
+        """The offset of the next record to return. For a partition that was not read yet, it is looked up. Raises as `poll`."""
         tp = checked_partition(partition)
         with self._guard, self._whole():
             self._go_back_after_failures()
@@ -206,33 +205,32 @@ class Consumer(ConsumerBase):
     # --- offsets of the group
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
-        """Has the broker keep, for the group, the positions of all assigned partitions, or the given offsets (of the next record to
-        read, of any partitions); on return that is durable. A consumer of the same group.id begins there.
+        """Commits the positions of all assigned partitions, or the given offsets (of the next record to read, of any partitions),
+        durably on return. A consumer with the same group.id begins there.
 
         Raises ConsumerStateError without group.id, OffsetOutOfRangeError for an offset beyond the log, UnknownTopicIdError for a
-        topic that was deleted, GroupAuthorizationFailedError, BrokerUnreachableError; what is not refused is committed.
+        deleted topic, GroupAuthorizationFailedError, BrokerUnreachableError; offsets that are not refused are committed.
         """
         self._ask(self._commit, offsets)
 
     def committed(self, partitions: Partitions) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The offsets that the group has committed, whoever did, of partitions assigned or not; None where there is none. Raises
+        """The group's committed offsets, by any consumer, of partitions assigned or not; None where there is none. Raises
         ConsumerStateError without group.id, UnknownTopicOrPartitionError, GroupAuthorizationFailedError, BrokerUnreachableError."""
         return self._ask(self._committed, partitions)
 
-    # --- questions to the broker
+    # --- lookups
 
     def partitions_for(self, topic: str) -> int:
         """Number of partitions of a topic. Raises UnknownTopicOrPartitionError, BrokerUnreachableError."""
         return self._ask(self._partition_count, topic)
 
     def beginning_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
-        """The first offset that each partition has, assigned or not. Raises UnknownTopicOrPartitionError,
-        BrokerUnreachableError."""
+        """The log start of each partition, assigned or not. Raises UnknownTopicOrPartitionError, BrokerUnreachableError."""
         return self._ask(self._ends, partitions, OffsetSpec.EARLIEST)
 
     def end_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
-        """The offset behind the last record of each partition, as far as isolation.level lets this consumer read. Raises
-        UnknownTopicOrPartitionError, BrokerUnreachableError."""
+        """The end of each partition at this consumer's isolation.level. Raises UnknownTopicOrPartitionError,
+        BrokerUnreachableError."""
         return self._ask(self._ends, partitions, OffsetSpec.LATEST)
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
@@ -247,11 +245,11 @@ class Consumer(ConsumerBase):
     # --- the end
 
     def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
-        """Ends reading and frees all resources. For any thread: a `poll` of another one raises ConsumerClosedError, an iteration
-        ends. With enable.auto.commit, commits the offsets of records that count as processed: not those of the last `poll`, as
-        nobody has asked for more since. Waits at most `timeout_ms` for that, and for another thread's call to end. Called by a
-        handler of `process`, or by that of a signal while this thread is inside `process`, it waits for nothing, and `process`
-        ends. May be called twice; does nothing in a forked child."""
+        """Stops reading and frees all resources. Thread-safe: a `poll` in another thread raises ConsumerClosedError, an iteration
+        ends. With enable.auto.commit, commits the offsets of processed records; those of the last `poll` do not count, since no
+        later call confirmed them. Waits at most `timeout_ms` for that, and for another thread's call to end. In a handler of
+        `process`, or in a signal handler while this thread is inside `process`, it does not wait; `process` then ends. Idempotent;
+        does nothing in a forked child."""
         if self._guard.is_forked:
             return
         timeout_ms = checked_int(timeout_ms, "timeout_ms", maximum=INT32_MAX)
@@ -284,7 +282,7 @@ class Consumer(ConsumerBase):
 
     @contextlib.contextmanager
     def _closing_at_end(self) -> Iterator[None]:
-        """Finishes what a handler has begun that called `close`."""
+        """Completes a `close` that a handler called."""
         try:
             yield
         finally:
@@ -295,7 +293,7 @@ class Consumer(ConsumerBase):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Closes. If no exception has left the block, the records of the last `poll` count as processed too."""
+        """Closes; unless an exception left the block, the records of the last `poll` count as processed."""
         if kind is None and not self._guard.is_closed:
             self._assignment.confirm()
         self.close()

@@ -1,5 +1,5 @@
-"""Warns of partitions that nobody reads: no members share out a topic's partitions, so those that are added to it go unread until
-somebody assigns them. Looks now and then, in the background, and warns once of each partition."""
+"""Warns about unread partitions: groups have no members to distribute partitions among, so a partition added to a topic stays
+unread until a consumer assigns it. Checks periodically in the background; warns once per partition."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from brokerd.ids import TopicIdPartition
 
 logger = logging.getLogger(__name__)
 
-LOOK_MS = 30_000  # others of the group may begin a little later
+LOOK_MS = 30_000  # gives other consumers of the group time to start
 _NAMED_MAX = 10
 
 
 class Coverage:
-    """The partitions that one consumer has seen, and warned of."""
+    """The partitions that one consumer has seen and warned about."""
 
     def __init__(self, client: BrokerClient, group_id: str) -> None:
         self._client = client
         self._group_id = group_id
-        self._counts: dict[bytes, int] = {}  # partitions of a topic when it was first looked at
+        self._counts: dict[bytes, int] = {}  # a topic's partition count at the first check
         self._told: set[TopicIdPartition] = set()
 
     async def look(self, topics: Mapping[bytes, str], assigned: Collection[TopicIdPartition]) -> None:
-        """Warns of partitions of `topics` (by id) that are not assigned: without a group, of those that were added; in a group, of
-        those in which nobody has committed an offset."""
-        with contextlib.suppress(BrokerdError):  # the next look repeats it
+        """Warns about unassigned partitions of `topics` (by id): without a group, those added since the first check; in a group,
+        those without a committed offset."""
+        with contextlib.suppress(BrokerdError):  # the next check retries
             found = await self._client.metadata(sorted(topics.values()))
             for topic in found.topics.values():
                 count = topic.partition_count

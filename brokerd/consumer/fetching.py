@@ -1,10 +1,10 @@
-"""Keeps what is fetched in line with the assignment: finds where partitions begin, and has one pump read them ahead.
+"""Keeps fetching in line with the assignment: looks up where partitions begin, and runs one pump that prefetches them.
 
-When the assignment changes (a seek, a pause, another partition), the pump is stopped at the next `sync`, and another one begins
-where it ended: what it has fetched of other partitions stays. So no record of before a seek is ever handed over, and none twice.
+After a change of the assignment (a seek, a pause, another partition), the next `sync` stops the pump and starts another where it
+ended; fetched records of unchanged partitions are kept. So records from before a seek are never handed over, and none twice.
 
-All that arrives from the loop thread comes through one queue, each item with its sender: the pump, the search for positions, or
-`wake`. Items of a sender that was given up are dropped. Nothing waits but `take` and `rest`.
+Everything from the loop thread arrives in one queue, each item with its sender: the pump, the search for positions, or `wake`.
+Items of an abandoned sender are dropped. Only `take` and `rest` wait.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class Fetching:
-    """The I/O of a consumer. For the thread that uses the consumer, but for `wake`."""
+    """The I/O of a consumer. Only the consumer's thread may use it, except `wake`."""
 
     def __init__(
         self,
@@ -43,8 +43,8 @@ class Fetching:
         uncommitted: Callable[[], Mapping[TopicIdPartition, int]],
         on_arrival: Callable[[], None],
     ) -> None:
-        """`uncommitted`: offsets that are still to be committed, and count as if they were. `on_arrival` is called, by any thread,
-        when there may be something to `take`."""
+        """`uncommitted`: offsets whose commit is pending, which count as committed. `on_arrival` is called, on any thread, when
+        there may be something to `take`."""
         self._client = client
         self._config = config
         self._assignment = assignment
@@ -56,18 +56,18 @@ class Fetching:
         self._pump: Pump | None = None
         self._pump_sender: object = None
         self._fetched: frozenset[TopicIdPartition] = frozenset()  # partitions of the pump
-        self._is_stopping = False  # the pump: the rest of its responses is taken before another begins
-        self._has_left_out = False  # some of that, which is fetched again
-        self._untaken = 0  # responses that arrived during a search: their room is given back after it
+        self._is_stopping = False  # the pump; its remaining responses are taken before another begins
+        self._has_left_out = False  # some of those responses were dropped, to be fetched again
+        self._untaken = 0  # responses that arrived during a search; room for more is made after it
         self._search: LoopCall[list[Found]] | None = None
         self._search_sender: object = None
-        self._version = -1  # of the assignment that all this is in line with
-        self._stale: set[TopicIdPartition] = set()  # the pump reads them at offsets that are not wanted any more
+        self._version = -1  # of the assignment as of the last `sync`
+        self._stale: set[TopicIdPartition] = set()  # partitions that the pump reads at outdated offsets
 
     # --- records
 
     def next_run(self) -> Run | None:
-        """The records to hand over next, if they are here. Raises CorruptMessageError and UnsupportedVersionError."""
+        """The next buffered records to hand over, if any. Raises CorruptMessageError and UnsupportedVersionError."""
         return self._buffer.next_run(partial(decoded, config=self._config), self._name_of)
 
     def taken(self, run: Run) -> None:
@@ -75,7 +75,7 @@ class Fetching:
         self._buffer.taken(run)
 
     def hand_over(self, handed: HandedOver) -> None:
-        """Moves the positions behind everything that was taken; notes in `handed` where they were."""
+        """Moves the positions past everything that was taken; notes the previous ones in `handed`."""
         moves = self._buffer.take_moves()
         if moves:
             self._assignment.move(moves, handed)
@@ -83,29 +83,29 @@ class Fetching:
     def _name_of(self, id_tp: TopicIdPartition) -> TopicPartition:
         return self._assignment.by_id[id_tp].tp
 
-    # --- what the assignment's changes mean here
+    # --- changes of the assignment
 
     def forget(self, id_tp: TopicIdPartition | None) -> None:
-        """A partition goes on elsewhere, or is given up."""
+        """Drops a partition's fetched records: its position changed, or it is no longer assigned."""
         if id_tp is not None:
             self._buffer.drop(id_tp)
             self._stale.add(id_tp)
 
     def give_up(self, id_tp: TopicIdPartition | None) -> None:
-        """A partition is not assigned any more."""
+        """Drops a partition that is no longer assigned."""
         if id_tp is not None:
             self._buffer.release(id_tp)
             self.forget(id_tp)
 
     def pause(self, one: AssignedPartition, *, is_paused: bool) -> None:
-        """The records of a partition are kept back, or are handed over again."""
+        """Holds back a partition's records, or releases them."""
         if one.id_tp is not None:
             (self._buffer.hold if is_paused else self._buffer.release)(one.id_tp)
 
     # --- I/O
 
     def sync(self) -> None:
-        """Starts what is missing, stops what is not wanted any more. Does not wait for the broker."""
+        """Brings searches and fetches in line with the assignment, without waiting for the broker."""
         if self._is_stopping:
             self._take_all()
         if self._version == self._assignment.version:
@@ -122,7 +122,7 @@ class Fetching:
         self._version = self._assignment.version
 
     def _follow(self) -> None:
-        """Has the pump read what is to be fetched."""
+        """Replaces the pump if it does not read exactly the fetchable partitions."""
         wanted = {one.id_tp: one for one in self._assignment.fetchable() if one.id_tp is not None}
         if self._pump is not None and (self._stale or self._fetched != wanted.keys()):
             if not self._is_stopping:
@@ -141,7 +141,7 @@ class Fetching:
         self._on_arrival()
 
     def _take_all(self) -> None:
-        """Takes the rest of a pump that is stopped, as far as it is here."""
+        """Takes the responses of a stopping pump that have arrived."""
         while self._is_stopping and self.has_arrivals:
             self.take(0)
 
@@ -151,7 +151,7 @@ class Fetching:
         return not self._arrivals.empty()
 
     def take(self, timeout_ms: int | None) -> None:
-        """Waits for the broker: until something has come that may be records, or is woken, or for `timeout_ms`.
+        """Waits until something arrives that may be records, until `wake`, or for `timeout_ms`.
 
         Raises BrokerUnreachableError, UnknownTopicOrPartitionError, UnknownTopicIdError, LogDamagedError, LogTruncationError,
         NoOffsetForPartitionError, OffsetOutOfRangeError and the broker's other errors. The next `sync` tries again.
@@ -175,7 +175,7 @@ class Fetching:
                 pump.taken()
             else:
                 self._untaken += 1
-            # Of a pump that ends, no more than may be buffered while one goes on: the rest is fetched again.
+            # A stopping pump may not exceed the buffer's usual bound: the rest is dropped and fetched again.
             self._has_left_out |= self._is_stopping and self._buffer.size_bytes > RESPONSES_AHEAD * self._config.fetch_max_bytes
             if not self._has_left_out:
                 self._add(item)
@@ -187,7 +187,7 @@ class Fetching:
         end_daemon_thread()
         if not isinstance(item, BrokerdError):
             raise item
-        if not has_successor:  # which meets the error too, if it lasts
+        if not has_successor:  # else the successor meets the error too, if it persists
             self._after_failure(pump, item)
 
     def _end_pump(self) -> None:
@@ -195,7 +195,7 @@ class Fetching:
         self._is_stopping = self._has_left_out = False
         self._untaken = 0
         self._stale.clear()
-        if self._search is None:  # else another one begins after the search
+        if self._search is None:  # else the end of the search starts another pump
             self._version = -1
 
     def _add(self, fetched: Fetched) -> None:
@@ -232,14 +232,14 @@ class Fetching:
             self._pump.taken()
 
     def _forget_ids(self) -> None:
-        """A search has found that a topic is gone: the next one asks for the ids of all partitions without a position."""
+        """Forgets the ids of all partitions without a position, after a search found a topic gone: the next one looks them up."""
         for one in self._assignment.unresolved():
             if one.id_tp is not None and one.position is None:
                 self.forget(one.id_tp)
                 self._assignment.forget_id(one)
 
     def _after_failure(self, pump: Pump, error: BrokerdError) -> None:
-        """Obeys auto.offset.reset, or raises the error of the pump with what to do."""
+        """Applies auto.offset.reset, or raises the pump's error with advice."""
         failed = pump.partition_of(error)
         one = None if failed is None else self._assignment.by_id.get(failed)
         if one is None or not isinstance(error, WireError):
@@ -272,7 +272,7 @@ class Fetching:
         return error
 
     def rest(self, timeout_ms: int, is_over: Callable[[], bool]) -> None:
-        """Waits for `wake`, at most `timeout_ms`; not at all if `is_over` by the time that a `wake` would be noticed."""
+        """Waits for `wake`, at most `timeout_ms`; checks `is_over` first, once a `wake` can no longer be missed."""
         latch = self._latch = threading.Lock()
         latch.acquire()
         try:
@@ -282,16 +282,16 @@ class Fetching:
             self._latch = None
 
     def wake(self) -> None:
-        """Has a thread that waits in `take` or `rest`, or the next one to call `take`, return. For any thread."""
+        """Makes a waiting `take` or `rest` return, or else the next `take`. Thread-safe."""
         latch = self._latch
         if latch is None:
             self._arrive(None, None)
             return
-        with contextlib.suppress(RuntimeError):  # it is open already
+        with contextlib.suppress(RuntimeError):  # already released
             latch.release()
 
     def reset(self) -> None:
-        """Throws away everything but positions: after an interrupt it is not known how far a step has come."""
+        """Discards everything except positions: an interrupt may have left a step half done."""
         self.close()
         self._buffer.clear()
         for one in self._assignment.partitions.values():
@@ -299,7 +299,7 @@ class Fetching:
             self.pause(one, is_paused=one.is_paused)
 
     def close(self) -> None:
-        """Ends what is under way."""
+        """Ends the search and the pump."""
         self._end_search()
         if self._pump is not None:
             self._pump.stop()

@@ -1,7 +1,7 @@
-"""One thread at a time: who uses the consumer, and whether it still may be used. Other threads may only wake and close it.
+"""Admits one thread at a time to a consumer, until it is closed. Other threads may only wake and close it.
 
-An interrupt may strike while a call begins or ends, and leave its thread noted as the user. Such a note is recognised: the frame
-that made it no longer runs.
+An interrupt at the start or end of a call may leave its thread registered as the user. Such a registration is recognised by its
+frame, which no longer runs.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import NamedTuple
 from brokerd.errors import ClientError, ConsumerClosedError, ConsumerStateError, ForkedConsumerError, WakeupError
 from brokerd.process import end_daemon_thread
 
-# How often a waiting thread checks whether an interrupt has ended the call before it, which then tells nobody.
+# How often a waiting thread checks whether the call before it ended by an interrupt, which does not release the latches.
 _LOOK_S = 1.0
 
 
 class _Use(NamedTuple):
-    """A call in progress: its thread, and the frame that ends with it."""
+    """A call in progress: its thread and its frame."""
 
     thread_id: int
     frame: FrameType
@@ -34,7 +34,7 @@ class _Use(NamedTuple):
 
     @property
     def is_left(self) -> bool:
-        """True if the frame runs no more."""
+        """True if the frame no longer runs."""
         frame = sys._current_frames().get(self.thread_id)  # noqa: SLF001 - there is no public way
         while frame is not None and frame is not self.frame:
             frame = frame.f_back
@@ -42,10 +42,10 @@ class _Use(NamedTuple):
 
 
 class Guard:
-    """Held (`with`) by the thread that is inside a call of the consumer; entered again by the same thread, it changes nothing."""
+    """Held (`with`) by the thread inside a call of the consumer. Reentrant."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # never held while waiting; a signal's handler may close the consumer that holds it
+        self._lock = threading.RLock()  # never held while waiting; reentrant, as a signal handler may close the consumer
         self._use: _Use | None = None
         self._latches: list[threading.Lock] = []  # of threads that wait until the use ends
         self._helpers: set[int] = set()  # idents of threads that the using thread awaits
@@ -64,7 +64,7 @@ class Guard:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._release(sys._getframe(1))  # noqa: SLF001
         is_of_close = isinstance(error, (ClientError, CancelledError)) and not isinstance(error, ConsumerClosedError)
-        if self.is_closed and is_of_close:  # the call was waiting for something that is gone
+        if self.is_closed and is_of_close:  # the call was waiting for something that `close` ended
             raise self._closed() from None
 
     def _acquire(self, frame: FrameType) -> None:
@@ -78,8 +78,8 @@ class Guard:
             )
 
     def _begin(self, frame: FrameType) -> _Use | None:
-        """Gives the consumer to the calling thread for as long as `frame` runs, or until `_release`; returns the use of another
-        thread that prevents it."""
+        """Registers the calling thread as the user while `frame` runs, or until `_release`; returns another thread's use if that
+        prevents it."""
         with self._lock:
             use, thread_id = self._use, threading.get_ident()
             if use is None or use.is_left:
@@ -104,8 +104,8 @@ class Guard:
         return "" if use is None or use.is_left else use.thread_name
 
     def await_user(self, timeout_s: float) -> bool:
-        """Waits until no other thread is inside a call; True if the consumer then belongs to this one, until `leave`, or until the
-        calling function ends."""
+        """Waits until no other thread is inside a call, then registers this one until `leave` or the end of the calling function.
+        False after `timeout_s`."""
         frame = sys._getframe(1)  # noqa: SLF001
         while self._begin(frame) is not None:
             latch = threading.Lock()
@@ -120,12 +120,12 @@ class Guard:
         return True
 
     def leave(self) -> None:
-        """Ends what the calling function began by `await_user`."""
+        """Ends the registration that the calling function began with `await_user`."""
         self._release(sys._getframe(1))  # noqa: SLF001
 
     @contextlib.contextmanager
     def helper(self) -> Iterator[None]:
-        """Marks the calling thread as one that the using thread awaits, or as that one itself: it must not wait for it in turn."""
+        """Marks the calling thread as one that must not wait for the user: the user waits for it, or it is the user itself."""
         self._helpers.add(threading.get_ident())
         try:
             yield
@@ -134,16 +134,16 @@ class Guard:
 
     @property
     def is_helper(self) -> bool:
-        """True in such a thread."""
+        """True in a thread marked by `helper`."""
         return threading.get_ident() in self._helpers
 
     def refuse_fork(self) -> None:
-        """Raises ForkedConsumerError in a child."""
+        """Raises ForkedConsumerError in a forked child."""
         if self.is_forked:
             raise ForkedConsumerError("this consumer was created before this process was forked: create one in the child")
 
     def wake(self) -> None:
-        """Has `check` raise WakeupError once."""
+        """Makes `check` raise WakeupError once."""
         self._is_woken = True
 
     @property
@@ -152,7 +152,7 @@ class Guard:
         return self.is_closed or self._is_woken
 
     def check(self) -> None:
-        """Raises ConsumerClosedError and WakeupError if another thread has asked for the end of the call."""
+        """Raises ConsumerClosedError after `close`, WakeupError after `wakeup`."""
         if self.is_closed:
             raise self._closed()
         if self._is_woken:

@@ -1,5 +1,5 @@
-"""Finds the ids of partitions, and where those begin that have no position: at the offset that the group has committed, or as
-auto.offset.reset says. Runs on the loop thread, so that a poll may end before it."""
+"""Looks up the ids of partitions, and the start of those without a position: the group's committed offset, or according to
+auto.offset.reset. Runs on the loop thread, so that a poll may time out before it ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SPECS = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
 
 
 class Search(NamedTuple):
-    """A partition, and a copy of it from when the search began."""
+    """A partition, and a copy of its state when the search began."""
 
     one: AssignedPartition
     then: AssignedPartition
@@ -31,7 +31,7 @@ class Found(NamedTuple):
     search: Search
     id_tp: TopicIdPartition
     position: LogPosition
-    committed: int | WireError | None  # by the group, NO_OFFSET for none, or its refusal; None = not asked
+    committed: int | WireError | None  # by the group, NO_OFFSET for none, or the broker's error; None = not requested
 
 
 async def resolve(
@@ -40,8 +40,8 @@ async def resolve(
     config: PlainConsumerConfig,
     uncommitted: Mapping[TopicIdPartition, int],
 ) -> list[Found]:
-    """Ids and positions of partitions; `uncommitted` offsets count as committed. Raises UnknownTopicOrPartitionError,
-    NoOffsetForPartitionError, UnknownGroupError for a group that has lost its offset, BrokerUnreachableError and the broker's
+    """Looks up ids and positions of partitions; `uncommitted` offsets count as committed. Raises UnknownTopicOrPartitionError,
+    NoOffsetForPartitionError, UnknownGroupError if the group's offset no longer exists, BrokerUnreachableError and the broker's
     errors, with the partition's name."""
     ids = await ids_of(client, {search.then.tp: search.then.id_tp for search in searches})
     known = {search.one: LogPosition(search.then.position) for search in searches if search.then.position is not None}
@@ -82,7 +82,7 @@ async def resolve(
 async def ids_of(
     client: BrokerClient, wanted: Mapping[TopicPartition, TopicIdPartition | None]
 ) -> dict[TopicPartition, TopicIdPartition]:
-    """Ids of partitions; asks for those that are None. Raises UnknownTopicOrPartitionError and the broker's errors."""
+    """Ids of partitions; looks up those that are None. Raises UnknownTopicOrPartitionError and the broker's errors."""
     topics = sorted({tp.topic for tp, id_tp in wanted.items() if id_tp is None})
     metadata = await client.metadata(topics) if topics else None
     ids = {}
@@ -103,26 +103,26 @@ def _had_offset(search: Search, id_tp: TopicIdPartition) -> int:
 
 
 def named(tp: TopicPartition, error: WireError) -> str:
-    """The text of a partition's error, which the broker may have begun with its name."""
+    """The error's message, prefixed with the partition's name unless the broker did that."""
     return error.message if error.message.startswith(f"{tp}: ") else f"{tp}: {error.message}"
 
 
 def _begins_there(search: Search) -> bool:
-    """True for a partition that cannot be read without the offset that the group has committed."""
+    """True for a partition whose start depends on the group's committed offset."""
     return search.then.position is None and search.then.begin is Begin.COMMITTED
 
 
 def _asks_committed(search: Search, config: PlainConsumerConfig) -> bool:
     if _begins_there(search):
         return True
-    return search.then.committed is None and not config.enable_auto_commit  # for transactions: what holds as reading begins
+    return search.then.committed is None and not config.enable_auto_commit  # transactions expect the offset from when reading began
 
 
 async def _committed(
     client: BrokerClient, searches: Sequence[Search], ids: Mapping[TopicPartition, TopicIdPartition], config: PlainConsumerConfig
 ) -> dict[AssignedPartition, OffsetAndMetadata | WireError]:
-    """The offsets that the group has committed, _NONE where it has none. Raises the broker's refusal where a partition begins
-    there; elsewhere it stands for the offset, for a transaction that needs it."""
+    """The group's committed offsets, _NONE where there is none. Raises the broker's error if a partition begins there; otherwise
+    returns it instead of the offset, for a transaction that needs it."""
     asked = {ids[search.then.tp]: search for search in searches}
     if not asked or not config.group_id:
         return {}
@@ -158,7 +158,7 @@ def _offset(committed: OffsetAndMetadata | WireError | None) -> int | WireError 
 
 
 def _spec(search: Search, config: PlainConsumerConfig) -> OffsetSpec:
-    """Where a partition without a committed offset begins. Raises NoOffsetForPartitionError."""
+    """The start of a partition without a committed offset. Raises NoOffsetForPartitionError."""
     if search.then.begin is Begin.EARLIEST:
         return OffsetSpec.EARLIEST
     if search.then.begin is Begin.LATEST:

@@ -1,6 +1,6 @@
-"""`brokerd.read`: a bounded part of a topic as a stream of Arrow batches, for whatever reads Arrow: DuckDB, Polars, pandas.
+"""`brokerd.read`: a bounded part of a topic as a stream of Arrow batches, for any Arrow reader: DuckDB, Polars, pandas.
 
-Its ends are fixed when it is made; each stream of it then reads the same records, with a connection of its own that ends with it.
+Its offsets are fixed at creation, so each stream reads the same records, over its own connection, which closes with the stream.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ def read(
     clock: Clock | None = None,
     **settings: object,
 ) -> TopicReader:
-    """The records of a topic from `start` (the first one) up to `end` (where it ends now), as an object that everything reads that
-    reads Arrow streams (`__arrow_c_stream__`): DuckDB, Polars, pandas, `pa.table(...)`.
+    """The records of a topic from `start` (default: the first) up to `end` (default: the current end), as an object for any reader
+    of Arrow streams (`__arrow_c_stream__`): DuckDB, Polars, pandas, `pa.table(...)`.
 
         duckdb.sql("SELECT key, count(*) FROM events GROUP BY key")   # events = brokerd.read("events", start="-10m")
 
-    `start` (included) and `end` (not): "earliest", "latest", an offset N, -N (the newest N records of each partition), "-10m"
-    (records at most so old; ms, s, m, h, d), or a time: a datetime, "2026-01-31T12:00:00Z", or "@MS" (ms since 1970); one without a
-    time zone is local. `columns`: some of key, value, topic, partition,
-    offset, timestamp, timestampType, headers. `partitions`: some of its partitions. `config` and keywords: settings of a reader.
+    `start` (inclusive) and `end` (exclusive): "earliest", "latest", an offset N, -N (the newest N records of each partition),
+    "-10m" (10 minutes ago; ms, s, m, h, d), or a time: a datetime, "2026-01-31T12:00:00Z", or "@MS" (ms since 1970); one without a
+    time zone is local. `columns`: a subset of key, value, topic, partition, offset, timestamp, timestampType, headers.
+    `partitions`: a subset of the topic's. `config` and keywords: settings of a reader.
 
-    Asks the broker where the records lie, and reads none. Raises ConfigError, ValueError, UnknownTopicOrPartitionError,
+    Looks up the offsets, but reads no records. Raises ConfigError, ValueError, UnknownTopicOrPartitionError,
     BrokerUnreachableError.
     """
     if not isinstance(topic, str):
@@ -68,7 +68,7 @@ def read(
 
 
 class TopicReader:
-    """Part of a topic, to be read any number of times. Records of one partition come in the order of their offsets."""
+    """Part of a topic, readable any number of times. Records of one partition come in offset order."""
 
     def __init__(self, topic: str, ranges: Sequence[FetchRange], schema: pa.Schema, config: ConsumerConfig) -> None:
         self.schema = schema
@@ -78,18 +78,18 @@ class TopicReader:
 
     @property
     def offsets(self) -> dict[TopicPartition, tuple[int, int]]:
-        """The first offset of each partition, and the one behind the last."""
+        """Start (inclusive) and end (exclusive) offset of each partition."""
         names = {one: TopicPartition(self._topic, one.tp.partition) for one in self._ranges}
         return {names[one]: (one.start_offset, _until(one)) for one in self._ranges}
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """A stream for Arrow's C interface."""
+        """A stream for Arrow's C stream interface."""
         stream: object = self.to_reader().__arrow_c_stream__(requested_schema)
         return stream
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """A stream of Arrow batches. Reading it raises BrokerUnreachableError, OffsetOutOfRangeError (retention has passed the
-        first record), UnknownTopicIdError, LogDamagedError, CorruptMessageError."""
+        """A stream of Arrow batches. Reading it raises BrokerUnreachableError, OffsetOutOfRangeError (retention deleted the first
+        record), UnknownTopicIdError, LogDamagedError, CorruptMessageError."""
         return pa.RecordBatchReader.from_batches(self.schema, self._batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
@@ -127,7 +127,7 @@ def _schema(columns: Sequence[str] | None) -> pa.Schema:
 
 
 def _text(name: str, bound: Bound) -> str:
-    """A bound as the command line takes it. Raises TypeError."""
+    """The bound in the command line's syntax. Raises TypeError."""
     if isinstance(bound, bool) or not isinstance(bound, (str, int, datetime.date)):
         raise TypeError(f"{name} must be text, an offset or a datetime, not {bound!r:.200}")
     return bound.isoformat() if isinstance(bound, datetime.date) else str(bound)
