@@ -1,26 +1,26 @@
-"""Fetch: one stream of requests for whole record batches. ../waiting/delayed_fetch.py has the conditions of waiting.
+"""Fetch: a stream of requests for whole record batches. ../waiting/delayed_fetch.py has the conditions of waiting.
 
 Behaviour
-- A partition of a topic that the caller may not read has an error; rights are checked again for each read.
-- Partitions are read in the requested order, up to the high watermark, or the last stable offset with read_committed; then
-  `aborted` names the aborted transactions of the batches returned.
+- A partition of a topic that the caller may not read gets an error; rights are checked again for each read.
+- Partitions are read in the requested order, up to the high watermark or, with read_committed, the last stable offset;
+  `aborted` then lists the aborted transactions of the batches returned.
 - The response is limited to max_bytes, each partition to partition_max_bytes. The first batch of the first partition that
-  has data is returned even if larger than both, so that a reader always makes progress; the first batch of a later
-  partition may exceed partition_max_bytes, never the rest of max_bytes.
-- Batches that begin at until_offset or above are left out; they count towards min_bytes.
-- An offset from the high watermark to the log end is in range but has no data yet; beyond either end the error is
-  OFFSET_OUT_OF_RANGE, with the log start. A position of another history than this log is LOG_TRUNCATION.
-- It is answered at once if max_wait_ms is 0, no partition is requested, min_bytes are available, or a partition has an error;
-  otherwise it waits.
-- As responses fill max.fetch.bytes.in.flight, max_bytes is lowered, and min_bytes count as reached if more is available.
-- Cached data is read in the event loop; other data, by a thread.
-- A stream has at most one parked fetch, and its next request answers that with the data available.
+  has data is returned even if it is larger than both, so that a reader always makes progress; the first batch of a later
+  partition may exceed partition_max_bytes, but not the rest of max_bytes.
+- Batches that begin at until_offset or above are left out, but count towards min_bytes.
+- An offset between the high watermark and the log end is in range but has no data yet; beyond either end of the log, the error
+  is OFFSET_OUT_OF_RANGE, with the log start. A position from another history of the log gets LOG_TRUNCATION.
+- A fetch is answered at once if max_wait_ms is 0, no partition is requested, min_bytes are available, or a partition has an
+  error; otherwise it is parked.
+- As responses fill max.fetch.bytes.in.flight, max_bytes is lowered, and min_bytes count as reached if more data is available.
+- Cached data is read in the event loop; other data, in a thread.
+- A stream has at most one parked fetch; the next request causes its response, with the data available.
 
-A parked fetch costs only memory: the stream's own task is waiting for the client's next message anyway, and the parked fetch is
-one DelayedFetch. When it completes, a short-lived task reads and responds.
+A parked fetch costs only memory: the stream's task is waiting for the client's next message anyway, and the parked fetch is one
+DelayedFetch. When it completes, a short-lived task reads and responds.
 
-A response counts against max.fetch.bytes.in.flight from before it is read until gRPC has accepted it, which is when the client
-reads: background.py disconnects a client that requests and does not read.
+A response counts against max.fetch.bytes.in.flight from before it is read until gRPC has accepted it, which happens as the client
+reads: background.py disconnects a client that sends requests but does not read.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ from brokerd.wire.records import Bytes, join_records, split_records
 from brokerd.wire.v1 import fetch_pb2
 
 _RETRY_AFTER_MS = 1_000
-_LARGE_REQUEST_BYTES = 20 * LARGE_PARTITIONS  # a partition takes at least 20
-_FIRST_BATCH_BYTES = 1_048_576  # room for a first batch that is larger than what was asked for: the batch size of producers
+_LARGE_REQUEST_BYTES = 20 * LARGE_PARTITIONS  # a partition takes at least 20 bytes
+_FIRST_BATCH_BYTES = 1_048_576  # minimum share, for a first batch larger than max_bytes: producers' batch size
 
 
 class FetchPartition(NamedTuple):
@@ -74,12 +74,12 @@ class FetchPartition(NamedTuple):
     leader_epoch: int
     fetch_offset: int
     max_bytes: int
-    until_offset: int = 0  # 0: no end
-    position: LogPosition | None = None  # to be of this history
+    until_offset: int = 0  # 0 = no end
+    position: LogPosition | None = None  # must be in the log's history
 
 
 class FetchParams(NamedTuple):
-    """A decoded request; each limit is the lower one of the client's and the broker's."""
+    """A decoded request; each limit is the lower of the client's and the broker's."""
 
     correlation_id: int
     max_wait_ms: int
@@ -90,8 +90,8 @@ class FetchParams(NamedTuple):
 
 
 class PartitionRead(NamedTuple):
-    """The data read from one partition. `partition` is None, and `error` set, if it does not exist. `until_offset`: the end that
-    its reader sees, at the time."""
+    """The data read from one partition. `partition` is None, and `error` set, if it does not exist. `until_offset`: the end visible
+    to the reader at the time of the read."""
 
     asked: FetchPartition
     partition: Partition | None
@@ -102,19 +102,19 @@ class PartitionRead(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes read."""
+        """The size of the data; 0 if there is none."""
         return self.data.size_bytes if self.data is not None else 0
 
 
 class _Left(NamedTuple):
-    """The bytes that a response may still have; while it has none, `first_batch_bytes` for its first batch."""
+    """The bytes left for a response; while it has no batch yet, `first_batch_bytes` limits the first."""
 
     bytes: int
     first_batch_bytes: int | None = None
 
 
 def decode(broker: Broker, data: bytes) -> FetchParams:
-    """The request in `data`. Raises MalformedError, InvalidRequestError."""
+    """Decodes a request. Raises MalformedError, InvalidRequestError."""
     config = broker.config
     partitions_max = config.max_partitions_per_request
     head, records = split_records(fetch_pb2.FetchRequest, data, max_fields=FIELDS_PER_ENTRY * partitions_max + OTHER_FIELDS)
@@ -156,8 +156,8 @@ def _decode_partition(entry: fetch_pb2.PartitionFetch) -> FetchPartition:
 async def read(
     broker: Broker, authorizer: TopicAuthorizer, caller: Caller, params: FetchParams, *, room_bytes: int
 ) -> list[PartitionRead]:
-    """Reads the data available now, in order, within the limits and `room_bytes`. Raises NeedsRoom if the first batch alone is
-    larger than these.
+    """Reads the data available now, in order, within the limits and `room_bytes`. Raises NeedsRoom if the first batch alone exceeds
+    them.
     """
     reads: list[PartitionRead] = []
     left = _Left(min(params.max_bytes, room_bytes), room_bytes)
@@ -201,9 +201,7 @@ async def _read_partition(
 
 
 def _aborted(partition: Partition, fetch_offset: int, data: FetchDataInfo) -> Sequence[AbortedTransaction]:
-    """The aborted transactions of the batches that were read; so there are no more of them than batches. Raises
-    OffsetOutOfRangeError.
-    """
+    """The aborted transactions that have batches in `data`, hence no more than its batches. Raises OffsetOutOfRangeError."""
     overlapping = partition.aborted_transactions(fetch_offset, data.next_offset)
     if not overlapping:
         return ()
@@ -229,7 +227,7 @@ async def _read_log(
 
 
 def _begun_below(data: FetchDataInfo, until_offset: int) -> FetchDataInfo:
-    """The batches that begin below an offset. A read is about as large as asked, wherever its reader wants to end."""
+    """The batches that begin below an offset. A read takes its full size wherever the reader's range ends."""
     chunks: list[Buffer] = []
     next_offset = data.first_offset
     for chunk in data.chunks:
@@ -243,7 +241,7 @@ def _begun_below(data: FetchDataInfo, until_offset: int) -> FetchDataInfo:
 
 
 def must_answer_now(params: FetchParams, reads: Sequence[PartitionRead]) -> bool:
-    """Whether the response must not wait for more data; see the module docstring."""
+    """True if the response must not wait for more data; see the module docstring."""
     return (
         params.max_wait_ms == 0
         or not params.partitions
@@ -253,8 +251,8 @@ def must_answer_now(params: FetchParams, reads: Sequence[PartitionRead]) -> bool
 
 
 def _available_bytes(params: FetchParams, result: PartitionRead) -> int:
-    """The bytes that a partition counts towards min_bytes. One with more than was read counts in full: waiting would not read
-    more of it."""
+    """The bytes that a partition counts towards min_bytes. If more is available than was read, it counts in full, since waiting
+    would not read more of it."""
     read_until = result.data.next_offset if result.data is not None else result.asked.fetch_offset
     if read_until < result.until_offset:
         return min(result.asked.max_bytes, params.max_bytes)
@@ -262,14 +260,14 @@ def _available_bytes(params: FetchParams, result: PartitionRead) -> int:
 
 
 def to_park(params: FetchParams, reads: Sequence[PartitionRead]) -> list[ParkedPartition]:
-    """The state that a DelayedFetch needs of each partition, without data. No partition may have an error."""
+    """What a DelayedFetch needs of each partition, without data. No partition may have an error."""
     return [_parked(params, result) for result in reads if result.partition is not None]
 
 
 def _parked(params: FetchParams, result: PartitionRead) -> ParkedPartition:
     partition = result.partition
     assert partition is not None
-    # The read ended at the readable end of that moment, or (if nothing was found) the offset is at or above it.
+    # The read ended at the end visible then or, if it found nothing, the offset is at or above that end.
     read_until = result.data.next_offset if result.data is not None else result.asked.fetch_offset
     return ParkedPartition(
         partition=partition,
@@ -283,7 +281,7 @@ def _parked(params: FetchParams, result: PartitionRead) -> ParkedPartition:
 
 
 def encode(params: FetchParams, reads: Sequence[PartitionRead]) -> bytes:
-    """The response's bytes: one join, the only copy of the payloads."""
+    """The response's bytes: one join makes the only copy of the payloads."""
     head = fetch_pb2.FetchResponse(correlation_id=params.correlation_id)
     records: list[list[Bytes]] = []
     for result in reads:
@@ -322,17 +320,17 @@ class FetchStream(ClientStream):
 
     def __init__(self, broker: Broker, context: Context, authorizer: TopicAuthorizer, caller: Caller) -> None:
         super().__init__(broker, context, authorizer, caller)
-        self._is_large = False  # the last request, by its partitions
+        self._is_large = False  # whether the last request named many partitions
         self._parked: DelayedFetch | None = None
         self._answered: asyncio.Future[None] | None = None  # done when the parked fetch is answered
         self._answering: asyncio.Task[None] | None = None
-        self._held_bytes = 0  # this stream's part of the response budget
+        self._held_bytes = 0  # charged to the response budget
         self._parked_count = 0  # partitions of the parked fetch
 
     async def run(self) -> None:
-        """Returns when the client has ended its side and everything is answered. Raises BrokerdError to end the stream."""
+        """Returns when the client has closed its side and every request is answered. Raises BrokerdError to end the stream."""
         try:
-            while isinstance(data := cast("object", await self.context.read()), bytes):  # the end is none
+            while isinstance(data := cast("object", await self.context.read()), bytes):  # anything else: end of stream
                 await self._finish_parked()
                 if len(data) >= _LARGE_REQUEST_BYTES:
                     await self._broker.turns.take(self.caller)
@@ -355,7 +353,7 @@ class FetchStream(ClientStream):
         await self._abort(code, details)
 
     async def revoke(self, code: grpc.StatusCode, details: str) -> None:
-        """Ends the stream of a caller whose credentials were revoked: no further response goes out."""
+        """Ends the stream of a caller whose credentials were revoked; sends no further response."""
         self._is_revoked = True
         if self._parked is not None:
             self._parked.cancel()
@@ -366,7 +364,7 @@ class FetchStream(ClientStream):
         await self._abort(code, details)
 
     async def _finish_parked(self) -> None:
-        """The next request has arrived: answers the parked fetch with the data available."""
+        """Answers the parked fetch with the data available, since the next request has arrived or the stream closes."""
         if self._parked is not None:
             self._parked.force_complete()
         if self._answered is not None:
@@ -394,8 +392,8 @@ class FetchStream(ClientStream):
             self._park(params, reads, received_ns)
 
     async def _read(self, params: FetchParams) -> list[PartitionRead]:
-        """Reads as much as the budget allows, and takes that from the budget. If that is less than the first batch, waits until
-        there is room for it."""
+        """Reads as much as the response budget allows, and charges it. If the first batch does not fit, waits until there is room
+        for it."""
         self._hold(self._broker.response_budget.share(max(params.max_bytes, _FIRST_BATCH_BYTES)))
         while True:
             try:
@@ -409,7 +407,7 @@ class FetchStream(ClientStream):
                 return reads
 
     async def _turn(self) -> None:
-        """Waits for the caller's turn if there is much to read or to copy; before each, since one turn for all would be long."""
+        """Waits for the caller's turn before reading or copying much data; one turn for both would be too long."""
         if self._is_large or self._held_bytes >= LARGE_BYTES:
             await self._broker.turns.take(self.caller)
 
@@ -454,7 +452,7 @@ class FetchStream(ClientStream):
             await self._turn()
             await self._answer(params, await self._read(params), received_ns, parked_ns=parked_ns)
         except grpc.aio.BaseError:
-            pass  # the client is gone; reading will report it too
+            pass  # the client is gone; reading reports it too
         except Exception as error:
             internal("response to a parked fetch", error)
             await self._abort(grpc.StatusCode.INTERNAL, "internal error: see the broker's log")
@@ -465,7 +463,7 @@ class FetchStream(ClientStream):
                 answered.set_result(None)
 
     async def _answer(self, params: FetchParams, reads: list[PartitionRead], received_ns: int, *, parked_ns: int) -> None:
-        """Writes the response, and empties `reads`."""
+        """Writes the response, and clears `reads`."""
         await self._turn()
         data = self._encode(params, reads)
         await self._turn()
@@ -477,7 +475,7 @@ class FetchStream(ClientStream):
         )
 
     def _encode(self, params: FetchParams, reads: list[PartitionRead]) -> bytes:
-        """The response's bytes. Empties `reads`: they would be a second copy of the data while the client reads."""
+        """The response's bytes. Clears `reads`, which would otherwise keep a second copy of the data while the client reads."""
         for result in reads:
             if result.data is not None:
                 self._broker.counters.traffic(result.asked.tp.topic_id).bytes_out += result.data.size_bytes

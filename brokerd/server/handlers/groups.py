@@ -1,4 +1,4 @@
-"""How far groups have read: committed, looked up, described, listed and deleted."""
+"""Consumer groups' offsets: commit, fetch, describe, list and delete."""
 
 from __future__ import annotations
 
@@ -56,19 +56,19 @@ def check_entry(field: str, entry: Entry) -> None:
 async def commit_group_offsets(
     broker: Broker, authorizer: TopicAuthorizer, request: offsets_pb2.CommitGroupOffsetsRequest
 ) -> offsets_pb2.CommitGroupOffsetsResponse:
-    """Record how far a group has read.
+    """Records how far a group has read.
 
-    - Partitions are checked independently: unknown ones, offsets beyond the high watermark, and long metadata are that
-      partition's error. All others are recorded in one batch of the log of group offsets: durable before the response, all of
-      them or none.
-    - An offset must be one that a reader can have come to: not negative, and not beyond the high watermark. (Kafka takes any
-      number; a mistake then shows much later, as a negative lag, or as a reader that starts somewhere else.) It may lie below the
-      log start: retention may have passed it while records were in work. It may also go back.
-    - An offset of another history than the log is refused: LOG_TRUNCATION. One that says of no history is taken for this log's.
-    - The last commit counts: readers without membership do not fence one another.
-    - The first commit makes the group, and it counts for that principal.
-    - A commit of no offset is a sign of life of a reader: the group is kept as if it had committed. It makes no group.
-    - A generation or a member is refused: groups have no members.
+    - Partitions are checked independently: unknown partitions, offsets beyond the high watermark, and metadata that is too long are
+      errors of their partition. All others are recorded in one batch of the log of group offsets: all or none, durable before the
+      response.
+    - An offset must be one that a reader can reach: not negative, and not beyond the high watermark. (Kafka accepts any number; a
+      mistake shows up much later, as negative lag or as a reader that starts elsewhere.) It may be below the log start, since
+      retention may pass it while records are being processed, and it may go back.
+    - An offset from another history of the log is refused: LOG_TRUNCATION. One without a leader epoch id is taken as this log's.
+    - The last commit wins: readers without membership do not fence each other.
+    - The first commit creates the group, which counts towards its principal's limit.
+    - A commit without offsets is a heartbeat: it keeps an existing group as a commit would, but creates none.
+    - A generation or member id is refused: groups have no members.
     """
     response = offsets_pb2.CommitGroupOffsetsResponse()
     try:
@@ -98,7 +98,7 @@ def _check_no_member(request: offsets_pb2.CommitGroupOffsetsRequest) -> None:
 async def _checked(
     broker: Broker, request: offsets_pb2.CommitGroupOffsetsRequest, response: offsets_pb2.CommitGroupOffsetsResponse
 ) -> list[CommittedOffset]:
-    """The offsets to record; all results are in the response."""
+    """The offsets to record; adds all results to the response."""
     now_ms, ahead_ms = broker.logs.time.stamp_ms()
     offsets: list[CommittedOffset] = []
     pauses = Pauses(broker.turns)
@@ -135,7 +135,7 @@ def checked_offset(broker: Broker, entry: Entry, now_ms: int, ahead_ms: int) -> 
     before = partition.epoch_before(entry.offset)
     if before is not None and not epoch_id and leader_epoch in (_NONE, before.epoch):
         leader_epoch, epoch_id = before.epoch, before.id
-    committed = CommittedOffset()  # and field by field: half the time of keywords, where there are thousands
+    committed = CommittedOffset()  # set by field: half the time of keyword arguments, for thousands of offsets
     committed.topic_id, committed.partition, committed.offset = entry.topic_id, entry.partition, entry.offset
     committed.leader_epoch, committed.leader_epoch_id, committed.metadata = leader_epoch, epoch_id, entry.metadata
     committed.timestamp, committed.clock_ahead_ms = now_ms, ahead_ms
@@ -163,11 +163,11 @@ def check_fetch_group_offsets(request: Request) -> None:
 async def fetch_group_offsets(broker: Broker, authorizer: TopicAuthorizer, request: Request) -> Response:
     """How far a group has read.
 
-    - Offset -1 for a partition that nothing is recorded of, and for all if there is no such group.
-    - All of a group come in pages, without topics that the caller may not read.
-    - An offset of another history than the log is LOG_TRUNCATION where the partition is asked for.
-    - What is answered is durable. What a transaction has decided about the group is waited for.
-    - A failed request has a result for each partition all the same.
+    - The offset is -1 for a partition without a committed one, and for all partitions if there is no such group.
+    - A request without partitions gets all of the group's in pages, except those of topics that the caller may not read.
+    - A requested partition whose offset is from another history of its log gets LOG_TRUNCATION.
+    - All offsets returned are durable. Waits for a transaction that is recording offsets of the group.
+    - A failed request still has a result for each partition.
     """
     response = Response()
     try:
@@ -187,7 +187,7 @@ async def fetch_group_offsets(broker: Broker, authorizer: TopicAuthorizer, reque
 async def _add_asked(broker: Broker, request: Request, group: Group | None, response: Response) -> None:
     asked = [TopicIdPartition(one.topic_id, one.partition) for one in request.partitions]
     pauses = Pauses(broker.turns)
-    for tp, committed in [(tp, group.offset(tp) if group is not None else None) for tp in asked]:  # of one moment
+    for tp, committed in [(tp, group.offset(tp) if group is not None else None) for tp in asked]:  # a snapshot, before any await
         await pauses.after()
         result = _offset_result(tp, committed)
         try:
@@ -223,14 +223,14 @@ def check_describe_group(request: offsets_pb2.DescribeGroupRequest) -> None:
 async def describe_group(
     broker: Broker, authorizer: TopicAuthorizer, request: offsets_pb2.DescribeGroupRequest
 ) -> offsets_pb2.DescribeGroupResponse:
-    """How far a group has read, and what it has left to read.
+    """How far a group has read, and how much it has left.
 
     - UNKNOWN_GROUP if there is none. Partitions of topics that the caller may not read are left out.
-    - Partitions of its topics without an offset, which nobody of the group may read (they were added later), are there too: all
-      of them is left to read.
-    - Offsets are known without a look at any file. Bytes, and how long the next record has been there, are read from indexes and
-      headers in a thread, one partition at a time; where that fails, they are unknown.
-    - A reader that has passed the end for its isolation level, as one of uncommitted records may have, has nothing left.
+    - Partitions of its topics without an offset are included, with everything left to read: they may have been added later, and
+      have no reader in the group.
+    - Offsets need no file access. Bytes left, and the age of the next record, are read from indexes and headers in a thread, one
+      partition at a time; if that fails, they are unknown.
+    - A reader beyond the end at its isolation level (it may have read uncommitted records) has nothing left.
     """
     after = TopicIdPartition(request.after_topic_id, request.after_partition) if request.after_topic_id else None
     try:
@@ -255,8 +255,8 @@ async def describe_group(
 def _page(
     authorizer: TopicAuthorizer, group: Group, after: TopicIdPartition | None, count_of: Callable[[bytes], int]
 ) -> list[tuple[TopicIdPartition, CommittedOffset | None]]:
-    """The partitions that the caller may see, one more than fit, if there are; with their offsets, of which all are durable once
-    they are told. What is committed between the descriptions may not be.
+    """A page of partitions that the caller may read, plus one if there are more, with their offsets. All are durable at the time of
+    this call; offsets committed while the page is described may not be.
     """
     page: list[tuple[TopicIdPartition, CommittedOffset | None]] = []
     for tp in group.partitions(after, count_of):
@@ -314,10 +314,10 @@ def check_list_groups(request: offsets_pb2.ListGroupsRequest) -> None:
 async def list_groups(
     broker: Broker, authorizer: TopicAuthorizer, request: offsets_pb2.ListGroupsRequest
 ) -> offsets_pb2.ListGroupsResponse:
-    """Groups, in the order of their ids.
+    """Lists groups by id.
 
-    - Those that the caller may use.
-    - At most 1,000 in one response: `more` says that there are others after the last one.
+    - Includes only groups that the caller may use.
+    - A response has at most 1,000; `more` means that others follow the last one.
     """
     try:
         async with broker.groups.settled() as table:
@@ -333,7 +333,7 @@ async def list_groups(
             for group_id in page.names:
                 await pauses.after()
                 group = groups.get(group_id)
-                if group is not None:  # not gone meanwhile
+                if group is not None:  # None: deleted meanwhile
                     response.groups.append(listing(group))
     except WireError as error:
         return offsets_pb2.ListGroupsResponse(error=to_proto(error))
@@ -353,11 +353,11 @@ def check_delete_group(request: offsets_pb2.DeleteGroupRequest) -> None:
 async def delete_group(
     broker: Broker, authorizer: TopicAuthorizer, request: offsets_pb2.DeleteGroupRequest
 ) -> offsets_pb2.DeleteGroupResponse:
-    """Forget a group, or its offsets of some partitions.
+    """Forgets a group, or its offsets of some partitions.
 
-    - Whoever may use the group may delete it.
-    - UNKNOWN_GROUP if there is none. Partitions that it has no offset of are passed over. Without any offset, the group is gone.
-    - Readers of the group are not stopped: their next commit makes it again.
+    - Any principal that may use the group may delete it.
+    - UNKNOWN_GROUP if there is none. Partitions without an offset are skipped. A group is gone when its last offset is.
+    - Readers of the group are not stopped: their next commit creates it again.
     """
     try:
         authorizer.require_group(request.group_id)
@@ -372,14 +372,14 @@ async def delete_group(
 
 
 def listing(group: Group) -> offsets_pb2.GroupListing:
-    """A group, in short."""
+    """Summary of a group."""
     return offsets_pb2.GroupListing(
         group_id=group.group_id, principal=group.principal, partitions=group.count, commit_timestamp=group.commit_timestamp
     )
 
 
 def _check_history(partition: Partition, committed: CommittedOffset | None) -> None:
-    """Raises LogTruncationError if the offset was committed in another history than the log is."""
+    """Raises LogTruncationError if the offset was committed in another history of the log."""
     try:
         if committed is not None:
             partition.check_history(LogPosition(committed.offset, committed.leader_epoch_id))
@@ -389,7 +389,7 @@ def _check_history(partition: Partition, committed: CommittedOffset | None) -> N
 
 
 def _offset_result(tp: TopicIdPartition, committed: CommittedOffset | None) -> offsets_pb2.PartitionGroupOffset:
-    """How far a group has read one partition, in a response."""
+    """How far a group has read one partition, as in a response."""
     if committed is None:
         return offsets_pb2.PartitionGroupOffset(
             topic_id=tp.topic_id, partition=tp.partition, offset=_NONE, leader_epoch=_NONE, commit_timestamp=_NONE

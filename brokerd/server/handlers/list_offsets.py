@@ -1,16 +1,16 @@
-"""ListOffsets: earliest, latest, by timestamp, so many records before the end.
+"""ListOffsets: earliest, latest, by timestamp, by bytes, or a number of records before the end.
 
 Behaviour
-- LATEST is the high watermark, with read_committed the last stable offset: the next offset that a reader could fetch.
-- TIMESTAMP is the first offset whose record is at or after it, MAX_TIMESTAMP that of the newest record; -1 if none. They look no
-  further than LATEST. As in Kafka, a control batch and records of aborted transactions count.
-- AFTER_BYTES is how far max_bytes reach: the end of the last whole batch that fits, of the first one at least.
-- GIVEN is the offset of the request, for what is known of it.
-- leader_epoch_id is that of the record before the offset. A position is checked beside the look-up: `truncation`.
-- LAST_RECORDS counts records back from LATEST, without control batches and, with read_committed, those of aborted transactions.
+- LATEST is the high watermark or, with read_committed, the last stable offset: the next offset that a reader could fetch.
+- TIMESTAMP is the first offset whose record is at or after it, MAX_TIMESTAMP that of the largest timestamp; -1 if none. Both
+  search only below LATEST. As in Kafka, control batches and records of aborted transactions count.
+- AFTER_BYTES is the offset that max_bytes reach: the end of the last whole batch that fits, or of the first batch at least.
+- GIVEN is the request's own offset, to look up its epochs.
+- LAST_RECORDS counts records back from LATEST, without control batches and, with read_committed, without aborted transactions.
 - leader_epoch is that of the batch at the offset, or of the last batch before it; -1 if nothing was ever written.
-- Look-ups by time, bytes and records read index and log, so they run in a thread, one at a time per call: once the caller is
-  gone, the next is not started, and the one under way ends.
+- leader_epoch_id is that of the record before the offset. A position is checked in addition: `truncation`.
+- Look-ups by time, bytes and records read index and log in a thread, one partition at a time per call. When the caller is gone,
+  the current one is stopped, and the next not started.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _check_position(
 
 
 async def _look_up(broker: Broker, log: Partition, entry: offsets_pb2.PartitionListOffsets, is_committed: bool) -> tuple[int, int]:
-    """Offset and timestamp (ms), each -1 if there is none."""
+    """Offset and timestamp (ms), each -1 if there is none. Raises UnsupportedVersionError for reserved specs."""
     if entry.spec in _RESERVED:
         raise UnsupportedVersionError(
             "this broker has no segments in object storage: EARLIEST_LOCAL and LATEST_TIERED are reserved"
@@ -135,7 +135,7 @@ async def _look_up(broker: Broker, log: Partition, entry: offsets_pb2.PartitionL
 
 
 async def _searched(broker: Broker, look_up: Callable[..., T], is_committed: bool) -> T:
-    """Runs a look-up in a thread, and ends it once its caller is gone."""
+    """Runs a look-up in a thread, and stops it if its caller is cancelled."""
     is_over = threading.Event()
     work = partial(look_up, is_committed=is_committed, is_wanted=lambda: not is_over.is_set())
     try:

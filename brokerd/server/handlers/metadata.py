@@ -1,15 +1,15 @@
-"""What there is. Metadata: topics, partitions and the nodes that lead them. DescribeTopics: settings, offsets and sizes of topics.
-GetServerInfo: versions, features and limits, which a client checks before it relies on one.
+"""Metadata: topics, partitions and the nodes that lead them. DescribeTopics: settings, offsets and sizes of topics. GetServerInfo:
+versions, features and limits, which a client checks before it relies on one.
 
 Behaviour of Metadata and DescribeTopics
-- Topics are returned in the requested order, names before ids, duplicates once; a missing one has `error` and its name or id.
+- Topics are returned in the requested order, names before ids, duplicates once; a missing topic has `error` and its name or id.
 - A request for all topics returns those that the caller may see, sorted by name.
-- Many partitions are answered a few at a time, and others are served in between: each is shown as of its own moment.
-- A partition that accepts no appends (damaged, or its log stopped) says so in its `error`; all else about it is valid.
+- Many partitions are described a few per turn, with other requests in between: each is described as of its own moment.
+- A partition that accepts no appends (damaged, or its log stopped) has an `error`; everything else about it is valid.
 
 Metadata
-- An unknown name is created with num.partitions if auto.create.topics.enable is set (by default it is not): queued with
-  all other topic changes, and durable when answered, as in CreateTopics.
+- An unknown name is created with num.partitions if auto.create.topics.enable is set (by default it is not): in turn with all
+  other topic changes, and durable when answered, as in CreateTopics.
 
 DescribeTopics
 - Every effective setting is listed, with its origin.
@@ -37,7 +37,7 @@ from brokerd.server.waiting.pauses import Pauses
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import metadata_pb2, topics_pb2
 
-_PIECES_OF_A_TOPIC = 5  # its settings cost as much as so many partitions
+_PIECES_OF_A_TOPIC = 5  # its settings cost as much to describe as this many partitions
 _WILDCARDS = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound to
 WIRE_VERSION = 1
 FEATURES = (
@@ -115,7 +115,7 @@ async def _find_or_create(broker: Broker, name: str) -> Topic:
             raise
     try:
         return await broker.admin.run(broker.logs.changes.create(name, broker.config.num_partitions, {}))
-    except TopicAlreadyExistsError:  # another request created it meanwhile
+    except TopicAlreadyExistsError:  # created by another request meanwhile
         return broker.logs.topics.by_name(name)
 
 
@@ -141,7 +141,7 @@ def _partition(broker: Broker, tp: TopicIdPartition, node_id: int) -> metadata_p
         partition = broker.partitions.leader(tp)
         described.leader_epoch = partition.leader_epoch
         problem = _problem_of(partition)
-    except WireError as error:  # being deleted, with its topic
+    except WireError as error:  # the topic is being deleted
         problem = error
     if problem is not None:
         described.error.CopyFrom(to_proto(problem))
@@ -165,7 +165,7 @@ async def describe(
 
 
 def _seen_by(broker: Broker, authorizer: TopicAuthorizer) -> list[Topic]:
-    """All topics that the caller may see: it pays for no others, which its answer does not name either."""
+    """All topics that the caller may see. Others are left out early, so that they cost the caller no turns."""
     return [topic for topic in broker.logs.topics.list() if authorizer.rights.sees(topic.name)]
 
 

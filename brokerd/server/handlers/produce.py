@@ -1,29 +1,29 @@
-"""Produce: one stream of requests to append record batches.
+"""Produce: a stream of requests to append record batches.
 
 Behaviour
-- A stream begins with a hello. Its requests are answered in their order.
-- The whole request is checked before any of it is appended: a field that violates its contract ends the stream with
-  INVALID_ARGUMENT; a request that breaks a rule gets `error`, and none of it is appended.
+- A stream begins with a hello. Requests are answered in order.
+- A request is checked as a whole before any of it is appended: a field that violates the contract ends the stream with
+  INVALID_ARGUMENT; a request that breaks a rule gets `error`, and nothing of it is appended.
 - A batch for a topic that the caller may not write to is refused; the others are not.
-- Batches are appended one after the other in the order of the request; one can fail and the next succeed.
-- acks=0 gets no response; acks=1 gets it after the append; acks=-1 when the high watermark has passed every batch, even a
-  recognised duplicate too, since it may not be durable yet.
+- Batches are appended one by one in the order of the request; one can fail and the next succeed.
+- acks=0: no response. acks=1: after the append. acks=-1: after the high watermark has passed every batch, recognised duplicates
+  included (they may not be durable yet).
 - A duplicate is answered with its original offset; nothing is appended.
-- A batch of a transaction is accepted from an open member alone, with acks=-1; a member's other batches are refused. Which member
-  it is, the batch's producer id says; transactional_id and member_id may be empty, and are compared if they are not.
+- A transactional batch is accepted only from an open member, with acks=-1; a member's non-transactional batches are refused. The
+  batch's producer id determines the member; transactional_id and member_id may be empty, and must match if they are not.
 - Every error has a fate: NOT_APPENDED for refused batches, UNKNOWN for those that may be in the log.
 - A stream is not read while one of its budgets is used up, so gRPC's flow control throttles the client:
 
-    WAITING_REQUESTS_MAX    requests that wait for their response
-    _WAITING_BYTES_MAX      their bytes
+    WAITING_REQUESTS_MAX    requests waiting for their response
+    _WAITING_BYTES_MAX      bytes of these requests
     max.in.flight.bytes     requests read and not yet appended, over all streams
     log.max.dirty.bytes     appended and not yet on disk, over all logs
 
-  Beyond twice max.in.flight.bytes (many streams were reading when the budget ran out) the requests of those who have most of it are
-  refused with RESOURCE_EXHAUSTED.
+  Beyond twice max.in.flight.bytes (if many streams were reading when the budget ran out), requests of the callers that use the
+  most of it are refused with RESOURCE_EXHAUSTED.
 
 The stream's own task does everything with a message: reads, decodes, decides, appends, and queues the response. A second task,
-which lives while responses are queued, waits for the first of them to be durable and writes it.
+alive while responses are queued, waits until the first of them is durable and writes it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ from brokerd.wire.v1 import produce_pb2
 ACKS_ALL = -1
 ACKS_NONE = 0
 _ACKS = (ACKS_ALL, ACKS_NONE, 1)
-WAITING_REQUESTS_MAX = 64  # of one stream, that wait for their responses; told likewise
+WAITING_REQUESTS_MAX = 64  # per stream, waiting for their responses; reported by GetServerInfo
 _WAITING_BYTES_MAX = 67_108_864
 _HARD_LIMIT = 2  # times max.in.flight.bytes
 _RETRY_AFTER_MS = 100
@@ -93,7 +93,7 @@ class Produce(NamedTuple):
 
 
 class PendingResponse:
-    """A response in its stream's queue: to be written at once, or when `operation` is complete."""
+    """A queued response, to write at once or when `operation` is complete."""
 
     __slots__ = ("appended_ns", "operation", "received_ns", "response", "size_bytes")
 
@@ -105,9 +105,9 @@ class PendingResponse:
 
 
 def decode(data: bytes, *, partitions_max: int) -> Produce:
-    """The request in `data`, with its batches as slices. Raises MalformedError, InvalidRequestError.
+    """Decodes a request; its batches are slices of `data`. Raises MalformedError, InvalidRequestError.
 
-    More than `partitions_max` partitions are refused later, with a response; far more do not count as a request at all.
+    More than `partitions_max` partitions are refused later, in a response; far more are refused here as malformed.
     """
     head, batches = split_records(produce_pb2.ProduceRequest, data, max_fields=2 * FIELDS_PER_ENTRY * partitions_max + OTHER_FIELDS)
     partitions = [topic_id_partition("partitions", entry.topic_id, entry.partition) for entry in head.partitions]
@@ -128,9 +128,9 @@ def refuse(request: Produce, error: WireError) -> PendingResponse | None:
 
 
 def handle(broker: Broker, authorizer: TopicAuthorizer, caller: Caller, request: Produce) -> PendingResponse | None:
-    """Decides and appends; returns the response, which may have to wait for the disk, or None for acks=0.
+    """Checks and appends; returns the response, which may have to wait for durability, or None for acks=0.
 
-    There is no await before the last append, so the stream's next request finds the state that this one leaves.
+    There is no await before the last append, so the stream's next request sees the state after this one.
     """
     try:
         _check_request(broker, request)
@@ -152,7 +152,7 @@ def handle(broker: Broker, authorizer: TopicAuthorizer, caller: Caller, request:
 
 
 def encode(pending: PendingResponse) -> bytes:
-    """The response's bytes, once it need not wait any more."""
+    """The response's bytes, once its operation, if any, is complete."""
     response = pending.response
     if pending.operation is not None:
         for index, error in pending.operation.errors.items():
@@ -187,7 +187,7 @@ def _append(
     index: int,
     data: pa.Buffer,
 ) -> Awaited | None:
-    """Appends one batch and fills in its result; returns what to wait for, if it was appended."""
+    """Appends one batch and fills in its result. Returns what acks=-1 waits for, or None on an error."""
     partition = None
     tp = TopicIdPartition(result.topic_id, result.partition)
     try:
@@ -203,7 +203,7 @@ def _append(
         broker.counters.failed_produce.labels(error.code.name).inc()
         if (
             partition is not None and error.action is Action.PRODUCER_STATE
-        ):  # it shows whether the records that the producer misses have expired
+        ):  # tells the producer whether missing records have expired
             error.log_start_offset = result.log_start_offset = partition.ends.log_start_offset
         result.error.CopyFrom(to_proto(not_appended(error)))
         return None
@@ -220,7 +220,7 @@ def _append(
 
 
 def _check_batch(broker: Broker, authorizer: TopicAuthorizer, partition: Partition, data: pa.Buffer) -> RecordBatch:
-    """The batch, if it is whole and the caller may write it."""
+    """The batch, if it is intact and the caller may use its producer id. Raises WireErrors."""
     batch = check_produced(
         data,
         partition.crc_seed,
@@ -233,8 +233,8 @@ def _check_batch(broker: Broker, authorizer: TopicAuthorizer, partition: Partiti
 
 
 def _check_member(broker: Broker, head: produce_pb2.ProduceRequest, header: BatchHeader) -> bool:
-    """True if the batch's producer is a member of an open transaction: the log accepts transactional batches of these alone, and
-    of these no others. Raises InvalidTxnStateError for one that contradicts its request.
+    """True if the batch's producer is an open member of a transaction: the log accepts transactional batches from open members
+    only, and no other batches from them. Raises InvalidTxnStateError for a batch that contradicts its request.
     """
     is_open = broker.transactions.is_open_member(header)
     if not header.is_transactional:
@@ -265,8 +265,8 @@ class ProduceStream(ClientStream):
 
     def __init__(self, broker: Broker, context: Context, authorizer: TopicAuthorizer, caller: Caller) -> None:
         super().__init__(broker, context, authorizer, caller)
-        self._is_large = True  # the last request, by its partitions; a first one may be
-        self._instance: Instance | None = None  # from the hello on
+        self._is_large = True  # whether the last request named many partitions; the first may
+        self._instance: Instance | None = None  # set by the hello
         self._incarnation = 0
         self._responses: deque[PendingResponse] = deque()
         self._waiting_bytes = 0
@@ -274,7 +274,7 @@ class ProduceStream(ClientStream):
         self._answered: asyncio.Future[None] | None = None  # done when the next response is written
 
     async def run(self) -> None:
-        """Returns when the client has ended its side and everything is answered. Raises BrokerdError to end the stream."""
+        """Returns when the client has closed its side and every request is answered. Raises BrokerdError to end the stream."""
         try:
             failure = await self._read_all()
             while self._responses:
@@ -291,8 +291,8 @@ class ProduceStream(ClientStream):
         await self._abort(code, details)
 
     async def revoke(self, code: grpc.StatusCode, details: str) -> None:
-        """Ends the stream of a caller whose credentials were revoked: no further request is accepted. Requests already accepted
-        are answered first, as far as the client reads."""
+        """Ends the stream of a caller whose credentials were revoked. Accepts no further request; requests already accepted are
+        answered first, if the client reads in time."""
         self._is_revoked = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_RESPONSES_S):
@@ -301,12 +301,12 @@ class ProduceStream(ClientStream):
         await self._abort(code, details)
 
     async def _read_all(self) -> BrokerdError | None:
-        """Processes requests until the client's end, or until one that ends the stream; earlier ones are answered first."""
+        """Processes requests until the client closes its side, or until a request ends the stream, whose error it returns."""
         try:
             while True:
                 await self._wait_for_room()
                 data = cast("object", await self.context.read())
-                if not isinstance(data, bytes):  # the end
+                if not isinstance(data, bytes):  # end of stream
                     return None
                 self._broker.in_flight.add(self.caller.owner, len(data))
                 try:
@@ -343,7 +343,7 @@ class ProduceStream(ClientStream):
             dirty = self._broker.dirty
             if not dirty.is_free:
                 await dirty.take(self.caller)
-            # Checked after the last await before the append: a newer stream may have said hello while this one waited.
+            # Checked after the last await before the append, during which a newer stream may have said hello.
             if self._is_revoked:
                 return
             if instance.incarnation != self._incarnation:
@@ -352,7 +352,7 @@ class ProduceStream(ClientStream):
         self._queue(response, received_ns)
 
     def _queue(self, response: PendingResponse | None, received_ns: int) -> None:
-        """Takes the response of a request that was processed; None if its client wants none."""
+        """Queues the response to a processed request; None for acks=0."""
         appended_ns = stopwatch_ns()
         if response is None:
             self._broker.counters.produce_time.local.observe((appended_ns - received_ns) / 1e9)
@@ -393,7 +393,7 @@ class ProduceStream(ClientStream):
         )
 
     async def _write_responses(self) -> None:
-        """Writes the queued responses, each as soon as it and all before it may be."""
+        """Writes the queued responses in order, each as soon as it is complete."""
         try:
             while self._responses:
                 response = self._responses[0]
@@ -407,11 +407,11 @@ class ProduceStream(ClientStream):
                 self._count_time(response, ready_ns)
                 self._wake()
         except ENDED:
-            self._drop_responses()  # the client is gone; reading will report it too
+            self._drop_responses()  # the client is gone; reading reports it too
         except Exception as error:
             self._drop_responses()
             internal("responses to a produce stream", error)
-            with contextlib.suppress(*ENDED):  # abort raises too
+            with contextlib.suppress(*ENDED):  # abort raises as well
                 await self._abort(grpc.StatusCode.INTERNAL, "internal error: see the broker's log")
         finally:
             self._writer = None

@@ -1,28 +1,28 @@
 """Changes of topics: CreateTopics, DeleteTopics, CreatePartitions, AlterTopicConfigs, DeleteRecords.
 
 Behaviour of all
-- Entries of a request are handled independently, in order: one can fail and the next succeed. Durable when answered.
-- validate_only makes the same checks, and changes nothing.
+- Entries of a request are handled independently, in order: one can fail and the next succeed. Changes are durable when answered.
+- validate_only makes the same checks, but no changes.
 
 CreateTopics
-- partitions 0 means num.partitions; replication_factor 0 or 1, since there is one node. Assignments must name this node.
+- partitions 0 means num.partitions; replication_factor is 0 or 1, since there is one node. Assignments must name this node.
 
 DeleteTopics
-- All records go with a topic. Names come first, then ids.
-- Requests that wait for one of its partitions are answered at once: fetches with UNKNOWN_TOPIC_ID, acks=all with an unknown fate.
+- A topic's records are deleted with it. Names are handled first, then ids.
+- Requests waiting on one of its partitions are answered at once: fetches with UNKNOWN_TOPIC_ID, acks=all with an unknown fate.
 
 CreatePartitions
 - total_count must exceed the current count; new partitions are empty.
-- Keys move: records of a key written afterwards may be in another partition than earlier ones.
+- Keys move: records of a key may go to another partition than its earlier ones.
 
 AlterTopicConfigs
-- Other settings stay; `unset` removes one, so that the broker's applies. All or nothing.
+- Other settings stay; `unset` removes a setting, so that the broker's default applies. All or nothing.
 - An unknown setting is refused with the nearest known one, also in `unset`.
 
 DeleteRecords: moves the log start of partitions forward.
 - One write makes all new log starts durable before the response. -1 means the high watermark.
-- A failed write moves nothing; if its last step failed, its fate is unknown: the log start may have moved after a restart.
-- Never beyond the high watermark: OFFSET_OUT_OF_RANGE. Below the current log start nothing changes.
+- A failed write moves nothing; if its last step failed, the fate is unknown: the log start may have moved after a restart.
+- An offset beyond the high watermark is OFFSET_OUT_OF_RANGE; one below the current log start changes nothing.
 - A parked fetch whose offset is now below the log start is answered at once.
 """
 

@@ -1,4 +1,4 @@
-"""What operators ask of transactions, and the owners of transactional ids: others do not exist for them."""
+"""Views and administration of transactions, for operators and owners of transactional ids; other callers do not see them."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def check_list_transactions(request: transaction_pb2.ListTransactionsRequest) ->
 async def list_transactions(
     broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.ListTransactionsRequest
 ) -> transaction_pb2.ListTransactionsResponse:
-    """Transactional ids, in the order of their names.
+    """Lists transactional ids by name.
 
-    - The caller's own; all of them, if the caller has ADMIN on every topic.
-    - At most 1,000 in one response: `more` says that there are others after the last one.
+    - Includes the caller's own, or all if the caller has ADMIN on every topic.
+    - A response has at most 1,000; `more` means that others follow the last one.
     """
     states, pauses = _seen_by(broker, authorizer), Pauses(broker.turns)
     page = await page_of(
@@ -57,7 +57,7 @@ async def list_transactions(
     for name in page.names:
         await pauses.after()
         state = states.get(name)
-        if state is not None:  # not gone meanwhile
+        if state is not None:  # None: forgotten meanwhile
             response.transactions.append(_listing(broker, state))
     return response
 
@@ -73,10 +73,9 @@ def check_describe_transaction(request: transaction_pb2.DescribeTransactionReque
 async def describe_transaction(
     broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.DescribeTransactionRequest
 ) -> transaction_pb2.DescribeTransactionResponse:
-    """One transactional id in depth: what it committed last, and who is open and where.
+    """One transactional id in detail: its last commit, and its open members with their partitions.
 
-    - Members are listed in the order in which they were opened, at most 1,000 of them, with 10,000 partitions; the rest is
-      counted.
+    - Members are listed in the order in which they were opened, at most 1,000 with 10,000 partitions; the rest is counted.
     """
     response = transaction_pb2.DescribeTransactionResponse()
     try:
@@ -94,7 +93,7 @@ async def describe_transaction(
         if listed_partitions >= PARTITIONS_MAX:
             break
         described = _member(broker, authorizer, member)
-        if described is not None:  # not ended meanwhile
+        if described is not None:  # None: ended meanwhile
             response.members.append(described)
             listed_partitions += len(described.partitions)
             await pauses.after(1 + len(described.partitions))
@@ -135,10 +134,10 @@ def check_abort_transaction(request: transaction_pb2.AbortTransactionRequest) ->
 async def abort_transaction(
     broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.AbortTransactionRequest
 ) -> transaction_pb2.AbortTransactionResponse:
-    """An operator ends open members, of one execution or of all.
+    """Aborts open members, of one execution or of all.
 
-    - The owner of the transactional id may, and whoever has ADMIN on every topic. What is committed stays so.
-    - Their tasks fail at their next batch; the next execution of the version begins with new members.
+    - Allowed for the owner of the transactional id and with ADMIN on every topic. Commits are not undone.
+    - The members' tasks fail at their next batch; the next execution of the version begins with new members.
     """
     try:
         _find(broker, authorizer, request.transactional_id)
@@ -159,11 +158,11 @@ def check_forget_transactional_id(request: transaction_pb2.ForgetTransactionalId
 async def forget_transactional_id(
     broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.ForgetTransactionalIdRequest
 ) -> transaction_pb2.ForgetTransactionalIdResponse:
-    """An operator has the broker forget an id, so that any principal may use it from then on.
+    """Forgets a transactional id, so that any principal may use it from then on.
 
-    - Whoever has ADMIN on every topic may; to others the id of another principal does not exist.
-    - INVALID_TXN_STATE while members are open or a commit is not finished.
-    - The last committed version is forgotten too: a replay of it, or of an older one, would be written again.
+    - Needs ADMIN on every topic; without it, another principal's id does not exist for the caller.
+    - INVALID_TXN_STATE while members are open or a commit is unfinished.
+    - The last committed version is forgotten too: a replay of it or an older one would be written again.
     """
     name = request.transactional_id
     try:
@@ -189,11 +188,11 @@ def check_find_hanging_transactions(request: transaction_pb2.FindHangingTransact
 async def find_hanging_transactions(
     broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.FindHangingTransactionsRequest
 ) -> transaction_pb2.FindHangingTransactionsResponse:
-    """Which transactions hold back the last stable offset of partitions, the oldest first.
+    """Finds transactions that hold back the last stable offset of partitions, longest idle first.
 
-    - One entry for each partition that is held back: its first open member, if it has been silent there for `idle_ms`, or a
-      commit that was decided so long ago and is not finished, since one of its partitions takes no marker.
-    - The caller's own; all of them, and those of members that nobody knows, if the caller has ADMIN on every topic.
+    - One entry per partition held back: its first open member, if silent there for `idle_ms`, or a commit decided at least that
+      long ago and unfinished, since one of its partitions takes no marker.
+    - The caller's own; with ADMIN on every topic, all, including members unknown to the coordinator.
     """
     found = []
     pauses = Pauses(broker.turns)
@@ -207,7 +206,7 @@ async def find_hanging_transactions(
 
 
 def _hanging(broker: Broker, authorizer: TopicAuthorizer, log: Partition) -> transaction_pb2.HangingTransaction | None:
-    if log.health.is_deleted:  # meanwhile
+    if log.health.is_deleted:  # deleted meanwhile
         return None
     producer_id = next(iter(log.producers.open_transactions), None)
     data = log.open_data(producer_id) if producer_id is not None else None
@@ -244,13 +243,13 @@ def _unfinished(
 
 
 def _seen_by(broker: Broker, authorizer: TopicAuthorizer) -> Mapping[str, TransactionalIdState]:
-    """The transactional ids that are the caller's, or the caller's business."""
+    """The transactional ids that the caller may see: its own or, with ADMIN on every topic, all."""
     coordinator = broker.transactions.coordinator
     return coordinator.states if authorizer.rights.administers_everything else coordinator.states_of(authorizer.principal)
 
 
 def _may_see(authorizer: TopicAuthorizer, state: TransactionalIdState) -> bool:
-    """True if the transactional id is the caller's, or the caller's business."""
+    """True if the caller may see the transactional id: its own or, with ADMIN on every topic, any."""
     return state.principal == authorizer.principal or authorizer.rights.administers_everything
 
 
@@ -265,14 +264,14 @@ def _find(broker: Broker, authorizer: TopicAuthorizer, transactional_id: str) ->
 
 
 def _state_of(state: TransactionalIdState) -> transaction_pb2.TransactionState:
-    """A prepared commit comes before open members: it is what others wait for."""
+    """The state to show. A prepared commit takes precedence over open members, since it is what others wait for."""
     if state.is_prepared:
         return transaction_pb2.TRANSACTION_STATE_PREPARED
     return transaction_pb2.TRANSACTION_STATE_OPEN if state.members else transaction_pb2.TRANSACTION_STATE_EMPTY
 
 
 def _listing(broker: Broker, state: TransactionalIdState) -> transaction_pb2.TransactionListing:
-    """One transactional id, in short."""
+    """Summary of a transactional id."""
     members = state.members.values()
     versions = [member.txn_version for member in members]
     if state.is_prepared:
@@ -290,7 +289,7 @@ def _listing(broker: Broker, state: TransactionalIdState) -> transaction_pb2.Tra
 
 
 def _open_partition(authorizer: TopicAuthorizer, partition: Partition, first_offset: int) -> transaction_pb2.OpenPartition:
-    """Where a member holds data; the topic's name only if the caller may see it."""
+    """A partition in which a member holds data, with the topic's name only if the caller may see it."""
     return transaction_pb2.OpenPartition(
         topic=partition.topic if authorizer.rights.sees(partition.topic) else "",
         topic_id=partition.tp.topic_id,

@@ -1,4 +1,4 @@
-"""What producers and drivers ask of transactions: a producer id, a sign of life, a decision."""
+"""Transaction requests of producers and drivers: producer ids, heartbeats, decisions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MEMBER_ID_BYTES = 16
 
 
 def check_init_producer_id(request: transaction_pb2.InitProducerIdRequest) -> None:
-    """Checks the request as received, before rights may replace its ids. Raises MalformedError."""
+    """Checks the request as received, before authorization may replace its ids. Raises MalformedError."""
     producer_id, epoch = request.producer_id, request.producer_epoch
     if request.transactional_id:
         _check_execution(request)
@@ -52,14 +52,14 @@ def check_init_producer_id(request: transaction_pb2.InitProducerIdRequest) -> No
 async def init_producer_id(
     broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.InitProducerIdRequest
 ) -> transaction_pb2.InitProducerIdResponse:
-    """A producer id, for idempotence or for a member of a transaction.
+    """Issues a producer id, for idempotence or for a member of a transaction.
 
     - Ids come from a durable counter and are never reused.
-    - Without a transactional id. producer_id = producer_epoch = -1: a new id with epoch 0. Otherwise the given id with its epoch
-      increased by one; an epoch of 32,767 cannot be increased, so a new id is assigned. A member's id leads to a new one too, and
-      with authentication another principal's (security/topic_authorizer.py).
-    - With one: the caller becomes a member of an execution of a version, with an id of its own and epoch 0, durable when
-      answered. The same member_id again gets the same id. What is committed already is ALREADY_COMMITTED or PRODUCER_FENCED, with
+    - Without a transactional id: for producer_id = producer_epoch = -1, a new id with epoch 0. Otherwise the given id with its
+      epoch incremented, except that a new id replaces one at epoch 32,767, a member's id and, with authentication, another
+      principal's (security/topic_authorizer.py).
+    - With a transactional id: the caller becomes a member of an execution of a version, with a new id and epoch 0, durable when
+      answered. Repeating a member_id returns the same id. A version already committed is ALREADY_COMMITTED or PRODUCER_FENCED, with
       the last version, execution and run (brokerd/transaction/transactional_id.py has the table).
     """
     if request.transactional_id:
@@ -75,7 +75,7 @@ async def _grant(broker: Broker, authorizer: TopicAuthorizer, current: ProducerI
     ids = broker.logs.producer_ids
     while not ids.has_next:
         await broker.producer_ids.run(ids.reserve())
-    # No await from here on: the id is known to be the caller's before any other request can run.
+    # No await from here on: no other request may run before the id is the caller's.
     return ProducerIdAndEpoch(authorizer.own_producer_id(ids.take()), 0)
 
 
@@ -108,9 +108,9 @@ def check_heartbeat(request: transaction_pb2.HeartbeatRequest) -> None:
 async def heartbeat(
     broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.HeartbeatRequest
 ) -> transaction_pb2.HeartbeatResponse:
-    """A sign of life of a member, which counts for its whole execution.
+    """A member's heartbeat, which counts for its whole execution.
 
-    - A member that is not open has INVALID_TXN_STATE: it expired, was aborted, or its version is decided. That is final.
+    - INVALID_TXN_STATE if the member is not open: it expired, was aborted, or its version is decided. That is final.
     """
     try:
         await broker.transactions.heartbeat(authorizer.principal, request)
@@ -157,21 +157,20 @@ async def end_transaction(
 ) -> transaction_pb2.EndTransactionResponse:
     """Commits or aborts what the listed members wrote.
 
-    - COMMIT is answered once the version is durable, and holds back none of its partitions any more: that is one step. Rows
-      behind another transaction that is open are seen when that one ends. The same request again has the same answer: a commit
-      whose answer was lost is asked about again.
-    - A version that is committed is OK if the totals are the same, else REPLAY_MISMATCH. An older one is OK for its committer, as
-      long as that is remembered; else PRODUCER_FENCED, whose fate says whether nothing of it is visible for certain, or nobody
-      knows. What cannot be committed is TXN_ABORTED, and nothing has changed (brokerd/transaction/transactional_id.py has the
-      table).
-    - A retriable error says that the decision is not known, or not finished: the same request again finds out. The broker goes
-      on.
-    - ABORT voids the data of the listed members that are open; it never undoes a commit.
-    - Offsets of a group may go with a COMMIT: they are recorded with it, in one step, or not at all. Each must be one that a
-      plain commit could record, on a topic that the caller may READ, and the group must have the expected ones when the version
-      is decided: PRODUCER_FENCED says that another program has gone on from there. A topic that is deleted is TXN_ABORTED.
-    - A decision may come in pages, from 0 on; nothing is decided before the last. A page is kept for a minute, and NOT_READY asks
-      for all of them again.
+    - COMMIT is answered once the version is durable and holds back none of its partitions, which it releases in one step. Rows
+      behind another open transaction become visible when that one ends. A client that lost the response repeats the request, and
+      gets the same response.
+    - A committed version is OK if the totals are equal, else REPLAY_MISMATCH; TXN_CONFLICT for another write of a known run. An
+      older version is OK for its committer while that is remembered, else PRODUCER_FENCED, whose fate says whether certainly
+      nothing of it is visible, or that is unknown. What cannot be committed is TXN_ABORTED, and changes nothing
+      (brokerd/transaction/transactional_id.py has the table).
+    - A retriable error means that the decision is unknown or unfinished, and the broker continues: repeat the request to find out.
+    - ABORT voids the data of those listed members that are open; it never undoes a commit.
+    - A COMMIT may include offsets of a group, recorded with it in one step or not at all. Each must be valid in a plain commit, on
+      a topic that the caller may READ, and the group must have the expected offsets when the version is decided: PRODUCER_FENCED
+      means that another program has continued from there. A deleted topic is TXN_ABORTED.
+    - A decision may be split into pages, from 0 on; nothing is decided before the last. A page is kept for a minute; NOT_READY
+      means that all must be sent again.
     """
     response = transaction_pb2.EndTransactionResponse(last_version=-1)
     principal, transactions = authorizer.principal, broker.transactions
@@ -192,8 +191,8 @@ async def end_transaction(
 
 
 def _keep_one_deleted(broker: Broker, request: transaction_pb2.EndTransactionRequest) -> None:
-    """Of the partitions whose topics are deleted, the first stands for all: no page brings the decision more work than there are
-    partitions."""
+    """Keeps only the first partition of a deleted topic, which stands for all: so the work of a page is limited by the number of
+    existing partitions."""
     kept: list[transaction_pb2.TransactionPartition] = []
     is_any_missing = False
     for entry in request.partitions:
@@ -229,7 +228,7 @@ def _offsets(broker: Broker, authorizer: TopicAuthorizer, asked: transaction_pb2
 
 
 class _NamesExecution(Protocol):
-    """A request about an execution."""
+    """A request that names an execution."""
 
     transactional_id: str
     txn_version: int
@@ -237,7 +236,7 @@ class _NamesExecution(Protocol):
 
 
 def _check_execution(request: _NamesExecution) -> None:
-    """Checks which execution it is."""
+    """Checks the fields that name the execution."""
     check_id("transactional_id", request.transactional_id)
     check_not_negative("txn_version", request.txn_version)
     check_id("execution_id", request.execution_id)
