@@ -1,8 +1,8 @@
-"""The assigned partitions: how far each has been handed over, and where it begins if that is not known yet. Pure.
+"""The assigned partitions: the position of each, or where to look for it if it is unknown. Pure.
 
-A position moves only with what was handed over, by `move`, or because the application says so. What the consumer does beside that
-(fetch ahead, ask the broker where to begin) may be thrown away at any time: positions are the truth. `version` rises whenever that
-work is no longer in line with what is wanted.
+A position changes only with records handed over, by `move`, or at the application's request. Work in the background (prefetching,
+looking up where to begin) may be discarded at any time: positions are authoritative. `version` rises whenever that work no longer
+matches the assignment.
 """
 
 from __future__ import annotations
@@ -23,70 +23,70 @@ _EPOCHS_MAX = 100
 class Begin(enum.Enum):
     """Where to begin in a partition that has no position."""
 
-    COMMITTED = "committed"  # at the offset that the group has committed; else as auto.offset.reset says
-    RESET = "reset"  # as auto.offset.reset says
+    COMMITTED = "committed"  # at the group's committed offset; without one, by auto.offset.reset
+    RESET = "reset"  # by auto.offset.reset
     EARLIEST = "earliest"
     LATEST = "latest"
 
 
 class Gone(NamedTuple):
-    """A partition of a topic that was found to be gone, in case the same one is seen again."""
+    """State of a partition whose topic disappeared, in case the same topic reappears."""
 
     tp: TopicIdPartition
-    position: LogPosition | None  # None = it was looked for
+    position: LogPosition | None  # None = unknown at the time
     begun_at: LogPosition | None
     had_offset: int = NO_OFFSET  # of the group
 
     def resumes_at(self, *, in_group: bool) -> LogPosition | None:
-        """Where reading goes on if nobody has committed an offset: where it was, or, in a group, where it began, as what was
-        handed over since may belong to a transaction that fails. None: as auto.offset.reset says."""
+        """Where to resume without a committed offset: at the position or, in a group, where reading began, since records handed
+        over since then may belong to a transaction that fails. None: by auto.offset.reset."""
         return self.begun_at if in_group and self.begun_at is not None else self.position
 
 
 @dataclass(slots=True, eq=False)
 class AssignedPartition:
-    """One partition. `version` rises when the position is set or lost, other than by records handed over."""
+    """One partition. `version` rises when the position is set or lost, except by handing over records."""
 
     tp: TopicPartition
-    id_tp: TopicIdPartition | None = None  # None = not asked yet
-    position: int | None = None  # next offset to hand over; None = not known yet: `begin` says where
+    id_tp: TopicIdPartition | None = None  # None = not looked up yet
+    position: int | None = None  # next offset to hand over; None = to be looked up by `begin`
     begin: Begin = Begin.COMMITTED
     reason: str = ""  # why the position was lost, for a log line
-    # Offset that the group had when reading began, NO_OFFSET for none, or why the broker does not say; None = not known.
+    # The group's committed offset when reading began or since, NO_OFFSET for none, or the error of its lookup; None = unknown.
     committed: int | WireError | None = None
-    has_lost_committed: bool = False  # it has to be asked for again, also where the position is known
-    had_offset: int = NO_OFFSET  # which the group had when the position was lost: if it has none now, nobody knows where to go on
-    begun_at: LogPosition | None = None  # where reading began; a transaction that fails goes back there if its group has no offset
+    has_lost_committed: bool = False  # `committed` must be looked up again, even if the position is known
+    had_offset: int = NO_OFFSET  # the group's when the position was lost: if it has none by now, it is unknown where to resume
+    begun_at: LogPosition | None = None  # where reading began: where a failed transaction resumes if its group has no offset
     gone: Gone | None = None
-    fetch_offset: int | None = None  # where fetching goes on, behind what is buffered; None = at the position
+    fetch_offset: int | None = None  # next offset to fetch, after the buffered records; None = at the position
     is_paused: bool = False
     version: int = 0
-    epochs: list[EpochStart] = field(default_factory=list)  # leader epochs of what was fetched, by offset
+    epochs: list[EpochStart] = field(default_factory=list)  # leader epochs of fetched records, by offset
 
     def go_to(self, position: int | None, begin: Begin, reason: str = "") -> None:
-        """Sets the position, or where to look for it."""
+        """Sets the position or, if None, where to begin."""
         self.epochs = []
         self.position, self.begin, self.reason = position, begin, reason
         self.fetch_offset = self.gone = None
         self.version += 1
 
     def enter(self, epoch: EpochStart) -> None:
-        """Notes that what is fetched from an offset on is of a leader epoch."""
+        """Notes the leader epoch of fetched records from an offset on."""
         self.epochs = [one for one in self.epochs[-_EPOCHS_MAX:] if one.offset < epoch.offset]
         self.epochs.append(epoch)
 
     def epoch_before(self, offset: int) -> int:
-        """Id of the leader epoch of the record before an offset up to which was read; 0 if it is not known."""
+        """Id of the leader epoch of the record before `offset`; 0 if unknown, or if `offset` is beyond what was fetched."""
         if self.position is None or offset > max(self.position, self.fetch_offset or 0):
             return 0
         return next((one.id for one in reversed(self.epochs) if one.offset < offset), 0)
 
     def log_position(self) -> LogPosition | None:
-        """The position with its history."""
+        """The position with its leader epoch."""
         return None if self.position is None else LogPosition(self.position, self.epoch_before(self.position))
 
 
-HandedOver = dict[AssignedPartition, int]  # positions before the records that one call hands over
+HandedOver = dict[AssignedPartition, int]  # positions before one call handed over its records
 
 
 class Assignment:
@@ -97,11 +97,11 @@ class Assignment:
         self.by_id: dict[TopicIdPartition, AssignedPartition] = {}
         self.version = 0
         self._unconfirmed: dict[AssignedPartition, int] = {}  # positions before the last records were handed over
-        # Of records in work: the first one of a partition that is not finished. None = records are processed between two calls.
+        # The first unfinished record in work of a partition. None = records handed over are processed by the next call.
         self.first_unfinished: Callable[[TopicPartition], int | None] | None = None
 
     def given_up(self, tps: Iterable[TopicPartition]) -> list[AssignedPartition]:
-        """Partitions that are read now, and not if these are assigned."""
+        """The partitions whose reading ends once `tps` are assigned."""
         stay = set(tps)
         return [one for tp, one in self.partitions.items() if tp not in stay and one.id_tp is not None]
 
@@ -122,21 +122,21 @@ class Assignment:
         return one
 
     def seek(self, one: AssignedPartition, position: int | None, begin: Begin = Begin.COMMITTED, reason: str = "") -> None:
-        """Goes to an offset, or, without one, to where `begin` says."""
+        """Seeks to an offset or, if None, to where `begin` says."""
         one.go_to(position, begin, reason)
         one.begun_at, one.had_offset = None, NO_OFFSET
         self._unconfirmed.pop(one, None)
         self.version += 1
 
     def pause(self, one: AssignedPartition, *, is_paused: bool) -> None:
-        """Ends or begins handing over records of a partition."""
+        """Pauses or resumes a partition."""
         if one.is_paused != is_paused:
             one.is_paused = is_paused
             self.version += 1
 
     def forget_id(self, one: AssignedPartition) -> None:
-        """The topic is gone: another one of that name is begun like one that was never read. If it is the same that comes back, as
-        to a principal whose rights do, reading goes on: at the offset that the group has committed, or as Gone says."""
+        """Forgets the id of a topic that disappeared. A new topic of its name is read as if for the first time. If the same topic
+        reappears (the principal regained its permission), reading resumes at the group's committed offset, or as Gone says."""
         id_tp, position, begun_at, had_offset = one.id_tp, one.log_position(), one.begun_at, _had_offset(one)
         begin = one.begin if position is None else Begin.COMMITTED
         if id_tp is not None:
@@ -146,7 +146,7 @@ class Assignment:
         one.gone = None if id_tp is None or begin is not Begin.COMMITTED else Gone(id_tp, position, begun_at, had_offset)
 
     def seek_to_committed(self, one: AssignedPartition) -> None:
-        """Goes to where the group has got to, which is asked for; if it has no offset, to where reading began."""
+        """Seeks to the group's committed offset, to be looked up; if there is none, to where reading began."""
         begun_at, gone, had_offset = one.begun_at, one.gone, _had_offset(one)
         self.seek(one, None)
         one.had_offset = had_offset
@@ -160,8 +160,8 @@ class Assignment:
         version: int,
         committed: int | WireError | None = None,
     ) -> bool:
-        """Takes the result of a search for a position that was begun at `version` of the partition; False if it came too late.
-        `committed`: the group's offset, if it was asked for, or its refusal."""
+        """Applies the result of a search that began at `version` of the partition; False if it is outdated. `committed`: the
+        group's offset if it was looked up, or the broker's error."""
         if self.partitions.get(one.tp) is not one or one.version != version:
             return False
         one.id_tp = id_tp
@@ -174,22 +174,22 @@ class Assignment:
         return True
 
     def committed(self, offsets: Mapping[TopicIdPartition, int]) -> None:
-        """This consumer has committed these offsets for its group."""
+        """Notes that this consumer has committed these offsets for its group."""
         for id_tp, offset in offsets.items():
             if id_tp in self.by_id:
                 self.by_id[id_tp].committed = offset
 
     def unresolved(self) -> list[AssignedPartition]:
-        """Partitions that cannot be fetched yet: id or position is not known, or what the group has."""
+        """Partitions that need a lookup: of the id, the position or the group's offset."""
         return [one for one in self.partitions.values() if one.id_tp is None or one.position is None or one.has_lost_committed]
 
     def fetchable(self) -> list[AssignedPartition]:
-        """Partitions to fetch."""
+        """Partitions to fetch: resolved and not paused."""
         known = (one for one in self.partitions.values() if one.id_tp is not None and one.position is not None)
         return [one for one in known if not one.is_paused]
 
     def move(self, reached: Mapping[TopicIdPartition, int], handed: HandedOver) -> None:
-        """Records up to these offsets (exclusive) are handed over; notes in `handed` where the positions were."""
+        """Moves positions to these offsets, whose earlier records are handed over; notes the previous positions in `handed`."""
         for id_tp, offset in reached.items():
             one = self.by_id[id_tp]
             if one.position is not None:
@@ -199,16 +199,16 @@ class Assignment:
                 one.position = offset
 
     def go_back(self, handed: HandedOver) -> None:
-        """Takes a `move` back, whose records have not arrived."""
+        """Undoes a `move` whose records did not reach the application."""
         for one, position in handed.items():
             one.position = position
 
     def confirm(self) -> None:
-        """The application has come back: what was handed over before is processed."""
+        """Counts all records handed over so far as processed."""
         self._unconfirmed.clear()
 
     def back_to_unfinished(self) -> list[AssignedPartition]:
-        """Ends the work: positions go back to the first unfinished record. Returns the partitions that did."""
+        """Ends the work: positions go back to the first unfinished record. Returns the partitions whose positions changed."""
         back = []
         for tp, one in self.partitions.items():
             offset = None if self.first_unfinished is None else self.first_unfinished(tp)
@@ -220,13 +220,13 @@ class Assignment:
                 one.epochs = epochs
                 back.append(one)
         if self.first_unfinished is not None:
-            self.confirm()  # all below the positions is finished
+            self.confirm()  # everything below the positions is finished
         self.first_unfinished = None
         return back
 
     def positions(self, partitions: Iterable[AssignedPartition], *, is_confirmed: bool) -> dict[AssignedPartition, int]:
-        """The known positions; with `is_confirmed` those below which all records are processed: before those handed over last, or
-        before the first one in work."""
+        """The known positions; with `is_confirmed`, those below which all records are processed: before the records handed over
+        last, or at the first unfinished one in work."""
         known = {one: one.position for one in partitions if one.position is not None and one.id_tp is not None}
         if is_confirmed and self.first_unfinished is not None:
             unfinished = {one: self.first_unfinished(one.tp) for one in known}

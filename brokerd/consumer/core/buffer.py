@@ -1,7 +1,7 @@
-"""Holds what was fetched and not handed over yet, in the order in which it came. Pure.
+"""Holds records fetched and not handed over yet, in order of arrival. Pure.
 
-Records of paused partitions are kept aside, so that resuming costs nothing; those of a partition that was sought or given up are
-dropped. How far records were taken out is in `moves`, by partition, until `take_moves`.
+Records of paused partitions are kept aside, so that resuming is free; those of a partition after a seek, or no longer assigned, are
+dropped. Notes the offsets up to which records were taken, by partition, until `take_moves`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Decode = Callable[[BatchSlice], FetchedBatch | None]
 
 
 class _Reached(NamedTuple):
-    """The end of a response: what follows the last record of a partition (markers, aborted records) is passed too."""
+    """The end of a partition's response: moves past what follows its last record (markers, aborted records)."""
 
     tp: TopicIdPartition
     offset: int
@@ -32,7 +32,7 @@ _Entry = BatchSlice | Run | _Reached
 
 
 class Buffer:
-    """A queue of slices, of runs that were partly handed over, and of ends of responses."""
+    """A queue of slices, partly taken runs and ends of responses."""
 
     def __init__(self) -> None:
         self._entries: deque[_Entry] = deque()
@@ -51,37 +51,37 @@ class Buffer:
                 held.append(entry)
 
     def drop(self, tp: TopicIdPartition) -> None:
-        """Forgets the records of a partition."""
+        """Drops the records of a partition."""
         self._entries = deque(entry for entry in self._entries if entry.tp != tp)
         if tp in self._held:
             self._held[tp] = []
         self._moves.pop(tp, None)
 
     def hold(self, tp: TopicIdPartition) -> None:
-        """Keeps the records of a partition aside until `release`, those still to come too."""
+        """Keeps the records of a partition aside until `release`, including those added later."""
         if tp not in self._held:
             self._held[tp] = [entry for entry in self._entries if entry.tp == tp]
             self._entries = deque(entry for entry in self._entries if entry.tp != tp)
 
     def release(self, tp: TopicIdPartition) -> None:
-        """Has the records of a partition be handed over again, after those that wait already."""
+        """Appends the held records of a partition to the queue."""
         self._entries.extend(self._held.pop(tp, ()))
 
     def clear(self) -> None:
-        """Forgets everything, and which partitions are held."""
+        """Drops all records and ends all holds."""
         self._entries.clear()
         self._held.clear()
         self._moves.clear()
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory it holds."""
+        """Approximate memory of its records."""
         kept = itertools.chain(self._entries, *self._held.values())
         return sum(entry.size_bytes for entry in kept if isinstance(entry, (BatchSlice, Run)))
 
     def next_run(self, decode: Decode, name_of: Callable[[TopicIdPartition], TopicPartition]) -> Run | None:
-        """The records to hand over next; None if there are none. Raises what `decode` raises: then other partitions come first, and
-        it is raised again when this one's turn comes."""
+        """The next records to hand over; None if there are none. Raises the errors of `decode`; the partition then moves behind all
+        others, and raises again at its turn."""
         while self._entries:
             entry = self._entries[0]
             if isinstance(entry, _Reached):
@@ -106,11 +106,11 @@ class Buffer:
             raise
 
     def taken(self, run: Run) -> None:
-        """Notes how far a run was taken."""
+        """Notes up to which offset a run was taken."""
         self._moves[run.tp] = run.next_offset
 
     def take_moves(self) -> dict[TopicIdPartition, int]:
-        """Where partitions go on whose records, or markers, were taken since the last call; markers that come next included."""
+        """The next offsets of partitions with records or markers taken since the last call, and with markers next in the queue."""
         while self._entries and self._is_spent(self._entries[0]):
             entry = self._entries.popleft()
             if isinstance(entry, _Reached):

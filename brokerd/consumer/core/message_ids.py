@@ -1,4 +1,4 @@
-"""Ids that senders gave to their messages, and the window of those that were handled, each without an error. Pure."""
+"""Message ids given by senders, and the window of ids of messages handled without an error. Pure."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import NamedTuple
 
 from brokerd.consumer.core.records import ConsumerRecord
 
-# Longer ids are kept as their digests, so that a window has a bound in bytes too.
+# Longer ids are replaced by their digests, to bound the bytes of a window.
 ID_MAX_BYTES = 64
 _DIGEST_BYTES = 32
-_DIGEST_PREFIX = b"blake2b of a longer id, 32 bytes: "  # makes it longer than an id that is kept as it is
+_DIGEST_PREFIX = b"blake2b of a longer id, 32 bytes: "  # makes it longer than any id kept as it is
 
 
 class MessageId(NamedTuple):
-    """Ids of one topic say nothing about those of another."""
+    """A message's id, unique within its topic."""
 
     topic: str
     value: bytes
 
 
 def message_id(record: ConsumerRecord, header: str) -> MessageId | None:
-    """The id in a header of that name, the last one if there are several; None if there is none, or an empty one."""
+    """The id in the last header of this name; None if there is none, or it is empty."""
     for name, value in reversed(record.headers):
         if name == header:
             if not value:
@@ -36,12 +36,12 @@ def message_id(record: ConsumerRecord, header: str) -> MessageId | None:
 
 
 class Window:
-    """The newest ids that were handled, at most `limit`, numbered in the order in which they were."""
+    """The newest handled ids, at most `limit`, numbered in the order of handling."""
 
     def __init__(self, limit: int, numbered: Iterable[tuple[int, MessageId]] = ()) -> None:
-        """`numbered`: ids of before, with rising numbers."""
+        """`numbered`: ids handled before, in ascending order of their numbers."""
         self._limit = limit
-        self._numbers: dict[MessageId, int] = {}  # the oldest first
+        self._numbers: dict[MessageId, int] = {}  # oldest first
         self._last_number = 0
         for number, one in numbered:
             self._keep(number, one)
@@ -54,7 +54,7 @@ class Window:
         return len(self._numbers)
 
     def add(self, one: MessageId) -> None:
-        """A record of this id was handled."""
+        """Adds the id of a handled record."""
         if one not in self._numbers:
             self._keep(self._last_number + 1, one)
             self._unwritten.append((self._last_number, one))
@@ -65,7 +65,7 @@ class Window:
             del self._numbers[next(iter(self._numbers))]
 
     def limit_to(self, limit: int) -> None:
-        """Keeps so many from now on."""
+        """Changes the limit."""
         self._limit = limit
         excess = max(0, len(self._numbers) - limit)
         for one in list(itertools.islice(self._numbers, excess)):
@@ -73,11 +73,11 @@ class Window:
         self._unwritten = deque(self._unwritten, maxlen=limit)
 
     def unwritten(self) -> list[tuple[int, MessageId]]:
-        """Those that were added and not `written` yet, with their numbers."""
+        """The ids added and not yet `written`, with their numbers."""
         return list(self._unwritten)
 
     def written(self, numbered: Iterable[tuple[int, MessageId]]) -> None:
-        """These, which `unwritten` gave, will be known after a death too."""
+        """Marks ids from `unwritten` as durable."""
         last = max((number for number, _ in numbered), default=0)
         while self._unwritten and self._unwritten[0][0] <= last:
             self._unwritten.popleft()

@@ -1,4 +1,4 @@
-"""Fetched columns as records, and as Arrow batches of Spark's shape. Whole columns; no Arrow scalar for any field."""
+"""Converts fetched columns to records, and to Arrow batches with the Spark source's columns. Makes no Arrow scalars."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONSUMED_SCHEMA = pa.schema(
         pa.field(HEADERS.name, HEADERS.type),
     ]
 )
-# As many rows as become records at once, where only some of them are asked for: a call for each row would cost more than the row.
+# Rows converted to records at once, even if fewer are requested: converting them one by one costs more.
 _ROWS_AT_ONCE = 500
 _US_PER_MS = 1_000
 
@@ -46,7 +46,7 @@ class ConsumerRecord(NamedTuple):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Its partition."""
+        """The record's partition."""
         return TopicPartition(self.topic, self.partition)
 
 
@@ -54,7 +54,7 @@ _new_tuple: Callable[[type[ConsumerRecord], tuple[object, ...]], ConsumerRecord]
 
 
 class Run:
-    """The records of one batch that are yet to be handed over, in the order of their offsets."""
+    """The records of one batch that are not yet handed over, in offset order."""
 
     def __init__(self, batch: FetchedBatch, name: TopicPartition) -> None:
         self.tp: TopicIdPartition = batch.tp
@@ -63,26 +63,26 @@ class Run:
         self._offsets = batch.offsets.to_numpy()
         self.row_bytes = max(1, batch.header.uncompressed_bytes // max(1, batch.header.record_count))
         self._row = 0  # of the next record
-        self._made: list[ConsumerRecord] = []  # records of some rows, the next one among them
+        self._made: list[ConsumerRecord] = []  # converted rows, from `_made_from` on
         self._made_from = 0
 
     @property
     def left(self) -> int:
-        """How many records are left."""
+        """Number of records left."""
         return len(self._offsets) - self._row
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory the whole batch holds."""
+        """Size of the whole batch, as received."""
         return self._batch.header.batch_length
 
     @property
     def next_offset(self) -> int:
-        """Behind the records that were taken, of which there must be some."""
+        """The offset after the last record taken; at least one must have been."""
         return int(self._offsets[self._row - 1]) + 1
 
     def take(self, count: int) -> list[ConsumerRecord]:
-        """The next records, at most so many."""
+        """Takes the next records, at most `count`."""
         first, until = self._row, min(self._row + count, len(self._offsets))
         if until > self._made_from + len(self._made):
             self._made = to_records(self._batch, self.name, first, max(until - first, _ROWS_AT_ONCE))
@@ -92,7 +92,7 @@ class Run:
         return self._made[at : at + until - first]
 
     def take_arrow(self, count: int) -> pa.RecordBatch:
-        """The same as columns, without copying those of the records."""
+        """As `take`, but returns columns, without copying the batch's."""
         first, self._row = self._row, min(self._row + count, len(self._offsets))
         self._made = []
         self._made_from = self._row
@@ -116,7 +116,7 @@ def to_records(batch: FetchedBatch, name: TopicPartition, first: int, count: int
         _headers(columns.column(HEADERS.index)),
         strict=False,
     )
-    # A third faster than calling the class: no Python code runs for a record.
+    # A third faster than calling the class: runs no Python code per record.
     return list(map(_new_tuple, repeat(ConsumerRecord), rows))
 
 
@@ -151,7 +151,7 @@ def _binaries(column: pa.Array) -> list[bytes | None]:
 
 
 def _headers(column: pa.Array) -> list[Headers]:
-    """Null and empty headers are both the empty tuple."""
+    """The headers of each row; null and empty both become the empty tuple."""
     if column.null_count == len(column):
         return [()] * len(column)
     ends = column.value_lengths().fill_null(0).to_numpy().cumsum().tolist()

@@ -1,10 +1,10 @@
-"""The records in work: which may be handled now, which are passed over, and which is the first that is not finished. Pure.
+"""Schedules the records in work: decides which may be handled, which are skipped as duplicates, and the first unfinished one. Pure.
 
-Of the records in one lane, one is at work at a time, in the order in which they came. Of the records of one message, too: the
-others wait for the outcome, are passed over if it was handled, and otherwise one of them has its turn.
+One record per lane is handled at a time, in order of arrival. So is one record per message id: duplicates wait for its outcome, and
+are skipped if it was handled; otherwise the next of them is handled.
 
-Records finish in any order. Only offsets below the first unfinished record of a partition may be committed: a record above it that
-is finished would be lost, or the unfinished one skipped, if the process died.
+Records finish in any order. Only offsets up to the first unfinished record of a partition may be committed: if the process died
+after committing a later one, the unfinished record would be skipped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ IdOf = Callable[[ConsumerRecord], MessageId | None]
 
 
 def _by_key(record: ConsumerRecord) -> Hashable:
-    """Records without a key are one lane for each partition: nothing says that their order does not matter."""
+    """Records without a key share a lane per partition, since their order may matter."""
     return (record.topic, record.partition) if record.key is None else (record.topic, record.key)
 
 
@@ -38,16 +38,16 @@ ORDERS: dict[str, LaneOf] = {"key": _by_key, "partition": _by_partition, "none":
 
 
 class _Stretch:
-    """Records of one partition that were begun in the order of their offsets, from the first unfinished one on."""
+    """Records in work of one partition, with ascending offsets, from the first unfinished one on."""
 
     __slots__ = ("begun", "finished")
 
     def __init__(self) -> None:
         self.begun: deque[int] = deque()
-        self.finished: set[int] = set()  # of those, behind the first
+        self.finished: set[int] = set()  # offsets of `begun` after its first
 
     def finish(self, offset: int) -> None:
-        """A record of it is finished."""
+        """Marks a record as finished."""
         begun, finished = self.begun, self.finished
         if begun[0] != offset:
             finished.add(offset)
@@ -67,7 +67,7 @@ class Task(NamedTuple):
 
 
 class Schedule:
-    """The records in work."""
+    """Decides the order in which records are handled."""
 
     def __init__(
         self,
@@ -78,22 +78,22 @@ class Schedule:
         begin: Callable[[Task], None],
         pass_over: Callable[[ConsumerRecord], None],
     ) -> None:
-        """Calls `begin` with each record that may be handled now, and `pass_over` with each one finished because its message was
+        """Calls `begin` with each record once it may be handled, and `pass_over` with each one skipped because its message was
         handled before."""
         self._lane_of = lane_of
         self._id_of = id_of
         self._window = window
         self._begin = begin
         self._pass_over = pass_over
-        self._lanes: dict[Hashable, deque[Task] | None] = {}  # those with a record at work: the records behind it
-        self._messages: dict[MessageId, list[Task]] = {}  # those at work: the records that wait for their outcome
+        self._lanes: dict[Hashable, deque[Task] | None] = {}  # per lane with a record in its handler: the records waiting
+        self._messages: dict[MessageId, list[Task]] = {}  # per message in its handler: the duplicates waiting
         self._newest: dict[TopicPartition, _Stretch] = {}
 
     def add(self, tp: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
-        """Takes records of a partition into work, of rising offsets.
+        """Takes records of a partition, with ascending offsets, into work.
 
-        Offsets that begin again below those in work are another stretch: the log was shortened, or was made again, and reading goes
-        on before its former end. Those of the old stretch are not in the log any more, so nothing waits for them.
+        Offsets below those in work begin a new stretch: the log was truncated or created anew, and is read from before its former
+        end. The records of the old stretch are no longer in the log, so commits do not wait for them.
         """
         stretch = self._newest.get(tp)
         if stretch is None or (stretch.begun and records[0].offset <= stretch.begun[-1]):
@@ -111,7 +111,7 @@ class Schedule:
                 self._take_turn(task)
 
     def end(self, task: Task, *, is_handled: bool) -> None:
-        """A record that began is finished, and others have their turns; if it was not handled, another one of its message."""
+        """Finishes a record, and begins the next of its lane and, unless it was handled, of its message."""
         again: list[Task] = []
         if task.message_id is not None:
             if is_handled:
@@ -122,11 +122,11 @@ class Schedule:
             self._take_turn(following)
         for waiting in again:
             self._take_turn(waiting)
-        # Last: an offset beyond a record must not be committed before its message counts as handled.
+        # Must be last: an offset beyond a record may be committed only after its message counts as handled.
         task.stretch.finish(task.record.offset)
 
     def first_unfinished(self, tp: TopicPartition) -> int | None:
-        """The offset of the first record that is in work and not finished; None if all are finished."""
+        """The offset of the first unfinished record in work; None if there is none."""
         stretch = self._newest.get(tp)
         return stretch.begun[0] if stretch is not None and stretch.begun else None
 

@@ -1,4 +1,4 @@
-"""The window of handled message ids of one `Consumer.process`, in memory or also in a file."""
+"""The window of handled message ids of one `Consumer.process`, in memory and optionally in a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEADER_MAX_CHARACTERS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class DedupOptions:
-    """How repeated messages are recognised. Raises TypeError and ValueError."""
+    """How duplicate messages are recognised. Raises TypeError and ValueError."""
 
     header: str | None = None  # None = not at all
     window: int = 100_000
@@ -41,17 +41,17 @@ class DedupOptions:
 
 
 class Dedup:
-    """The messages that were handled, as one call knows them; without a header, none have ids. For the thread that made it."""
+    """The handled messages that one call knows; without a header, no message has an id. Only its creating thread may use it."""
 
     def __init__(self, options: DedupOptions, group_id: str, before: Dedup | None) -> None:
-        """`before`: of an earlier call of this consumer, whose window goes on if it is one of the same header. Raises
+        """`before`: of an earlier call of this consumer; its window is kept if the header is the same and there is no file. Raises
         DedupFileError."""
         self.options = options
         self._file: IdFile | None = None
         self.id_of = None if options.header is None else partial(message_id, header=options.header)
         self.window = Window(options.window)
         if options.path is not None:
-            from brokerd.consumer.processing.id_file import IdFile  # brings sqlite3, which not every Python has
+            from brokerd.consumer.processing.id_file import IdFile  # imports sqlite3, which not every Python has
 
             self._file = IdFile(os.fspath(options.path), group_id)
             self.window = Window(options.window, self._file.load(options.window))
@@ -61,15 +61,15 @@ class Dedup:
 
     @property
     def is_in_file(self) -> bool:
-        """True if a message counts as handled once its id is written."""
+        """True if a message counts as handled only once its id is written."""
         return self._file is not None
 
     def write(self, numbered: Sequence[tuple[int, MessageId]]) -> None:
-        """Makes these durable, if there is a file. Raises DedupFileError."""
+        """Makes these ids durable, if there is a file. Raises DedupFileError."""
         if self._file is not None:
             self._file.write(numbered, self.options.window)
 
     def close(self) -> None:
-        """Gives the file free."""
+        """Closes the file."""
         if self._file is not None:
             self._file.close()

@@ -1,5 +1,5 @@
-"""The ids of handled messages in a file, so that they are known after a death. A SQLite database, which is whole after a kill or a
-loss of power at any point; one process has it open at a time."""
+"""Keeps the ids of handled messages in a file, so that they survive a crash. A SQLite database, which stays intact after a kill or
+a loss of power at any point; only one connection may have it open."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from brokerd.errors import DedupFileError
 
 _APPLICATION_ID = 0x62726B69  # "brki"
 _FORMAT = 1
-_BUSY_TIMEOUT_S = 1.0  # for a predecessor that is about to end
+_BUSY_TIMEOUT_S = 1.0  # for a predecessor that is about to exit
 _SCHEMA = (
     "CREATE TABLE handled (number INTEGER PRIMARY KEY, topic TEXT NOT NULL, id BLOB NOT NULL)",
     "CREATE TABLE reader (group_id TEXT NOT NULL)",
@@ -23,13 +23,13 @@ _SCHEMA = (
 
 
 class IdFile:
-    """For the thread that made it. All methods raise DedupFileError."""
+    """Only its creating thread may use it. All methods raise DedupFileError."""
 
     def __init__(self, path: str, group_id: str) -> None:
-        """Opens the file, or makes it; `group_id`: of the reader that handles the messages."""
+        """Opens or creates the file, which belongs to the consumers of `group_id`."""
         self._path = os.path.abspath(path)
         with self._explained():
-            # No isolation level: transactions begin and end where this module says so.
+            # isolation_level=None: this module begins and ends transactions itself.
             self._database = sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
         try:
             with self._explained():
@@ -41,11 +41,11 @@ class IdFile:
 
     def _prepare(self, group_id: str) -> None:
         execute = self._database.execute
-        self._refuse_others()  # before anything in it changes
+        self._refuse_others()  # before any change to the file
         execute("PRAGMA locking_mode = EXCLUSIVE")
         execute("PRAGMA journal_mode = WAL")
-        execute("PRAGMA synchronous = FULL")  # once a commit has returned, it is on the disk
-        with self._transaction():  # from here on no other process can open it
+        execute("PRAGMA synchronous = FULL")  # a commit is on disk once it returns
+        with self._transaction():  # takes the exclusive lock
             if self._is_empty():
                 for statement in _SCHEMA:
                     execute(statement)
@@ -72,14 +72,14 @@ class IdFile:
         return bool(count == 0)
 
     def load(self, limit: int) -> list[tuple[int, MessageId]]:
-        """The newest ids, with their numbers, which rise."""
+        """The newest ids, in ascending order of their numbers."""
         with self._explained():
             newest = self._database.execute("SELECT number, topic, id FROM handled ORDER BY number DESC LIMIT ?", (limit,))
             return [(number, MessageId(topic, value)) for number, topic, value in newest.fetchall()[::-1]]
 
     def write(self, numbered: Sequence[tuple[int, MessageId]], limit: int) -> None:
-        """Adds ids, durably on return, and forgets all but the newest; again with the same numbers, it does no harm. Looks
-        first, also without any, whether the file is still there: what is written to one that was removed is lost."""
+        """Adds ids, durably on return, and deletes all but the newest `limit`. Idempotent for the same numbers. First checks, even
+        without ids, that the file still exists: writes to a removed one are lost."""
         if self._files_now() != self._files:
             problem = "it, or its write-ahead log (-wal), was removed or replaced while it was open"
             raise self._error(problem, "restore it: without it, messages that it knew are handled again if they come again")
@@ -91,7 +91,7 @@ class IdFile:
             self._database.execute("DELETE FROM handled WHERE number <= ?", (numbered[-1][0] - limit,))
 
     def _files_now(self) -> list[tuple[int, int]]:
-        """The files that others would open: the database, and the log beside it that holds its newest ids."""
+        """Identities of the files now at the paths of the database and its write-ahead log, which holds the newest ids."""
         try:
             found = [os.stat(path) for path in (self._path, os.path.realpath(self._path) + "-wal")]
         except OSError:
@@ -99,14 +99,14 @@ class IdFile:
         return [(one.st_dev, one.st_ino) for one in found]
 
     def close(self) -> None:
-        """Lets others open it."""
+        """Closes the file and releases its lock."""
         with self._explained():
             self._database.close()
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
         try:
-            self._database.execute("BEGIN EXCLUSIVE")  # in here: an interrupt may strike right behind it
+            self._database.execute("BEGIN EXCLUSIVE")  # inside the try: an interrupt may strike right after it
             yield
             self._database.execute("COMMIT")
         except BaseException:
@@ -119,7 +119,7 @@ class IdFile:
         try:
             yield
         except sqlite3.Error as error:
-            # The low byte is the kind: another process may also be busy with what a death has left (SQLITE_BUSY_RECOVERY).
+            # Compare the low byte only: another process may be recovering the file after a crash (SQLITE_BUSY_RECOVERY).
             if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
                 raise self._error(
                     "another process, or another consumer of this one, has it open", "give each a file of its own"

@@ -1,8 +1,8 @@
-"""Takes records while there is room for them, has them handled in threads, commits what is finished, and ends in order.
+"""Takes records while there is room, runs their handlers in threads, commits finished records, and shuts down in order.
 
-However it ends: no further record is begun, handlers at work are awaited, what is finished below the first unfinished record is
-committed, and the positions go back to that record, so that nothing unfinished is passed over by what follows. With a file of ids,
-a record is finished once its message's id is there.
+However it ends, it starts no further handler, waits for running ones, commits up to the first unfinished record, and moves the
+positions back to that record, so that later calls do not skip it. With a file of ids, a record is finished once its message's id is
+written.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from brokerd.errors import BrokerdError, ConsumerClosedError, DedupFileError, Ha
 
 logger = logging.getLogger(__name__)
 
-# The longest wait between two looks at handlers that hang, and at offsets to commit.
+# The longest wait between two checks for hanging handlers and offsets to commit.
 _TICK_MS = 1_000
 _COMMIT_TIMEOUT_MS = 30_000
-WORKERS_MAX = 10_000  # threads, which are few on most machines
+WORKERS_MAX = 10_000  # threads; most machines allow fewer
 _ERRORS = ("raise", "skip")
-_LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)  # calling them runs nothing
+_LAZY = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)  # a call does not run the body
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessOptions:
-    """How `Consumer.process` works. Raises TypeError and ValueError."""
+    """The options of `Consumer.process`. Raises TypeError and ValueError."""
 
     workers: int
     order: str
@@ -62,9 +62,9 @@ class ProcessOptions:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a consumer that processing works with. `run` waits for a coroutine of the loop thread. `take` waits so many ms
-    and hands over records as `poll` does: at most so many, of about so many bytes; into the work before their positions move. It
-    returns early if a handler has failed."""
+    """The parts of a consumer that processing needs. `run` runs a coroutine on the loop thread and waits for it. `take(timeout_ms,
+    room, room_bytes, work)` hands over records as `poll` does, within both limits, and adds them to `work` before their positions
+    move; it returns early if a handler has failed."""
 
     assignment: Assignment
     fetching: Fetching
@@ -97,12 +97,12 @@ class Processing:
         self._failure: BaseException | None = None
 
     def run(self) -> None:
-        """Returns once the consumer is closed, after timeout_ms without a record, or with a failure for `outcome`. Raises
-        WakeupError, and what `poll` raises."""
+        """Returns once the consumer is closed, after timeout_ms without a record, or with a failure for `outcome` to raise. Raises
+        WakeupError, and as `poll`."""
         try:
             ended_by = self._run()
         finally:
-            self._work.end(self._options.workers)  # again: an interrupt may have struck the first one
+            self._work.end(self._options.workers)  # again: an interrupt may have skipped the first call
         if ended_by is not None and not isinstance(ended_by, BrokerdError):
             raise ended_by
         self._failure = self._failure_by(ended_by)
@@ -110,10 +110,10 @@ class Processing:
             raise ended_by
 
     def _run(self) -> BaseException | None:
-        """Returns what has ended it."""
+        """Returns the exception that ended it, if any."""
         parts, workers = self._parts, self._options.workers
         ended_by: BaseException | None = None
-        self._go_back()  # an earlier one may have been interrupted before it could
+        self._go_back()  # an interrupt may have kept an earlier call from doing so
         parts.assignment.first_unfinished = self._work.first_unfinished
         with parts.committing.processing(self._write_ids):
             try:
@@ -124,12 +124,12 @@ class Processing:
             try:
                 self._work.stop(workers)
                 self._await_handlers()
-            except BaseException as error:  # a second interrupt: no more waiting
+            except BaseException as error:  # a second interrupt: stop waiting
                 ended_by = error
             self._work.end(workers)
             try:
                 self._write_ids()
-            except BaseException as error:  # worse than a close or an error of `poll`, but not than an interrupt
+            except BaseException as error:  # outranks a close and errors of `poll`, but not an interrupt
                 ended_by = error if ended_by is None or isinstance(ended_by, BrokerdError) else ended_by
             self._go_back()
             parts.run(parts.committing.close(_COMMIT_TIMEOUT_MS))
@@ -138,8 +138,8 @@ class Processing:
         return ended_by
 
     def outcome(self) -> int:
-        """How many records were handled. Raises the first error of a handler, HandlerTimeoutError, DedupFileError; to be called
-        where these are not taken for signs of a consumer that was closed meanwhile."""
+        """The number of handled records. Raises the first error of a handler, HandlerTimeoutError, DedupFileError. Call it outside
+        of the guard, which would turn some of them into ConsumerClosedError if the consumer was closed meanwhile."""
         if self._failure is not None:
             raise self._failure
         return self._work.handled_count
@@ -156,12 +156,12 @@ class Processing:
             self._parts.fetching.forget(one.id_tp)
 
     def _write_ids(self) -> None:
-        """Makes the ids of handled messages durable, before offsets beyond their records are committed."""
+        """Makes the ids of handled messages durable; must precede commits beyond their records."""
         numbered = self._work.unwritten_ids()
         self._dedup.write(numbered)
         self._work.written_ids(numbered)
 
-    # --- while it goes
+    # --- the loop
 
     def _hand_out(self) -> None:
         options, work, clock = self._options, self._work, self._parts.clock
@@ -188,7 +188,7 @@ class Processing:
         return min(tick_ms, max(0, last_ms + self._options.timeout_ms - self._parts.clock.monotonic_ms()))
 
     def _rest(self) -> None:
-        """Waits until a handler ends, or somebody wants something."""
+        """Waits until a handler ends or fails, `wakeup`, `close`, or a tick has passed."""
         work, guard = self._work, self._parts.guard
         count = work.record_count
         self._parts.committing.auto()
@@ -198,7 +198,7 @@ class Processing:
         work.is_awaited = False
 
     def _refuse_hung(self) -> None:
-        """Raises HandlerTimeoutError for a handler that takes too long."""
+        """Raises HandlerTimeoutError if a handler has reached handler_timeout_ms."""
         for running in self._work.running():
             if self._is_hung(running):
                 self._hung = running
@@ -221,7 +221,7 @@ class Processing:
         return running not in self._work.running()
 
     def _await_handlers(self) -> None:
-        """Waits for handlers at work, each until it has hung."""
+        """Waits for running handlers, each until its handler_timeout_ms."""
         work = self._work
         work.is_awaited = True
         while running := [one for one in work.running() if not self._is_hung(one)]:

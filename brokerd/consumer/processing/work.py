@@ -1,4 +1,4 @@
-"""The threads that handle records, and the records in work. core/schedule.py decides whose turn it is."""
+"""The handler threads, and the records in work. core/schedule.py decides their order."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _PLACE = operator.itemgetter(0, 1)  # topic and partition of a record
 
 
 class NothingRunError(TypeError):
-    """A handler has returned what it should have done. A mistake in the program: skipping it would pass over every record."""
+    """A handler returned a coroutine or generator instead of doing its work. A bug: on_error=skip would skip every record."""
 
 
 class Running(NamedTuple):
-    """A handler at work."""
+    """A running handler's record and start time."""
 
     record: ConsumerRecord
     since_ms: int
 
 
 class Work:
-    """Shared by the thread that takes records and those that handle them, under one lock."""
+    """The state shared by the thread that takes records and the handler threads, under one lock."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Work:
         guard: Guard,
         wake: Callable[[], None],
     ) -> None:
-        """`wake` is called by a handler's thread: when it has failed, and when the taking thread waits and it has ended."""
+        """A handler's thread calls `wake` when the handler fails, and when it ends while the taking thread waits."""
         self._handler = handler
         self._skips_errors = skips_errors
         self._clock = clock
@@ -66,23 +66,23 @@ class Work:
         self._running: dict[int, Running] = {}  # by thread
         self._is_stopped = False
         self._is_over = False
-        self.is_awaited = False  # the taking thread waits for something to end
-        # With a file, a record is finished once its message's id is there: by partition, from which offset on that is not sure.
+        self.is_awaited = False  # the taking thread waits for a handler to end
+        # With a file, a record is finished once its message's id is written: the offset from which on that may not be so.
         self._unwritten_from: dict[TopicPartition, int] = {}
-        self._unwritten_after: dict[TopicPartition, int] = {}  # the same, once the ids of `unwritten_ids` are written
-        self.record_count = 0  # in work: waiting and running
+        self._unwritten_after: dict[TopicPartition, int] = {}  # its value once the ids of `unwritten_ids` are written
+        self.record_count = 0  # in work: waiting and in handlers
         self.size_bytes = 0
         self.handled_count = 0
         self.repeated_count = 0  # records whose message was handled before
-        self.failure: BaseException | None = None  # the first of a handler
+        self.failure: BaseException | None = None  # a handler's first
 
     def start(self, workers: int) -> None:
-        """Starts the threads. They are daemons: a handler that hangs must not keep the process alive."""
+        """Starts the threads. Daemons: a hanging handler must not keep the process alive."""
         for number in range(workers):
             threading.Thread(target=self._handle_records, args=(number,), name=f"consumer-handler-{number}", daemon=True).start()
 
     def add(self, records: Sequence[ConsumerRecord]) -> None:
-        """Queues records for the handlers; records of one lane are handled in their order."""
+        """Queues records for the handlers; those of one lane are handled in order."""
         with self._lock:
             for (topic, partition), run in itertools.groupby(records, _PLACE):
                 self._begin_run(TopicPartition(topic, partition), list(run))
@@ -103,43 +103,44 @@ class Work:
         self.size_bytes -= _size_bytes(record)
 
     def first_unfinished(self, tp: TopicPartition) -> int | None:
-        """The first record of a partition that is in work and not finished, or whose message's id may not be written."""
+        """The offset of a partition's first record that is unfinished, or whose message's id may be unwritten; None if there is
+        none."""
         with self._lock:
             unwritten = self._unwritten_from.get(tp)
             return self._schedule.first_unfinished(tp) if unwritten is None else unwritten
 
     def stop(self, workers: int) -> None:
-        """No further record is begun; so many threads end, once their handlers have returned."""
+        """Starts no further handler; the threads end once their handlers return."""
         with self._lock:
             self._is_stopped = True
         for _ in range(workers):
             self._ready.put(None)
 
     def end(self, workers: int) -> None:
-        """As `stop`; and handlers that still run change nothing any more: their records are not finished."""
+        """As `stop`, and ignores the outcome of handlers that still run: their records stay unfinished."""
         with self._lock:
             self._is_over = True
         self.stop(workers)
 
     def unwritten_ids(self) -> list[tuple[int, MessageId]]:
-        """Ids of messages that were handled, of all that are finished so far, and that are not in the file yet."""
+        """The ids of messages handled so far that are not in the file yet."""
         with self._lock:
             first = {tp: self._schedule.first_unfinished(tp) for tp in self._unwritten_from}
             self._unwritten_after = {tp: offset for tp, offset in first.items() if offset is not None}
             return self._window.unwritten()
 
     def written_ids(self, numbered: Sequence[tuple[int, MessageId]]) -> None:
-        """These are in the file now."""
+        """Notes that these ids, from `unwritten_ids`, are in the file."""
         with self._lock:
             self._window.written(numbered)
             self._unwritten_from = self._unwritten_after
 
     def running(self) -> list[Running]:
-        """The handlers at work."""
+        """The running handlers."""
         with self._lock:
             return list(self._running.values())
 
-    # --- in the threads of handlers
+    # --- on the handler threads
 
     def _handle_records(self, number: int) -> None:
         with self._guard.helper():
@@ -153,7 +154,7 @@ class Work:
             except BaseException as raised:
                 error = raised
             self._end(number, task, error)
-            del error, task  # nothing of a record is kept while waiting for the next
+            del error, task  # frees the record while waiting for the next
 
     def _begin(self, number: int, record: ConsumerRecord) -> bool:
         with self._lock:
@@ -189,12 +190,12 @@ class Work:
 
 
 def _refuse_lazy(result: object) -> None:
-    """Raises NothingRunError for the result of a handler that has not begun: its record would count as handled."""
+    """Raises NothingRunError for a coroutine or generator: the handler has not run, but its record would count as handled."""
     kind = _LAZY.get(type(result))
     if kind is None:
         return
     if isinstance(result, types.CoroutineType):
-        result.close()  # or it warns of not being awaited
+        result.close()  # avoids the warning that it was never awaited
     raise NothingRunError(
         f"the handler returned {kind} that nothing runs, so its record is not handled: give process() a function that has done the "
         "work when it returns, such as lambda record: asyncio.run(handle(record))"
