@@ -1,6 +1,6 @@
-"""A purgatory that the event loop advances: one timer, set to the next deadline. No task, no polling.
+"""A purgatory advanced by the event loop with one timer, set to the next deadline. No task, no polling.
 
-The only module of this package that knows asyncio. It makes no decisions.
+The only module of this package that imports asyncio. It makes no decisions.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _WHEEL_SIZE = 20
 
 
 class TimedPurgatory(Purgatory):
-    """Expires what is due by itself, at most every `period_ms`, so that many deadlines share a wake-up.
+    """A purgatory that expires due operations on its own, at most every `period_ms`, so that many deadlines share a wake-up.
 
-    Operations are added with `watch`.
+    Add operations with `watch`.
     """
 
     def __init__(self, clock: Clock, *, period_ms: int = 1) -> None:
@@ -30,7 +30,7 @@ class TimedPurgatory(Purgatory):
         self._is_closed = False
 
     def watch(self, operation: DelayedOperation) -> bool:
-        """try_complete_else_watch, with the timer set to the operation's deadline, unless it is earlier already."""
+        """Like `try_complete_else_watch`; also sets the timer to the operation's deadline, unless it is set to an earlier one."""
         if self.try_complete_else_watch(operation):
             return True
         if self._timer is None or self._timer_due_ms > operation.expiry_ms:
@@ -38,7 +38,7 @@ class TimedPurgatory(Purgatory):
         return False
 
     def close(self) -> None:
-        """Stops the timer; waiting operations should have been completed before."""
+        """Stops the timer. Complete pending operations before."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()

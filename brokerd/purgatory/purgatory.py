@@ -1,11 +1,11 @@
-"""Operations that wait until things have moved far enough, or for a deadline; each is completed exactly once.
+"""Operations that wait for watched objects to move far enough, or for a deadline; each is completed exactly once.
 
-Whoever owns a thing keeps its Waiters, and wakes them when it moves. Each is told which of its things that was, and looks at that
-one alone: a wake-up costs what has moved, not what else the operation waits for. A Purgatory holds the operations, with one timing
-wheel for their deadlines.
+A watched object is anything that moves, such as a partition's high watermark. Its owner keeps its Waiters and wakes them when it
+moves. Each operation then checks that object only, so a wake-up costs the same however many objects the operation watches. A
+Purgatory holds the operations, with one timing wheel for their deadlines.
 
-A subclass of DelayedOperation defines the condition and the completion. A completed operation waits nowhere and is in no bucket:
-completion removes it at once, in time proportional to the number of things, so nothing needs to be purged later.
+A subclass of DelayedOperation defines the condition and the completion. Completion removes an operation from all Waiters and from
+the wheel at once, in time proportional to the number of watched objects. So unlike in Kafka, nothing needs to be purged later.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ class Completion(enum.Enum):
 
 
 class DelayedOperation(TimerEntry, abc.ABC):
-    """A pending operation. All of its methods must be called on one thread, the event loop's.
+    """A pending operation. Call all methods on one thread, the event loop's.
 
-    A final state is final: after the first of condition, force, expiry and cancel, the others are ignored and return False.
-    `on_complete` runs inside the call that completes the operation, after it has left the wheel and the watch lists, so that it
-    may trigger further completions. It must not raise.
+    The first of condition, force, expiry and cancel ends the operation; later ones are ignored and return False. `on_complete` runs
+    inside the call that completes the operation, after its removal from the wheel and all Waiters, so it may trigger further
+    completions. It must not raise.
 
-    `waits_for` and `release` belong to the purgatory; nothing else may write them.
+    Only the purgatory may write `waits_for` and `release`.
     """
 
     __slots__ = ("completion", "release", "waits_for")
 
     def __init__(self, expiry_ms: int, waits_for: Sequence[Waiters]) -> None:
-        """`waits_for`: the waiters of each thing, none twice. Until the end, its place there is what the thing is called."""
+        """`waits_for`: the Waiters of each watched object, none twice. Methods identify an object by its place in this sequence."""
         super().__init__(expiry_ms)
         self.completion: Completion | None = None
         self.waits_for = waits_for
@@ -48,14 +48,14 @@ class DelayedOperation(TimerEntry, abc.ABC):
 
     @abc.abstractmethod
     def is_satisfied(self, place: int) -> bool:
-        """Whether the condition holds, now that the thing at `place` may have moved. Each is looked at once at first.
+        """Whether the condition holds, now that the object at `place` may have moved. First called once for each place.
 
         Must not change anything but the operation's own state. Must not raise.
         """
 
     @abc.abstractmethod
     def on_complete(self, completion: Completion) -> None:
-        """Called once, on completion; not after a cancel. Must not raise."""
+        """Called once, on completion, but not on cancel. Must not raise."""
 
     @property
     def is_completed(self) -> bool:
@@ -63,11 +63,11 @@ class DelayedOperation(TimerEntry, abc.ABC):
         return self.completion is not None
 
     def moved(self, place: int) -> bool:
-        """Completes the operation if its condition holds, now that the thing at `place` may have moved; True if this call did."""
+        """Completes the operation if its condition holds, now that the object at `place` may have moved; True if this call did."""
         return self.completion is None and self.is_satisfied(place) and self._end(Completion.CONDITION)
 
     def force_complete(self) -> bool:
-        """Completes the operation whether its condition holds or not; True if this call did."""
+        """Completes the operation, whether or not its condition holds; True if this call did."""
         return self._end(Completion.FORCED)
 
     def expire(self) -> bool:
@@ -75,7 +75,7 @@ class DelayedOperation(TimerEntry, abc.ABC):
         return self._end(Completion.EXPIRED)
 
     def cancel(self) -> bool:
-        """Ends the operation without `on_complete`, because its client is gone. True if this call did."""
+        """Ends the operation without `on_complete`, because its client is gone; True if this call did."""
         return self._end(Completion.CANCELLED)
 
     def _end(self, completion: Completion) -> bool:
@@ -91,21 +91,21 @@ class DelayedOperation(TimerEntry, abc.ABC):
 
 
 class Waiters:
-    """The operations that wait for one thing, each with the place that the thing has among those it waits for."""
+    """The operations that watch one object, each with the object's place in the operation's `waits_for`."""
 
     __slots__ = ("places",)
 
     def __init__(self) -> None:
-        self.places: dict[DelayedOperation, int] = {}  # the purgatory's
+        self.places: dict[DelayedOperation, int] = {}  # written by the purgatory only
 
     def __len__(self) -> int:
         """The number of operations."""
         return len(self.places)
 
     def wake(self) -> int:
-        """The thing has moved: completes the operations whose condition holds now, and returns how many.
+        """Call when the object has moved: completes the operations whose condition now holds, and returns how many.
 
-        Those that come meanwhile are skipped: they have just looked themselves.
+        Operations added meanwhile are skipped: they have just checked their conditions.
         """
         return sum([operation.moved(place) for operation, place in list(self.places.items())])
 
@@ -122,10 +122,10 @@ class Purgatory:
         return len(self._held)
 
     def try_complete_else_watch(self, operation: DelayedOperation) -> bool:
-        """Completes `operation` now if possible; otherwise holds it until one of its things has moved far enough, or its deadline.
+        """Completes `operation` now if possible; otherwise holds it until its condition holds or its deadline passes.
 
-        Returns True if it is complete on return. It looks at its things once it is among their waiters: of a move between a look
-        and that nobody would tell it. One whose deadline has passed expires at once.
+        Returns True if it is complete on return. It is added to all Waiters before its condition is checked, so that no move in
+        between is missed. If its deadline has passed, it expires at once.
         """
         operation.release = self._remove
         self._held.add(operation)
@@ -153,7 +153,7 @@ class Purgatory:
         return sum([operation.force_complete() for operation in list(self._held)])
 
     def advance(self, *, now_ms: int) -> int:
-        """Expires what is due at `now_ms`; returns how many."""
+        """Expires operations due at `now_ms`; returns how many."""
         expired = self._wheel.advance(now_ms=now_ms)
         return sum([operation.expire() for operation in expired if isinstance(operation, DelayedOperation)])
 

@@ -1,4 +1,4 @@
-"""A hierarchical timing wheel: deadlines with O(1) insert and cancel, however many there are.
+"""A hierarchical timing wheel: deadlines with O(1) insert and cancel.
 
 Requirements: `add` and `cancel` in O(1); `advance` in time proportional to the number of due entries; `next_due_ms` without a
 search; nothing left behind by cancelled entries.
@@ -14,7 +14,7 @@ An entry goes into the finest wheel whose turn reaches its deadline. When a coar
 finer wheels; each entry moves at most once per wheel. Each wheel keeps the set of its occupied buckets as bits of one integer, so
 that empty time is skipped and the next due bucket is a few bit operations away.
 
-Deadlines are rounded up to a tick: an entry never expires early, and is late by less than a tick plus the caller's own delay.
+Deadlines are rounded up to a tick: an entry never expires early, and is late by less than a tick plus the caller's delay.
 Not thread-safe; reads no clock.
 """
 
@@ -24,7 +24,7 @@ from __future__ import annotations
 class TimerEntry:
     """An object with a deadline, in at most one wheel at a time. Meant to be subclassed.
 
-    `bucket` and `expiry_tick` belong to the wheel; nothing else may write them.
+    Only the wheel may write `bucket` and `expiry_tick`.
     """
 
     __slots__ = ("__weakref__", "bucket", "expiry_ms", "expiry_tick")
@@ -36,7 +36,7 @@ class TimerEntry:
 
     @property
     def is_scheduled(self) -> bool:
-        """True while it is in a wheel."""
+        """True while the entry is in a wheel."""
         return self.bucket is not None
 
 
@@ -67,7 +67,7 @@ class _Wheel:
         return expiry_tick < now_tick - now_tick % self.ticks_per_bucket + self.reach_ticks
 
     def next_due_tick(self, now_tick: int) -> int:
-        """When the first occupied bucket after now is due; there must be one. The current bucket is always empty."""
+        """The tick at which the first occupied bucket after now is due; there must be one. The current bucket is always empty."""
         first = now_tick // self.ticks_per_bucket + 1
         shift = first % self.size
         turned = self.occupied >> shift | self.occupied << self.size - shift
@@ -126,7 +126,7 @@ class TimingWheel:
         return None if due_tick is None else due_tick * self.tick_ms
 
     def advance(self, *, now_ms: int) -> list[TimerEntry]:
-        """Moves time to `now_ms` and returns what has expired, earliest first. A `now_ms` in the past changes nothing."""
+        """Moves time to `now_ms` and returns the expired entries, earliest first. A `now_ms` in the past changes nothing."""
         expired: list[TimerEntry] = []
         target_tick = now_ms // self.tick_ms
         while (due_tick := self._next_due_tick()) is not None and due_tick <= target_tick:

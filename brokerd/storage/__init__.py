@@ -1,9 +1,9 @@
-"""Bytes of logs on disk: files, segments, and walking batches. No topic, no producer, no network.
+"""Logs as bytes on disk: files, segments, and walks over batches. Independent of topics, producers and the network.
 
-files.py             the one seam to the file system (names.py)
-open_files.py        the bound on files that are kept open, and patience where descriptors run out
-checksummed_file.py  small files that are replaced whole (spare_files.py: also on a full disk)
-segment.py           data file and sparse index (index.py)
-scan.py              from batch to batch (segment_walk.py: through a whole segment, past damage)
-damage.py            ranges that cannot be read (resync.py: where the log continues after one)
+files.py             the interface to the file system (names.py: file names)
+open_files.py        limits open segment files, and retries when file descriptors run out
+checksummed_file.py  small files, replaced as a whole (spare_files.py: on a full disk too)
+segment.py           a segment: data file and sparse index (index.py)
+scan.py              iterates over batch headers (segment_walk.py: a whole segment, past damage)
+damage.py            damaged ranges (resync.py: finds where the log continues after one)
 """

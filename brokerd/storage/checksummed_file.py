@@ -1,9 +1,9 @@
-"""Small files that are replaced whole: one line that says kind, version, length and CRC32C, then the body.
+"""Small files (documents), replaced as a whole: a header line with kind, version, length and CRC32C, then the body.
 
-    brokerd <kind> <version> <bytes of body> <crc32c of the body, begun with that of kind and version>\\n<body>
+    brokerd <kind> <version> <bytes of body> <crc32c of the body, seeded with that of "<kind> <version>">\\n<body>
 
-They are replaced by: temporary file, fdatasync, rename, sync of the directory; so there is always a whole one. What the
-bodies mean is not known here.
+A document is replaced by writing a temporary file, fdatasync, rename, and a sync of the directory, so that a whole one always
+exists. The meaning of the body is up to the caller.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _NAME = "brokerd"
 
 
 class DocumentError(BrokerdError):
-    """A document is damaged; the text says how. One that is missing is FileNotFoundError instead."""
+    """A document is damaged; the message says how. A missing one raises FileNotFoundError instead."""
 
 
 class NotSyncedError(OSError):
-    """A document is replaced, but its directory could not be synced: after a power cut the old one may be back."""
+    """A document was replaced, but its directory could not be synced: a power cut may bring the old one back."""
 
 
 def encode_document(kind: str, version: int, body: bytes) -> bytes:
@@ -34,7 +34,7 @@ def encode_document(kind: str, version: int, body: bytes) -> bytes:
 
 
 def decode_document(data: bytes, kind: str, version: int) -> bytes:
-    """The body. Raises DocumentError if damaged, DataDirectoryError if whole but of another version."""
+    """The body of a document. Raises DocumentError if it is damaged, DataDirectoryError if it is whole but of another version."""
     line, newline, body = data[:200].partition(b"\n")
     words = line.decode("ascii", "replace").split(" ")
     if not newline or len(words) != 5 or words[:2] != [_NAME, kind]:
@@ -60,11 +60,11 @@ def decode_document(data: bytes, kind: str, version: int) -> bytes:
 def write_document(
     files: Files, path: str, kind: str, version: int, body: bytes, *, sync_dir: bool = True, spares: SpareFiles | None = None
 ) -> None:
-    """Replaces the document at `path`, durably on return. Raises NotSyncedError: then the new one is there, and which of the two
-    a power cut leaves is unknown; any other OSError: then the old one is still there.
+    """Replaces the document at `path`, durably on return. Raises NotSyncedError if the new document is in place, but a power cut
+    may bring the old one back; any other OSError if the old one is still in place.
 
-    With `sync_dir=False` the caller syncs the directory itself; use it for files derived from the log. With `spares` a full
-    disk takes it all the same.
+    With `sync_dir=False` the caller syncs the directory itself; use it for files derived from the log. With `spares` the write
+    also succeeds on a full disk, as long as there are spare files.
     """
     data = encode_document(kind, version, body)
     try:
@@ -90,13 +90,13 @@ def read_document(files: Files, path: str, kind: str, version: int) -> bytes:
 def write_json(
     files: Files, path: str, kind: str, version: int, value: dict[str, Any], *, spares: SpareFiles | None = None
 ) -> None:
-    """A document whose body is JSON; see write_document."""
+    """Replaces a document with a JSON body; see `write_document`."""
     body = json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"
     write_document(files, path, kind, version, body, spares=spares)
 
 
 def read_json(files: Files, path: str, kind: str, version: int) -> dict[str, Any]:
-    """See write_json and read_document."""
+    """The body of a JSON document; see `read_document`."""
     value: dict[str, Any] = json.loads(read_document(files, path, kind, version))
     return value
 

@@ -1,9 +1,8 @@
-"""Ranges of a log that cannot be served, because durable bytes there are no longer whole.
+"""Damaged ranges: offsets of a log that cannot be served, because durable bytes are no longer whole.
 
-Damage below the log start stops nothing, since nothing there belongs to the log. A range that an operator has accepted (a hole) is
-refused to readers like any other, and stops nothing else. A whole batch may be taken out because it cannot be decoded: that is a
-hole too, but readers go past it. The batch stays in its segment, and its producer's sequence numbers count. Holes are in a file of
-the partition.
+Damage stops appends and removals, unless it lies below the log start or an operator has accepted the range as lost (a hole). Reads
+of a hole fail like those of any damage. An operator may also take out a whole batch that cannot be decoded: that is a hole too, but
+readers skip it. The batch stays in its segment, and its producer's sequences still count. Each partition's holes are in a file.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ HOLES_VERSION = 1
 
 
 class Hole(NamedTuple):
-    """Offsets from `first_offset` up to, not including, `until_offset`, which an operator has accepted as lost, or taken out."""
+    """Offsets in [`first_offset`, `until_offset`) that an operator has accepted as lost, or taken out."""
 
     first_offset: int
     until_offset: int
     is_taken_out: bool = False
 
     def as_range(self) -> DamagedRange:
-        """The hole as a damaged range that is accepted."""
+        """The hole as an accepted damaged range."""
         reason = "taken out" if self.is_taken_out else "a hole"
         return DamagedRange(self.first_offset, self.until_offset, reason, is_accepted=True, is_taken_out=self.is_taken_out)
 
 
 class DamagedRange(NamedTuple):
-    """Offsets from `first_offset` up to, not including, `until_offset`. The log continues at byte `resume_position` of the
-    segment `resume_segment` (its base offset), if it continues."""
+    """Damaged offsets in [`first_offset`, `until_offset`). The log continues at byte `resume_position` of the segment with base
+    offset `resume_segment` (-1: not known to continue)."""
 
     first_offset: int
     until_offset: int
@@ -43,19 +42,19 @@ class DamagedRange(NamedTuple):
     resume_segment: int = -1
     resume_position: int = 0
     is_accepted: bool = False
-    is_taken_out: bool = False  # accepted, and its readers go past it
+    is_taken_out: bool = False  # accepted, and readers skip it
 
     def is_live(self, log_start_offset: int) -> bool:
-        """True if some of it lies in the log."""
+        """True if some of the range lies at or above the log start."""
         return self.until_offset > log_start_offset
 
     def stops(self, log_start_offset: int) -> bool:
-        """True if nothing may be appended or removed because of it."""
+        """True if this range stops appends and removals."""
         return self.is_live(log_start_offset) and not self.is_accepted
 
 
 def first_that_stops(ranges: Iterable[DamagedRange], log_start_offset: int) -> DamagedRange | None:
-    """The range because of which the log has stopped, clipped at the log start; None if there is none."""
+    """The first range that stops the log, clipped at the log start; None if there is none."""
     for damaged in ranges:
         if damaged.stops(log_start_offset):
             return damaged._replace(first_offset=max(damaged.first_offset, log_start_offset))
@@ -63,7 +62,7 @@ def first_that_stops(ranges: Iterable[DamagedRange], log_start_offset: int) -> D
 
 
 def damage_error(name: str, damaged: DamagedRange, *, fate: Fate = Fate.UNSPECIFIED) -> LogDamagedError:
-    """The error for a read in the range, or for an append to its log."""
+    """The error for a read of the range, or for an append to the log."""
     advice = f"accepted as lost, the log goes on at offset {damaged.until_offset}"
     if not damaged.is_accepted:
         advice = "`brokerd doctor` tells more"
@@ -76,7 +75,7 @@ def damage_error(name: str, damaged: DamagedRange, *, fate: Fate = Fate.UNSPECIF
 
 
 def damage_at(ranges: tuple[DamagedRange, ...], offset: int) -> DamagedRange | None:
-    """The range that holds `offset`."""
+    """The range that contains `offset`; None if there is none."""
     return next((damaged for damaged in ranges if damaged.first_offset <= offset < damaged.until_offset), None)
 
 
@@ -89,7 +88,7 @@ def past_taken_out(ranges: Iterable[DamagedRange], offset: int) -> int:
 
 
 def is_covered(holes: Iterable[Hole], first_offset: int, until_offset: int) -> bool:
-    """True if holes take up all offsets from `first_offset` up to `until_offset`."""
+    """True if the holes cover all of [`first_offset`, `until_offset`)."""
     for hole in sorted(holes):
         if hole.first_offset <= first_offset < hole.until_offset:
             first_offset = hole.until_offset
@@ -97,12 +96,12 @@ def is_covered(holes: Iterable[Hole], first_offset: int, until_offset: int) -> b
 
 
 def holes_end(holes: Iterable[Hole]) -> int:
-    """End of the last hole; 0 if there is none. Its offsets were given, so a log never ends before it."""
+    """End of the last hole; 0 if there is none. Its offsets were assigned, so the log never ends below it."""
     return max((hole.until_offset for hole in holes), default=0)
 
 
 def joined(holes: Iterable[Hole]) -> list[Hole]:
-    """The same offsets in as few holes of each kind as can be, in order within a kind."""
+    """The same offsets in as few holes as possible: first those accepted as lost, then those taken out, each in offset order."""
     result: list[Hole] = []
     for hole in sorted(holes, key=lambda hole: (hole.is_taken_out, hole)):
         last = result[-1] if result else None
@@ -114,7 +113,9 @@ def joined(holes: Iterable[Hole]) -> list[Hole]:
 
 
 def read_holes(files: Files, directory: str, seed: int) -> list[Hole]:
-    """Holes of a partition; none if the file is missing, damaged or another log's: then its damage counts again. Raises OSError."""
+    """The holes of a partition; none if the file is missing, damaged or of another log, so that the damage stops the log again.
+    Raises OSError; DataDirectoryError if the file is whole but malformed.
+    """
     try:
         value = read_json(files, f"{directory}/{HOLES}", HOLES_KIND, HOLES_VERSION)
     except (FileNotFoundError, DocumentError):
