@@ -1,16 +1,27 @@
-"""How fast it is, each figure beside its ceiling in the same run: `python -m benchmarks.run`, or `make bench`.
+"""Benchmarks. `python -m benchmarks.run`, or `make bench`, measures each figure beside its ceiling in the same run.
 
     run.py            options, order of the groups, output
     measure.py        warm-up, interleaved repeats, medians; tables and JSON
     environment.py    the broker as a child process, sampled from /proc; rows to send
     floor.py          ceiling of the clients: a bare gRPC server that takes, gives or fdatasyncs bytes, and its client
     clients.py        Producer and PartitionFetcher without Spark
-    peers.py          Producer beside Python's Kafka clients; kafka_clients.py is their process
-    spark_ceiling.py  ceiling of Spark: a sink that discards, a source that invents
+    peers.py          Producer and Consumer beside Python's Kafka clients; kafka_clients.py is their process
+    spark_ceiling.py  ceiling of Spark: a sink that discards rows, a source that generates them
     spark_io.py       Spark writing and reading, batch and AvailableNow
-    parked.py         ten thousand fetches that wait on one daemon, and what wakes them
-    faces.py          the clients of brokerd.aio beside the blocking ones
-    raw.py            single requests on bare streams
+    parked.py         ten thousand parked fetches on one broker, and their wake-up
+    testing_broker.py the brokers of brokerd.testing
 
-Nothing here is shipped. Compare figures of one run only: machines differ, and so do the minutes of one machine.
+Commands of their own:
+
+    faces.py          the clients of brokerd.aio beside the blocking ones
+    producer_micro.py CPU time of the producer alone
+    source.py         reading through Spark: filters, rates, an idle query
+    delivery.py       the price of exactly once (delivery_parts.py: its parts, without Spark)
+    many_transactions.py  many members and versions: state, start, a very large commit
+    attacks.py        a client beside attackers (attackers.py, raw_http2.py)
+    trace.py          the functions and files that one record passes
+    exactly_once/     attacks on exactly once through Spark
+    raw.py            single requests on bare streams, for the others
+
+Nothing here is shipped. Compare figures of one run only: machines differ, and one machine differs from minute to minute.
 """

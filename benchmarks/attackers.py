@@ -1,6 +1,6 @@
-"""Attacks of strangers on a broker, one class per kind; each call of `step` does a little. The table at the end lists them all.
+"""Attacks on a broker, one class per kind, listed in ATTACKS at the end. Each call of `step` does a small part.
 
-Bounded in connections and in what each holds; loopback only. Whoever finds another kind adds a class and a line.
+Loopback only; connections, and what each holds, are limited. A new kind needs a class and an entry in ATTACKS.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
 
 class Aim(NamedTuple):
-    """The broker, and what its attacker has."""
+    """The broker under attack, and the attacker's token and topic."""
 
     port: int
     token: str | None = None
@@ -40,20 +40,20 @@ class Aim(NamedTuple):
 
 
 class Attack(ABC):
-    """Connections that are kept, and opened again where the broker closed them, `connections_max` at once."""
+    """An attack over up to `connections_max` connections, which are reopened when the broker closes them."""
 
     connections_max = 10
     window: int | None = None
-    is_public = False  # what it asks for is for everybody
+    is_public = False  # True if its responses need no authentication
 
     def __init__(self, aim: Aim) -> None:
         self.aim = aim
         self.connections: list[RawHttp2] = []
-        self._read_before_bytes = 0  # over connections that are closed
+        self._read_before_bytes = 0  # on closed connections
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of responses that it has got."""
+        """Bytes of responses received."""
         return self._read_before_bytes + sum(one.data_bytes for one in self.connections)
 
     def step(self) -> None:
@@ -72,16 +72,16 @@ class Attack(ABC):
 
     @abstractmethod
     def harm(self, connection: RawHttp2) -> None:
-        """The attack on each connection."""
+        """Attacks over one connection."""
 
     def close(self) -> None:
-        """Cuts all."""
+        """Closes all connections."""
         for one in self.connections:
             one.close()
 
 
 class BigRequests(Attack):
-    """Unary requests of 2 MiB of empty entries, or of one topic over and over: twenty bytes of memory for each that came."""
+    """Unary requests of 2 MiB of empty entries, each byte of which takes twenty in memory."""
 
     message = b"\x0a\x00" * (UNARY_REQUEST_MAX_BYTES // 2)
     calls_max = 4
@@ -93,7 +93,7 @@ class BigRequests(Attack):
 
 
 class BigHealth(BigRequests):
-    """The same to those who answer everybody."""
+    """The same requests to health and reflection, which need no authentication."""
 
     def harm(self, connection: RawHttp2) -> None:
         if connection.h2.open_outbound_streams < self.calls_max:
@@ -102,7 +102,7 @@ class BigHealth(BigRequests):
 
 
 class Doubles(Attack):
-    """One topic thousands of times."""
+    """Requests that name one topic thousands of times."""
 
     def harm(self, connection: RawHttp2) -> None:
         if connection.h2.open_outbound_streams < 8:
@@ -113,7 +113,7 @@ class Doubles(Attack):
 
 
 class DoubledPartitions(Attack):
-    """One partition thousands of times in one request: to park, and to write to."""
+    """Fetch and produce requests that name one partition thousands of times."""
 
     def harm(self, connection: RawHttp2) -> None:
         if connection.h2.open_outbound_streams >= 8:
@@ -128,7 +128,7 @@ class DoubledPartitions(Attack):
 
 
 class ParkedFetches(Attack):
-    """Fetches of all partitions but the honest one's, which wait."""
+    """Fetches that park on all partitions except the honest client's."""
 
     first = 1
     min_bytes = 1
@@ -146,14 +146,14 @@ class ParkedFetches(Attack):
 
 
 class WokenFetches(ParkedFetches):
-    """Fetches of all partitions there are, which each batch of the honest one wakes, and which wait on."""
+    """Fetches parked on all partitions; each batch of the honest client wakes them, but is too small to complete them."""
 
     first = 0
     min_bytes = 2**20
 
 
 class WideFetches(Attack):
-    """Fetches of all partitions there are, again and again, answered at once."""
+    """Repeated fetches of all partitions, answered at once."""
 
     def harm(self, connection: RawHttp2) -> None:
         if connection.h2.open_outbound_streams < 20:
@@ -166,7 +166,7 @@ class WideFetches(Attack):
 
 
 class ManyResponses(Attack):
-    """All topics in depth, asked with a few bytes, as often as a connection takes calls."""
+    """Tiny requests with large responses: descriptions of all topics, as many as a connection takes."""
 
     def harm(self, connection: RawHttp2) -> None:
         for _ in range(4):
@@ -174,7 +174,7 @@ class ManyResponses(Attack):
 
 
 class HalfOpen(Attack):
-    """Calls that begin and go no further, as many as a connection takes."""
+    """Calls that begin and never continue, as many as a connection takes."""
 
     connections_max = 50
 
@@ -186,7 +186,7 @@ class HalfOpen(Attack):
 
 
 class Unfinished(Attack):
-    """Requests of 17 MB, all but their end."""
+    """Requests that announce 17 MB and stop after 16."""
 
     def harm(self, connection: RawHttp2) -> None:
         if connection.h2.open_outbound_streams < 4:
@@ -194,7 +194,7 @@ class Unfinished(Attack):
 
 
 class RapidReset(Attack):
-    """Calls that are taken back at once (CVE-2023-44487)."""
+    """Calls that are reset at once (CVE-2023-44487)."""
 
     def harm(self, connection: RawHttp2) -> None:
         for _ in range(50):
@@ -203,7 +203,7 @@ class RapidReset(Attack):
 
 
 class UnknownMethods(Attack):
-    """Calls of what there is not."""
+    """Calls of unknown methods."""
 
     def harm(self, connection: RawHttp2) -> None:
         for _ in range(50):
@@ -212,7 +212,7 @@ class UnknownMethods(Attack):
 
 
 class EndlessHeaders(Attack):
-    """Headers that never end: one frame of continuation after another."""
+    """Headers that never end: one CONTINUATION frame after another."""
 
     def harm(self, connection: RawHttp2) -> None:
         if not connection.received_bytes:
@@ -226,7 +226,7 @@ class EndlessHeaders(Attack):
 
 
 class Pings(Attack):
-    """Pings, each of which wants a response."""
+    """HTTP/2 pings, each of which the broker must answer."""
 
     def harm(self, connection: RawHttp2) -> None:
         for _ in range(200):
@@ -235,7 +235,7 @@ class Pings(Attack):
 
 
 class Compressed(Attack):
-    """Messages that say they are compressed, which the broker does not take, and that would be a thousand times as large."""
+    """Compressed messages, which the broker does not accept; they would decompress to a thousand times their size."""
 
     message = zlib.compress(bytes(100_000_000), 9)
 
@@ -247,7 +247,7 @@ class Compressed(Attack):
 
 
 class Writer(Attack):
-    """Batches of its own, each on a stream of its own, to all partitions but the first in turn; `writes_max` of them in all."""
+    """Writes batches, each on a new stream, to all partitions but the first in turn. Subclasses may stop after `writes_max`."""
 
     writes_max = 1
     rows = 1
@@ -260,7 +260,7 @@ class Writer(Attack):
         self.written = 0
 
     def write(self, connection: RawHttp2) -> None:
-        """The next one."""
+        """Writes the next batch."""
         partition = 1 + self.written % (self.aim.partitions - 1)
         self.written += 1
         hello = produce_pb2.Hello(instance_id=secrets.token_bytes(16), incarnation=1)
@@ -284,7 +284,7 @@ class Writer(Attack):
         return encode_payload(pa.record_batch(columns, schema=SCHEMA_0.arrow), self.codec)
 
     def _batch(self, partition: int) -> bytes:
-        """Its header claims records of now; they are of 1970."""
+        """A batch whose header claims a maximum timestamp of now; its records are of 1970."""
         header = new_header(
             batch_length=self._payload.data.size,
             payload_crc=self._payload.crc,
@@ -299,7 +299,7 @@ class Writer(Attack):
 
 
 class TimeLookUps(Writer):
-    """Look-ups by time over batches whose header claims a time that no record of theirs has: each is decompressed in vain."""
+    """Look-ups by time over batches whose headers claim a time that no record has, so each is decompressed in vain."""
 
     writes_max = 40
     rows = 100_000
@@ -324,7 +324,7 @@ class TimeLookUps(Writer):
 
 
 class LargeBatches(Writer):
-    """Batches of 15 MB, near the largest allowed, written and read."""
+    """Writes and reads batches of 15 MB, near the largest allowed."""
 
     connections_max = 4
     writes_max = 4
@@ -348,7 +348,7 @@ class LargeBatches(Writer):
 
 
 class SmallWrites(Writer):
-    """Batches of one small record to all partitions in turn: the disk syncs each partition on its own."""
+    """Batches of one small record to all partitions but the first in turn: each partition needs its own sync."""
 
     connections_max = 4
     value = bytes(100)
@@ -360,7 +360,7 @@ class SmallWrites(Writer):
 
 
 class TopicChanges(Attack):
-    """New topics, as many as there may be in a request."""
+    """Requests that create a hundred topics each."""
 
     def harm(self, connection: RawHttp2) -> None:
         if connection.h2.open_outbound_streams < 10:
@@ -370,7 +370,7 @@ class TopicChanges(Attack):
 
 
 class Watchers(Attack):
-    """Watches health and reads nothing."""
+    """Health watches that never read."""
 
     window = 0
     is_public = True

@@ -1,8 +1,8 @@
-"""An honest client beside an attacker, one kind of attack after another, each with a token and without. The goals: a stranger reads
-nothing, nothing stops for good, memory stays within its bound, and SIGTERM is answered in time. How much slower the honest client
-becomes meanwhile, and how often it is cut off, is told and is no goal: to keep floods of strangers away is a firewall's work.
+"""Measures an honest client beside an attacker, for each kind of attack, with and without a token. The goals: an attacker without a
+token reads nothing, the honest client recovers, memory stays within its limit, and the broker stops in time after SIGTERM. The
+honest client's slowdown and disconnections are reported but are no goals: keeping floods away is a firewall's job.
 
-The attacker is a process of its own, on the same machine: part of what it costs is the processor that it takes.
+The attacker is a process on the same machine, so part of its effect is the processor time that it takes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ _BEGUN, _HAS_READ = "begun", "has read"
 
 
 class Honest:
-    """Rounds of a ping, a batch written and the same batch read, over connections and streams that it keeps as long as it can."""
+    """A client whose rounds are a metadata request, writing a batch, and reading it. It keeps connections and streams until they
+    fail."""
 
     def __init__(self, address: str) -> None:
         config = ClientConfig(bootstrap_servers=address, auth_token=_HONEST, request_timeout_ms=_CALL_TIMEOUT_MS)
@@ -71,14 +72,14 @@ class Honest:
         self._offset = 0
 
     async def set_up(self) -> TopicIdPartition:
-        """Creates its topic."""
+        """Creates the topic; returns the partition that the rounds use."""
         await create_topics(self.client, [NewTopic("honest", PARTITIONS)])
         topic = (await self.client.metadata(["honest"])).topics["honest"]
         self._tp = TopicIdPartition(topic.topic_id, 0)
         return self._tp
 
     async def rounds(self, seconds: float) -> list[float]:
-        """Goes on for so long; how long each round took."""
+        """Runs rounds for `seconds`; returns the seconds of each."""
         taken: list[float] = []
         end_s = time.perf_counter() + seconds
         while time.perf_counter() < end_s:
@@ -93,7 +94,7 @@ class Honest:
         return taken
 
     async def close(self) -> None:
-        """Ends all."""
+        """Closes streams and client."""
         await self._drop()
         await self.client.close()
 
@@ -118,7 +119,7 @@ class Honest:
 
 
 def attack(kind: str, aim: Aim, seconds: float) -> None:
-    """The attacker's process, which says when it begins, and when it has read something that is not for everybody."""
+    """Runs in the attacker's process. Prints a line when it begins, and one when it reads anything that needs authentication."""
     made = ATTACKS[kind](aim)
     print(_BEGUN, flush=True)
     end_s = time.monotonic() + seconds
@@ -133,7 +134,7 @@ def attack(kind: str, aim: Aim, seconds: float) -> None:
 
 
 def measure(kind: str, *, has_token: bool, seconds: float) -> dict[str, object]:
-    """One kind of attack on a fresh broker."""
+    """Measures one kind of attack on a new broker; returns a row of the table."""
     with tempfile.TemporaryDirectory(prefix="brokerd-attacks-") as directory:
         auth_file = Path(directory) / "auth.toml"
         auth_file.write_text(_AUTH_FILE)
@@ -186,7 +187,7 @@ async def _measure(broker: Broker, kind: str, *, has_token: bool, seconds: float
 
 
 async def _normal_after(honest: Honest, limit_ms: float) -> float:
-    """Seconds until ten rounds in a row have been as fast as they were."""
+    """Seconds until the median of 0.3 s of rounds is at most `limit_ms`; gives up after four times NORMAL_WITHIN_S."""
     start_s = time.perf_counter()
     while time.perf_counter() - start_s < 4 * NORMAL_WITHIN_S:
         if quantile_ms(await honest.rounds(0.3), 0.5) <= limit_ms:
@@ -196,7 +197,7 @@ async def _normal_after(honest: Honest, limit_ms: float) -> float:
 
 @contextlib.contextmanager
 def _attacker(kind: str, aim: Aim, seconds: float) -> Iterator[subprocess.Popen[str]]:
-    """An attack that has begun: until then its process imports and prepares for as long as a short measurement takes."""
+    """The process of an attack that has begun: its imports and preparation take as long as a short measurement."""
     told = json.dumps([kind, aim.port, aim.token, aim.topic_id.hex()])
     command = [sys.executable, "-m", "benchmarks.attacks", "--attacker", told, "--seconds", str(seconds)]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -212,7 +213,7 @@ def _attacker(kind: str, aim: Aim, seconds: float) -> Iterator[subprocess.Popen[
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs what is asked for; 0 if every goal was met."""
+    """Runs the requested attacks; returns 0 if every goal was met."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="kinds, separated by commas (default: all)")
     parser.add_argument("--seconds", type=float, default=6.0, help="how long each attack lasts (default: %(default)s)")

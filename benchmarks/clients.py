@@ -21,11 +21,11 @@ from brokerd.record.payload import encode_payload
 PRODUCER_GOAL = 0.40
 CONSUMER_GOAL = 0.60
 SYNC_COUNT = 300
-RECORDS_SHARE = 20  # record by record, this many times fewer rows
+RECORDS_SHARE = 20  # divides the row count for record-by-record works
 
 
 class ClientWorks:
-    """The works of one run, over one broker and one bare server."""
+    """The works of one run, on one broker and one bare server."""
 
     def __init__(self, broker: Broker, floor: Child, *, rows: int, value_bytes: int, partitions: int) -> None:
         self._broker = broker
@@ -34,7 +34,7 @@ class ClientWorks:
         self._value_bytes = value_bytes
         self._batches = list(arrow_batches(rows, value_bytes))
         self._rows = rows
-        self._topic = ""  # what the last producer round wrote: the consumer reads it
+        self._topic = ""  # written by the last producer round, read by the consumer
         self._messages = _messages(self._batches)
         self._size_bytes = sum(map(len, self._messages))
         few = rows // RECORDS_SHARE
@@ -42,7 +42,7 @@ class ClientWorks:
         self._record_count = few
 
     def works(self) -> list[Work]:
-        """All of them; the consumer reads what the producer of the same round wrote."""
+        """All works; the consumer reads what the producer of the same round wrote."""
         size, few = self._size_bytes, self._record_count
         few_bytes = size * few // self._rows
         return [
@@ -65,7 +65,7 @@ class ClientWorks:
         ]
 
     def latency_works(self) -> list[Work]:
-        """One record at a time, each waited for."""
+        """The works that send one record at a time and wait for each."""
         message = value_at(0, self._value_bytes) * 2
         return [
             Work("synchronous send", OURS, self._send_synchronously, SYNC_COUNT, SYNC_COUNT * self._value_bytes),
@@ -140,10 +140,10 @@ class ClientWorks:
         return taken
 
     def _poll(self, poll: Callable[[Consumer], Sequence[object] | pa.RecordBatch]) -> float:
-        """Reads the topic with the consumer of plain Python."""
+        """Reads the topic with the plain Python Consumer."""
         with Consumer({"bootstrap.servers": self._broker.address, "auto.offset.reset": "earliest"}) as consumer:
             consumer.assign([(self._topic, number) for number in range(self._partitions)])
-            consumer.end_offsets(consumer.assignment())  # connections and metadata are not what is measured
+            consumer.end_offsets(consumer.assignment())  # connects and fetches metadata before the measurement
             start = time.perf_counter()
             rows = 0
             while rows < self._rows:
@@ -152,6 +152,6 @@ class ClientWorks:
 
 
 def _messages(batches: Sequence[pa.RecordBatch]) -> list[bytes]:
-    """The bytes of the batches as the producer encodes them, in messages of MESSAGE_BYTES."""
+    """The batches as the producer encodes them, in messages of MESSAGE_BYTES."""
     whole = b"".join(encode_payload(arrow_batch).data.to_pybytes() for arrow_batch in batches)
     return [whole[at : at + MESSAGE_BYTES] for at in range(0, len(whole), MESSAGE_BYTES)]

@@ -1,10 +1,10 @@
-"""The price of exactly once: the same writes with delivery=exactly_once and at_least_once, by turns, in one session.
+"""The price of exactly once: alternates the same writes with delivery=exactly_once and at_least_once, in one session.
 
     python -m benchmarks.delivery [--rows 1000000] [--repeats 5] [--batches 60]
 
-Two figures: rows a second of a batch write, and milliseconds of a micro-batch of 20 rows (Spark's own triggerExecution, medians,
-the first ten batches left out). An exactly-once batch adds to another: a durable member before the coordinator's first answer,
-and a commit (the record of the decision, a marker in each partition, each of them synced). Then what each of these takes.
+Two figures: rows per second of a batch write, and milliseconds of a micro-batch of 20 rows (median of Spark's triggerExecution
+without the first ten batches). Exactly once adds to a batch: a member, made durable before the coordinator's first answer, and a
+commit (the record of the decision and a marker in each partition, each synced). Then measures each of these parts.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def micro_batches(spark: SparkSession, servers: str, topic: str, delivery: str, 
 
 
 def by_turns(repeats: int) -> list[str]:
-    """Each delivery so many times, in changing order."""
+    """Measures each delivery several times, in alternating order."""
     return [name for turn in range(repeats) for name in (DELIVERIES if turn % 2 == 0 else reversed(DELIVERIES))]
 
 

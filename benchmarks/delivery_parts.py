@@ -1,5 +1,5 @@
-"""The parts of the price of an exactly-once write of a few rows, without Spark: the member, the rows, the decision, the markers.
-Beside them: what this machine takes for an empty call, and for one synced append to a file.
+"""Measures the parts of an exactly-once write of a few rows, without Spark: the member, the rows, the decision, the markers. For
+comparison: an empty call, and one synced append to a file.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ _APPENDED_BYTES = 512
 
 
 class Stopwatch:
-    """Times of each part, in ms."""
+    """Collects the times of each part, in ms."""
 
     def __init__(self) -> None:
         self._taken: dict[str, list[float]] = {part: [] for part in _PARTS}
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Takes the time of the block."""
+        """Times the block."""
         started = time.perf_counter()
         yield
         self._taken[name].append((time.perf_counter() - started) * 1_000)
 
     def medians(self) -> dict[str, float]:
-        """Of each part, without the first turns."""
+        """The median of each part, without the first turns."""
         return {part: statistics.median(taken[_WARM_TURNS:]) for part, taken in self._taken.items()}
 
 
 def measure_parts(servers: str, topic: str, *, rows: int, turns: int) -> dict[str, float]:
-    """Median ms of each part over `turns` turns with `rows` rows."""
+    """The median ms of each part over `turns` turns of `rows` rows."""
     name = f"bench-{uuid.uuid4().hex}"
     records = pa.record_batch({"key": [b"%d" % row for row in range(rows)], "value": [b"x" * 100] * rows})
     watch = Stopwatch()
@@ -60,7 +60,7 @@ def measure_parts(servers: str, topic: str, *, rows: int, turns: int) -> dict[st
     ):
         for turn in range(turns + _WARM_TURNS):
             with watch.part(CALL):
-                client.metadata([])  # asked each time, unlike what does not change
+                client.metadata([])  # a call that is never answered from a cache
             with watch.part(SYNC):
                 file.write(b"x" * _APPENDED_BYTES)
                 file.flush()

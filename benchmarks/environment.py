@@ -23,15 +23,15 @@ from brokerd.record.schema import SCHEMA_0
 
 KEYS = 10_000
 KEY_BYTES = 8
-ROWS_PER_BATCH = 10_000  # what Spark hands over at once
+ROWS_PER_BATCH = 10_000  # as Spark passes them to a sink
 PROGRAM = ("-c", "import sys; from brokerd.cli import main; sys.exit(main())")  # arguments of the interpreter
 
 
 class Child:
-    """A child process that says on a line of its output that it is ready."""
+    """A child process that prints a line when it is ready."""
 
     def __init__(self, command: list[str], ready: str, log: int | None = None) -> None:
-        """`log` is a descriptor for what it writes to standard error, which is this process's otherwise."""
+        """`log` is a file descriptor for its standard error, which is inherited by default."""
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self._process.stdout is not None
         self.pid = self._process.pid
@@ -42,7 +42,7 @@ class Child:
         raise RuntimeError(f"{' '.join(command[:4])} ended with status {self._process.wait()} before it was ready")
 
     def stop(self) -> int:
-        """Asks it to end; its exit code."""
+        """Stops it; returns its exit code."""
         self._process.send_signal(signal.SIGTERM)
         code = self._process.wait(60)
         assert self._process.stdout is not None
@@ -50,25 +50,25 @@ class Child:
         return code
 
     def resident_bytes(self, field: str = "VmRSS") -> int:
-        """Its resident set now (VmRSS) or at its largest (VmHWM), as the kernel says."""
+        """Its current (VmRSS) or largest (VmHWM) resident set, from /proc."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith(f"{field}:"):
                 return int(line.split()[1]) * 1_024
         raise RuntimeError(f"no {field} of process {self.pid}")
 
     def cpu_seconds(self) -> float:
-        """Processor time that it has used so far, of all its threads."""
+        """The CPU time of all its threads so far."""
         after_name = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Broker:
-    """`brokerd start` on a temporary directory below `parent`, which goes when the broker does."""
+    """`brokerd start` on a temporary directory in `parent`, which is deleted when the broker stops."""
 
     def __init__(
         self, parent: str | None, settings: Mapping[str, str], program: Sequence[str] = PROGRAM, log: int | None = None
     ) -> None:
-        """`program` are the arguments of the interpreter that stand for `brokerd`; for `log` see Child."""
+        """`program`: the arguments of the interpreter that run `brokerd`; `log`: see Child."""
         self.directory = tempfile.mkdtemp(prefix="brokerd-bench-", dir=parent)
         flags = [flag for name, value in settings.items() for flag in ("--set", f"{name}={value}")]
         command = [sys.executable, *program, "start", "--data-dir", self.directory, "--port", "0", *flags]
@@ -83,30 +83,30 @@ class Broker:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def client(self) -> BlockingClient:
-        """A client of it."""
+        """A client of this broker."""
         return BlockingClient(ClientConfig(bootstrap_servers=self.address))
 
     def new_topic(self, partitions: int) -> str:
-        """A topic that nobody has used."""
+        """Creates a topic; returns its name."""
         name = f"bench-{uuid.uuid4().hex[:12]}"
         with self.client() as client:
             client.create_topic(name, partitions)
         return name
 
     def delete_topic(self, name: str) -> None:
-        """Deletes a topic, so that the disk is not filled by what was measured."""
+        """Deletes a topic, to free its disk space."""
         with self.client() as client:
             client.delete_topics([name])
 
 
 def value_at(row: int, value_bytes: int) -> bytes:
-    """The value of a row: hexadecimal digits, which compress to half, as text does."""
+    """The value of a row: hexadecimal digits, which compress to half, like text."""
     text = hashlib.sha512(row.to_bytes(8, "little")).hexdigest()
     return (text * (value_bytes // len(text) + 1))[:value_bytes].encode()
 
 
 def arrow_batches(rows: int, value_bytes: int) -> Iterator[pa.RecordBatch]:
-    """`rows` rows in batches as Spark makes them. The values of a few batches are made, and then used again."""
+    """`rows` rows in batches of the size that Spark passes. The values of a few batches are generated and reused."""
     made: list[pa.RecordBatch] = []
     for start in range(0, rows, ROWS_PER_BATCH):
         count = min(ROWS_PER_BATCH, rows - start)

@@ -1,5 +1,5 @@
-"""The cost of asyncio: the clients of brokerd.aio beside the blocking ones, by turns in one run, medians. Both in this process,
-against one daemon; records of 100 bytes.
+"""The cost of asyncio: alternates the clients of brokerd.aio with the blocking ones in one run; medians. Both run in this process,
+against one broker, with records of 100 bytes.
 
     python -m benchmarks.faces
 """
@@ -25,17 +25,17 @@ Rates = dict[str, float]
 
 
 class _Watch:
-    """Records a second."""
+    """Measures records per second."""
 
     def __init__(self) -> None:
         self.rates: Rates = {}
 
     def start(self) -> None:
-        """Begins to count time."""
+        """Starts the clock."""
         self._since = time.perf_counter()
 
     def stop(self, name: str, count: int) -> None:
-        """So many records since then."""
+        """Notes the rate of the records since `start`."""
         self.rates[name] = count / (time.perf_counter() - self._since)
 
 
@@ -44,7 +44,7 @@ def _key(number: int) -> bytes:
 
 
 def blocking(servers: str) -> Rates:
-    """The blocking clients."""
+    """Measures the blocking clients."""
     watch = _Watch()
     with brokerd.Producer(bootstrap_servers=servers) as producer:
         producer.send("sent", VALUE).result()
@@ -75,7 +75,7 @@ def blocking(servers: str) -> Rates:
 
 
 async def awaiting(servers: str) -> Rates:
-    """Those of asyncio."""
+    """Measures the asyncio clients."""
     watch = _Watch()
     async with brokerd.aio.Producer(bootstrap_servers=servers) as producer:
         await producer.send_and_wait("sent", VALUE)
@@ -120,7 +120,7 @@ async def awaiting(servers: str) -> Rates:
 
 
 def main() -> None:
-    """Prints records a second of each."""
+    """Measures and prints."""
     with Broker() as broker:
         for topic in ("sent", "read"):
             broker.create_topic(topic, 2)
