@@ -105,7 +105,7 @@ class ErrorFields(TypedDict, total=False):
 
 
 class BrokerdError(Exception):
-    """Root of all errors that brokerd raises on purpose. `message` is one sentence for people."""
+    """Root of all errors that brokerd raises on purpose. `message` is one human-readable sentence."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -451,7 +451,7 @@ class WakeupError(ClientError):
 
 
 class InvalidRecordError(ClientError, ValueError):
-    """A row cannot become a record: it names no topic, an impossible partition, a header without a key."""
+    """A row cannot become a record: no topic, an invalid partition, or a header without a key."""
 
 
 class DataLossError(ClientError):

@@ -44,8 +44,8 @@ class Caller(NamedTuple):
 
 
 BROKER = Caller("", "")  # periodic jobs and the shutdown
-# The caller of the unary call that runs the current task, or that started it. Streams carry their caller themselves, because
-# other calls' tasks start theirs.
+# The caller of the unary call that the current task runs, or was started by. A stream carries its caller itself, since other
+# callers' tasks start tasks for it.
 CALLER: ContextVar[Caller] = ContextVar("caller", default=BROKER)
 
 

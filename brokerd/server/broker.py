@@ -25,8 +25,8 @@ _READ_THREADS = 5  # for reads outside of the page cache; one caller alone gets 
 _SEARCH_THREADS = 3  # one caller alone gets 2
 _READERS_PATIENCE_S = 0.5
 _FLUSH_THREADS = 5  # each syncs one partition at a time; one principal gets four at most
-# The single owner of all unsynced bytes, which follow the logs' own counts, so a failure leaves none counted. Producers still share
-# them fairly: what a flush frees goes to the next principal in turn, and flush threads are shared too.
+# Owner of all unsynced bytes: the logs count them, so that a failure leaves none counted by mistake. Producers still share them
+# fairly, since what a flush frees goes to the next principal in turn, and flush threads are shared too.
 _LOGS = ""
 
 

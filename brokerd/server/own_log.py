@@ -160,8 +160,8 @@ class OwnLog:
 
     async def compact(self, pieces: Iterable[Sequence[Record]]) -> None:
         """Appends `pieces`, which repeat the complete state, then drops all entries before them. Each piece is produced when it is
-        appended. Other entries may be appended in between, and a crash at any point must leave a log that means the same. One call
-        at a time. Raises as `append` and `durable` do, having dropped nothing.
+        appended. Other entries may be appended in between, and a crash at any point must leave a log with the same meaning. One
+        call at a time. Raises as `append` and `durable` do, having dropped nothing.
         """
         log, begin, before_bytes = self._partition, self._end_offset, self._size_bytes
         assert log is not None, "it has grown"

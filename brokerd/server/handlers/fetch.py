@@ -14,7 +14,7 @@ Behaviour
   error; otherwise it is parked.
 - As responses fill max.fetch.bytes.in.flight, max_bytes is lowered, and min_bytes count as reached if more data is available.
 - Cached data is read in the event loop; other data, in a thread.
-- A stream has at most one parked fetch; the next request causes its response, with the data available.
+- A stream has at most one parked fetch, which is answered with the data available when the next request arrives.
 
 A parked fetch costs only memory: the stream's task is waiting for the client's next message anyway, and the parked fetch is one
 DelayedFetch. When it completes, a short-lived task reads and responds.

@@ -82,7 +82,7 @@ async def handle(
     pauses = Pauses(broker.turns)
     if request.all_topics:
         for topic in _seen_by(broker, authorizer):
-            if broker.logs.topics.has(topic.name):  # nobody deleted it meanwhile
+            if broker.logs.topics.has(topic.name):  # False: deleted meanwhile
                 response.topics.append(await _described(broker, topic, pauses))
     for name in request.topics:
         response.topics.append(await _by_name(broker, name, pauses))
@@ -159,7 +159,7 @@ async def describe(
             response.topics.append(await _description(broker, name, pauses))
         return response
     for topic in _seen_by(broker, authorizer):
-        if broker.logs.topics.has(topic.name):  # nobody deleted it meanwhile
+        if broker.logs.topics.has(topic.name):  # False: deleted meanwhile
             response.topics.append(await _description(broker, topic.name, pauses))
     return response
 

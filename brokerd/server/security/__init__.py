@@ -7,9 +7,10 @@
     topic_authorizer.py   the rights of one principal: to topics, groups and producer ids
     audit.py              records refusals and changes
 
-The principal comes from the call alone, never from a field of a request. Handlers decide nothing here. Streams authenticate once,
-and each partition of each request is one look-up in a set. Errors, logs and reprs never contain a secret, clients learn of
-internal errors by number only, and control characters in log lines are escaped.
+The principal comes from the call alone, never from a field of a request. Only handlers of groups and transactions check rights
+themselves (method_rules.py). Streams authenticate once, and each partition of each request is one look-up in a set. Errors, logs
+and reprs never contain a secret, clients learn of internal errors by number only, and control characters in log lines are
+escaped.
 
 SIGHUP reloads certificates and the auth file, once all of it has been checked. They apply to new handshakes and calls; rights apply
 to open streams too. A stream whose token or certificate name no longer belongs to its principal ends with UNAUTHENTICATED, after

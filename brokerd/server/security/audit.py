@@ -1,9 +1,9 @@
 """The audit trail: refused requests, and changes of topics, records, groups and transactions, each with its principal, as lines of
 the logger `brokerd.audit`.
 
-Every change has its line, since each costs its caller an fsync. A principal, or an unauthenticated host, gets LINES_MAX lines about
-refusals per WINDOW_MS; further ones are counted, and the count is written when the window ends. Text from callers is shortened and
-its control characters escaped. Credentials never appear.
+Every change has its line: each costs its caller an fsync, which limits them. A principal, or an unauthenticated host, gets
+LINES_MAX lines about refusals per WINDOW_MS; further ones are counted, and the count is written when the window ends. Text from
+callers is shortened and its control characters escaped. Credentials never appear.
 """
 
 from __future__ import annotations

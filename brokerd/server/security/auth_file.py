@@ -6,9 +6,9 @@
     read = ["clicks"]
     write = ["events-*"]
     admin = []
-    groups = ["etl-*"]                   # groups of readers whose offsets it may commit, read and delete
+    groups = ["etl-*"]                   # consumer groups whose offsets it may commit, read and delete
 
-Every error names the file and the principal, and holds no token or hash.
+Every error names the file and, where it concerns one, the principal; none contains a token or hash.
 """
 
 from __future__ import annotations

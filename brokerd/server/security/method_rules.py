@@ -124,7 +124,7 @@ METHOD_RULES: dict[str, Rule] = {
         Right.READ,
         (Entries("offsets", _topic_id, _group_offset),),
         "results",
-        lambda asked: not asked.offsets,  # a heartbeat, not a list; a request whose entries are all refused is none either
+        lambda asked: not asked.offsets,  # a heartbeat; a request whose entries are all refused must not become one
         listed=_topic_id,
     ),
     "FetchGroupOffsets": PerTopic(
