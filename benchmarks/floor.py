@@ -1,6 +1,6 @@
-"""Ceiling of the clients: gRPC with nothing in it. `python -m benchmarks.floor` is a server that takes messages (Take), gives
-them (Give), or writes and fdatasyncs each before its response (Sync), all as raw bytes on bidirectional streams with the same
-channel arguments as the broker's. The classes below are its clients. No brokerd logic may come in here.
+"""Ceiling of the clients: bare gRPC. `python -m benchmarks.floor` is a server that takes messages (Take), gives them (Give), or
+writes and fdatasyncs each before its response (Sync), as raw bytes on bidirectional streams with the broker's channel arguments.
+The functions below are its client. Must not contain brokerd logic.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def _sync(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[b
 
 
 async def serve() -> None:
-    """Serves until the process is ended, or interrupted."""
+    """Serves until the process is terminated or interrupted."""
     handlers = {"Take": _take, "Give": _give, "Sync": _sync}
     server = grpc.aio.server(options=SERVER_ARGUMENTS)
     methods: dict[str, Any] = {name: grpc.stream_stream_rpc_method_handler(handler) for name, handler in handlers.items()}
@@ -64,7 +64,7 @@ async def serve() -> None:
 
 
 def take_seconds(address: str, messages: Sequence[bytes]) -> float:
-    """Time to send all messages and have each answered, IN_FLIGHT at a time."""
+    """Seconds to send all messages and receive all responses, with IN_FLIGHT unanswered."""
 
     async def run(stream: Any) -> float:
         start = time.perf_counter()
@@ -83,7 +83,7 @@ def take_seconds(address: str, messages: Sequence[bytes]) -> float:
 
 
 def give_seconds(address: str, total_bytes: int) -> float:
-    """Time to receive so many bytes, the next message asked for before the last has come."""
+    """Seconds to receive the bytes; each message is requested before the previous one arrives."""
 
     async def run(stream: Any) -> float:
         start = time.perf_counter()
@@ -101,7 +101,7 @@ def give_seconds(address: str, total_bytes: int) -> float:
 
 
 def sync_latencies(address: str, message: bytes, count: int) -> list[float]:
-    """Seconds of each of `count` round trips that include an fdatasync."""
+    """The seconds of each of `count` round trips that include an fdatasync."""
 
     async def run(stream: Any) -> list[float]:
         taken = []
@@ -117,7 +117,7 @@ def sync_latencies(address: str, message: bytes, count: int) -> list[float]:
 
 @functools.cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """One loop for all calls: grpc.aio does not like them to come and go."""
+    """One event loop for all calls: grpc.aio does not cope well with a loop per call."""
     loop = asyncio.new_event_loop()
     atexit.register(loop.close)
     return loop
@@ -129,7 +129,7 @@ async def _on_stream(address: str, method: str, run: Callable[[Any], Awaitable[T
         await stream.wait_for_connection()
         result = await run(stream)
         await stream.done_writing()
-    await settle()  # the stream's own task is still to hear of its end, and the loop only turns while somebody measures
+    await settle()  # lets the stream's own task end: the loop runs only during measurements
     return result
 
 

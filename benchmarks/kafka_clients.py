@@ -1,5 +1,5 @@
-"""Python's Kafka producers and consumers against a real Kafka, run by peers.py in an interpreter of their own: nothing of brokerd,
-and nothing of this package, is imported here. Reads a request a line as JSON, answers each with a line of JSON.
+"""Python's Kafka producers and consumers against a real Kafka, run by peers.py in an interpreter of their own; imports neither
+brokerd nor this package. Reads requests as lines of JSON on standard input, and answers each with a line of JSON.
 
     PYTHON benchmarks/kafka_clients.py HOST:PORT      needs confluent-kafka and kafka-python
 """
@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-confluent_kafka: Any = importlib.import_module("confluent_kafka")  # our environment does not have them
+confluent_kafka: Any = importlib.import_module("confluent_kafka")  # not installed in our environment
 confluent_admin: Any = importlib.import_module("confluent_kafka.admin")
 kafka: Any = importlib.import_module("kafka")
 
@@ -24,7 +24,7 @@ SETTINGS = {"acks": "all", "enable.idempotence": True, "linger.ms": LINGER_MS}
 
 
 class ConfluentClient:
-    """confluent-kafka: librdkafka in C, one call a record."""
+    """confluent-kafka: librdkafka in C, one call per record."""
 
     version = confluent_kafka.__version__
 
@@ -57,7 +57,7 @@ class ConfluentClient:
 
     @staticmethod
     def receive(servers: str, topic: str, partitions: int, count: int, *, is_each: bool = False) -> float:
-        """Time to read `count` records, key and value of each; with `poll`, one by one, or else with `consume`."""
+        """Seconds to read `count` records, key and value of each; one by one with `poll`, otherwise in lists with `consume`."""
         settings = {"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
         consumer = confluent_kafka.Consumer(settings)
         consumer.list_topics(topic, timeout=60)
@@ -78,7 +78,7 @@ class ConfluentClient:
 
 
 class KafkaPythonClient:
-    """kafka-python: all in Python."""
+    """kafka-python: pure Python."""
 
     version = kafka.__version__
 
@@ -99,7 +99,7 @@ class KafkaPythonClient:
 
     @staticmethod
     def receive(servers: str, topic: str, partitions: int, count: int) -> float:
-        """Time to read `count` records, key and value of each."""
+        """Seconds to read `count` records, key and value of each."""
         consumer = kafka.KafkaConsumer(bootstrap_servers=servers, auto_offset_reset="earliest", group_id=None)
         consumer.partitions_for_topic(topic)
         start = time.perf_counter()
@@ -122,13 +122,13 @@ CLIENTS: dict[str, Any] = {"confluent-kafka": ConfluentClient, "kafka-python": K
 
 
 class Topics:
-    """Topics of Kafka, one at a time."""
+    """Creates and deletes Kafka topics, one at a time."""
 
     def __init__(self, servers: str) -> None:
         self._admin = confluent_admin.AdminClient({"bootstrap.servers": servers})
 
     def create(self, partitions: int) -> str:
-        """A new topic with a leader for each partition."""
+        """Creates a topic; returns once each partition has a leader."""
         name = f"bench-{uuid.uuid4().hex[:12]}"
         self._admin.create_topics([confluent_admin.NewTopic(name, partitions, 1)])[name].result(60)
         deadline = time.monotonic() + 60
@@ -140,16 +140,16 @@ class Topics:
                 raise RuntimeError(f"topic {name} has no leaders")
 
     def delete(self, name: str) -> None:
-        """Gone."""
+        """Deletes the topic."""
         self._admin.delete_topics([name])[name].result(60)
 
 
 def send_seconds(servers: str, topics: Topics, asked: dict[str, Any]) -> float:
-    """Time to send `count` keyed records and have them all acknowledged."""
+    """Seconds to send `count` keyed records until all are acknowledged."""
     records = [(f"k{row % asked['keys']:07d}".encode(), value.encode()) for row, value in enumerate(asked["values"])]
     topic = topics.create(asked["partitions"])
     client = CLIENTS[asked["client"]](servers, LINGER_MS)
-    client.send_one(topic, b"first")  # connections and metadata are not what is measured
+    client.send_one(topic, b"first")  # connects and fetches metadata before the measurement
     start = time.perf_counter()
     client.send_all(topic, records, asked["count"])
     taken = time.perf_counter() - start
@@ -159,7 +159,7 @@ def send_seconds(servers: str, topics: Topics, asked: dict[str, Any]) -> float:
 
 
 def receive_seconds(servers: str, topics: Topics, asked: dict[str, Any]) -> float:
-    """Time to read `count` keyed records, written before."""
+    """Seconds to read `count` keyed records that were written before."""
     records = [(f"k{row % asked['keys']:07d}".encode(), value.encode()) for row, value in enumerate(asked["values"])]
     topic = topics.create(asked["partitions"])
     writer = ConfluentClient(servers, LINGER_MS)
@@ -172,7 +172,7 @@ def receive_seconds(servers: str, topics: Topics, asked: dict[str, Any]) -> floa
 
 
 def latencies(servers: str, topics: Topics, asked: dict[str, Any]) -> list[float]:
-    """Seconds of each of `count` records, each waited for."""
+    """The seconds of each of `count` records, sent and awaited one at a time."""
     topic = topics.create(1)
     client = CLIENTS[asked["client"]](servers, 0)
     value = asked["values"][0].encode()
@@ -196,7 +196,7 @@ WORKS: dict[str, Callable[[str, Topics, dict[str, Any]], object]] = {
 
 
 def main() -> None:
-    """Answers requests until there are no more."""
+    """Answers requests until the end of standard input."""
     servers = sys.argv[1]
     topics = Topics(servers)
     print("kafka clients ready: " + ", ".join(f"{name} {client.version}" for name, client in CLIENTS.items()), flush=True)

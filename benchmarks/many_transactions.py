@@ -1,5 +1,5 @@
-"""Many members and many versions: whether the coordinator, its log and the partitions' producer state stay as small as they were,
-how long a start then takes, and how long one very large commit takes and holds up others.
+"""Many members and many versions: whether the coordinator, its log and the partitions' producer state stay small, how long a start
+takes afterwards, and how long one very large commit takes and delays others.
 
     python -m benchmarks.many_transactions [--members 200] [--versions 1000] [--wide-members 10000] [--wide-partitions 100]
 """
@@ -34,18 +34,18 @@ _VALUE_BYTES = 100
 
 
 def ms_since(started: float) -> float:
-    """Milliseconds since a time of perf_counter."""
+    """Milliseconds since `perf_counter` returned a value."""
     return (time.perf_counter() - started) * 1_000
 
 
 async def partitions_of(client: BrokerClient, topic: str) -> list[TopicIdPartition]:
-    """All of a topic."""
+    """All partitions of a topic."""
     found = (await client.metadata([topic])).topic(topic)
     return [TopicIdPartition(found.topic_id, number) for number in range(len(found.leaders))]
 
 
 async def open_members(client: BrokerClient, name: str, version: int, count: int) -> list[MemberGrant]:
-    """Members of one version, some at once as Spark's tasks ask for them."""
+    """Opens the members of one version, several concurrently, as Spark's tasks do."""
     room = asyncio.Semaphore(_AT_ONCE)
 
     async def one() -> MemberGrant:
@@ -58,7 +58,7 @@ async def open_members(client: BrokerClient, name: str, version: int, count: int
 async def commit(
     client: BrokerClient, name: str, version: int, members: Sequence[MemberGrant], tps: list[TopicIdPartition]
 ) -> float:
-    """Commits members that wrote one record to each of these partitions; ms."""
+    """Commits members that wrote one record to each of these partitions; returns the ms."""
     ended = [TransactionMember(member.producer_id, member.epoch, len(tps)) for member in members]
     started = time.perf_counter()
     end = TransactionEnd(name, version, f"e{version}", "run", is_commit=True, members=ended, partitions=tps)
@@ -67,7 +67,7 @@ async def commit(
 
 
 def state_bytes(directory: str, topic_id: bytes) -> tuple[int, int]:
-    """Bytes of all partitions' producer state, and of the transaction log: the only partition of another topic."""
+    """Bytes of all partitions' producer state, and of the transaction log, the only partition of another topic."""
     files = [path for path in Path(directory).rglob("*") if path.is_file()]
     snapshots = sum(path.stat().st_size for path in files if path.suffix == SNAPSHOT_SUFFIX)
     logs = [path for path in files if path.suffix == ".log" and not path.parent.name.startswith(topic_id.hex())]
@@ -75,7 +75,7 @@ def state_bytes(directory: str, topic_id: bytes) -> tuple[int, int]:
 
 
 def restarted(broker: Broker) -> tuple[Child, float]:
-    """The broker, stopped and started on the same directory; ms of the start."""
+    """Restarts the broker on the same directory; returns it and the ms of the start."""
     broker.child.stop()
     started = time.perf_counter()
     child = Child([sys.executable, *PROGRAM, "start", "--data-dir", broker.directory, "--port", "0"], "brokerd ready on")
@@ -83,7 +83,7 @@ def restarted(broker: Broker) -> tuple[Child, float]:
 
 
 async def steady(broker: Broker, topic: str, name: str, members: int, versions: int) -> list[Row]:
-    """One version after another, each member with a record in one partition; a row for each part of them."""
+    """Commits one version after another, each member with a record in one partition; one row per part of the versions."""
     client = raw_client(broker.address)
     tps = await partitions_of(client, topic)
     writing = await RawMembers.open(client, small_payload(_VALUE_BYTES))
@@ -115,7 +115,7 @@ async def steady(broker: Broker, topic: str, name: str, members: int, versions: 
 
 
 async def wide(broker: Broker, topic: str, members: int) -> Row:
-    """One commit of members that have a record in each of many partitions, and empty calls of another client meanwhile."""
+    """Commits members with a record in each of many partitions, while another client makes empty calls."""
     client, other = raw_client(broker.address), raw_client(broker.address)
     tps = await partitions_of(client, topic)
     writing = await RawMembers.open(client, small_payload(_VALUE_BYTES))
@@ -133,8 +133,8 @@ async def wide(broker: Broker, topic: str, members: int) -> Row:
 
 
 async def with_calls(client: BrokerClient, work: Coroutine[Any, Any, T]) -> tuple[T, float]:
-    """The result of `work`, and the longest of this client's empty calls meanwhile, one after another, ms. At least one, however
-    short the work is; the last one to its end, as that is what it held up.
+    """The result of `work`, and the ms of the longest of this client's consecutive empty calls meanwhile. Makes at least one call,
+    and waits for the last one, which the work may have delayed.
     """
     working = asyncio.create_task(work)
     longest_ms = 0.0

@@ -1,5 +1,5 @@
 """Measures works side by side: one unmeasured round, then rounds in which every work runs once, so that a slow minute of the
-machine touches all of them alike. Figures are medians. What a work does is not known here."""
+machine affects all of them alike. Figures are medians."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ class Work:
     """One thing to run: `run(round)` returns the seconds of its measured part (a list: one per operation)."""
 
     name: str
-    peer: str  # who does it: brokerd, ceiling, kafka
+    peer: str  # what runs it: brokerd, ceiling, kafka
     run: Callable[[int], float | list[float]]
     rows: int
     size_bytes: int  # of keys and values
-    goal: float | None = None  # share of the ceiling that is aimed at
+    goal: float | None = None  # target, as a share of the ceiling
 
 
 @dataclass
 class Figures:
-    """The cost of a benchmark, per round."""
+    """The measurements of one work, per round."""
 
     work: Work
     seconds: list[float] = field(default_factory=list)
-    latencies: list[float] = field(default_factory=list)  # seconds, of works that measure single operations
+    latencies: list[float] = field(default_factory=list)  # seconds per operation, for works that measure single operations
 
     @property
     def median_s(self) -> float:
@@ -47,7 +47,7 @@ class Figures:
 
     @property
     def rows_per_s(self) -> float:
-        """Rows a second, by the median."""
+        """Rows per second, by the median."""
         return self.work.rows / self.median_s
 
     def latency_ms(self, share: float) -> float:
@@ -56,7 +56,7 @@ class Figures:
         return ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1_000
 
     def as_json(self) -> dict[str, object]:
-        """All of it, for the results file."""
+        """All measurements, for the results file."""
         told: dict[str, object] = {
             "work": self.work.name,
             "peer": self.work.peer,
@@ -72,7 +72,7 @@ class Figures:
 
 
 def measure(works: Sequence[Work], repeats: int, say: Callable[[str], None]) -> list[Figures]:
-    """Runs all works `repeats` times after a round that is not counted."""
+    """Runs all works `repeats` times, after an uncounted round."""
     figures = [Figures(work) for work in works]
     for number in range(repeats + 1):
         for figure in figures:
@@ -88,7 +88,7 @@ def measure(works: Sequence[Work], repeats: int, say: Callable[[str], None]) -> 
 
 
 def table(all_figures: Iterable[Figures]) -> str:
-    """A line per work: every peer's figure, and our share of the ceiling beside the goal."""
+    """One line per work: the figure of every peer, and our share of the ceiling beside the goal."""
     by_work: dict[str, dict[str, Figures]] = {}
     for figures in all_figures:
         by_work.setdefault(figures.work.name, {})[figures.work.peer] = figures
@@ -120,9 +120,8 @@ def _share(ours: Figures, ceiling: Figures) -> float:
 
 
 def page_cache_ms_per_mb(directory: str | None) -> float:
-    """The cost of a write before it reaches any disk: milliseconds per MB written into new pages. About 0.3 if the kernel has
-    them at hand; ten times that on a virtual machine that must first get them back from its host, and then every figure of a
-    writing broker is that much worse.
+    """The cost of a write before it reaches a disk: milliseconds per MB written into new pages. About 0.3 if the kernel has free
+    pages; ten times that on a virtual machine that must first reclaim them from its host, which slows a writing broker as much.
     """
     piece = bytes(_PROBE_BYTES // 256)
     with tempfile.TemporaryFile(dir=directory) as file:
@@ -135,13 +134,13 @@ def page_cache_ms_per_mb(directory: str | None) -> float:
 def write_results(
     path: Path, settings: dict[str, object], figures: Iterable[Figures], extra: dict[str, object], *, page_cache: float
 ) -> None:
-    """The results file: settings, machine, figures. `page_cache` is what page_cache_ms_per_mb said at the beginning."""
+    """Writes the results file: settings, machine, figures. `page_cache` is page_cache_ms_per_mb at the beginning."""
     path.parent.mkdir(parents=True, exist_ok=True)
     machine = {
         "python": platform.python_version(),
         "system": platform.platform(),
         "cores": os.cpu_count(),
-        # A figure of a machine that does other work is worth little: this says so.
+        # Shows whether the machine did other work, which makes figures unreliable.
         "load_average": os.getloadavg(),
         "page_cache_ms_per_mb": page_cache,
     }
@@ -150,7 +149,7 @@ def write_results(
 
 
 def quantile_ms(seconds: Sequence[float], share: float) -> float:
-    """The milliseconds that `share` of all stayed below; not a number if there are none."""
+    """The quantile `share` in milliseconds; NaN if there are no values."""
     if not seconds:
         return math.nan
     ordered = sorted(seconds)
@@ -158,12 +157,12 @@ def quantile_ms(seconds: Sequence[float], share: float) -> float:
 
 
 def quantiles(seconds: Sequence[float]) -> dict[str, float]:
-    """Count, median and 99th percentile, for a row."""
+    """Count, median and 99th percentile, as fields of a row."""
     return {"count": len(seconds), "p50_ms": round(quantile_ms(seconds, 0.5), 3), "p99_ms": round(quantile_ms(seconds, 0.99), 3)}
 
 
 def text_table(rows: Sequence[Row]) -> str:
-    """A line a row under the names of all fields; the first field to the left, what a row does not have as "-"."""
+    """A table with one line per row. The first column is aligned to the left; fields that a row lacks are "-"."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells = [[_text_of(row.get(name)) for name in names] for row in rows]
     widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]

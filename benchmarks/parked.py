@@ -1,7 +1,7 @@
-"""Ten thousand fetches that wait, on one daemon: what they cost while nothing comes, and how fast one is woken.
+"""Ten thousand parked fetches on one broker: what they cost while they wait, and how fast one is woken.
 
-All are sent in one burst. The bare server of floor.py holds as many streams, so that the memory of a waiting fetch stands
-beside that of a stream that does nothing, and a wake-up beside a round trip, with and without an fdatasync, of one run.
+All are sent in one burst. The bare server of floor.py holds as many streams, for comparison in the same run: the memory of an idle
+stream with that of a parked fetch, and a round trip, with and without an fdatasync, with a wake-up.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from brokerd.ids import TopicIdPartition
 from brokerd.wire.channel import CHANNEL_ARGUMENTS
 
 CONNECTIONS = 10
-LONE = 100  # partitions with one waiting fetch each; the other fetches share as many partitions
-CROWD_EVERY = 20  # rounds; in one of so many a whole crowd is woken
+LONE = 100  # partitions with one parked fetch each; the other fetches share as many partitions
+CROWD_EVERY = 20  # rounds; one of them wakes all fetches of a shared partition
 MAX_WAIT_MS = 600_000
 IDLE_GOAL_PERCENT = 2.0
 VALUE_BYTES = 100
@@ -37,7 +37,7 @@ _POLL_S = 0.05
 
 
 class Latencies(NamedTuple):
-    """Seconds, by what was timed."""
+    """Seconds of each kind of operation."""
 
     bare: list[float]
     bare_synced: list[float]
@@ -48,7 +48,7 @@ class Latencies(NamedTuple):
 
 
 class Waiters:
-    """Fetches that wait, each on a stream of its own, and ask again once they are answered."""
+    """Parked fetches, each on a stream of its own; each is sent again once it is answered."""
 
     def __init__(self, tps: list[TopicIdPartition]) -> None:
         self._tps = tps
@@ -79,11 +79,11 @@ class Waiters:
             await tail.send(MAX_WAIT_MS)
 
     def of(self, tp: TopicIdPartition) -> int:
-        """How many wait for a partition."""
+        """The number of fetches of a partition."""
         return self._by_tp.get(tp, 0)
 
     async def woken(self, tp: TopicIdPartition) -> list[float]:
-        """When each fetch of a partition was answered. Raises RuntimeError if another's is."""
+        """The times at which the fetches of a partition were answered. Raises RuntimeError if a fetch of another one was."""
         times = []
         for _ in range(self.of(tp)):
             async with asyncio.timeout(_DEADLINE_S):
@@ -94,7 +94,7 @@ class Waiters:
         return times
 
     def check(self) -> None:
-        """Raises what ended one of them."""
+        """Raises the error that ended a fetch, if any."""
         for task in self._tasks:
             if task.done():
                 task.result()
@@ -107,7 +107,7 @@ class Waiters:
 
 
 class BareStreams:
-    """As many streams to a bare server, each of which has had one message."""
+    """As many streams to a bare server, each of which has carried one message."""
 
     def __init__(self, address: str) -> None:
         self._channels = [
@@ -118,7 +118,7 @@ class BareStreams:
         self._synced: Any = None
 
     async def open(self, count: int) -> None:
-        """Opens all at once, on connections that are there."""
+        """Opens all at once, on existing connections."""
         for channel in self._channels:
             await channel.channel_ready()
         self._streams = [self._channels[number % CONNECTIONS].stream_stream("/bench/Take")() for number in range(count)]
@@ -127,7 +127,7 @@ class BareStreams:
         await _round_trip(self._synced)
 
     async def round_trip(self) -> float:
-        """Seconds of one small message and its response."""
+        """The seconds of one small message and its response."""
         return await _round_trip(self._streams[0])
 
     async def synced_round_trip(self) -> float:
@@ -196,7 +196,7 @@ async def _measure(
     await bare.open(waiters)
     bare_bytes = floor.resident_bytes() - bare_before_bytes
     gc.collect()
-    gc.freeze()  # this process has twice as many streams as the broker: its collector's passes are not to be measured
+    gc.freeze()  # keeps collections of this process, which has twice the broker's streams, out of the figures
     latencies, expected = await _wake(producer, waiting, bare, tps, rounds)
     gc.unfreeze()
     await _until_parked(metrics_port, waiters)
@@ -226,7 +226,8 @@ async def _measure(
 async def _wake(
     producer: RawProducer, waiting: Waiters, bare: BareStreams, tps: list[TopicIdPartition], rounds: int
 ) -> tuple[Latencies, int]:
-    """Appends one batch a round, and round trips between them: the seconds of each, and how many responses there must be."""
+    """Appends a batch per round, with round trips in between; returns the seconds of each, and the expected number of
+    responses."""
     taken = Latencies([], [], [], [], [], [])
     expected = 0
     for number in range(rounds):
@@ -264,7 +265,7 @@ async def _until_parked(metrics_port: int, count: int) -> None:
 
 
 async def _parked_count(metrics_port: int) -> int:
-    """How many fetches wait, as the broker's own metrics say."""
+    """The number of parked fetches, from the broker's metrics."""
 
     def read() -> int:
         with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=_DEADLINE_S) as response:

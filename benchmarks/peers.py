@@ -1,8 +1,8 @@
-"""Our producer and consumer beside Python's Kafka clients, which work with a real Kafka: the same records, acks=all, idempotence
-on, and 500 records a poll.
+"""Our producer and consumer beside Python's Kafka clients with a real Kafka: the same records, acks=all, idempotence on, and 500
+records per poll.
 
-Kafka acknowledges what its page cache holds; brokerd what the disk holds. The Kafka clients run in an interpreter of their own
-(kafka_clients.py): they are no dependency of ours.
+Kafka acknowledges records in the page cache, brokerd records on the disk. The Kafka clients are not dependencies of ours and run
+in an interpreter of their own (kafka_clients.py).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from brokerd import Consumer, Producer
 
 PEERS = ("confluent-kafka", "kafka-python")
 SYNC_COUNT = 500
-# Of so many times fewer records, kafka-python's rate is known as well.
+# Divides the record count: kafka-python is slow, and a tenth of the records gives the same rate.
 SHARE = {"confluent-kafka": 1, "kafka-python": 10}
 VALUES = 2_000
 
 
 class KafkaClients:
-    """The process in which the Kafka clients are."""
+    """The process of the Kafka clients."""
 
     def __init__(self, python: str, servers: str) -> None:
         script = Path(__file__).with_name("kafka_clients.py")
@@ -48,7 +48,7 @@ class KafkaClients:
         self._process.wait(60)
 
     def ask(self, **asked: object) -> Any:
-        """One request, and its response."""
+        """Sends a request and returns its response."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
@@ -81,7 +81,7 @@ class PeerWorks:
         self._record_bytes = len(keys[0]) + value_bytes
 
     def works(self) -> list[Work]:
-        """All of them, those of ours and of the others by turns."""
+        """All works, ours and the peers' in turn."""
         count = self._count
         made = [self._work("keyed send", OURS, count, self._send)]
         made += [self._work("keyed send", peer, count // SHARE[peer], self._peer_send(peer)) for peer in self._peers]

@@ -1,5 +1,5 @@
-"""The cost of the producer alone: µs per `send`, rows/s of `send_batch`, and of each step of an Arrow batch. Nothing is
-sent anywhere: a transport that acknowledges at once takes the requests. CPU time, so that a busy machine disturbs little.
+"""The cost of the producer alone: µs per `send`, rows/s of `send_batch` and of each step of an Arrow batch. Nothing is sent: the
+transport acknowledges requests at once. Measures CPU time, which other load on the machine affects little.
 
     python -m benchmarks.producer_micro
 """
@@ -33,7 +33,7 @@ REPEATS = 5
 
 
 class NullStream:
-    """Acknowledges what it is sent."""
+    """A produce stream that acknowledges every request."""
 
     limits = RequestLimits(1_000, 16 * 1024 * 1024)
 
@@ -54,10 +54,10 @@ class NullStream:
 
 
 class NullTransport:
-    """A broker that is not there."""
+    """A transport without a broker."""
 
     async def metadata(self, topics: Sequence[str]) -> Mapping[str, TopicView | WireError]:
-        """Every topic is there."""
+        """Reports every topic as existing."""
         return dict.fromkeys(topics, TopicView(bytes(16), (0,) * PARTITIONS))
 
     async def init_producer_id(self, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
@@ -69,7 +69,7 @@ class NullTransport:
         return ProducerIdAndEpoch(1, 0)
 
     async def heartbeat(self, membership: Membership) -> None:
-        """Takes it."""
+        """Accepts the heartbeat."""
 
     async def open_stream(self, node_id: int, hello: Hello) -> NullStream:
         """A new stream."""
@@ -80,7 +80,7 @@ class NullTransport:
 
 
 def best_s(work: Callable[[], object], clock: Callable[[], float]) -> float:
-    """The shortest of some runs."""
+    """The shortest of several runs."""
     taken = []
     for _ in range(REPEATS):
         start = clock()
@@ -90,7 +90,7 @@ def best_s(work: Callable[[], object], clock: Callable[[], float]) -> float:
 
 
 def steps(arrow_batch: pa.RecordBatch) -> dict[str, float]:
-    """Nanoseconds a row of each step, one thread."""
+    """Nanoseconds per row of each step, in one thread."""
     rows = columns.normalize(arrow_batch)
     partitions = partition_for_keys(rows.column(0), PARTITIONS)
 
@@ -108,7 +108,7 @@ def steps(arrow_batch: pa.RecordBatch) -> dict[str, float]:
 
 
 def small_batches(producer: Producer, rows: pa.RecordBatch) -> float:
-    """Milliseconds of all threads' CPU for one small `send_batch`."""
+    """Milliseconds of CPU time of all threads per small `send_batch`."""
 
     def send() -> None:
         for _ in range(SMALL_BATCHES):

@@ -1,5 +1,5 @@
-"""Single requests on bare streams of the wire, for groups that count and time each of them. No retries, no batching: what
-Producer and PartitionFetcher decide is not measured here.
+"""Single requests on bare streams, for benchmarks that count and time each request. There are no retries and no batching, so the
+decisions of Producer and PartitionFetcher are not measured.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _FETCH_BYTES = 1_048_576
 
 
 def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
-    """asyncio.run, with gRPC's last words waited for."""
+    """Like asyncio.run, but waits for gRPC's own tasks to end."""
 
     async def run() -> T:
         try:
             return await work
         finally:
-            gc.collect()  # a connection is open until the last of its streams is gone, and what they ended with holds them
+            gc.collect()  # a connection stays open as long as exceptions refer to its streams
             await settle()
 
     with asyncio.Runner(loop_factory=GrpcLoop) as runner:
@@ -54,7 +54,7 @@ def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
 
 
 def raw_client(address: str) -> BrokerClient:
-    """A client, which has a connection of its own, for the running loop."""
+    """A client with a connection of its own, for the running loop."""
     return BrokerClient(ClientConfig(bootstrap_servers=address), SystemClock())
 
 
@@ -77,7 +77,7 @@ def small_payload(value_bytes: int, rows: int = 1) -> Payload:
 def one_batch(
     tp: TopicIdPartition, payload: Payload, identity: ProducerIdAndEpoch, sequence: int, attributes: int = 0
 ) -> BatchToProduce:
-    """A batch as a producer would send it now."""
+    """A batch as the producer would send it now."""
     now_ms = SystemClock().wall_ms()
     header = new_header(
         batch_length=payload.data.size,
@@ -95,8 +95,8 @@ def one_batch(
 
 
 class RawProducer:
-    """One produce stream that sends one payload again and again: acks=all, idempotent, so that order and sequences hold while
-    several requests are under way.
+    """A produce stream that sends one payload repeatedly, with acks=all and idempotence, so that order and sequences hold with
+    several requests in flight.
     """
 
     def __init__(self, stream: GrpcProduceStream, identity: ProducerIdAndEpoch, payload: Payload) -> None:
@@ -108,14 +108,14 @@ class RawProducer:
 
     @classmethod
     async def open(cls, client: BrokerClient, payload: Payload) -> RawProducer:
-        """A stream to whatever node the client knows, with a producer id of its own."""
+        """Opens a stream to any node, with a producer id of its own."""
         identity = await init_producer_id(client)
         raw = await client.open_produce_stream()
         stream = GrpcProduceStream(raw, Hello(secrets.token_bytes(16), 1, "bench"), _ONE_BATCH)
         return cls(stream, identity, payload)
 
     async def send(self, tp: TopicIdPartition) -> None:
-        """Hands over the next batch of a partition."""
+        """Sends the next batch of a partition."""
         sequence = self._sequences.get(tp, 0)
         self._sequences[tp] = sequence + self._payload.record_count
         batch = one_batch(tp, self._payload, self._identity, sequence)
@@ -123,7 +123,7 @@ class RawProducer:
         await self._stream.send(ProduceRequest(self._correlation_id, _ACKS_ALL, _TIMEOUT_MS, [batch]))
 
     async def receive(self) -> int:
-        """The base offset of the oldest batch that is not answered yet. Raises its error."""
+        """The base offset of the oldest unanswered batch, from its response. Raises its error."""
         response = await self._stream.receive()
         error = response.error or response.results[0].error
         if error is not None:
@@ -136,7 +136,7 @@ class RawProducer:
 
 
 class RawMembers:
-    """One produce stream that writes one payload for each of many members, several requests under way."""
+    """A produce stream that writes one payload for each of many members, with several requests in flight."""
 
     def __init__(self, stream: GrpcProduceStream, payload: Payload) -> None:
         self._stream = stream
@@ -145,12 +145,13 @@ class RawMembers:
 
     @classmethod
     async def open(cls, client: BrokerClient, payload: Payload) -> RawMembers:
-        """A stream to whatever node the client knows."""
+        """Opens a stream to any node."""
         raw = await client.open_produce_stream()
         return cls(GrpcProduceStream(raw, Hello(secrets.token_bytes(16), 1, "bench"), _MANY_BATCHES), payload)
 
     async def write(self, written: Sequence[tuple[MemberGrant, Sequence[TopicIdPartition]]]) -> None:
-        """The first batch of each member in each of its partitions; returns once all are acknowledged. Raises the first error."""
+        """Writes the first batch of each member in each of its partitions; returns once all are acknowledged. Raises the first
+        error."""
         waiting = 0
         for grant, tps in written:
             identity = ProducerIdAndEpoch(grant.producer_id, grant.epoch)
@@ -176,7 +177,7 @@ class RawMembers:
 
 
 class RawTail:
-    """One fetch stream that waits at the end of one partition."""
+    """A fetch stream that waits at the end of one partition."""
 
     def __init__(self, stream: RawStream, tp: TopicIdPartition, offset: int = 0) -> None:
         self.tp = tp
@@ -185,7 +186,7 @@ class RawTail:
         self._correlation_id = 0
 
     async def send(self, max_wait_ms: int) -> None:
-        """Asks for what comes next."""
+        """Sends a fetch from the current offset."""
         self._correlation_id += 1
         request = fetch_request(
             [AskedPartition(self.tp, self.offset, _FETCH_BYTES)],
@@ -198,14 +199,14 @@ class RawTail:
         await self._stream.send(request.SerializeToString())
 
     async def receive(self, timeout_ms: int) -> int:
-        """How many records have come (0: the wait was over). Raises what the broker answered instead."""
+        """The number of records received (0: the wait ended). Raises the broker's error."""
         response, ((result, chunks),) = read_response(await self._stream.receive(timeout_ms=timeout_ms))
         error = error_in(response) or error_in(result)
         if error is not None:
             raise error
         if not any(chunk.size for chunk in chunks):
             return 0
-        # The fetch reached the end of the log, so all of it has come.
+        # The fetch reached the end of the log, so everything has been received.
         count, self.offset = result.high_watermark - self.offset, result.high_watermark
         return count
 

@@ -1,6 +1,6 @@
-"""HTTP/2 by hand, for attackers: calls that begin and do not end, messages that stop in the middle, frames that no library sends.
+"""HTTP/2 by hand, for attackers: calls that never end, messages that stop in the middle, frames that no library sends.
 
-No gRPC, and nothing that keeps its user from harm: flow control is kept only so that the broker goes on listening.
+Uses no gRPC and has no safeguards; it respects flow control only so that the broker keeps the connection.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _NOTHING = memoryview(b"")
 
 
 class RawHttp2:
-    """One connection. Blocking; nothing is read but in `pump`."""
+    """One blocking connection. Only `pump` reads."""
 
     def __init__(
         self, port: int, *, token: str | None = None, tls: ssl.SSLContext | None = None, window: int | None = None
     ) -> None:
-        """`window` bytes may each response have until more is asked for, which never happens; None = the usual, kept open."""
+        """`window`: the flow-control window of each response, never extended; None = the default, extended as bytes arrive."""
         connection = socket.create_connection(("127.0.0.1", port), timeout=30)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket = tls.wrap_socket(connection, server_hostname="localhost") if tls is not None else connection
@@ -37,8 +37,8 @@ class RawHttp2:
         self.h2 = h2.connection.H2Connection(config)
         self._keeps_window = window is None
         self._headers = [("authorization", f"Bearer {token}")] if token is not None else []
-        self._pending: dict[int, memoryview] = {}  # of messages that flow control holds back
-        self.statuses: dict[int, str] = {}  # of calls that ended: grpc-status, or "" for none
+        self._pending: dict[int, memoryview] = {}  # parts of messages, waiting for flow control
+        self.statuses: dict[int, str] = {}  # grpc-status of ended calls; "" = none
         self.received_bytes = 0
         self.data_bytes = 0  # of responses
         self.ping_acks = 0
@@ -50,11 +50,11 @@ class RawHttp2:
 
     @property
     def is_sending(self) -> bool:
-        """True while flow control holds a part of a message back."""
+        """True while part of a message waits for flow control."""
         return bool(self._pending)
 
     def call(self, path: str, *, headers: list[tuple[str, str]] | None = None, flush: bool = True) -> int:
-        """Begins a call; its stream. More than the broker allows at once raise h2.exceptions.TooManyStreamsError."""
+        """Begins a call; returns its stream. Raises h2.exceptions.TooManyStreamsError above the broker's limit."""
         stream = self.h2.get_next_available_stream_id()
         standard = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "x"), ("te", "trailers")]
         content = [("content-type", "application/grpc")]
@@ -66,7 +66,7 @@ class RawHttp2:
     def send_message(
         self, stream: int, message: bytes, *, announced_bytes: int | None = None, end: bool = False, is_compressed: bool = False
     ) -> None:
-        """Sends a message as far as flow control lets it; the rest in `pump`. `announced_bytes`: what its prefix says."""
+        """Sends as much of a message as flow control allows, and the rest in `pump`. `announced_bytes`: the size in its prefix."""
         size = len(message) if announced_bytes is None else announced_bytes
         self._pending[stream] = memoryview(struct.pack(">?I", is_compressed, size) + message)
         self._send_pending(stream)
@@ -75,16 +75,16 @@ class RawHttp2:
         self.flush()
 
     def reset(self, stream: int) -> None:
-        """Takes a call back."""
+        """Resets a call."""
         with contextlib.suppress(h2.exceptions.StreamClosedError):
             self.h2.reset_stream(stream, h2.errors.ErrorCodes.CANCEL)
 
     def flush(self) -> None:
-        """Sends what is made."""
+        """Sends the pending frames."""
         self.send_bytes(self.h2.data_to_send())
 
     def send_bytes(self, data: bytes) -> None:
-        """Sends these bytes, whatever they are."""
+        """Sends raw bytes."""
         try:
             self.socket.settimeout(30)
             self.socket.sendall(data)
@@ -92,7 +92,7 @@ class RawHttp2:
             self.is_closed = True
 
     def pump(self, seconds: float = 0.0) -> None:
-        """Reads what is there, or comes within `seconds`, and answers as HTTP/2 wants."""
+        """Reads what arrives within `seconds`, and answers as HTTP/2 requires."""
         if self.is_closed:
             return
         try:
@@ -118,14 +118,14 @@ class RawHttp2:
         self.flush()
 
     def status_of(self, stream: int, seconds: float) -> str | None:
-        """The grpc-status that the call ended with, as text; None if it did not end within `seconds`."""
+        """The grpc-status of the call, as text; None if it does not end within `seconds`."""
         end = time.monotonic() + seconds
         while stream not in self.statuses and not self.is_closed and time.monotonic() < end:
             self.pump(0.1)
         return self.statuses.get(stream)
 
     def ping(self, seconds: float) -> bool:
-        """True if the broker's side has read all that was sent before, within `seconds`; nobody above gRPC need have seen it."""
+        """True if the broker's gRPC has read everything sent so far, within `seconds`; its handlers may not have."""
         acks = self.ping_acks
         self.h2.ping(bytes(8))
         self.flush()
@@ -135,13 +135,13 @@ class RawHttp2:
         return self.ping_acks > acks
 
     def pump_until_all_ended(self, seconds: float) -> None:
-        """Returns when every call has ended, the connection has, or at the deadline."""
+        """Pumps until every call or the connection has ended, or until the deadline."""
         end = time.monotonic() + seconds
         while self.h2.open_outbound_streams and not self.is_closed and time.monotonic() < end:
             self.pump(0.1)
 
     def close(self) -> None:
-        """Cuts the connection."""
+        """Closes the connection."""
         with contextlib.suppress(OSError):
             self.socket.close()
 
@@ -168,7 +168,7 @@ class RawHttp2:
         self._pending.pop(stream, None)
         self.statuses.setdefault(stream, status)
         with contextlib.suppress(h2.exceptions.ProtocolError):
-            self.h2.reset_stream(stream)  # it is half open still from this side
+            self.h2.reset_stream(stream)  # this side is still open
 
     def _send_pending(self, stream: int) -> None:
         data = self._pending.get(stream, _NOTHING)

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.run`: measures what is asked for, prints tables, writes JSON to benchmarks/results/.
+"""`python -m benchmarks.run`: measures the requested groups, prints tables, writes JSON to benchmarks/results/.
 
-Works side by side, each with its ceiling: clients, latency, peers, spark. The broker alone: parked (10,000 fetches that wait).
-And testing: the brokers of brokerd.testing.
+Works side by side, each with its ceiling: clients, latency, peers, spark. The broker alone: parked (10,000 parked fetches). The
+brokers of brokerd.testing: testing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures; the exit code."""
+    """Measures; returns the exit code."""
     given = parser().parse_args(arguments)
     groups = given.only.split(",")
     unknown = set(groups) - set(GROUPS)
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def say(line: str) -> None:
-    """Progress, apart from the tables."""
+    """Prints progress, apart from the tables."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -139,7 +139,7 @@ def _spark(given: argparse.Namespace, broker: Broker) -> list[Figures]:
 
 
 def _chosen(given: argparse.Namespace, works: list[Work]) -> list[Work]:
-    """Works by name; a reader is never left without the writer that fills its topic."""
+    """The works whose names begin with --work, and the writers that fill the topics of the readers among them."""
     chosen = [work for work in works if work.name.startswith(given.work)]
     needs = {"consumer": "producer send_batch", "Spark read": "Spark write batch"}
     for reader, writer in needs.items():

@@ -1,10 +1,10 @@
-"""Reading through Spark: what a filter moves, rows a second by partitions and splits, and how quick an idle query is.
+"""Reading through Spark: bytes moved by a filter, rows per second by partitions and splits, and latency of an idle query.
 
     python -m benchmarks.source [--only filters,rates,idle] [--gigabytes 2] [--rows 4000000] [--repeats 3]
 
-filters: bytes that the broker sent (its own counter) for reads of one per cent of a topic. rates: rows a second beside a source
-that invents as many rows in as many tasks, by turns. idle: from start() to the first row; processor time of 20 quiet seconds; from
-an acknowledged append to the micro-batch in the user's hands.
+filters: bytes that the broker sent (its own counter) for reads of one per cent of a topic. rates: rows per second, alternating with
+a source that generates as many rows in as many tasks. idle: from start() to the first row; CPU time of 20 quiet seconds; from an
+acknowledged append to the user's micro-batch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from brokerd import Producer
 from brokerd.datasource.source import BrokerdDataSource
 from brokerd.record.schema import TIMESTAMP
 
-BEGIN_US = 1_767_225_600_000_000  # 2026-01-01 00:00:00Z; a record each millisecond
+BEGIN_US = 1_767_225_600_000_000  # 2026-01-01 00:00:00Z; one record per millisecond
 _PARTITIONS = 8
 _FILTER_VALUE_BYTES = 1_000
 _RATE_VALUE_BYTES = 100
@@ -60,7 +60,7 @@ def fill(broker: Broker, topic: str, rows: int, value_bytes: int) -> None:
 
 
 def sent_bytes(port: int, topic: str) -> int:
-    """Bytes of a topic's record batches that the broker has sent so far."""
+    """Bytes of a topic's record batches that the broker has sent."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
         found = re.search(rf'^brokerd_topic_bytes_out_total{{.*topic="{topic}".*}} (\S+)$', page.read().decode(), re.MULTILINE)
     return int(float(found[1])) if found else 0
@@ -73,7 +73,7 @@ def reader(spark: SparkSession, broker: Broker, topic: str, **options: str | int
 
 
 def run_filters(spark: SparkSession, broker: Broker, metrics_port: int, gigabytes: float) -> list[Row]:
-    """Bytes of reads of one per cent."""
+    """Measures the bytes of reads of one per cent."""
     rows = int(gigabytes * 1e9 / _FILTER_VALUE_BYTES)
     topic = broker.new_topic(_PARTITIONS)
     fill(broker, topic, rows, _FILTER_VALUE_BYTES)
@@ -107,13 +107,13 @@ def run_filters(spark: SparkSession, broker: Broker, metrics_port: int, gigabyte
 
 
 def time_of(row: int) -> str:
-    """A row's time, as option where takes it."""
+    """A row's timestamp, as the option `where` accepts it."""
     moment = datetime.datetime.fromtimestamp(BEGIN_US / 1e6, datetime.UTC) + datetime.timedelta(milliseconds=row)
     return moment.isoformat(sep=" ")
 
 
 def run_rates(spark: SparkSession, broker: Broker, rows: int, repeats: int) -> list[Row]:
-    """Rows a second by partitions, and by splits of one partition. The source that invents makes a key and a value."""
+    """Measures rows per second by partitions, and by splits of one partition. The generating source makes a key and a value."""
     told: list[Row] = []
     for partitions, tasks in ((1, 1), (2, 2), (4, 4), (8, 8), (16, 16), (1, 4), (2, 8)):
         topic = broker.new_topic(partitions)
@@ -141,12 +141,12 @@ def run_rates(spark: SparkSession, broker: Broker, rows: int, repeats: int) -> l
 
 
 def run_idle(spark: SparkSession, broker: Broker) -> list[Row]:
-    """How quick a query is that has nothing to do."""
+    """Measures the latency and the CPU time of an idle query."""
     topic = broker.new_topic(_PARTITIONS)
     arrived = threading.Event()
 
     def take(rows: DataFrame, _batch_id: int) -> None:
-        if rows.collect():  # isEmpty() ends its tasks early, and Spark says so at length
+        if rows.collect():  # isEmpty() ends its tasks early, and Spark logs that at length
             arrived.set()
 
     with tempfile.TemporaryDirectory() as checkpoint, Producer(bootstrap_servers=broker.address, linger_ms=0) as producer:
@@ -160,7 +160,7 @@ def run_idle(spark: SparkSession, broker: Broker) -> list[Row]:
             first_s = time.perf_counter() - started
             reactions = []
             for number in range(_REACTIONS + 3):
-                time.sleep(0.5 + number % 7 / 20)  # at different moments of the wait
+                time.sleep(0.5 + number % 7 / 20)  # appends at different moments of the wait
                 arrived.clear()
                 producer.send(topic, b"next", partition=number % _PARTITIONS).result()
                 acknowledged = time.perf_counter()
@@ -183,7 +183,7 @@ def run_idle(spark: SparkSession, broker: Broker) -> list[Row]:
 
 
 def family_s(pid: int) -> float:
-    """Processor seconds of a process and of all below it: the JVM and Python workers. The broker is a child too, and left out."""
+    """CPU seconds of a process and its descendants (the JVM and Python workers), without the broker, also a child."""
     parents: dict[int, list[int]] = {}
     used: dict[int, float] = {}
     names: dict[int, bytes] = {}
@@ -206,7 +206,7 @@ def family_s(pid: int) -> float:
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody uses now."""
+    """A free port on loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -214,7 +214,7 @@ def free_port() -> int:
 
 
 def main() -> int:
-    """Measures; the exit code."""
+    """Measures; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.source", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--only", default="filters,rates,idle")

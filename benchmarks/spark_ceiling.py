@@ -1,5 +1,5 @@
-"""Ceiling of Spark: `format("discard")` takes Arrow batches and throws them away, `format("invent")` makes rows up. Any Python
-sink or source does at least this. Nothing of brokerd may come in here."""
+"""Ceiling of Spark: `format("discard")` takes Arrow batches and discards them, `format("invent")` generates rows. Any Python sink
+or source does at least this. Must not contain brokerd code."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class DiscardSource(DataSource):
 
 
 class _Share(InputPartition):
-    """Rows that one task invents."""
+    """The rows that one task generates."""
 
     def __init__(self, rows: int, value_bytes: int) -> None:
         super().__init__(None)
@@ -83,7 +83,7 @@ class _InventBatch(DataSourceReader):
 
 
 class _InventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offset 0 is the beginning, 1 the end: AvailableNow makes one batch of everything."""
+    """A stream from offset 0 to offset 1: AvailableNow reads everything in one batch."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self._shares = _shares(options)
@@ -114,7 +114,7 @@ class _InventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class InventSource(DataSource):
-    """The source that invents `rows` rows in `partitions` tasks, with values of `valueBytes`."""
+    """The source that generates `rows` rows in `partitions` tasks, with values of `valueBytes`."""
 
     @classmethod
     def name(cls) -> str:
@@ -131,7 +131,7 @@ class InventSource(DataSource):
 
 
 def _shares(options: dict[str, str]) -> list[_Share]:
-    # Spark hands options over in lower case.
+    # Spark passes option names in lower case.
     given = {name.lower(): int(value) for name, value in options.items() if name.lower() in ("rows", "partitions", "valuebytes")}
     rows, partitions = given["rows"], given["partitions"]
     return [_Share(rows // partitions + (number < rows % partitions), given["valuebytes"]) for number in range(partitions)]

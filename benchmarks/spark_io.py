@@ -1,7 +1,7 @@
-"""Spark writing and reading through brokerd, beside a sink that discards and a source that invents, and beside Kafka where its
-connector's jars and a server are given. Same rows, same session, same settings.
+"""Spark writing and reading through brokerd, beside a sink that discards rows and a source that generates them, and beside Kafka if
+the jars of its connector and a server are given. All use the same rows, session and settings.
 
-Kafka's side creates topics by itself: its server must have auto.create.topics.enable and num.partitions as --partitions says.
+The Kafka server creates the topics: it needs auto.create.topics.enable, and num.partitions equal to --partitions.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Kafka(NamedTuple):
 
 
 def spark_session(*, kafka: Kafka | None, settings: dict[str, str]) -> SparkSession:
-    """A session on all cores of this machine, whose Python workers see this checkout. They are the Python that runs this, unless
-    the environment names another: Spark would take the `python3` of the PATH."""
+    """A session on all cores, whose Python workers import this checkout. They use this interpreter unless the environment names
+    another; Spark's default is the `python3` of the PATH."""
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         os.environ.setdefault(name, sys.executable)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))
@@ -62,7 +62,7 @@ def spark_session(*, kafka: Kafka | None, settings: dict[str, str]) -> SparkSess
 
 
 def _shipped_settings() -> dict[str, str]:
-    """conf/spark-defaults.conf: what a user is told to set."""
+    """The settings of conf/spark-defaults.conf, which users are advised to set."""
     file = _ROOT / "conf" / "spark-defaults.conf"
     lines = file.read_text().splitlines() if file.exists() else []
     return dict(line.split(None, 1) for line in lines if line.strip() and not line.startswith("#"))
@@ -89,7 +89,7 @@ class SparkWorks:
         self._partitions = partitions
         self._directory = directory
         self._kafka = kafka
-        self._topics: dict[str, str] = {}  # peer -> what its last batch write filled: the readers read it
+        self._topics: dict[str, str] = {}  # peer -> topic of its last batch write, for the readers
         self._files = f"{directory}/rows"
         self._write_files()
         self._input = spark.read.parquet(self._files).cache()
@@ -112,7 +112,7 @@ class SparkWorks:
         ]
 
     def _write_files(self) -> None:
-        """The rows as Parquet files, of half-compressible text."""
+        """Writes the rows as Parquet files, with text that compresses to half."""
         pieces = ",".join(f"sha2(concat(id, '-{number}'), 512)" for number in range(-(-self._value_bytes // 128)))
         (
             self._spark.range(0, self._rows, 1, _INPUT_FILES)

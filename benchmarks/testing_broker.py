@@ -1,7 +1,7 @@
-"""Brokers of brokerd.testing, one after the other: how long each step of a test with one takes.
+"""Measures each step of a test with a broker of brokerd.testing, one broker after another.
 
-The ceiling beside "start, warm" is a fork of the same warm process that does nothing but say so; beside "start, cold" it is
-`brokerd start`, which pays for an interpreter and its imports each time.
+The ceiling of "start, warm" is a fork of the same warm process that only reports itself; that of "start, cold" is `brokerd start`,
+which starts an interpreter and imports everything each time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ROWS = [(f"k{number % 7}", f"v{number}") for number in range(100)]
 
 
 def run(data_dir: str | None, *, brokers: int, say: Callable[[str], None]) -> list[Row]:
-    """A row per step: how often, median and 99th percentile."""
+    """Measures; returns one row per step: count, median and 99th percentile."""
     cold, command_line = [], []
     for _ in range(_COLD_ROUNDS):
         end()  # the next broker starts another warm process

@@ -1,7 +1,7 @@
-"""How many hands one record passes: `python -m benchmarks.trace` counts, for one write and one read that are not the first,
-the functions and files of this project that run, in the client's process and in the broker's, and how often a call goes on in
-another file than the one before it in its thread. Fewer is easier to follow; how fast it is, the others say. The broker's
-periodic jobs, which go on meanwhile, are left out. `--list` prints the way itself too: a line for each stay in a file.
+"""How much code one record passes: for one write and one read (not the first), `python -m benchmarks.trace` counts this project's
+functions and files that run, in the client's process and in the broker's, and how often a call is in another file than the previous
+call of its thread. Fewer is easier to follow; speed is measured elsewhere. The broker's periodic jobs are left out. `--list` also
+prints the path: one line per stay in a file.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _ROOT = str(Path(brokerd.__file__).parent)
 _BROKER = "broker"
 _PERIODIC = (str(Path(_ROOT) / "server" / "background.py"), "_repeat")  # what runs every periodic job
 _ROUNDS = 5
-_SETTLED_S = 0.3  # after which the broker has done what belongs to the request
+_SETTLED_S = 0.3  # after this time, the broker has finished the work of a request
 
 
 class Counted(NamedTuple):
-    """The counts of one action on one side, and the way it went: each stay in a file, thread by thread."""
+    """The counts of one action in one process, and its path: each stay in a file, by thread."""
 
     counts: dict[str, int]
     way: list[str]
 
 
 class Hands:
-    """Counts calls into this project, of all threads that start after it."""
+    """Counts calls into this project by all threads that start after it."""
 
     def __init__(self) -> None:
         self._is_on = False
@@ -56,12 +56,12 @@ class Hands:
         sys.setprofile(self._on_event)
 
     def begin(self, *_signal: object) -> None:
-        """Counts from here on."""
+        """Starts counting."""
         self._functions, self._stays = set(), {}
         self._is_on = True
 
     def end(self) -> Counted:
-        """Functions, files and changes of file since `begin`."""
+        """Returns the functions, files and changes of file since `begin`."""
         self._is_on = False
         files = {code.co_filename for code in self._functions}
         changes = sum(len(stays) - 1 for stays in self._stays.values())
@@ -88,7 +88,7 @@ def _is_periodic(frame: FrameType | None) -> bool:
 
 
 def run_broker(out: Path, arguments: list[str]) -> int:
-    """`brokerd start` that counts between SIGUSR1 and SIGUSR2, and then writes what it counted."""
+    """Runs `brokerd start`, counts between SIGUSR1 and SIGUSR2, then writes the counts."""
     hands = Hands()
     signal.signal(signal.SIGUSR1, hands.begin)
     signal.signal(signal.SIGUSR2, lambda *_: out.write_text(json.dumps(hands.end())))
@@ -96,7 +96,7 @@ def run_broker(out: Path, arguments: list[str]) -> int:
 
 
 def traced(hands: Hands, broker: Broker, out: Path, action: Callable[[], object]) -> dict[str, Counted]:
-    """The cost of the action on both sides; the least of some rounds, as timers of either side run meanwhile."""
+    """The counts of the action in both processes: the lowest of several rounds, since timers run meanwhile."""
     found: list[dict[str, Counted]] = []
     for _ in range(_ROUNDS):
         action()
