@@ -1,7 +1,7 @@
 """The only module that reads a clock. All other code takes a Clock, or `now_ms`.
 
-Two clocks that never share a name: `monotonic_ms` drives waiting, expiry and retries; `wall_ms` is stored
-(timestamps, retention) and never decides an order.
+The clocks never share a name: `monotonic_ms` drives waiting, expiry and retries; `boot_ms` is compared with other machines' time;
+`wall_ms` is stored (timestamps, retention) and never decides an order.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 DataDirectoryError: the broker cannot use its data directory. A WireError has an ErrorCode and travels in responses. A ClientError
 is raised in the client's own process.
 
-The hundreds digit of a code says what to do with it (see `Action`). An error's text names the field, the value, the limit
-and the remedy. Translation to and from protobuf is in brokerd/wire/errors.py, not here.
+The hundreds digit of a code says what to do with it (see `Action`). An error's text names the field, the value, the limit and the
+remedy. Translation to and from protobuf is in brokerd/wire/errors.py, not here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import ClassVar, TypedDict, TypeVar, Unpack
 
 
 class ErrorCode(enum.IntEnum):
-    """Codes of the wire; comments are in proto/brokerd/wire/v1/error.proto (a test holds the two equal)."""
+    """Codes of the wire; comments are in proto/brokerd/wire/v1/error.proto (a test keeps the two equal)."""
 
     NONE = 0
     UNKNOWN_SERVER_ERROR = 1

@@ -15,7 +15,7 @@ An owner is a principal or, on a broker where all callers are the same principal
     an owner that uses nothing         is never overtaken: what becomes free is kept for it
 
 So no owner fills the limit alone, an owner that uses little waits for at most one entry of each other owner, and no entry starves.
-Only an entry that is by itself larger than the limit ever exceeds it.
+Of waiting entries, only one that is by itself larger than the limit may exceed it; `Budget.add` does not wait, and may too.
 """
 
 from __future__ import annotations
