@@ -33,7 +33,7 @@ T = TypeVar("T", bound=Hashable)
 _SHARE, _OF = 4, 5
 _LONG_NS = 1_000_000  # a turn longer than this lets new calls in
 _LET_IN_MAX = 256  # calls admitted between two turns
-_IDLE_LOOPS = 3  # iterations without a new call after which none is pending: gRPC needs one or two to deliver one
+_IDLE_LOOPS = 3  # iterations without a new call after which none is pending: gRPC delivers within two
 
 
 class Caller(NamedTuple):
@@ -265,7 +265,7 @@ class Budget:
             raise
 
     def _wake_next(self) -> None:
-        """Wakes one caller, and the next in a later iteration of the loop, to avoid a thundering herd."""
+        """Wakes one caller per iteration of the loop, to avoid a thundering herd."""
         while (entry := self._queue.pop()) is not None:
             if not entry.waiter.done():
                 entry.waiter.set_result(None)

@@ -98,7 +98,7 @@ class Daemon:
 
     @property
     def open_stream_count(self) -> int:
-        """The number of produce and fetch streams open now."""
+        """Produce and fetch streams open now."""
         return self._service.open_stream_count if self._service is not None else 0
 
     async def start(self) -> None:

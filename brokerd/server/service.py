@@ -109,16 +109,16 @@ class BrokerService:
 
     @property
     def open_stream_count(self) -> int:
-        """The number of produce and fetch streams open now."""
+        """Produce and fetch streams open now."""
         return len(self._streams)
 
     @property
     def half_open_count(self) -> int:
-        """The number of unary calls whose request has not arrived yet."""
+        """Unary calls whose request has not arrived yet."""
         return self._half_open.total
 
     def method_handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-        """The handlers to register with a gRPC server. Messages arrive here as bytes: gRPC's (de)serializers are not used."""
+        """The handlers to register with a gRPC server. Messages stay bytes: gRPC's (de)serializers are not used."""
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             name: grpc.stream_unary_rpc_method_handler(self._unary(UNARY[name])) for name in METHODS
         }

@@ -364,7 +364,7 @@ class FetchStream(ClientStream):
         await self._abort(code, details)
 
     async def _finish_parked(self) -> None:
-        """Answers the parked fetch with the data available, since the next request has arrived or the stream closes."""
+        """Answers the parked fetch, if any, with the data available."""
         if self._parked is not None:
             self._parked.force_complete()
         if self._answered is not None:

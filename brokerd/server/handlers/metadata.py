@@ -165,7 +165,7 @@ async def describe(
 
 
 def _seen_by(broker: Broker, authorizer: TopicAuthorizer) -> list[Topic]:
-    """All topics that the caller may see. Others are left out early, so that they cost the caller no turns."""
+    """All topics that the caller may see; the others cost it no turns."""
     return [topic for topic in broker.logs.topics.list() if authorizer.rights.sees(topic.name)]
 
 
