@@ -1,9 +1,9 @@
-"""The one seam to the file system: every byte that the log reads or writes passes here.
+"""The interface to the file system: all file I/O of a data directory goes through it.
 
-Paths are relative to the data directory, at most `directory/file`, and links are never followed. Promises: what was
-written is durable only after `fdatasync` returned, a name only after `sync_dir` of its directory returned, and a failed
-`fdatasync` must not be tried again. Not in the contract: atomic writes of any size, order between writes that were not
-synced, preallocation. The twin for tests, which loses what was not synced, is tests/support/files.py.
+Paths are relative to the data directory, at most `directory/file`; symbolic links are never followed. Contract: written bytes are
+durable only after `fdatasync` returned, a name only after `sync_dir` of its directory returned, and a failed `fdatasync` must not
+be retried. Not in the contract: atomic writes of any size, order between unsynced writes, preallocation. The fake for tests, which
+loses what was not synced, is tests/support/files.py.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _TOO_MANY_OPEN = frozenset({errno.EMFILE, errno.ENFILE})
-# RWF_NOWAIT is refused by some file systems: then every read counts as cold.
+# Some file systems refuse RWF_NOWAIT: then every read counts as not cached.
 _NOWAIT_REFUSED = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
-# Large reads are split, so that an fdatasync never waits behind more than one of them.
+# Large reads are split, so that an fdatasync never waits behind more than one piece.
 _PIECE_BYTES = 1_048_576
 
 
-class WouldBlock(Exception):  # noqa: N818 - not a failure: ask again where waiting is allowed
-    """A read that was to come from the page cache alone would have waited for the disk."""
+class WouldBlock(Exception):  # noqa: N818 - not a failure: repeat the read where waiting is allowed
+    """A read limited to the page cache would have waited for the disk."""
 
 
 class File(Protocol):
-    """One open file. May be read by several threads at a time; written by one."""
+    """One open file. Several threads may read it at a time, one may write."""
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
         """Writes at `position`; returns the number of bytes written, which may be fewer than given. Raises OSError."""
 
     def pread(self, size: int, position: int, *, nowait: bool = False) -> Buffer:
-        """Up to `size` bytes, fewer at the end of the file; with `nowait` fewer too where the cache ends.
+        """Up to `size` bytes: fewer at the end of the file and, with `nowait`, where the page cache ends.
 
-        Raises WouldBlock (only with `nowait`, nothing cached), OSError.
+        Raises OSError; with `nowait` WouldBlock if nothing is cached.
         """
 
     def size(self) -> int:
@@ -54,11 +54,11 @@ class File(Protocol):
         """Returns once content and size are durable. Never call it again after it raised OSError."""
 
     def close(self) -> None:
-        """Closes; a second call does nothing."""
+        """Closes the file; a second call does nothing."""
 
 
 class Files(Protocol):
-    """The data directory. All methods raise OSError; a missing name is FileNotFoundError, a link is refused."""
+    """The data directory. All methods raise OSError: FileNotFoundError for a missing name, another for a symbolic link."""
 
     def open(self, path: str, *, writable: bool = False) -> File:
         """Opens an existing regular file."""
@@ -70,7 +70,7 @@ class Files(Protocol):
         """Names in a directory, sorted; "" is the data directory."""
 
     def mkdir(self, path: str) -> None:
-        """Makes a directory; durable after sync_dir of its parent."""
+        """Creates a directory; durable after sync_dir of its parent."""
 
     def rmdir(self, path: str) -> None:
         """Removes an empty directory."""
@@ -79,20 +79,20 @@ class Files(Protocol):
         """Removes a name."""
 
     def rename(self, old: str, new: str) -> None:
-        """Renames a file atomically, replacing one of that name."""
+        """Renames a file atomically, replacing any file named `new`."""
 
     def sync_dir(self, path: str = "") -> None:
         """Returns once the names of a directory are durable."""
 
     def lock(self) -> None:
-        """Takes the data directory for this process until `close`. Raises DataDirectoryError if another has it."""
+        """Locks the data directory for this process until `close`. Raises DataDirectoryError if another process holds the lock."""
 
     def close(self) -> None:
-        """Gives the lock back."""
+        """Releases the lock and closes the data directory."""
 
 
 def write_all(file: File, buffers: Sequence[Buffer], position: int, size: int) -> None:
-    """Writes `buffers` (`size` bytes in all) at `position`, past short writes too. Raises OSError: any part may be written."""
+    """Writes `buffers` (`size` bytes in all) at `position`, repeating short writes. Raises OSError: any part may be written."""
     written = file.pwritev(buffers, position)
     if written == size:
         return
@@ -105,8 +105,8 @@ def write_all(file: File, buffers: Sequence[Buffer], position: int, size: int) -
 
 
 def write_whole(files: Files, path: str, data: bytes) -> None:
-    """Replaces the file at `path`: a temporary file, synced and then renamed; the caller syncs the directory. Raises OSError: then
-    nothing is left of the new file."""
+    """Replaces the file at `path` with a temporary file, synced and then renamed; the caller syncs the directory. On OSError the
+    new file is removed, as far as possible."""
     temporary = path + TEMPORARY_SUFFIX
     with contextlib.suppress(FileNotFoundError):
         files.unlink(temporary)
@@ -134,7 +134,7 @@ def read_whole(files: Files, path: str) -> bytes:
 
 
 def is_too_many_open(error: OSError) -> bool:
-    """True if the process, or the machine, may open no more files."""
+    """True if the process or the machine has no file descriptors left."""
     return error.errno in _TOO_MANY_OPEN
 
 
@@ -144,7 +144,7 @@ def is_no_space(error: OSError) -> bool:
 
 
 class RealFile:
-    """A descriptor."""
+    """A file descriptor."""
 
     __slots__ = ("_fd",)
 
@@ -202,16 +202,16 @@ class RealFile:
 
 
 def _without_read_ahead(fd: int) -> int:
-    """Makes the kernel read the requested bytes and no more: a reader that wants more makes large requests. The kernel's own
-    read-ahead (8 MiB on some machines) holds up the thread that starts it, and every fdatasync that comes to the disk behind it.
+    """Turns off the kernel's read-ahead; readers that want more bytes make larger requests. Read-ahead (8 MiB on some machines)
+    delays the thread that triggers it, and every fdatasync queued after it.
     """
-    with contextlib.suppress(OSError):  # advice
+    with contextlib.suppress(OSError):  # only advice
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
     return fd
 
 
 class RealFiles:
-    """A directory of the machine, created if it is missing unless `must_exist`."""
+    """A directory on this machine; created if missing, unless `must_exist`."""
 
     def __init__(self, root: str, *, must_exist: bool = False) -> None:
         self.root = os.path.abspath(root)
@@ -233,7 +233,7 @@ class RealFiles:
         return RealFile(_without_read_ahead(self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)))
 
     def _open(self, path: str, flags: int) -> int:
-        # O_NOFOLLOW guards the last component only, so a directory is opened by itself first.
+        # O_NOFOLLOW applies to the last path component only, so the directory is opened separately.
         with self._directory(path) as (dir_fd, name):
             return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640, dir_fd=dir_fd)
 

@@ -1,8 +1,8 @@
-"""The sparse index of one segment: offset to position, and time to position. Pure; derived from the log, so never trusted.
+"""The sparse index of one segment: offset to position, and time to position. No I/O. Derived from the log, so never trusted.
 
-Operations: `add` at the end, `floor` by offset, `floor_by_position`, `floor_by_time`. Entries lie about index.interval.bytes
-apart; a search gives the position of a batch at or before the one wanted, and the reader walks headers from there. On disk
-(`.index` and `.timeindex`) only for segments that are closed, with a summary of the segment that a reader compares with the log.
+Operations: `add` at the end, `floor` by offset, `floor_by_position`, `floor_by_time`. Entries are about index.interval.bytes apart;
+a search gives the position of a batch at or before the wanted one, and the reader walks headers from there. The index files
+(`.index` and `.timeindex`) are written after a roll or at shutdown, with a summary that a reader compares with the segment.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INDEX_VERSION = 1
 class SegmentSummary(NamedTuple):
     """The bounds of a closed segment. Timestamps in ms, -1 if it is empty."""
 
-    seed: int  # CRC seed of the partition: an index of another log never passes
+    seed: int  # CRC seed of the partition: rejects an index of another log
     base_offset: int
     next_offset: int
     size_bytes: int
@@ -32,7 +32,7 @@ class SegmentSummary(NamedTuple):
 
 
 class SparseIndex:
-    """Entries (offset, position, largest timestamp before it). Read by any thread while one appends."""
+    """Entries (offset, position, largest timestamp before that batch). Any thread may read while one appends."""
 
     __slots__ = ("offsets", "positions", "times")
 
@@ -46,7 +46,7 @@ class SparseIndex:
 
     def add(self, offset: int, position: int, max_timestamp_before: int) -> None:
         """Adds the entry of a batch. Offsets, positions and times never decrease."""
-        # `offsets` last: a search in another thread reads it first.
+        # `offsets` last: searches in other threads use its length, so they never see an incomplete entry.
         self.positions.append(position)
         self.times.append(max_timestamp_before)
         self.offsets.append(offset)
@@ -73,13 +73,13 @@ class SparseIndex:
 
 
 def encode_index(index: SparseIndex, summary: SegmentSummary) -> tuple[bytes, bytes]:
-    """Bodies of `.index` and `.timeindex`."""
+    """The bodies of `.index` and `.timeindex`."""
     head = _SUMMARY.pack(*summary, len(index))
     return head + _bytes(index.offsets) + _bytes(index.positions), head + _bytes(index.times)
 
 
 def decode_index(offset_body: bytes, time_body: bytes) -> tuple[SparseIndex, SegmentSummary]:
-    """The index and its summary of the segment. Raises DocumentError."""
+    """The index and the segment's summary. Raises DocumentError."""
     summary, count = decode_summary(offset_body)
     size = _SUMMARY.size
     if time_body[:size] != offset_body[:size] or len(offset_body) != size + 16 * count or len(time_body) != size + 8 * count:
@@ -95,7 +95,7 @@ def decode_index(offset_body: bytes, time_body: bytes) -> tuple[SparseIndex, Seg
 
 
 def decode_summary(body: bytes) -> tuple[SegmentSummary, int]:
-    """Summary and number of entries of an index body. Raises DocumentError."""
+    """The summary and the number of entries of an index body. Raises DocumentError."""
     if len(body) < _SUMMARY.size:
         raise DocumentError("the index is shorter than its summary")
     *summary, count = _SUMMARY.unpack_from(body)

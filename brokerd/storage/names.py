@@ -1,12 +1,12 @@
-"""Names of files in a data directory. A client's string never becomes one of them.
+"""Names of files in a data directory. No name contains a string chosen by a client.
 
 lock meta leader-epoch clean-shutdown checkpoint topics producer-ids      the data directory's own
-spare-0 to spare-3                                                        room for a full disk
-clock                                                                     the wall time, the log time and the boot clock
-decided-members                                                           how members ended whose markers are lost
-<topic id>-<partition>/<base offset, 20 digits>.log .index .timeindex     a segment and what is derived from it
+spare-0 to spare-3                                                        space reserved for a full disk
+clock                                                                     the wall clock, the log time and the boot clock
+decided-members                                                           an operator's decisions on members whose markers are lost
+<topic id>-<partition>/<base offset, 20 digits>.log .index .timeindex     a segment and its index
 <topic id>-<partition>/<offset, 20 digits>.snapshot                       producer state below that offset
-<topic id>-<partition>/leader-epochs                                      first offset of each leader epoch
+<topic id>-<partition>/leader-epochs                                      start offset of each leader epoch
 <topic id>-<partition>/holes                                              offsets that an operator has accepted as lost or taken out
 """
 
@@ -41,7 +41,7 @@ _PARTITION = re.compile(r"([0-9a-f]{32})-(0|[1-9][0-9]{0,9})")
 
 
 def is_foreign(name: str) -> bool:
-    """True for names that only a user can have put into a data directory: not hidden ones, nor a file system's own."""
+    """True for names that brokerd never creates, except hidden files and `lost+found`."""
     return not (
         name.removesuffix(TEMPORARY_SUFFIX) in _OWN
         or _SPARE.fullmatch(name)
@@ -52,17 +52,17 @@ def is_foreign(name: str) -> bool:
 
 
 def spare_file(number: int) -> str:
-    """Name of a file that only keeps room."""
+    """Name of a spare file (spare_files.py)."""
     return f"spare-{number}"
 
 
 def offset_file(offset: int, suffix: str) -> str:
-    """Name of a file that belongs to an offset: sorts by it."""
+    """Name of a file that belongs to an offset; the names sort by offset."""
     return f"{offset:020d}{suffix}"
 
 
 def parse_offset_file(name: str) -> tuple[int, str] | None:
-    """(offset, suffix), or None if the name is not of that form."""
+    """(offset, suffix), or None if the name has another form."""
     match = _OFFSET_FILE.fullmatch(name)
     return (int(match[1]), match[2]) if match else None
 

@@ -1,7 +1,6 @@
-"""A bound on open segment files: the least recently used are closed, those in use never.
+"""A bounded cache of open segment files: evicts the least recently used, but never files in use.
 
-A file that was written stays in use until it is flushed: a descriptor opened afterwards could miss the error of a failed
-write-back. Which files exist is not known here.
+A written file stays in use until it is flushed: a descriptor opened later could miss the error of a failed write-back.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Key = tuple[str, bool]
 
 
 class Handle:
-    """A file in use. Give it back with `OpenFiles.release`."""
+    """An open file. End each use with `OpenFiles.release`."""
 
     __slots__ = ("file", "is_dropped", "key", "users")
 
@@ -32,7 +31,7 @@ class Handle:
 
 
 class OpenFiles:
-    """Open files, at most `limit` of them besides those in use at the moment. Safe from any thread."""
+    """The cache: at most `limit` open files, more only while all are in use. Thread-safe."""
 
     def __init__(self, files: Files, *, limit: int) -> None:
         self._files = files
@@ -45,7 +44,7 @@ class OpenFiles:
 
     @contextmanager
     def use(self, path: str) -> Iterator[File]:
-        """The file open for reading until the block ends. Raises OSError."""
+        """The file, open for reading until the block ends. Raises OSError."""
         handle = self.acquire(path)
         try:
             yield handle.file
@@ -53,7 +52,7 @@ class OpenFiles:
             self.release(handle)
 
     def acquire(self, path: str, *, writable: bool = False) -> Handle:
-        """The open file, not closed before `release`. Raises OSError."""
+        """The open file, kept open until `release`. Raises OSError."""
         key = (path, writable)
         with self._lock:
             handle = self._handles.get(key)
@@ -74,7 +73,7 @@ class OpenFiles:
                 handle.file.close()
 
     def drop(self, path: str) -> None:
-        """Forgets a file whose name is gone or which is to be reopened; closed when its last user is done."""
+        """Removes a deleted or replaced file from the cache, and closes it once its last user is done."""
         with self._lock:
             for key in ((path, False), (path, True)):
                 handle = self._handles.pop(key, None)
@@ -84,12 +83,12 @@ class OpenFiles:
                         handle.file.close()
 
     def make_room(self) -> bool:
-        """Closes half of the files; False if all are in use."""
+        """Closes unused files, up to half of all; False if all are in use."""
         with self._lock:
             return self._evict(len(self._handles) // 2 + 1) > 0
 
     def close(self) -> None:
-        """Drops all."""
+        """Drops all files."""
         for path, _ in list(self._handles):
             self.drop(path)
 
@@ -116,14 +115,14 @@ class OpenFiles:
 
 
 class PatientFiles:
-    """Files whose calls are repeated if too many files are open, after closing some that are only kept open. So the files that
-    reads and appends keep open take nothing from rolls, retention, topics and checkpoints.
+    """Files whose calls, when file descriptors run out, close cached files and retry. So the descriptors cached for reads and
+    appends never starve rolls, retention, topic changes and checkpoints.
 
-    A call that fails so has done nothing yet, since it begins by opening a file or directory: repeating it is safe.
+    A retry is safe: a call that runs out of descriptors fails at opening a file or directory, before it has changed anything.
     """
 
     def __init__(self, files: Files, make_room: Callable[[], bool]) -> None:
-        """`make_room` closes some open files; it returns False if there were none to close."""
+        """`make_room` closes some cached files; False if there were none to close."""
         self._make_room = make_room
         self.open = self._repeated(files.open)
         self.create = self._repeated(files.create)

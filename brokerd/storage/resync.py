@@ -1,15 +1,15 @@
 """Finds where a log continues after a bad batch.
 
-Bytes after a bad batch that look like a batch need not be one: a value may hold what looks like a batch of this very partition,
-with correct CRCs and fitting offsets, since nothing in them is secret. So a candidate counts
+Bytes after a bad batch that look like a batch need not be one: a record's value may hold a forged batch of this very partition,
+with correct CRCs and fitting offsets, since nothing in them is secret. So a candidate is accepted
 
     1  if two of three facts in the bad batch's header lead to it: its length, its offsets, its payload's CRC;
-    2  else, if the header is unreadable, if the batches from the candidate on reach the end of the segment, or a bad batch whose
-       header leads on by rule 1, and no later batch repeats one of their offsets. Of these, the first that the bad header's offsets
-       do not contradict is taken.
+    2  otherwise, if that header is unreadable and the batches from the candidate on reach the end of the segment, or a bad batch
+       whose header leads on by rule 1, and no later batch repeats one of their offsets. Of several, the first that the bad header's
+       offsets do not contradict is taken.
 
-If the bad batch's header is whole, its length is certain, and nothing inside the batch is considered. One case is undecidable: a
-value that extends to the very end of its batch and fits the offsets of the next one, in a batch whose header is lost altogether.
+If the bad batch's header is whole, its length is certain, and no candidate inside the batch is considered. One case is undecidable:
+in a batch whose header is lost, a value that extends to the end of the batch and fits the offsets of the next one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Place(NamedTuple):
 
 
 class _BadBatch(NamedTuple):
-    """A bad batch: where it begins, and the remains of its header (None: nothing)."""
+    """A bad batch: where it begins, and what is left of its header (None: nothing)."""
 
     position: int
     offset: int
@@ -46,12 +46,12 @@ class _BadBatch(NamedTuple):
 
     @property
     def said_end(self) -> int:
-        """The end of the batch by its header; -1 = the header is unreadable."""
+        """The end position according to the header; -1 = the header is unreadable."""
         return self.position + self.header.size if self.header is not None else -1
 
     @property
     def said_offset(self) -> int:
-        """The next offset by the header; -1 = it has none that is possible."""
+        """The next offset according to the header; -1 = unreadable or impossible."""
         return self.offset + self.header.last_offset_delta + 1 if self.header and self.header.last_offset_delta >= 0 else -1
 
 
@@ -68,10 +68,10 @@ def find_after_damage(
     epoch: int = 0,
     max_epoch: int = NO_EPOCH_LIMIT,
 ) -> Place | None:
-    """The batch where the log continues after the bad one at `position`, which should begin at `offset`; None if there is none.
+    """The batch where the log continues after the bad one at `position`, expected at `offset`; None if there is none.
 
-    `end` is the segment's size, `limit_offset` the base of the next segment, and `known_offset` an offset where a batch must begin
-    or the segment end, as far as they are known; `cut_offsets`: where an operator may have cut the log. Raises OSError.
+    `end`: the segment's size. `limit_offset`: the base of the next segment, if known. `known_offset`: an offset where a batch must
+    begin or the segment end, if known. `cut_offsets`: where an operator may have cut the log. Raises OSError.
     """
     known_offset = min(known_offset, limit_offset)
     return _Resync(file, seed, end, limit_offset, known_offset, cut_offsets, epoch, max_epoch).run(position, offset)
@@ -122,7 +122,7 @@ class _Resync:
         if said is not None and (said.header.base_offset == bad.said_offset or self._has_payload(bad, said.position)):
             return said
         if self._is_header_whole(bad):
-            return None  # all bytes before that end lie inside
+            return None  # everything before that end is inside the bad batch
         for place in self._candidates(bad.position + _ALIGNMENT, bad.offset):
             if place.header.base_offset == bad.said_offset and self._has_payload(bad, place.position):
                 return place
@@ -131,7 +131,7 @@ class _Resync:
         return None
 
     def _follow(self, place: Place, bad: _BadBatch) -> tuple[Place | None, int]:
-        """Applies rule 2. Returns the place where the log continues, or None, and the end of the batches from `place` on."""
+        """Applies rule 2. Returns the place where the log continues, or None, and the position where the search goes on."""
         first = place
         reaches = False
         scan = Scan(
@@ -148,7 +148,7 @@ class _Resync:
             if header.base_offset == bad.said_offset or scan.batch_position == bad.said_end:
                 first = Place(scan.batch_position, header)
             reaches = reaches or header.next_offset == self.known_offset
-        # Batches that end where the bad one says that it ends lie inside it.
+        # Batches that end where the bad batch's header says it ends are inside it.
         is_inside = scan.next_offset == bad.said_offset or scan.position == bad.said_end
         if is_inside or scan.next_offset > self.limit_offset:
             reaches = False
@@ -163,7 +163,7 @@ class _Resync:
         return (first if reaches else None), max(scan.position, place.position + _ALIGNMENT)
 
     def _is_refuted(self, position: int, offset: int, next_offset: int) -> bool:
-        """True if a later batch that is part of no other repeats an offset below `next_offset`."""
+        """True if a later batch, not inside another one, repeats an offset below `next_offset`."""
         while (place := next(self._candidates(position, offset), None)) is not None:
             if place.header.base_offset < next_offset:
                 return True
@@ -182,7 +182,7 @@ class _Resync:
         return header is not None and header.base_offset == bad.offset
 
     def _leads_to_remains(self, bad: _BadBatch) -> bool:
-        """True if another bad batch begins where this one says that it ends: its header is there, with the offset that follows."""
+        """True if another bad batch begins where this one's header says it ends: it has the mark and the next offset."""
         if bad.header is None or not bad.position < bad.said_end <= self.end - HEADER_SIZE:
             return False
         header = decode_header(bytes(self.file.pread(HEADER_SIZE, bad.said_end)))
@@ -197,7 +197,7 @@ class _Resync:
         return len(payload) == end - begin and google_crc32c.value(bytes(payload)) == bad.header.payload_crc
 
     def _candidates(self, position: int, offset: int) -> Iterator[Place]:
-        """Whole batches from `position` on, parts of other batches included, whose offsets lie above `offset`."""
+        """Whole batches from `position` on with offsets above `offset`, including batches inside other batches."""
         at = position
         while at < self.end:
             window = bytes(self.file.pread(min(_WINDOW_BYTES, self.end - at), at))
@@ -223,7 +223,7 @@ class _Resync:
     def _header_at(
         self, position: int, end: int = NO_OFFSET_LIMIT, epoch: int = -(2**31), max_epoch: int = NO_EPOCH_LIMIT
     ) -> BatchHeader | None:
-        """The header at `position` if it is whole; with `end` (from `position` on), if all of the batch is there."""
+        """The header at `position` if it is whole. With `end` (relative to `position`), the whole batch must fit before it."""
         if not 0 <= position <= self.end - HEADER_SIZE:
             return None
         prefix = bytes(self.file.pread(HEADER_SIZE, position))

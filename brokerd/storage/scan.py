@@ -1,4 +1,4 @@
-"""Walks the batches of a segment file, header by header, as long as batches are whole and follow each other (record/whole.py).
+"""Iterates over the batches of a segment file, header by header, until one is not whole or not the next (record/whole.py).
 
 resync.py finds where a log continues after a bad batch; segment_walk.py walks past it.
 """
@@ -16,8 +16,8 @@ _LARGE_WINDOW_BYTES = 1_048_576
 
 
 class Scan:
-    """Iterates over the headers of whole batches. Afterwards `position` and `next_offset` are where it stopped, and `problem` is
-    the reason (None: the end). CRCs of payloads are checked from offset `payload_from` on.
+    """Iterates over the headers of whole batches. Afterwards, `position` and `next_offset` are where it stopped, and `problem` is
+    the reason (None: the end). Payload CRCs are checked from offset `payload_from` on.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class Scan:
         self.next_offset = next_offset
         self.epoch = epoch
         self.problem: str | None = None
-        # True if cutting would be wrong at any durable_end: a newer format, or a disk that cannot be read.
+        # True if the rest must not be cut whatever durable_end is: a newer format, or a read error.
         self.must_keep = False
-        self.error: OSError | None = None  # the error of a read, if that is the problem
+        self.error: OSError | None = None  # the read error, if that is the problem
 
     def __iter__(self) -> Iterator[BatchHeader]:
         needed = HEADER_SIZE
@@ -70,7 +70,7 @@ class Scan:
             self.problem, self.must_keep, self.error = f"reading failed: {error.strerror}", True, error
 
     def _walk(self, needed: int, positions: list[int]) -> Walk:
-        """One walk over all batches whose headers are in the window; `positions` gets where in it they begin."""
+        """Walks all batches whose headers are in the window; appends their positions in the window to `positions`."""
         self._read(self.position, needed)
         at, end = self.position - self._window_at, self._end - self._window_at
         if at + needed > len(self._window):
@@ -86,7 +86,7 @@ class Scan:
         return payload_problem(payload, header.batch_length, header.payload_crc)
 
     def _read(self, position: int, size: int) -> None:
-        """Bytes of the file into the window: much while batches are small, so that they do not cost a read each."""
+        """Reads bytes into the window: a large window while batches are small, so that they do not cost a read each."""
         at = position - self._window_at
         if at < 0 or at + size > len(self._window):
             are_small = 0 < self.position - self.batch_position <= _LARGE_WINDOW_BYTES // 8

@@ -1,6 +1,6 @@
-"""One segment: a data file that begins at a base offset, and the sparse index of it. Appends and positions, no policy.
+"""One segment: a data file that begins at a base offset, and its sparse index. Contains no policy.
 
-The partition log decides what to append, when to roll and what is durable; recovery checks the file after a crash.
+The partition decides what to append, when to roll and what is durable; recovery checks the file after a crash.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _LOG_APPEND_TIME = int(StampFlags.LOG_APPEND_TIME)
 
 
 class SegmentBounds:
-    """The bounds of a segment, which rolling, retention and readers need; no file. Offsets from `base_offset` up to, not including,
-    `next_offset`; `size_bytes` ends with the last whole batch.
+    """The bounds of a segment, without the file: offsets [`base_offset`, `next_offset`), timestamps, and `size_bytes`, which ends
+    with the last whole batch.
     """
 
     def __init__(self, base_offset: int) -> None:
@@ -37,7 +37,7 @@ class SegmentBounds:
         self.is_end_damaged = False
 
     def add(self, next_offset: int, size_bytes: int, timestamp: int, log_time: int) -> None:
-        """Counts in a batch at the end; `timestamp` is the largest that its readers see."""
+        """Extends the bounds by a batch; `timestamp`: its largest as readers see it."""
         self.size_bytes += size_bytes
         self.next_offset = next_offset
         if timestamp > self.max_timestamp:
@@ -48,18 +48,18 @@ class SegmentBounds:
             self.first_log_time = log_time
 
     def end_damaged(self, size_bytes: int, next_offset: int) -> None:
-        """Ends a segment whose last bytes are damaged: they stay, and the log continues at `next_offset` in the next segment."""
+        """Closes a segment whose last bytes are damaged: they stay, and the next segment continues the log at `next_offset`."""
         self.size_bytes = size_bytes
         self.next_offset = next_offset
         self.is_end_damaged = True
 
     def has_passed(self, retention_ms: int, now_ms: int) -> bool:
-        """True if all its batches are older than `retention_ms` (-1: never), at this log time."""
+        """True if all batches are older than `retention_ms` (-1: never) at log time `now_ms`."""
         return retention_ms >= 0 and now_ms - self.max_log_time > retention_ms
 
 
 class Segment(SegmentBounds):
-    """A data file, of which `size_bytes` are valid: after a failed write it may be longer."""
+    """A segment and its data file. The first `size_bytes` are valid; after a failed write the file may be longer."""
 
     def __init__(self, files: Files, open_files: OpenFiles, directory: str, base_offset: int, seed: int) -> None:
         super().__init__(base_offset)
@@ -69,18 +69,18 @@ class Segment(SegmentBounds):
         self.directory = directory
         self.path = self._path(LOG_SUFFIX)
         self.index: SparseIndex | None = None
-        # Kept open from the first write to the end of the flush that covers it.
+        # Kept open from the first write until the flush that covers it has ended.
         self.dirty_handle: Handle | None = None
         self.has_excess_bytes = False
         self._written: SegmentSummary | None = None  # the summary in the index files, if both are whole
 
     def create(self) -> None:
-        """Makes the empty data file. Raises OSError."""
+        """Creates the empty data file. Raises OSError."""
         self._files.create(self.path).close()
         self.index = SparseIndex()
 
     def append(self, buffers: Sequence[Buffer], size: int) -> None:
-        """Writes the bytes of one batch at the end; count it in afterwards. Raises OSError, after trying `cut_excess`."""
+        """Writes the bytes of one batch at the end; the caller then calls `add`. Raises OSError, after trying `cut_excess`."""
         self.cut_excess()
         handle = self._dirty()
         try:
@@ -92,18 +92,18 @@ class Segment(SegmentBounds):
             raise
 
     def cut_excess(self) -> None:
-        """Cuts off the bytes that a failed write has left. Raises OSError."""
+        """Truncates the bytes left by a failed write. Raises OSError."""
         if self.has_excess_bytes:
             self._dirty().file.truncate(self.size_bytes)
             self.has_excess_bytes = False
 
     def note(self, header: BatchHeader, index_interval_bytes: int, *, force_entry: bool = False) -> None:
-        """Counts in the batch that begins at `size_bytes`."""
+        """Adds the batch that begins at `size_bytes` to the bounds and the index."""
         self.note_position(header.base_offset, index_interval_bytes, force_entry=force_entry)
         self.add(header.next_offset, header.size, batch_timestamp(header), header.log_time)
 
     def note_position(self, base_offset: int, index_interval_bytes: int, *, force_entry: bool = False) -> None:
-        """Offers the batch that begins at `size_bytes` to the index; call it before the batch is counted in."""
+        """Indexes the batch that begins at `size_bytes`, if an entry is due. Call it before `add`."""
         index = self.index
         if index is not None:
             last = index.positions[-1] if index.positions else 0
@@ -111,7 +111,7 @@ class Segment(SegmentBounds):
                 index.add(base_offset, self.size_bytes, self.max_timestamp)
 
     def loaded_index(self, index_interval_bytes: int) -> SparseIndex:
-        """The index, read from its files or else from the log. Raises OSError."""
+        """The index, read from its files or rebuilt from the data file. Raises OSError."""
         index = self.index
         if index is None:
             index = self.read_index()
@@ -121,7 +121,7 @@ class Segment(SegmentBounds):
         return index
 
     def summary(self) -> SegmentSummary:
-        """The bounds of the segment now."""
+        """The current bounds."""
         return SegmentSummary(
             self._seed,
             self.base_offset,
@@ -133,7 +133,7 @@ class Segment(SegmentBounds):
         )
 
     def take_summary(self, summary: SegmentSummary) -> None:
-        """Uses a summary instead of a scan; the index is read when it is needed."""
+        """Takes the bounds from a summary instead of a scan; the index is loaded on demand."""
         self.next_offset = summary.next_offset
         self.size_bytes = summary.size_bytes
         self.max_timestamp = summary.max_timestamp
@@ -141,7 +141,7 @@ class Segment(SegmentBounds):
         self.max_log_time = summary.max_log_time
 
     def read_summary(self) -> SegmentSummary | None:
-        """The summary in the index files if it can belong to this log; compare it with the data file. Raises OSError."""
+        """The summary in the index file, if its seed and base offset match; compare it with the data file. Raises OSError."""
         try:
             summary, _ = decode_summary(read_document(self._files, self._path(INDEX_SUFFIX), INDEX_KIND, INDEX_VERSION))
         except (FileNotFoundError, DocumentError):
@@ -154,7 +154,7 @@ class Segment(SegmentBounds):
         return self.size_bytes == 0 or self._written == self.summary()
 
     def write_index(self) -> None:
-        """Writes both index files; the directory is for the caller to sync. Raises OSError."""
+        """Writes both index files, if the index is loaded; the caller syncs the directory. Raises OSError."""
         if self.index is not None:
             summary = self.summary()
             offset_body, time_body = encode_index(self.index, summary)
@@ -170,7 +170,7 @@ class Segment(SegmentBounds):
                 self._files.unlink(self._path(suffix))
 
     def remove(self) -> None:
-        """Removes the index files, the snapshot at the base, and the data file last. Raises OSError."""
+        """Removes the index files, the snapshot at the base offset and, last, the data file. Raises OSError."""
         self.remove_index()
         with contextlib.suppress(FileNotFoundError):
             self._files.unlink(self._path(SNAPSHOT_SUFFIX))
@@ -179,7 +179,7 @@ class Segment(SegmentBounds):
         self._open_files.drop(self.path)
 
     def scan(self, file: File, *, begin: tuple[int, int] | None = None, max_epoch: int = NO_EPOCH_LIMIT) -> Scan:
-        """A scan of the segment's batches in `file`, its data file. `begin`: (base offset, position) of the first; None: all."""
+        """A scan of the batches in `file`, the segment's data file. `begin`: (base offset, position) of the first; None: all."""
         offset, position = begin or (self.base_offset, 0)
         return Scan(file, self._seed, position=position, end=self.size_bytes, next_offset=offset, max_epoch=max_epoch)
 
@@ -194,7 +194,7 @@ class Segment(SegmentBounds):
             self._open_files.release(handle)
 
     def release_dirty(self) -> None:
-        """Gives up the handle without a flush, because the log has stopped or is deleted."""
+        """Releases the dirty handle without a flush, because the log has stopped or is deleted."""
         handle, self.dirty_handle = self.dirty_handle, None
         if handle is not None:
             self._open_files.release(handle)
@@ -206,7 +206,7 @@ class Segment(SegmentBounds):
         return handle
 
     def read_index(self) -> SparseIndex | None:
-        """The index from its files if it agrees with `summary`; else None. Raises OSError."""
+        """The index from its files if they agree with `summary`; None otherwise. Raises OSError."""
         try:
             offset_body = read_document(self._files, self._path(INDEX_SUFFIX), INDEX_KIND, INDEX_VERSION)
             time_body = read_document(self._files, self._path(TIME_INDEX_SUFFIX), TIME_INDEX_KIND, INDEX_VERSION)
@@ -231,5 +231,5 @@ class Segment(SegmentBounds):
 
 
 def batch_timestamp(header: BatchHeader) -> int:
-    """The largest timestamp that readers see in a batch, ms."""
+    """The largest timestamp in a batch as readers see it, ms."""
     return header.append_timestamp if header.stamp_flags & _LOG_APPEND_TIME else header.max_timestamp

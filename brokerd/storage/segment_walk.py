@@ -1,7 +1,7 @@
-"""Walks through one segment file, past damage: the one walk that recovery, doctor, dump and rebuild share.
+"""Walks one segment file, past damage. Shared by recovery, doctor, dump and rebuild.
 
-It finds whole batches, tells a torn tail from damage, and finds the damaged offsets and the batch where the log continues after
-them. It changes nothing; its caller decides what to do about the damage.
+The walk yields whole batches, tells a torn tail from damage, and finds the damaged offsets and the batch where the log continues.
+Read-only; the caller decides what to do about the damage.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from brokerd.storage.scan import Scan
 
 
 class Lost(NamedTuple):
-    """Damage in a segment: offsets from `first_offset` up to `until_offset`. The batch that should stand at `position` is bad;
-    the log continues at `resume_position`, if it continues in this segment."""
+    """Damaged offsets [`first_offset`, `until_offset`) in a segment. The bad batch begins at `position`; the log continues at
+    `resume_position` (None: not in this segment)."""
 
     first_offset: int
     until_offset: int
@@ -30,13 +30,13 @@ class Lost(NamedTuple):
 
 
 def is_missing(expected: int, base_offset: int, durable_end: int) -> bool:
-    """True if offsets between `expected`, where the log has come to, and the next segment's base were durable, and are lost."""
+    """True if offsets between `expected`, the next in the log, and the next segment's base were durable, and so are lost."""
     return expected < min(base_offset, durable_end)
 
 
 class SegmentWalk:
-    """Yields the headers of whole batches up to a bad one. `problem` is then the reason (None: at the end), and `go_past` continues
-    after it: iterate again for the rest.
+    """Yields the headers of whole batches up to a bad one. Then `problem` is the reason (None: end of segment); after `go_past`,
+    iterate again for the rest.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class SegmentWalk:
         max_epoch: int = NO_EPOCH_LIMIT,
         payload_from: int = NO_OFFSET_LIMIT,
     ) -> None:
-        """`end`: the file's size. `successor`: base offset of the next segment, if there is one. `durable_end`: all below it was
-        durable; more may have been where that is not known. `cut_offsets`: where an operator may have had the log cut.
-        `epoch_at`: the leader epoch that the batch at an offset has at least. The rest as in Scan.
+        """`end`: the file's size. `successor`: base offset of the next segment, if there is one. `durable_end`: everything below
+        was durable, and perhaps more unless `is_durable_end_known`. `cut_offsets`: where an operator may have cut the log.
+        `epoch_at`: the lowest leader epoch possible at an offset. The rest as in Scan.
         """
         self._file = file
         self._seed = seed
@@ -77,12 +77,12 @@ class SegmentWalk:
 
     @property
     def position(self) -> int:
-        """The position that the walk has reached: the end, or a bad batch."""
+        """The position reached: the end, or a bad batch."""
         return self._scan.position
 
     @property
     def batch_position(self) -> int:
-        """The position of the batch whose header came last."""
+        """The position of the last batch yielded."""
         return self._scan.batch_position
 
     @property
@@ -92,11 +92,11 @@ class SegmentWalk:
 
     @property
     def problem(self) -> str | None:
-        """The reason why the batch at `position` is bad; None at the end."""
+        """Why the batch at `position` is bad; None at the end."""
         return self._scan.problem
 
     def is_torn(self) -> bool:
-        """True if the bad batch begins a torn tail, which was never durable. Raises OSError."""
+        """True if the bad batch begins a torn tail, which was never known to be durable. Raises OSError."""
         if self._scan.must_keep:
             return False
         if self._is_durable_end_known:
@@ -104,7 +104,7 @@ class SegmentWalk:
         return self._behind() is None and self._successor is None
 
     def go_past(self) -> Lost:
-        """Continues the walk after the bad batch, if the log continues, and returns the damage. Raises OSError."""
+        """Returns the damage at the bad batch, and moves past it if the log continues in this segment. Raises OSError."""
         assert self.problem is not None
         first, position, problem = self.next_offset, self.position, self.problem
         found = self._behind()
@@ -147,7 +147,9 @@ class SegmentWalk:
 
 
 def whole_batches(file: File, seed: int, base_offset: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Positions and headers of all whole batches of a segment, those after damage too; payloads are not read. Raises OSError."""
+    """Positions and headers of all whole batches of a segment, including those after damage. Payload CRCs are not checked. Raises
+    OSError.
+    """
     walk = SegmentWalk(file, seed, base_offset=base_offset, end=file.size())
     while True:
         for header in walk:
@@ -157,7 +159,7 @@ def whole_batches(file: File, seed: int, base_offset: int) -> Iterator[tuple[int
 
 
 def batches_of(files: Files, tp: TopicIdPartition, from_offset: int = 0) -> Iterator[tuple[File, int, BatchHeader]]:
-    """All whole batches of a partition from the segment on that holds `from_offset`: the open file, the position in it and the
+    """All whole batches of a partition, from the segment that contains `from_offset` on: the open file, the position in it and the
     header. Raises OSError."""
     directory = tp.directory_name
     names = files.listdir(directory) if directory in files.listdir() else []

@@ -1,9 +1,9 @@
-"""Spare files, so that what makes room can still be written on a full disk: the log starts, the topics, the epoch of a start.
+"""Spare files: space reserved so that documents can still be replaced on a full disk (checkpoint, topics, snapshots, ...).
 
-To free room brokerd must first write: a segment is removed only after a checkpoint that begins the log after it. So a few files of
-a fixed size are kept ready, with their blocks written and synced. On a full disk one of them is overwritten in place, which needs
-no new blocks, then cut, synced and renamed. Unlinking one and writing a new file would not do: a producer's retry could take the
-room first. Copy-on-write file systems may refuse even this. This module does not know the content of what it writes.
+To free space, brokerd must first write: a segment is removed only after a checkpoint with a log start above it. So a few files are
+kept ready, large enough for the next documents, with their blocks written and synced. On a full disk, one of them is overwritten in
+place, which needs no new blocks, then truncated, synced and renamed. Unlinking one and writing a new file would not do: a
+producer's retry could take the freed space first. Copy-on-write file systems may refuse even the overwrite.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ SPARE_COUNT = 4
 _KEPT_FROM_DERIVED = 2
 _STEP_BYTES = 16_384
 _GROWTH = 2  # documents may grow to this many times their size before the next `restore`
-_FILLING = b"brokerd: room for a full disk.\n\n"  # no zeros: a file system may leave them out
+_FILLING = b"brokerd: room for a full disk.\n\n"  # not zeros: a file system may store those as holes
 
 
 class SpareFiles:
-    """The spare files of one data directory. Safe from any thread."""
+    """The spare files of one data directory. Thread-safe."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -33,7 +33,7 @@ class SpareFiles:
 
     @property
     def is_whole(self) -> bool:
-        """True if there is nothing to restore."""
+        """True if all spare files exist and are large enough."""
         return len(self._sizes) == SPARE_COUNT and min(self._sizes.values()) >= self._wanted_bytes
 
     def find(self) -> None:
@@ -46,11 +46,11 @@ class SpareFiles:
             self.note_document(self._size(name))
 
     def note_document(self, size_bytes: int) -> None:
-        """Notes the size of a document that was written: the spare files are to be large enough for the next one."""
+        """Takes the size of a written document into account: spare files are made large enough for the next one."""
         self._wanted_bytes = max(self._wanted_bytes, -(-size_bytes * _GROWTH // _STEP_BYTES) * _STEP_BYTES)
 
     def restore(self) -> None:
-        """Makes spare files that are missing or too small, as far as there is room; without room, those that exist must do."""
+        """Creates spare files that are missing and enlarges those that are too small, as far as there is space on the disk."""
         with self._lock, contextlib.suppress(OSError):
             if self.is_whole:
                 return
@@ -61,10 +61,10 @@ class SpareFiles:
             self._files.sync_dir()
 
     def write_over(self, path: str, data: bytes, *, is_derived: bool = False) -> None:
-        """Turns a spare file into the file at `path`, its content durable on return; the directory is for the caller to sync.
+        """Turns a spare file into the file at `path`, its content durable on return; the caller syncs the directory.
 
-        Raises OSError: then the old file at `path` is still there; ENOSPC if there is no spare file, or if the last ones are kept
-        for files that are not derived from the log.
+        On OSError the old file at `path` is still there. ENOSPC: there is no spare file, or `is_derived` and the remaining ones are
+        kept for files not derived from the log.
         """
         with self._lock:
             name, file = self._take(path, _KEPT_FROM_DERIVED if is_derived else 0)
@@ -82,11 +82,11 @@ class SpareFiles:
                 raise
 
     def _take(self, path: str, keep: int) -> tuple[str, File]:
-        """The largest one, open. Raises OSError."""
+        """Takes the largest spare file and opens it, unless only `keep` are left. Raises OSError."""
         while len(self._sizes) > keep:
             name = max(self._sizes, key=self._sizes.__getitem__)
             del self._sizes[name]
-            with contextlib.suppress(FileNotFoundError):  # perhaps an operator has made room by hand
+            with contextlib.suppress(FileNotFoundError):  # an operator may have removed it to free space
                 return name, self._files.open(name, writable=True)
         raise OSError(errno.ENOSPC, "No space left on device, and no spare file", path)
 
