@@ -1,10 +1,10 @@
 """spark.read: reads once, between two bounds that are resolved when the read is planned.
 
-Spark plans a Python source once in the life of a DataFrame (or of a temporary view, or the static side of a join), so records
-appended after its first action are not in it. Resolving `latest` in the tasks instead, as Spark's Kafka connector does, would let
-a rerun task, or a stage whose output was lost, read more rows than the first time; and nothing but the id of an execution reaches
-all of its tasks. So the plan decides, and to see more records a DataFrame must be planned again: by load(), or by each action
-that filters, if Spark's filter push-down for Python sources is on.
+Spark plans a Python source once per DataFrame (or temporary view, or static side of a join), so records appended after its first
+action are not in it. Resolving `latest` in the tasks instead, as Spark's Kafka connector does, would let a retried task or a
+recomputed stage read more rows than the first time; and the only thing shared by all tasks of an execution is its id. The bounds
+are therefore fixed by the plan. To see newer records, plan again: by load(), or by each action that filters, if Spark's filter
+push-down for Python sources is on.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class BrokerdBatchReader(DataSourceReader):
             report_losses(losses, fail=options.fail_on_data_loss)
         ranges = []
         for tp in sorted(begins):
-            if ends[tp] < min(begins[tp], snapshot.latest[tp]):  # behind `latest` nothing is committed yet
+            if ends[tp] < min(begins[tp], snapshot.latest[tp]):  # beyond `latest` nothing is committed yet
                 raise ConfigError(f"the read of {tp} would end at offset {ends[tp]}, before it starts at {begins[tp]}")
             begin = max(begins[tp], snapshot.earliest[tp])
             if ends[tp] > begin:
@@ -82,9 +82,9 @@ class BrokerdBatchReader(DataSourceReader):
 
 
 class PushdownReader(BrokerdBatchReader):
-    """The reader for Spark's filter push-down. Spark pushes filters for each action, and so plans each action afresh.
+    """The reader for Spark's filter push-down, with which Spark plans each action that filters afresh.
 
-    It accepts no filter: Spark reuses the last plan for later actions, including those that do not filter.
+    It accepts no filter, because Spark reuses the last plan for later actions without filters.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
@@ -97,7 +97,7 @@ _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 def batch_reader(options: SourceOptions, columns: Sequence[SourceColumn], clock: Clock) -> BrokerdBatchReader:
     """The reader for the calling process. A reader with `pushFilters` may be returned only if filter push-down is on: with
-    spark.sql.python.filterPushdown.enabled=false, the default, Spark refuses every read of such a reader."""
+    spark.sql.python.filterPushdown.enabled=false, the default, Spark refuses to read with it."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     is_pushdown = _PUSHDOWN_WORKER in (*sys.argv[-1:], getattr(main, "name", None))
     return (PushdownReader if is_pushdown else BrokerdBatchReader)(options, columns, clock)

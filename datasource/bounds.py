@@ -1,8 +1,8 @@
-"""Where a read starts or ends, as users write it: the syntax of all clients (brokerd/client/bounds.py), and what Spark's
-Kafka connector has besides, offsets and times by partition as JSON; what a group has read. Parsed, not resolved.
+"""Parses the starting* and ending* options: the syntax shared by all clients (brokerd/client/bounds.py), offsets and times by
+partition as JSON, as in Spark's Kafka connector, and the committed offsets of a group.
 
-In JSON, -2 is the earliest offset and -1 the latest, as in Spark's Kafka connector. Resolving needs the broker and is done in
-offset_reader.py.
+In JSON, -2 is the earliest offset and -1 the latest, as in Spark's Kafka connector. offset_reader.py resolves the bounds, which
+needs the broker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LATEST_NUMBER = -1
 
 @dataclass(frozen=True, slots=True)
 class SpecificOffsets:
-    """An offset for each partition, or for all partitions of a topic that are not named; -2 earliest, -1 latest."""
+    """An offset per partition, and defaults per topic for partitions without one; -2 earliest, -1 latest."""
 
     option: str
     offsets: Mapping[TopicPartition, int]
@@ -33,7 +33,7 @@ class SpecificOffsets:
 
     @property
     def may_be_undecided(self) -> bool:
-        """True for a start: a reader of committed records waits there until they are. A read cannot end there."""
+        """True if the offset may lie in open transactions: a read may start there and wait for them, but not end there."""
         return self.option.startswith("starting")
 
     def for_partition(self, tp: TopicPartition) -> int | None:
@@ -47,7 +47,7 @@ class AtTimestamp:
 
     option: str
     timestamp_ms: int | TimeAgo | Mapping[TopicPartition, int]
-    latest_if_unmatched: bool  # if there is no such record: the end of the log instead of an error
+    latest_if_unmatched: bool  # without such a record, use the end of the log instead of raising an error
 
     def for_partition(self, tp: TopicPartition) -> int | None:
         """The time for a partition; None if the option does not name it."""
@@ -55,7 +55,7 @@ class AtTimestamp:
         return self.timestamp_ms if isinstance(self.timestamp_ms, int) else self.timestamp_ms.get(tp)
 
     def fixed(self, now_ms: int) -> AtTimestamp:
-        """The same with a time ago counted from now, ms since 1970."""
+        """The bound with a relative time resolved against `now_ms`, ms since 1970."""
         if not isinstance(self.timestamp_ms, TimeAgo):
             return self
         return replace(self, timestamp_ms=max(0, now_ms - self.timestamp_ms.age_ms))
@@ -63,7 +63,7 @@ class AtTimestamp:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A start: the offsets of the group of option group.id; the earliest one of a partition in which it has none."""
+    """Start at the committed offsets of the group named by option group.id; at the earliest in partitions without one."""
 
 
 Bound: TypeAlias = OffsetSpec | SpecificOffsets | AtTimestamp | Committed | LastRecords
@@ -95,8 +95,8 @@ def parse_bound(option: str, text: str, *, may_be_earliest: bool, may_be_latest:
 
 
 def _of_all_partitions(option: str, text: str, *, words: str) -> Bound:
-    """A bound that is no JSON: a time, or a count of records. Raises ConfigError, also for -1 and -2, which mean something else in
-    JSON."""
+    """A bound that is not JSON: a time, or a count of records. Raises ConfigError, also for -1 and -2, which in JSON mean latest
+    and earliest."""
     if text in (str(LATEST_NUMBER), str(EARLIEST_NUMBER)):
         raise ConfigError(
             f"{option} must not be {text}, which in JSON is no count but an end of the log: write latest, earliest, or a count "
@@ -112,7 +112,7 @@ def _of_all_partitions(option: str, text: str, *, words: str) -> Bound:
 
 
 def parse_json(form: str, text: str) -> dict[str, Any]:
-    """A JSON object in which no name is repeated. `form` starts the sentence of the ConfigError that is raised otherwise."""
+    """Parses a JSON object without duplicate names. Raises ConfigError with a message that starts with `form`."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -124,7 +124,7 @@ def parse_json(form: str, text: str) -> dict[str, Any]:
 
     try:
         parsed = json.loads(text, object_pairs_hook=unique)
-    except ConfigError:  # which is a ValueError too
+    except ConfigError:  # also a ValueError
         raise
     except (ValueError, RecursionError):  # not JSON; numbers of thousands of digits; brackets nested thousands deep
         raise ConfigError(f"{form}, not '{text:.200}'") from None
@@ -139,7 +139,7 @@ def _words(may_be_earliest: bool, may_be_latest: bool) -> str:
 
 
 def _offsets(option: str, text: str, *, words: str) -> tuple[dict[TopicPartition, int], dict[str, int]]:
-    """Offsets by partition, and those of whole topics, which may be "earliest" or "latest"."""
+    """Offsets by partition, and by topic for topics given as "earliest" or "latest"."""
     form = _form(option, words)
     parsed = parse_json(form, text)
     ends = {OffsetSpec.EARLIEST.value: EARLIEST_NUMBER, OffsetSpec.LATEST.value: LATEST_NUMBER}
@@ -160,7 +160,7 @@ def _form(option: str, words: str) -> str:
 def _numbers(form: str, parsed: Mapping[str, Any], *, minimum: int) -> dict[TopicPartition, int]:
     numbers: dict[TopicPartition, int] = {}
     for topic, partitions in parsed.items():
-        if topic.startswith("@"):  # brokerd's own addition to the offsets in a checkpoint
+        if topic.startswith("@"):  # brokerd's metadata in offsets copied from a checkpoint
             continue
         if not isinstance(partitions, dict):
             raise ConfigError(f"{form}: '{topic}' is {json.dumps(partitions)}")

@@ -1,4 +1,4 @@
-"""Asks the broker which topics and offsets exist now. planning.py decides what follows from them.
+"""Fetches the current topics and offsets from the broker. planning.py decides what follows from them.
 
 Every call is retried inside the client until default.api.timeout.ms, because Spark retries none of the methods that lead to it.
 """
@@ -49,12 +49,12 @@ from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 logger = logging.getLogger(__name__)
 
 _NAMES_MAX = 20
-# A topic may be deleted between the two calls of a snapshot; that this happens in every attempt is not plausible.
+# A topic may be deleted between the two calls of a snapshot, but hardly in every attempt.
 _SNAPSHOT_TRIES = 4
 
 
 class OffsetReader:
-    """Looks up topics and offsets for one query. Holds no state: any process creates its own."""
+    """Looks up topics and offsets for one query. Stateless: any process may create its own."""
 
     def __init__(self, client: BlockingClient, options: SourceOptions) -> None:
         self._client = client
@@ -64,7 +64,7 @@ class OffsetReader:
 
     def snapshot(self, previous: SourceOffset = INITIAL) -> TopicState:
         """The subscribed partitions with their first and next offsets, and the subscribed topics that do not exist; planning
-        decides whether those are mistakes or losses. The positions of `previous` are checked with that.
+        decides whether those are mistakes or losses. Also checks the positions of `previous` for truncation.
         """
         for tries_left in reversed(range(_SNAPSHOT_TRIES)):
             topics, missing = self._topics()
@@ -82,7 +82,7 @@ class OffsetReader:
         raise AssertionError("the last attempt returns or raises")
 
     def checked(self, snapshot: TopicState, previous: SourceOffset) -> TopicState:
-        """The snapshot, with the positions of `previous` checked now."""
+        """The snapshot, with its truncations replaced by a fresh check of the positions of `previous`."""
         known = {tp: GivenOffset(previous.offsets[tp]) for tp in previous.epochs if tp in snapshot.latest}
         try:
             answers = self._results(_with_ids(snapshot, known), known, positions=previous)
@@ -93,8 +93,8 @@ class OffsetReader:
     def epochs_before(
         self, snapshot: TopicState, ends: Mapping[TopicPartition, int], previous: SourceOffset = INITIAL
     ) -> dict[TopicPartition, int]:
-        """Ids of the leader epochs of the records before `ends`, where the broker knows them. Mostly the snapshot says so. Raises
-        LogTruncationError if the log has become another one since."""
+        """The ids of the leader epochs of the records before `ends`, where the broker knows them; usually known from the snapshot.
+        Raises LogTruncationError if the log was truncated since the snapshot."""
         epochs = {tp: snapshot.answers[tp].id_before(end) for tp, end in ends.items() if end <= snapshot.latest[tp]}
         unknown = {tp: GivenOffset(ends[tp]) for tp, epoch_id in epochs.items() if epoch_id is None}
         with contextlib.suppress(UnknownTopicIdError):  # deleted since: the tasks report it
@@ -105,8 +105,8 @@ class OffsetReader:
         return {tp: epoch_id for tp, epoch_id in epochs.items() if epoch_id}
 
     def with_log_ends(self, snapshot: TopicState, offsets: Mapping[TopicPartition, int]) -> TopicState:
-        """The snapshot, with the log ends of those partitions where `offsets` lie behind what may be read now: what is not decided
-        yet is no loss. Mostly there are none, and nothing is asked.
+        """The snapshot, with the log end offsets of partitions whose `offsets` lie beyond the readable end: records of open
+        transactions are not lost. Sends no request if there are none, the usual case.
         """
         ahead = snapshot.beyond_latest(offsets)
         if not ahead or self._isolation == READ_UNCOMMITTED:
@@ -116,16 +116,17 @@ class OffsetReader:
         return dataclasses.replace(snapshot, log_ends={**snapshot.log_ends, **log_ends})
 
     def require_not_hidden(self, known: Iterable[str], snapshot: TopicState) -> None:
-        """Raises the broker's error if a topic of `known` that a pattern matches is not seen any more, but may be there. Topics
-        that are subscribed by name are asked for by name in every snapshot."""
+        """Raises the broker's error if a topic of `known` that matches the pattern is no longer visible but may still exist.
+        Topics subscribed by name need no check: every snapshot looks them up by name."""
         if isinstance(self._subscription, TopicPattern):
             matches = topic_matcher(self._subscription.pattern)
             require_not_hidden(self._client, [name for name in known if name not in snapshot.topic_ids and matches(name)])
 
     def resolve(self, bound: Bound, snapshot: TopicState, *, now_ms: int) -> dict[TopicPartition, int]:
-        """The current offsets that a starting* or ending* option denotes. `now_ms`: since 1970.
+        """Resolves a starting* or ending* option to offsets. `now_ms`: since 1970.
 
-        Raises ConfigError if it does not name every partition, names others, or gives a time or offset past the end of the log.
+        Raises ConfigError if it does not name every partition, names others, gives a time or offset past the end of the log, or
+        refers to a group without committed offsets.
         """
         if bound is OffsetSpec.EARLIEST:
             return dict(snapshot.earliest)
@@ -144,10 +145,10 @@ class OffsetReader:
     def limit_bytes(
         self, snapshot: TopicState, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], max_bytes: int
     ) -> dict[TopicPartition, int]:
-        """Where a batch from `begins` ends, at `ends` or before: about `max_bytes` later, shared out in proportion to the bytes
-        that wait in each partition. Fetches are whole record batches, so it ends at one's end, and one of each partition goes.
+        """The end offsets of a batch from `begins` of about `max_bytes`, at most `ends`. Each partition's share is proportional to
+        its backlog in bytes. Record batches are fetched whole, so each share holds at least one and ends at the end of one.
 
-        Raises UnsupportedVersionError if the broker cannot say how far bytes reach.
+        Raises UnsupportedVersionError if the broker cannot count bytes.
         """
         info = self._client.server_info()
         if OFFSET_AFTER_BYTES not in info.features:
@@ -170,11 +171,11 @@ class OffsetReader:
     def cut(
         self, ranges: Iterable[OffsetRange], wanted: RowFilter, time_starts: MutableMapping[TopicIdPartition, int]
     ) -> list[OffsetRange]:
-        """The parts of `ranges` that must be fetched. `time_starts` remembers where the first time that is wanted begins, which
-        changes only where a log loses its tail.
+        """The parts of `ranges` that must be fetched. `time_starts` caches the first offset at or after the filter's start time,
+        which changes only if a log loses its tail.
 
-        Records that are not decided yet are looked up too, so that none is cut off that will be. A partition of which the broker
-        cannot say it is not cut: one that is damaged, or of whose range records are gone, which may be of that time.
+        The look-up includes records of open transactions, because they may be committed later. A partition is not cut if the
+        broker cannot tell: if it is damaged, or records of the range, possibly of that time, are gone.
         """
         ranges = cut_ranges(ranges, wanted, {})
         if wanted.start_time_ms is None or not ranges:
@@ -188,12 +189,13 @@ class OffsetReader:
         return cut_ranges(ranges, wanted, {name: known[tp] for tp, name in names.items() if tp in known})
 
     def _first_of_time(self, begins: Mapping[TopicIdPartition, int], time_ms: int) -> dict[TopicIdPartition, int | None]:
-        """The first offset of a time, None if there is none, of those partitions of which that is true from `begins` on."""
+        """The first offset at or after a time (None without such a record), for the partitions whose log still reaches back to
+        `begins`, so that the look-up covers all records from there on."""
         if not begins:
             return {}
         results = self._client.list_offsets(dict.fromkeys(begins, time_ms), READ_UNCOMMITTED)
         answers = {tp: result.offset for tp, result in results.items() if isinstance(result, OffsetAndTimestamp)}
-        # Asked afterwards: a log that begins at `begins` or before now did so during the look-up, which then saw all of it.
+        # In this order: a log that still reaches back to `begins` did so during the look-up, which then covered all of it.
         earliest = self._client.list_offsets(dict.fromkeys(answers, OffsetSpec.EARLIEST), READ_UNCOMMITTED) if answers else {}
         found: dict[TopicIdPartition, int | None] = {}
         for tp, first in earliest.items():
@@ -251,7 +253,7 @@ class OffsetReader:
         isolation: str | None = None,
         positions: SourceOffset = INITIAL,
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Answers by partition; positions of topics that are the same still are checked."""
+        """Answers by partition. Checks `positions` in topics that were not recreated."""
         if not wanted:
             return {}
         asked = {partitions[tp]: one for tp, one in wanted.items()}
@@ -261,7 +263,7 @@ class OffsetReader:
     def _ends(
         self, partitions: Mapping[TopicPartition, TopicIdPartition], positions: SourceOffset
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, OffsetAndTimestamp]]:
-        """Where partitions begin, and the answers to where they end."""
+        """The first offsets of partitions, and the full answers for their ends."""
         if not partitions:
             return {}, {}
         earliest, latest = self._client.list_ends(list(partitions.values()), self._isolation, _same(positions, partitions))
@@ -269,7 +271,7 @@ class OffsetReader:
         return begins, _named(partitions, partitions, latest)
 
     def _committed(self, snapshot: TopicState) -> SpecificOffsets:
-        """The offsets of the group. Raises ConfigError if it has read nothing of all this: its name may be mistyped."""
+        """The group's offsets. Raises ConfigError if it has none in any of these partitions: its name may be mistyped."""
         partitions = _with_ids(snapshot, snapshot.latest)
         found = self._client.group_offsets(self._group_id, list(partitions.values())) if partitions else {}
         if partitions and not found:
@@ -308,7 +310,7 @@ class OffsetReader:
 
 
 def _same(positions: SourceOffset, partitions: Mapping[TopicPartition, TopicIdPartition]) -> dict[TopicIdPartition, LogPosition]:
-    """The positions in topics that are the same still."""
+    """The positions in topics that were not recreated."""
     return {
         id_tp: position
         for tp, id_tp in partitions.items()
@@ -321,7 +323,7 @@ def _named(
     partitions: Mapping[TopicPartition, TopicIdPartition],
     results: Mapping[TopicIdPartition, OffsetAndTimestamp | WireError],
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """Results by name. Raises the error of any of them."""
+    """Results by name. Raises the first error among them."""
     found = {}
     for tp in wanted:
         result = results[partitions[tp]]
@@ -370,8 +372,8 @@ def _check_names(option: str, missing: list[TopicPartition], others: list[TopicP
 
 
 def require_not_hidden(client: BlockingClient, names: Sequence[str]) -> None:
-    """Raises the broker's error for a topic that is out of sight for another reason than that it does not exist: to a principal
-    whose rights were taken away a topic seems deleted, and it would be read from its start once they are back.
+    """Raises the broker's error for a topic that is invisible for any reason but not existing. To a principal that lost its rights
+    a topic seems deleted, and it would be read from its start once they are restored.
     """
     if not names:
         return
@@ -381,11 +383,11 @@ def require_not_hidden(client: BlockingClient, names: Sequence[str]) -> None:
 
 
 def report_unread(options: SourceOptions, now: TopicState, before: TopicState | None) -> None:
-    """Warns of what options name and a query does not read: assigned partitions, and topics and partitions of option `where`; again
-    only once it differs from `before`, which is None for the first time.
+    """Warns of partitions in `assign`, and topics and partitions in `where`, that the query does not read. Warns again only if they
+    differ from those in `before`, the previous snapshot (None the first time).
 
-    These are no errors: a partition may be added, and a topic that a pattern matches may be created, while a stream runs; a filter
-    that nothing meets is not wrong in a batch read either. But most often a name is mistyped.
+    These are not errors: partitions may be added and matching topics created while a stream runs, and a filter may match nothing.
+    But most often a name is mistyped.
     """
     if now.absent and (before is None or before.absent != now.absent):
         names = _some([str(tp) for tp in sorted(now.absent)])
@@ -410,6 +412,6 @@ def _report_unmet(unmet: Unmet, read: Collection[TopicPartition]) -> None:
 
 
 def _some(names: Sequence[str]) -> str:
-    """The first names, and how many there are besides; "nothing" if there are none."""
+    """The first names and the number of the others; "nothing" if there are none."""
     rest = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
     return (", ".join(names[:_NAMES_MAX]) or "nothing") + rest

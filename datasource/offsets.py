@@ -1,14 +1,14 @@
-"""Offsets as Spark's checkpoint keeps them: `{"topic": {"0": next}}` as in Spark's Kafka connector, plus `@brokerd`.
+"""Offsets in the format of Spark's checkpoint: `{"topic": {"0": next}}` as in Spark's Kafka connector, plus `@brokerd`.
 
-An offset is exclusive: one past the last record read. Only this docstring says so. No topic can be called `@brokerd`; it holds
-what offsets alone cannot express:
+An offset is exclusive: one past the last record read. `@brokerd`, which is not a valid topic name, holds what offsets alone cannot
+express:
 
     version   of this format; a checkpoint of a later version is refused
-    topicIds  the topic that the offsets belong to: a recreated topic has another id
+    topicIds  the ids of the topics: a recreated topic has another id
     starts    where a batch starts in new partitions, and in those where it does not start at the end of the last batch
-    epochs    id of the leader epoch of the record before each offset: it says of which history of the log the offset is. Offsets
-              without one, as of empty partitions, claim nothing
-    sourceId  a random id that lives as long as the checkpoint: Spark tells a Python source nothing that does
+    epochs    the id of the leader epoch of the record before each offset, which identifies the history of the log. Offsets
+              without one, such as those of empty partitions, are not checked
+    sourceId  a random id with the lifetime of the checkpoint: Spark passes no such id to a Python source
 
 The first offset of a query is symbolic, because Spark asks for it again when batch 0 is replayed: resolving `startingOffsets` a
 second time would skip records that arrived in between. The `starts` of the first end offset record what it resolved to.
@@ -36,11 +36,11 @@ class SourceOffset:
     topic_ids: Mapping[str, bytes]
     starts: Mapping[TopicPartition, int] = field(default_factory=dict)
     is_initial: bool = False  # symbolic: nothing is resolved yet
-    source_id: str = ""  # empty: written before there were such ids
+    source_id: str = ""  # empty in checkpoints older than source ids
     epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON that Spark stores; equal offsets give equal text, because everything is sorted."""
+        """The JSON that Spark stores. It is sorted, so that equal offsets give equal text."""
         meta: dict[str, Any] = {"version": VERSION}
         if self.is_initial:
             return {META: {**meta, "initial": True}}
@@ -54,7 +54,7 @@ class SourceOffset:
         return {**_nested(self.offsets), META: meta}
 
     def position(self, tp: TopicPartition) -> LogPosition | None:
-        """The offset of a partition with its history; None if that is not known."""
+        """The offset of a partition with its leader epoch; None if the epoch is unknown."""
         return LogPosition(self.offsets[tp], self.epochs[tp]) if tp in self.epochs else None
 
 
@@ -86,7 +86,7 @@ def parse_source_offset(stored: Mapping[str, Any]) -> SourceOffset:
 
 
 def user_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """Offsets in the format that users write and read."""
+    """Offsets in the JSON format of the options."""
     return _nested(offsets)
 
 
@@ -98,7 +98,7 @@ def _nested(offsets: Mapping[TopicPartition, T]) -> dict[str, dict[str, T]]:
 
 
 def _flat(nested: Mapping[str, Mapping[str, int | str]], *, base: int = 0) -> dict[TopicPartition, int]:
-    """Numbers by partition; with a base, they are texts."""
+    """Numbers by partition; with a base, they are strings in that base."""
     return {
         TopicPartition(topic, int(number)): int(str(value), base) if base else int(value)
         for topic, one in nested.items()

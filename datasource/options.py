@@ -1,6 +1,5 @@
-"""Options of the source: named as in Spark's Kafka connector, and every consumer setting, bare or with the prefix `kafka.`.
-
-The only module that parses the source's options; the result is frozen and checked.
+"""Parses the options of the source into a frozen, validated SourceOptions: those of Spark's Kafka connector, by the same names, and
+every consumer setting, bare or with the prefix `kafka.`.
 """
 
 from __future__ import annotations
@@ -74,12 +73,12 @@ class SourceOptions:
     max_trigger_delay_ms: int  # longest wait for a batch smaller than min_offsets_per_trigger
     min_partitions: int | None
     max_records_per_partition: int | None
-    group_id: str  # of a stream; empty: made of the prefix and the id in its checkpoint
+    group_id: str  # of a stream; empty: derived from the prefix and the id in its checkpoint
     group_id_prefix: str
     consumer: ConsumerConfig
 
     def group_id_of(self, source_id: str) -> str | None:
-        """The group that a stream's positions are recorded as; None while the checkpoint has no id yet."""
+        """The group to which a stream's positions are committed; None while the checkpoint has no id yet."""
         return self.group_id or (f"{self.group_id_prefix}-{source_id}" if source_id else None)
 
 
@@ -196,10 +195,10 @@ def _assignment(text: str) -> tuple[TopicPartition, ...]:
 
 
 def check_at_load(options: Mapping[str, str]) -> bool:
-    """Checks the options when Spark asks for the schema, at load(), so that the error is raised there; returns includeHeaders.
+    """Checks the options when Spark requests the schema, so that load() raises the error; returns includeHeaders.
 
-    Spark does not say whether the read is a stream: an option of batch reads decides. A table may get its options at each use, so
-    only their names are checked where it is created. Raises ConfigError.
+    Spark does not tell whether the read is a stream, so it counts as a batch read only if it has an ending* option. A table may get
+    options at each use, so only their names are checked at its creation. Raises ConfigError.
     """
     split = split_options(options, SOURCE)
     if not is_of_table(options):

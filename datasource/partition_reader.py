@@ -1,7 +1,7 @@
-"""Runs in a task: fetches one range of offsets and yields it to Spark as Arrow batches in offset order. Whole columns only.
+"""Runs in a task: fetches one range of offsets and yields it as Arrow batches in offset order. All operations are columnar.
 
-Columns with the same value in every row are built once and sliced; batches with many rows are cut to a size that suits the JVM;
-small batches are merged, because each costs Spark about as much as a thousand rows.
+Constant columns are built once and sliced; large batches are cut to a size that suits the JVM; small batches are merged, because
+each batch costs Spark about as much as a thousand rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SMALL_BYTES = 262_144
 
 
 class RangePartition(InputPartition):
-    """Spark's handle for one range; pickled and sent to the task that reads it."""
+    """Spark's input partition for one range; pickled and sent to the task that reads it."""
 
     def __init__(self, offsets: OffsetRange) -> None:
         super().__init__(offsets)
@@ -45,12 +45,12 @@ class RangePartition(InputPartition):
 
 
 def read_partition(partition: InputPartition, options: SourceOptions, columns: Sequence[SourceColumn]) -> Iterator[pa.RecordBatch]:
-    """The rows of one range, in the columns that Spark asked for.
+    """The rows of one range, in the requested columns.
 
-    Raises DataLossError if records are gone, LogDamagedError if they are damaged (with failOnDataLoss off neither: it yields what
-    is left, unless it is unknown where the log goes on), BrokerUnreachableError, CorruptMessageError.
+    Raises DataLossError if records are gone, LogDamagedError if they are damaged; with failOnDataLoss=false it yields the remaining
+    records instead, unless the end of the damage is unknown. Raises BrokerUnreachableError, CorruptMessageError.
     """
-    if not isinstance(partition, RangePartition):  # Spark makes up a partition if a batch read has none
+    if not isinstance(partition, RangePartition):  # Spark creates a dummy partition if a batch read has none
         return
     tune_spark_worker()
     wanted = partition.offsets
@@ -63,7 +63,7 @@ def read_partition(partition: InputPartition, options: SourceOptions, columns: S
 
 
 def _counted(wanted: OffsetRange, batches: Iterator[FetchedBatch]) -> Iterator[FetchedBatch]:
-    """The same; in the end the log says how many bytes of record batches were needed."""
+    """Passes the batches through, and logs their total size in bytes at the end."""
     size_bytes = 0
     for fetched in batches:
         size_bytes += fetched.header.size
@@ -91,7 +91,7 @@ def _fetched(client: BlockingClient, wanted: OffsetRange, options: SourceOptions
                 _report(range_gone(name, next_offset, gone_until), options)
                 next_offset = gone_until
             except LogTruncationError as error:
-                # Only what the two histories share; planning goes on from there.
+                # Read only what the two histories share; planning continues from there.
                 _report(f"{error.message}; offsets {next_offset} to {wanted.until - 1} were to be read", options)
                 until, end = min(until, error.resume_offset), None
             except UnknownTopicIdError:
@@ -107,8 +107,8 @@ def _report(loss: str, options: SourceOptions) -> None:
 
 
 def _joined(arrow_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows, with consecutive small batches merged. Nothing is held back while waiting for records: a range ends at
-    offsets that already exist."""
+    """The same rows, with consecutive small batches merged. This never delays rows for records to come: all offsets of a range
+    already exist."""
     small: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for arrow_batch in arrow_batches:
@@ -165,8 +165,8 @@ class _Shaper:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _headers(self, headers: pa.Array) -> pa.Array:
-        """A record without headers gets null, as from Spark's Kafka source: `headers IS NULL` matches it, however it was
-        written."""
+        """Replaces empty header lists by null, as in Spark's Kafka source, so that `headers IS NULL` matches every record without
+        headers."""
         if headers.null_count == len(headers):
             return headers
         is_empty = pc.equal(pc.list_value_length(headers), 0)

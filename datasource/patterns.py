@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from brokerd.errors import ConfigError
 
-# \p{...}: its replacement inside a character class. Topic names are ASCII, so no more than that is needed.
+# \p{...}: its replacement inside a character class. Topic names are ASCII, so ASCII suffices.
 _PROPERTIES = {
     **dict.fromkeys(("L", "IsL", "Alpha", "IsAlphabetic", "IsLetter"), "A-Za-z"),
     **dict.fromkeys(("Lu", "IsLu", "Upper", "IsUppercase", "javaUpperCase"), "A-Z"),
@@ -37,7 +37,7 @@ _PROPERTY = re.compile(r"\\([pP])(?:\{(\w+)\}|([A-Z]))")
 
 
 def topic_matcher(pattern: str) -> Callable[[str], bool]:
-    """A function that says whether a topic's name matches. Raises ConfigError naming the construct that cannot be translated."""
+    """A predicate on topic names. Raises ConfigError naming the construct that cannot be translated."""
     try:
         compiled = re.compile(_to_python(pattern), re.ASCII)
     except (re.error, OverflowError, RecursionError) as error:

@@ -28,11 +28,11 @@ class OffsetRange(NamedTuple):
     partition: int
     start: int
     until: int
-    end: LogPosition | None = None  # the history that it is of; `until` may be that of a piece
+    end: LogPosition | None = None  # the batch's end, for the truncation check; `until` of a piece may be lower
 
     @property
     def size(self) -> int:
-        """Offsets in the range; records may be fewer."""
+        """The number of offsets in the range; there may be fewer records."""
         return self.until - self.start
 
     def __str__(self) -> str:
@@ -41,8 +41,8 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """The subscribed partitions at one moment: topic ids, first and next offsets. For readers of committed records the next offset
-    is where undecided ones begin; their log may end later.
+    """A snapshot of the subscribed partitions: topic ids, first and next offsets. With read_committed the next offset is the last
+    stable offset; the log may end later.
     """
 
     topic_ids: Mapping[str, bytes]
@@ -50,16 +50,16 @@ class TopicState:
     latest: Mapping[TopicPartition, int]
     missing: frozenset[str] = frozenset()  # subscribed topics that do not exist
     absent: frozenset[TopicPartition] = frozenset()  # assigned partitions that do not exist
-    log_ends: Mapping[TopicPartition, int] = field(default_factory=dict)  # of partitions where somebody wanted to know
-    answers: Mapping[TopicPartition, OffsetAndTimestamp] = field(default_factory=dict)  # to the question about `latest`
-    truncations: Mapping[TopicPartition, WireError] = field(default_factory=dict)  # why positions are of another history
+    log_ends: Mapping[TopicPartition, int] = field(default_factory=dict)  # where looked up (with_log_ends)
+    answers: Mapping[TopicPartition, OffsetAndTimestamp] = field(default_factory=dict)  # the full answers for `latest`
+    truncations: Mapping[TopicPartition, WireError] = field(default_factory=dict)  # for positions of another history
 
     def log_end(self, tp: TopicPartition) -> int:
-        """All offsets below it have been in the log."""
+        """The log end offset, as far as it was looked up; at least `latest`."""
         return max(self.latest[tp], self.log_ends.get(tp, 0))
 
     def beyond_latest(self, offsets: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-        """Partitions in which these offsets lie behind what may be read now: lost, or not decided yet."""
+        """Partitions whose offset lies beyond the known log end: lost, or in open transactions."""
         return [tp for tp, offset in offsets.items() if tp in self.latest and offset > self.log_end(tp)]
 
 
@@ -67,13 +67,13 @@ class Continuation(NamedTuple):
     """Where the next batch starts."""
 
     begins: dict[TopicPartition, int]
-    starts: dict[TopicPartition, int]  # the ones among them that differ from the end of the last batch
+    starts: dict[TopicPartition, int]  # those that differ from the end of the last batch
     losses: list[str]  # one sentence each
 
 
 def require_topics(snapshot: TopicState, option: str, known: Container[str] = ()) -> None:
-    """Raises UnknownTopicOrPartitionError for a missing topic, unless it is one of `known`: those existed when the query last
-    looked, so each is not a mistake but a loss, which `continue_from` reports. `option` is the option that named the topics."""
+    """Raises UnknownTopicOrPartitionError for a missing topic, unless it is in `known`: such a topic existed in the last batch, so
+    it is a loss, which `continue_from` reports, and not a mistyped name. `option` is the option that named the topics."""
     for name in sorted(snapshot.missing):
         if name not in known:
             raise UnknownTopicOrPartitionError(
@@ -83,8 +83,8 @@ def require_topics(snapshot: TopicState, option: str, known: Container[str] = ()
 
 
 def topic_ids_after(previous: SourceOffset, snapshot: TopicState, offsets: Iterable[TopicPartition]) -> dict[str, bytes]:
-    """The topics that the next offset records: those of its `offsets`, and the missing ones of `previous`, so that a loss
-    reported once is not taken for a mistyped name in the next batch."""
+    """The topic ids for the next offset: those of its `offsets`, and those of `previous` that are missing, so that a reported loss
+    is not taken for a mistyped name in the next batch."""
     ids = {tp.topic: snapshot.topic_ids[tp.topic] for tp in offsets}
     return ids | {topic: topic_id for topic, topic_id in previous.topic_ids.items() if topic in snapshot.missing}
 
@@ -92,16 +92,17 @@ def topic_ids_after(previous: SourceOffset, snapshot: TopicState, offsets: Itera
 def continue_from(
     previous: SourceOffset, snapshot: TopicState, reads: Callable[[TopicPartition], bool] = lambda _: True
 ) -> Continuation:
-    """Where the batch after `previous` starts, partition by partition. What is lost of partitions that nobody `reads` is not told.
+    """Where the batch after `previous` starts, by partition. Losses in partitions for which `reads` is false are not reported.
 
-    A  known, offset still in the log: starts there, also if that is not committed yet. A query that read all records before and
-       now reads committed ones may be ahead of them; it waits.
+    A  known, offset still in the log: starts there, even beyond the last stable offset. A query that switched from read_uncommitted
+       to read_committed may be ahead of it; it waits.
     B  known, but the log starts later: records were lost; starts at the log start.
-    H  known, but of another history of the log: starts where the two part, at the log start if that is unknown.
+    H  known, but of another history of the log: starts where the two diverge, at the log start if that is unknown.
     C  known, but the log ends earlier: its tail was lost; starts at the log end.
     D  the topic id changed: the topic was recreated, and unread records are lost; starts at the new log's start.
-    E  new partition of a known topic: starts at 0, as every log does. If the log starts later, records were lost.
-    F  new topic: starts at its log start; nothing was promised.
+    E  new partition of a known topic: starts at 0, as every log does; if the log starts later, at the log start, and records were
+       lost.
+    F  new topic: starts at its log start; no record counts as lost.
     G  known, but gone: its unread records are lost.
     """
     begins: dict[TopicPartition, int] = {}
@@ -110,7 +111,7 @@ def continue_from(
     created_anew = {topic for topic, topic_id in snapshot.topic_ids.items() if previous.topic_ids.get(topic, topic_id) != topic_id}
     for topic in sorted(created_anew):
         ended = {str(tp.partition): offset for tp, offset in sorted(previous.offsets.items()) if tp.topic == topic and reads(tp)}
-        if ended:  # otherwise the loss was reported when it was missing
+        if ended:  # otherwise the loss was reported when the topic was missing
             losses.append(
                 f"topic '{topic}' was deleted and recreated: records of the old topic from offsets {ended} on were not read"
             )
@@ -146,10 +147,10 @@ _PLANNED_ONCE = "A batch DataFrame keeps the offsets that its first action found
 
 
 def report_losses(losses: Sequence[str], *, fail: bool, is_planned_once: bool = False) -> None:
-    """Raises DataLossError with all `losses` (a sentence each); with `fail` off, warns of each and continues.
+    """Raises DataLossError with all `losses` (a sentence each); without `fail`, logs a warning for each.
 
-    A loss is established by topic id and log start offset, never by a missing response, so there are no false alarms.
-    `is_planned_once` says that the offsets may come from an earlier action; the error then says so too.
+    A loss is established from the broker's answers, never from a missing response, so there are no false alarms. With
+    `is_planned_once`, the error adds that the offsets may come from an earlier action.
     """
     if not losses:
         return
@@ -161,7 +162,7 @@ def report_losses(losses: Sequence[str], *, fail: bool, is_planned_once: bool = 
 
 
 def passed_by(begins: Mapping[TopicPartition, int], snapshot: TopicState) -> list[str]:
-    """One sentence for each partition whose log starts behind where it is to be read from."""
+    """One sentence for each partition whose log starts after the offset to read from."""
     return [range_gone(tp, begin, snapshot.earliest[tp]) for tp, begin in begins.items() if begin < snapshot.earliest[tp]]
 
 
@@ -176,10 +177,10 @@ def range_gone(tp: TopicPartition, wanted: int, earliest: int) -> str:
 def limit_rows(
     begins: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int], max_rows: int | None
 ) -> dict[TopicPartition, int]:
-    """Where a batch ends: at the log end, or after about `max_rows` records, in proportion to the backlog of each partition.
+    """The end offsets of a batch: `latest`, or about `max_rows` records, shared in proportion to the backlog of each partition.
 
-    A partition with any backlog gets at least one record, so that a small one next to a large one does not starve; with more such
-    partitions than `max_rows` the batch is larger by the difference.
+    A partition with any backlog gets at least one record, so that a small one next to a large one does not starve. The batch may
+    therefore exceed `max_rows`.
     """
     sizes = {tp: max(0, latest[tp] - begin) for tp, begin in begins.items()}
     total = sum(sizes.values())
@@ -189,7 +190,7 @@ def limit_rows(
 
 
 def share_bytes(sizes: Mapping[TopicPartition, int], max_bytes: int) -> dict[TopicPartition, int] | None:
-    """How many of `max_bytes` each partition may give, in proportion to what waits in it; None if all of it fits."""
+    """Each partition's share of `max_bytes`, in proportion to its backlog in bytes; None if the whole backlog fits."""
     total = sum(sizes.values())
     if total <= max_bytes:
         return None
@@ -199,15 +200,15 @@ def share_bytes(sizes: Mapping[TopicPartition, int], max_bytes: int) -> dict[Top
 def cut_ends(
     begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], reached: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Where a batch ends whose bytes are limited: where the broker says that the bytes of a partition end. A partition with any
-    backlog moves, whatever the broker says.
+    """The end offsets of a batch with a byte limit. `reached`: where each share ends according to the broker. A partition with any
+    backlog advances by at least one offset in any case.
     """
     return {tp: min(end, max(begins[tp] + 1, reached.get(tp, end))) for tp, end in ends.items()}
 
 
 def ranges_between(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
-    """The range that a batch reads of each partition; empty ranges are left out. A replayed batch gets the same ranges whatever
-    has happened to the topics since, because the two offsets determine them."""
+    """The range that a batch reads in each partition, without empty ones. The two offsets alone determine the ranges, so a replayed
+    batch gets the same ones."""
     ranges = []
     for tp in sorted(end.offsets):
         begin = end.starts.get(tp, start.offsets.get(tp, 0))
@@ -243,7 +244,7 @@ def split_ranges(
 
 
 def _share(size: int, total: int, count: int) -> int:
-    """How many of `count` pieces a range gets: its share of `total`, halves rounded up, in floating point as on the JVM."""
+    """The number of `count` pieces for a range: its share of `total`, halves rounded up, in floating point as on the JVM."""
     return max(1, math.floor(float(size) / float(total) * count + 0.5))
 
 

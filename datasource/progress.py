@@ -1,9 +1,9 @@
-"""Records how far a query has read as offsets of a group at the broker, so that its lag is seen where that of all readers is.
+"""Commits a query's positions as offsets of a group, so that the broker shows its lag like that of any consumer.
 
-The checkpoint decides where a query goes on; the group is for whoever looks. So recording never delays a query and never fails it:
-at most one request is under way, only what has changed is sent, and what goes wrong is a warning.
+The checkpoint decides where a query resumes; the group is for monitoring only. Recording therefore never delays or fails a query:
+at most one request is in flight, only changes are sent, and errors are logged as warnings.
 
-What is recorded is the start of the next batch: Spark asks for a batch when the one before it is done and in its checkpoint.
+The recorded position is the start of the next batch: Spark requests a batch when the previous one is done and checkpointed.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from brokerd.ids import TopicIdPartition
 
 logger = logging.getLogger(__name__)
 
-RETRY_MS = 10_000  # how long nothing is sent after a request has failed
-REFRESH_MS = 3_600_000  # how often all is sent again: the broker forgets a group that has been silent for long
+RETRY_MS = 10_000  # pause after a failed request
+REFRESH_MS = 3_600_000  # interval at which all positions are sent again, lest the group expire at the broker
 
 
 class GroupProgress:
-    """The positions of one query, by the process that plans its batches. Not thread-safe."""
+    """The positions of one query, in the process that plans its batches. Not thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._under_way: LoopCall[dict[TopicIdPartition, WireError]] | None = None
         self._offered: dict[TopicIdPartition, int] = {}
-        self._done: dict[TopicIdPartition, int] = {}  # what the broker has, or refused for good
+        self._done: dict[TopicIdPartition, int] = {}  # recorded, or refused for good
         self._retry_at_ms: int | None = None
         self._refresh_at_ms = clock.monotonic_ms() + REFRESH_MS
         self._has_warned = False
 
     def __reduce__(self) -> tuple[type[GroupProgress], tuple[Clock]]:
-        """Tasks get a copy of the reader, with nothing under way."""
+        """Pickles as a new instance, because tasks get a copy of the reader."""
         return GroupProgress, (self._clock,)
 
     def record(self, client: BlockingClient, group_id: str, position: SourceOffset) -> None:
-        """Sends what has changed since the last call, if nothing is under way; returns at once and raises nothing."""
+        """Sends the positions changed since the last request, unless one is in flight; returns at once and raises nothing."""
         self._settle(group_id)
         now_ms = self._clock.monotonic_ms()
         if self._under_way is not None or (self._retry_at_ms is not None and now_ms < self._retry_at_ms):
@@ -56,13 +56,13 @@ class GroupProgress:
             self._under_way = client.loop_thread.submit(commit_group_offsets(client.broker_client, group_id, committed))
 
     def finish(self, client: BlockingClient, group_id: str, *, timeout_ms: int) -> None:
-        """Waits for the request under way, for a query that ends; raises nothing."""
+        """Waits for the request in flight when a query ends; raises nothing."""
         if self._under_way is not None and not self._under_way.has_ended:
             client.loop_thread.run(self._under_way.ended(timeout_ms))
         self._settle(group_id)
 
     def _settle(self, group_id: str) -> None:
-        """Takes the outcome of the request under way, if there is one by then."""
+        """Handles the outcome of the request in flight, if it has ended."""
         under_way, offered = self._under_way, self._offered
         if under_way is None or not under_way.has_ended:
             return
@@ -71,7 +71,7 @@ class GroupProgress:
             refused = under_way.outcome()
         except CancelledError:  # an idle client was closed
             self._retry_at_ms = None
-        except Exception as error:  # whatever it is: reading goes on
+        except Exception as error:  # no error may stop the query
             self._retry_at_ms = self._clock.monotonic_ms() + RETRY_MS
             self._warn(group_id, error)
         else:

@@ -1,7 +1,7 @@
-"""A filter on topic, partition, offset and timestamp: what it says about whole partitions, ranges of offsets, and rows.
+"""A filter on topic, partition, offset and timestamp, applied to whole partitions, offset ranges, and rows.
 
-Pure. A range is cut only where no row of it can be wanted; the rows that are left are filtered by `wanted_rows`, so that the result
-is exact whatever was cut.
+Pure. Cutting a range removes only rows that cannot match; `wanted_rows` filters the rest, so the result is exact however much was
+cut.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Values:
     among: frozenset[int] | None = None
 
     def both(self, other: Values) -> Values:
-        """The numbers that are in both."""
+        """The intersection."""
         among = self.among if other.among is None else other.among if self.among is None else self.among & other.among
         low, high = max(self.low, other.low), min(self.high, other.high)
         if among is not None:
@@ -42,7 +42,7 @@ class Values:
 
     @property
     def named(self) -> frozenset[int]:
-        """The numbers that are wanted one by one; none of a range."""
+        """The numbers named individually; none for a range."""
         if self.among is not None:
             return self.among
         return frozenset([self.low]) if self.low == self.high else frozenset()
@@ -56,16 +56,16 @@ NOTHING = Values(1, 0)
 
 
 class Unmet(NamedTuple):
-    """The topics and partitions that a filter wants and that are not there."""
+    """The topics and partitions that a filter names but a query does not read."""
 
-    topics: frozenset[str]  # wanted by name
-    partitions: frozenset[int]  # wanted by number, and of none of the wanted topics
-    is_everything_left_out: bool  # there are partitions, and none is wanted
+    topics: frozenset[str]
+    partitions: frozenset[int]  # numbers that none of the matching topics has
+    is_everything_left_out: bool  # there are partitions, but none matches
 
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """The rows that are wanted; timestamps in microseconds since 1970. Without arguments: all."""
+    """A filter; timestamps in microseconds since 1970. Without arguments it matches all rows."""
 
     topics: frozenset[str] | None = None
     partitions: Values = ANY
@@ -73,25 +73,25 @@ class RowFilter:
     timestamps: Values = ANY
 
     def reads(self, tp: TopicPartition) -> bool:
-        """False if no row of a partition is wanted."""
+        """False if no row of the partition can match."""
         return (self.topics is None or tp.topic in self.topics) and tp.partition in self.partitions
 
     def unmet(self, partitions: Collection[TopicPartition]) -> Unmet:
-        """The wants that none of these partitions meets."""
+        """The topics and partitions of the filter that are not among these partitions."""
         topics = {tp.topic for tp in partitions}
         strangers = frozenset() if self.topics is None else self.topics - topics
         numbers = {tp.partition for tp in partitions if self.topics is None or tp.topic in self.topics}
-        missing = self.partitions.named - numbers if numbers else frozenset()  # with no topic no number is wrong
+        missing = self.partitions.named - numbers if numbers else frozenset()  # none is missing without a matching topic
         return Unmet(strangers, missing, bool(partitions) and not any(map(self.reads, partitions)))
 
     @property
     def start_time_ms(self) -> int | None:
-        """No record before the first one of this time, ms since 1970, is wanted; None: nothing can be said."""
+        """No record before the first one at or after this time (ms since 1970) can match; None if there is no such bound."""
         return max(0, self.timestamps.low // _US_PER_MS) if self.timestamps.low > 0 else None
 
     @property
     def needs_rows(self) -> bool:
-        """True if the rows of a range that is cut have to be looked at."""
+        """True if the rows of a cut range must still be filtered."""
         return self.timestamps != ANY or self.offsets.among is not None
 
 
@@ -101,10 +101,10 @@ ALL_ROWS = RowFilter()
 def cut_ranges(
     ranges: Iterable[OffsetRange], wanted: RowFilter, time_starts: Mapping[TopicPartition, int | None]
 ) -> list[OffsetRange]:
-    """The parts of `ranges` that must be fetched. `time_starts`: the first offset of `start_time_ms` for partitions where it was
-    looked up; None if there is no such record.
+    """The parts of `ranges` that must be fetched. `time_starts`: the first offset at or after `start_time_ms`, for partitions where
+    it was looked up; None if there is no such record.
 
-    A latest time cuts nothing: records need not be in the order of their times.
+    An upper bound on the timestamp cuts nothing, because records need not be in timestamp order.
     """
     left = []
     for one in ranges:
@@ -120,7 +120,7 @@ def cut_ranges(
 
 
 def wanted_rows(fetched: FetchedBatch, wanted: RowFilter) -> FetchedBatch | None:
-    """The rows of a batch that are wanted; None if there are none. A record without a timestamp has no time that is wanted."""
+    """The matching rows of a batch; None if there are none. A record without a timestamp matches no time."""
     if not wanted.needs_rows:
         return fetched
     timestamp = known_schema(fetched.header.schema_id).timestamp

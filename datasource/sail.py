@@ -1,7 +1,7 @@
 """The source for Sail, an engine that runs PySpark's DataFrames without Java: batch reads.
 
-Sail finds this class by the entry point `pysail.datasources`. It has Spark's interface for Python sources, but schemas are Arrow's
-on both sides, and it has neither streams of Python sources nor the task attempts that Spark's writes rest on, so those are refused.
+Sail finds this class by the entry point `pysail.datasources`. It has Spark's interface for Python sources, but with Arrow schemas.
+It supports neither streaming Python sources nor the task attempts that writes rely on, so both are refused.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 class SailDataSource(BrokerdDataSource):
-    """`spark.read.format("brokerd")` of a session that is Sail's."""
+    """`spark.read.format("brokerd")` in a Sail session."""
 
     def schema(self) -> Any:
-        """The source's columns as an Arrow schema. Raises ConfigError for options that no read can have."""
+        """The source's columns as an Arrow schema. Raises ConfigError for invalid options."""
         from brokerd.datasource.options import check_at_load
         from brokerd.datasource.schema import all_columns, arrow_schema
 
         return arrow_schema(all_columns(include_headers=check_at_load(self.options)))
 
     def reader(self, schema: pa.Schema) -> DataSourceReader:
-        """The reader of spark.read. Raises ConfigError for a column that the source does not have, or of another type."""
+        """The reader of spark.read. Raises ConfigError for invalid options or a column of another type."""
         from brokerd.clock import SystemClock
         from brokerd.datasource.batch_reader import batch_reader
         from brokerd.datasource.options import parse_source_options

@@ -1,7 +1,7 @@
-"""The source's columns: those of Spark's Kafka source, in Spark's and in Arrow's form.
+"""The source's columns, those of Spark's Kafka source, as Spark and Arrow types.
 
-Spark compares Arrow schemas exactly, so both forms are kept side by side. A user's own `.schema(...)` may omit columns, which is
-the only way in which Spark lets a Python source prune.
+Spark compares Arrow schemas exactly, so both are kept side by side. A user's own `.schema(...)` may omit columns, the only column
+pruning that Spark offers a Python source.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ARROW_TYPES = {
 
 
 class SourceColumn(NamedTuple):
-    """A column that Spark asked for."""
+    """A requested column."""
 
     name: str
     spark_type: str  # Spark's simpleString
@@ -44,7 +44,7 @@ class SourceColumn(NamedTuple):
 
 
 def column_names(*, include_headers: bool) -> tuple[str, ...]:
-    """All columns, in order. Without `include_headers` there is no headers column."""
+    """All column names, in order; headers only with `include_headers`."""
     return tuple(name for name in _SPARK_TYPES if include_headers or name != HEADERS.name)
 
 
@@ -54,8 +54,8 @@ def spark_ddl(*, include_headers: bool) -> str:
 
 
 def arrow_schema(columns: Sequence[SourceColumn]) -> pa.Schema:
-    """The Arrow schema that Spark expects for the requested columns. Raises ConfigError for an unknown or repeated column and for a
-    wrong type; all can only come from a user's own .schema(...)."""
+    """The Arrow schema that Spark expects for the requested columns. Raises ConfigError for an unknown or repeated column or a
+    wrong type, which only a user's own .schema(...) can cause."""
     for column in columns:
         if [other.name for other in columns].count(column.name) > 1:
             raise ConfigError(f"column '{column.name}' stands twice in .schema(...): name it once")
@@ -70,12 +70,12 @@ def arrow_schema(columns: Sequence[SourceColumn]) -> pa.Schema:
 
 
 def all_columns(*, include_headers: bool) -> list[SourceColumn]:
-    """All columns of the source, as readers see them that know Arrow's types and not Spark's."""
+    """All columns of the source, nullable, for readers that use Arrow types."""
     return [SourceColumn(name, _SPARK_TYPES[name], True) for name in column_names(include_headers=include_headers)]
 
 
 def columns_of(schema: pa.Schema) -> list[SourceColumn]:
-    """The columns of an Arrow schema. Raises ConfigError for one that the source does not have, or of another type."""
+    """The columns of an Arrow schema. Raises ConfigError for a wrong type; `arrow_schema` refuses unknown columns."""
     for field in schema:
         if field.name in _ARROW_TYPES and not field.type.equals(_ARROW_TYPES[field.name]):
             raise ConfigError(

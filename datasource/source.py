@@ -1,7 +1,7 @@
-"""BrokerdDataSource: the class behind format("brokerd"). Wiring only: no other module knows both source and sink.
+"""BrokerdDataSource: the class behind format("brokerd"). Wiring only; no other module imports both source and sink.
 
-Spark also imports this module in processes that have nothing to do with brokerd, only to learn the format's name, so pyarrow,
-numpy and grpc are imported where they are used.
+Spark also imports this module in processes that do not use brokerd, to learn the format's name, so pyarrow, numpy and grpc are
+imported where they are used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class BrokerdDataSource(DataSource):
         return "brokerd"
 
     def schema(self) -> str:
-        """The source's columns, those of Spark's Kafka source. Raises ConfigError for options that no read can have."""
+        """The source's columns, those of Spark's Kafka source. Raises ConfigError for invalid options."""
         from brokerd.datasource.options import check_at_load
         from brokerd.datasource.schema import spark_ddl
 

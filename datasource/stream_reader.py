@@ -1,7 +1,7 @@
-"""spark.readStream. Thin: offset_reader.py and planning.py answer Spark's questions, partition_reader.py supplies rows.
+"""spark.readStream. A thin layer over offset_reader.py and planning.py, which plan batches, and partition_reader.py, which reads.
 
-One driver process answers everything but read() for the life of a query; read() runs in tasks, on a pickled copy of the reader.
-So __init__ keeps plain values only, and connections come from the client's per-process cache.
+One driver process calls everything but read() for the life of a query; read() runs in tasks, on a pickled copy of the reader.
+__init__ therefore keeps only picklable values, and connections come from the client's per-process cache.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from brokerd.datasource.row_filter import ALL_ROWS
 from brokerd.datasource.schema import SourceColumn
 from brokerd.ids import TopicIdPartition, TopicPartition
 
-# How long latestOffset waits for records when there are none: Spark would otherwise ask again at once, a hundred times a second.
+# How long latestOffset waits for new records: Spark would otherwise call it a hundred times a second.
 IDLE_WAIT_MS = 300
-# How long a query with trigger(availableNow=True) may take at its end to record where it ended: its process ends then.
+# How long a query with trigger(availableNow=True) may take at its end to record its position, before its process ends.
 _FINISH_MS = 1_000
 
 
@@ -52,28 +52,28 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_ms: int | None = None  # monotonic; None until the first batch
         self._target: TopicState | None = None  # trigger(availableNow=True): where the query ends
         self._seen: TopicState | None = None  # the last snapshot
-        self._new_source_id: str | None = None  # of a query without one in its checkpoint
-        self._time_starts: dict[TopicIdPartition, int] = {}  # where the first time that option where wants begins
+        self._new_source_id: str | None = None  # for a checkpoint without one
+        self._time_starts: dict[TopicIdPartition, int] = {}  # the first offsets at or after the start time of option where
         self._progress = GroupProgress(clock)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
-        """A symbol for startingOffsets; offsets.py says why it is not resolved yet."""
+        """A symbolic offset for startingOffsets; offsets.py says why it is not resolved yet."""
         return INITIAL.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """maxOffsetsPerTrigger, else maxBytesPerTrigger, else no limit. Spark knows no limit of both."""
+        """maxOffsetsPerTrigger, else maxBytesPerTrigger, else no limit. Spark has no combined limit."""
         max_rows, max_bytes = self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger
         if max_rows is not None:
             return ReadMaxRows(max_rows)
         return ReadAllAvailable() if max_bytes is None else ReadMaxBytes(max_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fixes the offsets at which this run ends. Missing topics are left to latestOffset, which knows the checkpoint."""
+        """Fixes the offsets at which this run ends. latestOffset checks for missing topics, because it gets the checkpoint."""
         with lease_client(self._options.consumer) as client:
             self._target = self._look(OffsetReader(client, self._options))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where the batch that starts at `start` ends. If nothing is new, waits a moment for records and returns `start`.
+        """The end of the batch that starts at `start`; `start` itself if there is no batch after a wait of at most IDLE_WAIT_MS.
 
         Raises DataLossError, UnknownTopicOrPartitionError, BrokerUnreachableError, ConfigError.
         """
@@ -97,7 +97,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Where the log ends, regardless of limits, for the query's progress report."""
+        """The readable end of each partition, regardless of limits, for the query's progress report."""
         return None if self._seen is None else user_json(self._seen.latest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -123,14 +123,14 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Does nothing: connections belong to the process, which Spark ends."""
 
     def _look(self, reader: OffsetReader, previous: SourceOffset = INITIAL) -> TopicState:
-        """The topics and offsets of this moment. Warns if options name others."""
+        """The current topics and offsets. Warns if options name others."""
         snapshot = reader.snapshot(previous)
         report_unread(self._options, snapshot, self._seen)
         self._seen = snapshot
         return snapshot
 
     def _next(self, previous: SourceOffset, snapshot: TopicState, limit: ReadLimit, reader: OffsetReader) -> SourceOffset | None:
-        """Where the next batch ends; None if there is nothing new, or too little yet (minOffsetsPerTrigger)."""
+        """The end of the next batch; None if there is nothing new, or too little (minOffsetsPerTrigger)."""
         require_topics(snapshot, self._options.subscription.option, previous.topic_ids)
         if previous.is_initial:
             begins = starts = reader.resolve(self._options.starting, snapshot, now_ms=self._clock.wall_ms())
@@ -142,7 +142,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begins, starts, losses = continue_from(previous, known, self._options.where.reads)
         report_losses(losses, fail=self._options.fail_on_data_loss)
         if losses:
-            self._time_starts.clear()  # a log that has lost its tail gives the same offsets to other records
+            self._time_starts.clear()  # a log that has lost its tail assigns the same offsets to other records
         ends = self._limited(begins, snapshot, limit, reader)
         source_id = previous.source_id or self._own_source_id()
         kept = {tp: one for tp, one in previous.epochs.items() if tp not in starts and ends.get(tp) == previous.offsets[tp]}
@@ -155,8 +155,8 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _limited(
         self, begins: Mapping[TopicPartition, int], snapshot: TopicState, limit: ReadLimit, reader: OffsetReader
     ) -> dict[TopicPartition, int]:
-        """Where the batch ends. Rows and bytes: both hold, unless Spark wants all that there is. Partitions that option `where`
-        leaves out count in neither."""
+        """The end offsets of the batch, within both the row and the byte limit, unless Spark requests all available records.
+        Partitions excluded by option `where` do not count towards either."""
         passed = limit_rows(begins, snapshot.latest, None)
         begins = self._wanted(begins)
         ends = limit_rows(begins, snapshot.latest, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
@@ -166,7 +166,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return passed | ends
 
     def _wanted(self, begins: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The partitions of which anything may be wanted."""
+        """The partitions that option `where` does not exclude."""
         return {tp: begin for tp, begin in begins.items() if self._options.where.reads(tp)}
 
     def _own_source_id(self) -> str:
@@ -175,8 +175,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._new_source_id
 
     def _is_too_small(self, begins: Mapping[TopicPartition, int], snapshot: TopicState) -> bool:
-        """True if the batch must wait for more records. With a target, everything up to it is read, however little: the query
-        ends there."""
+        """True if the batch must wait for more records. With a target, where the query ends, any amount up to it is read."""
         if self._options.min_offsets_per_trigger is None or self._target is not None or self._last_batch_ms is None:
             return False
         waited_ms = self._clock.monotonic_ms() - self._last_batch_ms

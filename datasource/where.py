@@ -1,12 +1,12 @@
-"""The option `where`: a condition on topic, partition, offset and timestamp, in a small part of SQL.
+"""Parses the option `where`: a condition on topic, partition, offset and timestamp, in a small subset of SQL.
 
     condition    comparison [AND comparison ...]
     comparison   column (= | < | <= | > | >=) value | column IN (value, ...) | column BETWEEN value AND value
     column       topic, partition, offset, timestamp; topic takes = and IN only
-    value        whole numbers; for topic 'text'; for timestamp a time with its zone, such as '2026-01-31 12:00:00Z', since a
-                 source is not told the session's time zone; the word TIMESTAMP may stand before it
+    value        an integer; for topic 'text'; for timestamp a time with its zone, such as '2026-01-31 12:00:00Z', because Spark
+                 does not pass the session's time zone to a source; optionally preceded by the word TIMESTAMP
 
-All else is refused: a filter that means something other than its text would lose rows in silence.
+Anything else is refused: a misunderstood filter would silently lose rows.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class _Token(NamedTuple):
 
 
 def parse_where(text: str) -> RowFilter:
-    """The filter that a condition describes. Raises ConfigError that says where the condition is not understood."""
+    """Parses a condition. Raises ConfigError that shows the position of a syntax error."""
     if len(text) > TEXT_MAX_CHARACTERS:
         raise ConfigError(f"where has {len(text)} characters, at most {TEXT_MAX_CHARACTERS} are allowed: filter in the query")
     return _Parser(text).condition()
 
 
 class _Parser:
-    """Reads a condition from left to right."""
+    """A recursive-descent parser of one condition."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -55,7 +55,7 @@ class _Parser:
         self._next = 0
 
     def condition(self) -> RowFilter:
-        """All of it."""
+        """Parses the whole condition."""
         wanted = self._comparison(ALL_ROWS)
         while self._take_keyword("AND"):
             wanted = self._comparison(wanted)
