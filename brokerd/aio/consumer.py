@@ -1,6 +1,6 @@
-"""Consumer for asyncio. All that it decides is its base's, which the blocking one shares; here is what awaits.
+"""Consumer for asyncio: the calls that await, on the base it shares with the blocking one.
 
-A task is cancelled only where it awaits, and there it has nothing in hand: records are taken and handed over in one step.
+A task is cancelled only where it awaits, and holds no records there: they are taken and handed over in one step.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from brokerd.waiter import Waiter
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_RECORDS_IN_A_TURN = 100  # of an iteration, before other tasks have theirs
+_RECORDS_IN_A_TURN = 100  # of an iteration, before it yields to other tasks
 
 
 class Consumer(ConsumerBase):
-    """Reads records of partitions, in the order of their offsets in each: brokerd.Consumer for asyncio.
+    """Reads records of partitions, in offset order within each: brokerd.Consumer for asyncio.
 
         async with Consumer(bootstrap_servers="127.0.0.1:9192", auto_offset_reset="earliest") as consumer:
             consumer.assign([("events", 0), ("events", 1)])
             async for record in consumer:
                 print(record.key, record.value)
 
-    `config` and keywords are those of brokerd.Consumer. It belongs to the event loop in which it is used first; another one is
-    refused (EventLoopError). One task may use it at a time; another may call `wakeup()` and `close()`. Each call may be cancelled:
-    the records of a `poll` that was cancelled come again. Use `async with`, or await `close()`.
+    `config` and keywords are those of brokerd.Consumer. It belongs to the event loop that uses it first; in others, calls raise
+    EventLoopError. One task may use it at a time; others may call only `wakeup()` and `close()`. Every call may be cancelled: the
+    records of a cancelled `poll` are returned again. Use `async with`, or await `close()`.
     """
 
     _guard: TaskGuard
@@ -63,13 +63,13 @@ class Consumer(ConsumerBase):
     # --- records
 
     async def poll(self, timeout_ms: int | None = None, max_records: int | None = None) -> list[ConsumerRecord]:
-        """The next records, at most `max_records` (max.poll.records), as soon as there are any; none after `timeout_ms`. Without
-        `timeout_ms` it waits until there are some. Raises as brokerd.Consumer.poll."""
+        """Returns the next records, at most `max_records` (max.poll.records), as soon as there are any; an empty list after
+        `timeout_ms`. Without `timeout_ms` it waits for records. Raises as brokerd.Consumer.poll."""
         limit = self._limit(max_records)
         handed: HandedOver = {}
         try:
             with self._guard, self._whole():
-                await asyncio.sleep(0)  # other tasks have their turn, however much is here
+                await asyncio.sleep(0)  # yields to other tasks, even if records are buffered
                 return self._collected(await self._await_run(self._checked_timeout(timeout_ms)), limit, handed)
         except BaseException:
             self._take_back(handed)
@@ -91,7 +91,7 @@ class Consumer(ConsumerBase):
         return self
 
     async def __anext__(self) -> ConsumerRecord:
-        """The next record; waits for it. Ends once the consumer is closed. Raises as `poll`."""
+        """Waits for the next record; ends once the consumer is closed. Raises as `poll`."""
         handed: HandedOver = {}
         try:
             with self._guard, self._whole():
@@ -107,7 +107,7 @@ class Consumer(ConsumerBase):
             raise
 
     async def _await_run(self, timeout_ms: int | None) -> Run | None:
-        """The records to hand over next; None if none come in time."""
+        """Waits for the next records to hand over; None after `timeout_ms`."""
         self._begin_round()
         deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
         left_ms = timeout_ms
@@ -122,17 +122,16 @@ class Consumer(ConsumerBase):
                 left_ms = max(0, deadline_ms - self._clock.monotonic_ms())
 
     async def _take(self, timeout_ms: int | None) -> None:
-        """Fetching.take, which waits only here. Other tasks have their turn afterwards: a call that is cancelled by then has got
-        further all the same, and the next one need not begin again."""
+        """As Fetching.take, but awaits. Yields to other tasks afterwards: a call cancelled there has still taken the item, and the
+        next one continues."""
         await self._bell.wait(lambda: self._fetching.has_arrivals, timeout_ms)
         self._fetching.take(0)
         await asyncio.sleep(0)
 
-    # --- positions, and questions to the broker: see brokerd.Consumer
+    # --- positions, commits and lookups: see brokerd.Consumer
 
     async def position(self, partition: TopicPartition | tuple[str, int]) -> int:
-        """The offset of the next record that is handed over. Asks the broker where a partition begins that was not read yet, and
-        raises as `poll`."""
+        """The offset of the next record to return. For a partition that was not read yet, it is looked up. Raises as `poll`."""
         tp = checked_partition(partition)
         with self._guard, self._whole():
             self._go_back_after_failures()
@@ -144,12 +143,12 @@ class Consumer(ConsumerBase):
             return one.position
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
-        """Has the broker keep the group's positions, or these offsets; on return that is durable. Raises as
-        brokerd.Consumer.commit. Cancelled, it may have been done."""
+        """Commits the positions of all assigned partitions, or these offsets, durably on return. Raises as
+        brokerd.Consumer.commit. If cancelled, it may have committed."""
         await self._ask(self._commit, offsets)
 
     async def committed(self, partitions: Partitions) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The offsets that the group has committed; None where there is none. Raises as brokerd.Consumer.committed."""
+        """The group's committed offsets; None where there is none. Raises as brokerd.Consumer.committed."""
         return await self._ask(self._committed, partitions)
 
     async def partitions_for(self, topic: str) -> int:
@@ -157,13 +156,12 @@ class Consumer(ConsumerBase):
         return await self._ask(self._partition_count, topic)
 
     async def beginning_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
-        """The first offset that each partition has, assigned or not. Raises UnknownTopicOrPartitionError,
-        BrokerUnreachableError."""
+        """The log start of each partition, assigned or not. Raises UnknownTopicOrPartitionError, BrokerUnreachableError."""
         return await self._ask(self._ends, partitions, OffsetSpec.EARLIEST)
 
     async def end_offsets(self, partitions: Partitions) -> dict[TopicPartition, int]:
-        """The offset behind the last record of each partition, as far as isolation.level lets this consumer read. Raises
-        UnknownTopicOrPartitionError, BrokerUnreachableError."""
+        """The end of each partition at this consumer's isolation.level. Raises UnknownTopicOrPartitionError,
+        BrokerUnreachableError."""
         return await self._ask(self._ends, partitions, OffsetSpec.LATEST)
 
     async def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
@@ -178,10 +176,10 @@ class Consumer(ConsumerBase):
     # --- the end
 
     async def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
-        """Ends reading and frees all resources: a `poll` of another task raises ConsumerClosedError, an iteration ends. With
-        enable.auto.commit, commits the offsets of records that count as processed, as brokerd.Consumer.close. Waits at most
-        `timeout_ms` for that, and for another task's call to end. May be called twice, and waits for the first one then; does
-        nothing in a forked child. Cancelled, it ends all the same, and only the commit may be missing."""
+        """Stops reading and frees all resources: a `poll` in another task raises ConsumerClosedError, an iteration ends. With
+        enable.auto.commit, commits the offsets of processed records, as brokerd.Consumer.close. Waits at most `timeout_ms` for
+        that, and for another task's call to end. A second call waits for the first. Does nothing in a forked child. If cancelled,
+        it still closes; only the commit may be missing."""
         if self._guard.is_forked:
             return
         self._home.enter()
@@ -213,7 +211,7 @@ class Consumer(ConsumerBase):
             await ended
 
     def close_at_exit(self) -> None:
-        """Closes it when the process ends, as a blocking one: by then no event loop runs."""
+        """Closes when the process exits; blocks, since no event loop runs by then."""
         self._guard.is_closed = self._is_free = True
         self._has_ended.set()
         try:
@@ -227,7 +225,7 @@ class Consumer(ConsumerBase):
             return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Closes. If no exception has left the block, the records of the last `poll` count as processed too."""
+        """Closes; unless an exception left the block, the records of the last `poll` count as processed."""
         if kind is None and not self._guard.is_closed:
             self._assignment.confirm()
         await self.close()

@@ -1,4 +1,4 @@
-"""The calls that decide the transactions of a producer, awaited; through a client of their own, which is made when it is needed."""
+"""The calls that end a producer's transactions, awaited; through a client of their own, created on first use."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 
 class AsyncCoordinator(Protocol):
-    """The blocking producer's AsyncCoordinator, awaited."""
+    """The blocking producer's Coordinator (brokerd/producer/transaction.py), awaited."""
 
     async def last_version(self, transactional_id: str, *, timeout_ms: int | None = None) -> int:
-        """The last committed version; -1 = none. Asked for until `timeout_ms` (default.api.timeout.ms). Raises the broker's error,
+        """The last committed version; -1 = none. Retries until `timeout_ms` (default.api.timeout.ms). Raises the broker's error,
         BrokerUnreachableError."""
 
     async def end(self, end: TransactionEnd, *, timeout_ms: int) -> None:
@@ -32,17 +32,17 @@ class AsyncCoordinator(Protocol):
         """Raises UnknownTopicOrPartitionError, BrokerUnreachableError."""
 
     def close(self) -> None:
-        """Frees what it has; waits for nothing."""
+        """Frees its resources without waiting."""
 
 
 class LoopCoordinator:
-    """The coordinator of one producer's settings. Calls outlive `close`, as those of the blocking one: what is to be decided is."""
+    """Coordinator for a producer with these settings. Calls outlive `close`, as in the blocking one, to complete a decision."""
 
     def __init__(self, config: ProducerConfig) -> None:
         """Does not connect yet."""
         self._config = config
         self._client: BlockingClient | None = None
-        self._calls = 0  # under way
+        self._calls = 0  # in flight
         self._is_closed = False
 
     async def _ask(self, ask: Callable[[BrokerClient], Coroutine[Any, Any, T]]) -> T:
@@ -57,7 +57,7 @@ class LoopCoordinator:
             self._free()
 
     async def last_version(self, transactional_id: str, *, timeout_ms: int | None = None) -> int:
-        """The last committed version; -1 = none. Asked for until `timeout_ms` (default.api.timeout.ms). Raises the broker's error,
+        """The last committed version; -1 = none. Retries until `timeout_ms` (default.api.timeout.ms). Raises the broker's error,
         BrokerUnreachableError."""
         listing = await self._ask(lambda client: find_transaction(client, transactional_id, timeout_ms=timeout_ms))
         return listing.last_version if listing is not None else NO_VERSION
@@ -71,7 +71,7 @@ class LoopCoordinator:
         return ids_in(await self._ask(lambda client: client.metadata(sorted({tp.topic for tp in tps}))), tps)
 
     def close(self) -> None:
-        """Frees what it has, once no call is under way; waits for nothing."""
+        """Frees the client once no call is in flight, without waiting."""
         self._is_closed = True
         self._free()
 

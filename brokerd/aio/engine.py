@@ -1,4 +1,4 @@
-"""The blocking producer as the tasks of an event loop use it: a call that would block the loop says what it would wait for."""
+"""The blocking producer adapted to event loops: a call that would block the loop raises WouldBlockError with what to await."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class WouldBlockError(EventLoopError):
-    """A call would block the event loop. Its result is that of `wait`."""
+    """A call would block the event loop. Awaiting `wait` gives its result."""
 
     def __init__(self, wait: Wait[Any]) -> None:
         super().__init__("this call would block the event loop: await the future instead of asking for its result")
@@ -21,10 +21,10 @@ class WouldBlockError(EventLoopError):
 
 
 class LoopLock(SharedLock):
-    """The lock of a producer whose calls never wait in a thread that runs an event loop."""
+    """A producer's lock that never waits in a thread that runs an event loop."""
 
     def wait(self, wait: Wait[T]) -> T:
-        """Raises WouldBlockError in a thread that runs an event loop; in others, waits."""
+        """Waits; in a thread that runs an event loop, raises WouldBlockError instead."""
         if self.is_senders_thread or not _runs_a_loop():
             return super().wait(wait)
         self.refuse_fork()
@@ -32,9 +32,9 @@ class LoopLock(SharedLock):
 
 
 class Engine(Producer):
-    """Of one aio.Producer. Closed by its own close() only at exit, when no event loop runs any more."""
+    """The blocking producer inside one aio.Producer. Its blocking `close` runs only at exit, when no event loop runs any more."""
 
-    deadline_ms: int | None = None  # of the call that is made now, if it has waited before
+    deadline_ms: int | None = None  # of the current call, if it has waited before
 
     def _new_lock(self) -> SharedLock:
         return LoopLock(self._clock)
@@ -43,13 +43,13 @@ class Engine(Producer):
         return super()._deadline_ms() if self.deadline_ms is None else self.deadline_ms
 
     async def close_in_loop(self, timeout: float | None) -> None:  # noqa: ASYNC109 (cancelled, it does not give up)
-        """`close` for a task; it goes on if the task is cancelled."""
+        """As `close`, for a task; continues if the task is cancelled."""
         await self._shared.wait_in_task(self.closing(timeout))
         open_producers.discard(self)
 
     @property
     def shared(self) -> SharedLock:
-        """Where a task waits for what a call would wait for."""
+        """The lock on which a task awaits the `wait` of a WouldBlockError."""
         return self._shared
 
 

@@ -1,4 +1,4 @@
-"""One task at a time: other tasks may only wake and close a consumer."""
+"""Admits one task at a time to a consumer; other tasks may only wake and close it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from brokerd.waiter import Waiter
 
 
 class TaskGuard(Guard):
-    """Held (`with`) by the task that is inside a call of the consumer, while it awaits too."""
+    """Held (`with`) by the task inside a call of the consumer, also while it awaits."""
 
     def __init__(self, home: Home) -> None:
         super().__init__()
         self._home = home
         self._task: asyncio.Task[Any] | None = None
         self._depth = 0
-        self._waiters: list[Waiter] = []  # of tasks that wait until nobody is inside
+        self._waiters: list[Waiter] = []  # of tasks in `alone`
 
     def _acquire(self, _frame: FrameType) -> None:
         self._home.enter()

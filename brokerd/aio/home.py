@@ -1,4 +1,4 @@
-"""The event loop that a client belongs to: the one in which it is used first."""
+"""Binds a client to the event loop that uses it first."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from brokerd.errors import EventLoopError
 
 
 class Home:
-    """Of one client. `kind` is its name in errors: consumer or producer. `refuse_fork` raises in a child, where no loop runs,
-    or one of its own."""
+    """The event loop of one client. `kind` is its name in errors: consumer or producer. `refuse_fork` raises in a forked child,
+    which has no loop or another one."""
 
     def __init__(self, kind: str, refuse_fork: Callable[[], None] = lambda: None) -> None:
         self._kind = kind
@@ -18,7 +18,7 @@ class Home:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def enter(self) -> None:
-        """Raises EventLoopError in a thread that runs no event loop, or another one than before."""
+        """Binds the client to the running loop. Raises EventLoopError if none runs, or not the one of the first call."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:

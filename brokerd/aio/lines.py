@@ -1,5 +1,5 @@
-"""Tasks that send to a topic and cannot at once: each has its turn in the order in which they came, so none overtakes another,
-and only the first one asks the producer's thread for room."""
+"""Queues tasks whose sends must wait, one queue per topic: they proceed in order of arrival, and only the first waits for the
+producer's thread to make room."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 
 class Lines:
-    """One line for each topic that has tasks waiting."""
+    """A FIFO queue for each topic with waiting tasks."""
 
     def __init__(self) -> None:
         self._locks: dict[str, asyncio.Lock] = {}
@@ -20,8 +20,8 @@ class Lines:
 
     @contextlib.asynccontextmanager
     async def turn(self, topic: str, timeout_ms: int) -> AsyncIterator[None]:
-        """Waits for the task's turn, and for `timeout_ms` at most: then it goes ahead out of turn, for the producer to say why
-        there is no room."""
+        """Waits for the task's turn, at most `timeout_ms`; then proceeds out of turn, so that the producer reports why there is no
+        room."""
         lock = self._locks.setdefault(topic, asyncio.Lock())
         self._counts[topic] = self._counts.get(topic, 0) + 1
         has_turn = False

@@ -1,4 +1,4 @@
-"""Producer for asyncio. All that it decides, and the sending, is that of brokerd.Producer; here is what awaits."""
+"""Producer for asyncio: the calls that await, on top of brokerd.Producer."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from brokerd.producer.waiting import Wait
 from brokerd.steps import drive_in_loop
 
 T = TypeVar("T")
-_SENDS_IN_A_TURN = 100  # before other tasks have theirs
+_SENDS_IN_A_TURN = 100  # before `send` yields to other tasks
 
 
 class Producer:
-    """Writes records to topics; keeps order per partition, and duplicates nothing: brokerd.Producer for asyncio.
+    """Writes records to topics, in order per partition and without duplicates: brokerd.Producer for asyncio.
 
         async with Producer(bootstrap_servers="127.0.0.1:9192") as producer:
             metadata = await producer.send_and_wait("events", b"hello", key="user-1")
 
-    `config` and keywords are those of brokerd.Producer. It belongs to the event loop in which it is used first; another one is
-    refused (EventLoopError). Any number of its tasks may use it at once; in a partition, records stand in the order of the
-    calls. Each call may be cancelled: a record is then sent or not, and never in part. Use `async with`, or await `close()`.
+    `config` and keywords are those of brokerd.Producer. It belongs to the event loop that uses it first; in others, calls raise
+    EventLoopError. Any number of the loop's tasks may use it at once; within a partition, records are in the order of the calls.
+    Every call may be cancelled: a record is then sent or not, never in part. Use `async with`, or await `close()`.
     """
 
     _is_closed = True
@@ -80,10 +80,10 @@ class Producer:
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> RecordFuture:
-        """Sends one record; returns a future of its partition, offset and timestamp, to be awaited (or not) in any event loop.
+        """Sends one record; returns a future of its partition, offset and timestamp, which any event loop may await.
 
-        Waits up to max.block.ms while the topic is unknown or the buffer is full, which is the back-pressure; other tasks go on.
-        Cancelled, the record is sent or not. Raises as brokerd.Producer.send.
+        Applies back-pressure: waits up to max.block.ms while the topic is unknown or the buffer is full; other tasks run. If
+        cancelled, the record is sent or not. Raises as brokerd.Producer.send.
         """
         self._home.enter()
         if topic in self._lines:
@@ -97,11 +97,11 @@ class Producer:
         self._sends_in_turn += 1
         if self._sends_in_turn >= _SENDS_IN_A_TURN:
             self._sends_in_turn = 0
-            await asyncio.sleep(0)  # other tasks have their turn, however much room there is
+            await asyncio.sleep(0)  # yields to other tasks, even if there is room
         return future
 
     async def _send_in_turn(self, topic: str, send: Callable[[], RecordFuture]) -> RecordFuture:
-        """Sends once there is room, after those that wait already."""
+        """Sends once there is room, after the tasks already waiting."""
         deadline_ms = self._clock.monotonic_ms() + self.config.max_block_ms
         async with self._lines.turn(topic, self.config.max_block_ms):
             self._engine.deadline_ms = deadline_ms
@@ -122,8 +122,8 @@ class Producer:
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> RecordMetadata:
-        """Sends one record and waits until it is acknowledged; returns its place. Raises as `send`, and the record's error.
-        Cancelled, it may be sent all the same."""
+        """Sends one record and waits until it is acknowledged; returns its partition, offset and timestamp. Raises as `send`, and
+        the record's error. If cancelled, it may still be sent."""
         return await (await self.send(topic, value, key, headers, partition, timestamp))
 
     async def send_batch(
@@ -134,18 +134,18 @@ class Producer:
         *,
         key_hashes: Int32s | None = None,
     ) -> BatchFuture:
-        """Sends the rows of an Arrow batch or table, as brokerd.Producer.send_batch; waits as `send`. Large ones are hashed and
-        split in the loop's thread, which takes a millisecond or so for each ten thousand rows. Cancelled, it may have sent the
-        first rows of a batch of many MiB."""
+        """Sends the rows of an Arrow batch or table, as brokerd.Producer.send_batch; waits as `send`. Rows are hashed and split in
+        the loop's thread, at about a millisecond per ten thousand. If cancelled, it may have sent the first rows of a batch of
+        many MiB."""
         self._home.enter()
         deadline_ms = self._clock.monotonic_ms() + self.config.max_block_ms
-        async with self._lines.turn(topic, self.config.max_block_ms):  # so that no later call overtakes it
+        async with self._lines.turn(topic, self.config.max_block_ms):  # no later call overtakes it
             await asyncio.sleep(0)
             steps = self._engine.batch_steps(topic, data, partitions, key_hashes, deadline_ms)
             return await drive_in_loop(steps, self._engine.shared.wait_in_task)
 
     async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 (its error says how many are left)
-        """Sends all records without further linger, and returns when each is acknowledged or has failed. Raises TimeoutError after
+        """Sends all records without further linger; returns once each is acknowledged or has failed. Raises TimeoutError after
         `timeout` seconds."""
         await self._wait(partial(self._engine.flushing, timeout))
 
@@ -154,20 +154,20 @@ class Producer:
         return len((await self._wait(partial(self._engine.view, topic))).leaders)
 
     async def _wait(self, begin: Callable[[], Wait[T]]) -> T:
-        """Makes a call of the blocking producer, and awaits what it waits for."""
+        """Calls the blocking producer, and awaits what it would wait for."""
         self._home.enter()
         return await self._engine.shared.wait_in_task(begin())
 
     # --- transactions
 
     def transaction(self, version: int | None = None) -> Transaction:
-        """A transaction of the setting transactional.id: `async with producer.transaction():` commits what is sent in the block, or
-        aborts it if the block is left by an exception; cancellation is one. `version`, and errors, as brokerd.Producer.transaction.
+        """A transaction of transactional.id: `async with producer.transaction():` commits the records sent in the block, or aborts
+        them if an exception (or cancellation) leaves it. `version` and errors as in brokerd.Producer.transaction.
         """
         return Transaction(self, self._coordinator, version)
 
     async def last_committed_version(self) -> int:
-        """The last committed version of the transactional.id, by whatever producer; -1 = none. Raises ConfigError without
+        """The last committed version of the transactional.id, by any producer; -1 = none. Raises ConfigError without
         transactional.id, BrokerUnreachableError and the broker's errors."""
         return await self._coordinator().last_version(transactional_id_of(self.config))
 
@@ -190,8 +190,8 @@ class Producer:
     # --- the end
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 (cancelled, it does not give up)
-        """Sends all records and waits for them, at most `timeout` seconds, then gives up the rest (AbortedBatchError) and frees all
-        resources. 0 gives up at once. May be called twice. Cancelled, it goes on without the caller."""
+        """Sends all records and waits for them, at most `timeout` seconds, then abandons the rest (AbortedBatchError) and frees
+        all resources. 0 abandons them at once. May be called twice. If cancelled, it continues without the caller."""
         self._home.enter()
         self._is_closed = True
         try:
@@ -204,13 +204,13 @@ class Producer:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
-        """Closes, and waits for all records. After an exception in the block (cancellation is one) it waits ten seconds at most,
-        then gives up the rest and logs how many records those are."""
+        """Closes, and waits for all records. If an exception (or cancellation) left the block, waits at most ten seconds, then
+        abandons the remaining records and logs their number."""
         await self.close(None if kind is None else CLOSE_AFTER_ERROR_S)
         self._engine.say_abandoned(kind)
 
     def __del__(self) -> None:
-        """Says that it was dropped without being closed. What was sent is still delivered; it is closed at exit."""
+        """Warns that the producer was dropped without `close`. Sent records are still delivered; it is closed at exit."""
         if not self._is_closed and not self._engine.is_forked:
             self._own_coordinator.close()
             warnings.warn(
@@ -226,7 +226,7 @@ class Producer:
 
     @property
     def abandoned_count(self) -> int:
-        """How many records `close` gave up because its time was over."""
+        """Number of records that `close` abandoned at its timeout."""
         return self._engine.abandoned_count
 
     def delivered(self) -> dict[TopicPartition, DeliveredTotals]:

@@ -1,6 +1,6 @@
-"""`async with producer.transaction()`: committed when the block ends, or aborted if an exception leaves it; cancellation is one.
+"""`async with producer.transaction()`: commits when the block ends, or aborts if an exception (or cancellation) leaves it.
 
-What is decided is the blocking producer's (brokerd/producer/transaction.py).
+Shares its decisions with the blocking one (brokerd/producer/transaction.py).
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Transaction(TransactionBase):
             return self
         except BrokerdError:
             raise
-        except BaseException:  # cancelled, and the member may have begun
+        except BaseException:  # cancelled; the member may have begun
             await self._producer.abort_member(only=membership)
             raise
 
     async def send_offsets(self, offsets: Given, group: InputReader | str, *, expected: Expected | None = None) -> None:
-        """Commits these offsets of a group with the transaction, as the blocking one; `group` is an aio.Consumer, or a group id."""
+        """Commits a group's offsets with the transaction, as the blocking one; `group` is an aio.Consumer or a group id."""
         if not self._sends_read(offsets, group, expected):
             assert isinstance(group, str)
             assert expected is not None
@@ -64,8 +64,8 @@ class Transaction(TransactionBase):
             self._offsets.add(offsets, group, expected, lambda _: ids)
 
     async def __aexit__(self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
-        """Commits, or aborts after an exception. Raises as the blocking one. Cancelled while it commits, the transaction is
-        committed or aborted as a whole: the same version, tried again, finds out."""
+        """Commits, or aborts after an exception. Raises as the blocking one. If cancelled during the commit, the transaction is
+        committed or aborted as a whole; a retry with the same version tells which."""
         self._is_open = False
         try:
             if kind is None:

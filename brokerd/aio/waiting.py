@@ -1,4 +1,4 @@
-"""The ways in which a task waits for another thread. Cancelled, it leaves nothing behind: work is withdrawn."""
+"""How a task waits for another thread. If the task is cancelled, the work is withdrawn."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Begun(Protocol[T_co]):
-    """Work that another thread does."""
+    """Work in another thread."""
 
     def outcome(self) -> T_co:
-        """Its result, once it has ended. Raises its error."""
+        """Returns the result of work that has ended, or raises its error."""
 
     def withdraw(self) -> None:
-        """Gives it up: nobody waits any more."""
+        """Cancels the work: its result is no longer wanted."""
 
 
 async def outcome_of(begin: Callable[[Callable[[], None]], Begun[T]]) -> T:
-    """Begins work, with a function to be called when it has ended, and waits for that. Withdraws it if the task is cancelled."""
+    """Begins work, passing a callback for its end, and waits for it. Withdraws it if the task is cancelled."""
     ended = Waiter()
     begun = begin(ended.tell)
     try:
@@ -36,20 +36,20 @@ async def outcome_of(begin: Callable[[Callable[[], None]], Begun[T]]) -> T:
 
 
 class Bell:
-    """Rung by any thread when something has come; heard by one task. Costs next to nothing while no task waits."""
+    """Any thread rings it when something arrives; one task waits for it. Costs next to nothing while no task waits."""
 
     def __init__(self) -> None:
         self._waiter: Waiter | None = None
 
     def ring(self) -> None:
-        """Ends the waiting, if any; for any thread."""
+        """Ends the wait, if any; thread-safe."""
         waiter = self._waiter
         if waiter is not None:
             waiter.tell()
 
     async def wait(self, has_come: Callable[[], bool], timeout_ms: int | None) -> None:
-        """Waits until it is rung, or for `timeout_ms`; not at all if something has come already."""
-        waiter = self._waiter = Waiter()  # before the look: what comes later rings
+        """Waits until it is rung, at most `timeout_ms`; not at all if `has_come`."""
+        waiter = self._waiter = Waiter()  # before `has_come`: later arrivals ring it
         try:
             if has_come():
                 return
