@@ -12,7 +12,7 @@
     produce_transport.py  the producer core's network interface
     leases.py             caches clients, and the sink's producers, across the tasks of a Spark worker
 
-Independent of Spark. Only this package, wire and server import grpc.
+Independent of Spark. Only this package, wire, server and testing import grpc.
 """
 
 from brokerd import wire as wire  # before gRPC: see there

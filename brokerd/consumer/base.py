@@ -130,7 +130,7 @@ class ConsumerBase(abc.ABC):
             return set(self._assignment.partitions)
 
     def pause(self, partitions: Partitions) -> None:
-        """Returns no records of these partitions until `resume`; keeps their positions and fetched records. Raises
+        """Withholds records of these partitions until `resume`; keeps their positions and fetched records. Raises
         ConsumerStateError for one that is not assigned."""
         self._pause(partitions, is_paused=True)
 

@@ -33,7 +33,7 @@ class FetchRange(NamedTuple):
     until_offset: int | None = None
     name: str = ""  # the partition's name in errors, instead of its topic id
     epoch_id: int = 0  # id of the leader epoch of the record before `start_offset`; 0 = unknown
-    end: LogPosition | None = None  # end of the range in the history it was planned on; None = check by `epoch_id` only
+    end: LogPosition | None = None  # end of the range in the history of its log; None = check `epoch_id` only
 
 
 class BatchSlice(NamedTuple):

@@ -45,7 +45,7 @@ class IdFile:
         execute("PRAGMA locking_mode = EXCLUSIVE")
         execute("PRAGMA journal_mode = WAL")
         execute("PRAGMA synchronous = FULL")  # a commit is on disk once it returns
-        with self._transaction():  # takes the exclusive lock
+        with self._transaction():  # takes the exclusive lock, held until close
             if self._is_empty():
                 for statement in _SCHEMA:
                     execute(statement)
