@@ -1,7 +1,7 @@
 """Pure decisions of the source: where a batch starts and ends, what was lost in between, how it is split into tasks.
 
-Nothing in this module contacts a broker or reads a clock; offset_reader.py supplies the TopicState. The algorithms follow Spark's
-Kafka connector (KafkaMicroBatchStream.rateLimit, KafkaOffsetRangeCalculator), in whole numbers.
+This module neither contacts a broker nor reads a clock; offset_reader.py supplies the TopicState. The algorithms follow Spark's
+Kafka connector: KafkaMicroBatchStream.rateLimit (in integers here) and KafkaOffsetRangeCalculator.
 """
 
 from __future__ import annotations
@@ -220,11 +220,11 @@ def ranges_between(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
 def split_ranges(
     ranges: Sequence[OffsetRange], *, min_partitions: int | None, max_records_per_partition: int | None
 ) -> list[OffsetRange]:
-    """One range per task, in the number and sizes of Spark's Kafka connector; pieces of a partition are in order.
+    """Splits ranges into one per task, in the number and sizes of Spark's Kafka connector; pieces of a partition stay in order.
 
-    First, every range is cut into as few pieces as `max_records_per_partition` allows. If that makes fewer than `min_partitions`,
-    larger ranges are cut again, in proportion to their size, rounded: about that many pieces result. A partition with a piece too
-    small to be cut stays as it is, and its records do not count in the proportion.
+    First, every range is cut into as few pieces as `max_records_per_partition` allows. If there are fewer than `min_partitions`,
+    larger pieces are cut again in proportion to their size, rounded, which gives about that many. A partition with a piece too
+    small to cut is left as it is; only that piece is excluded from the proportion.
     """
     pieces = [one for one in ranges if one.size > 0]
     if max_records_per_partition is not None:

@@ -1,4 +1,4 @@
-"""The source for Sail, an engine that runs PySpark's DataFrames without Java: batch reads.
+"""The source for Sail, an engine that runs PySpark DataFrames without Java. Batch reads only.
 
 Sail finds this class by the entry point `pysail.datasources`. It has Spark's interface for Python sources, but with Arrow schemas.
 It supports neither streaming Python sources nor the task attempts that writes rely on, so both are refused.

@@ -34,7 +34,7 @@ _ERRORS: dict[str, type[Exception]] = {
 
 
 class Message(NamedTuple):
-    """A message that has arrived."""
+    """A received message."""
 
     head: dict[str, Any]
     body: bytearray

@@ -84,7 +84,7 @@ def _of_rows(data: object) -> pa.Table:
 
 
 def _fields(row: Any, number: int) -> dict[str, Any]:
-    """A row's fields in the types of the columns."""
+    """A row's fields, converted to the column types."""
     given: Mapping[str, Any]
     if row is None or isinstance(row, (bytes, str)):
         given = {"value": row}

@@ -1,4 +1,4 @@
-"""Transactions: one for each version of a transactional id, with many members, of which one commit decides.
+"""Transactions: one per version of a transactional id. It has many members, and a single commit decides them all.
 
     transactional_id.py  one transactional id: the table of answers
     coordinator.py       all transactional ids: owners, limits, expiry, decisions, state rebuilt from the log

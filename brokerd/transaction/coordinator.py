@@ -86,7 +86,7 @@ class _Life:
 
 
 class Coordinator:
-    """See the module."""
+    """The state of all transactional ids, and the decisions on requests."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits

@@ -44,7 +44,7 @@ class _State:
 
 
 class Loading:
-    """One reading of the log; see the module."""
+    """Replays the log, record by record."""
 
     def __init__(self, new: Callable[[], Coordinator], now_ms: int) -> None:
         self._new = new

@@ -38,7 +38,7 @@ class _Collected:
 
 
 class Pages:
-    """See the module. Times are monotonic, ms."""
+    """The incomplete decisions. Times are monotonic, ms."""
 
     def __init__(self) -> None:
         self._collected: dict[_Key, _Collected] = {}  # the oldest first

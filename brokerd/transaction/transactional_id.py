@@ -419,7 +419,7 @@ def execution_text(execution: Execution) -> str:
 
 
 def _version_is_old(transactional_id: str, last_version: int) -> str:
-    """A newer version is committed."""
+    """Advice if a newer version is committed."""
     if transactional_id.startswith(_QUERY):
         return (
             "The query runs from an old or copied checkpoint, or a stale driver still writes: restore the newest checkpoint, or, "
@@ -437,7 +437,7 @@ def _version_is_old(transactional_id: str, last_version: int) -> str:
 
 
 def _rows_are_others(transactional_id: str, last_version: int) -> str:
-    """The version is committed with other rows."""
+    """Advice if the version is committed with other rows."""
     if transactional_id.startswith(_QUERY):
         return (
             "The checkpoint is not the one that committed it, or the query does not give the same rows twice: restore the right "
