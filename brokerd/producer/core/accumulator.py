@@ -1,13 +1,13 @@
-"""RecordAccumulator: the records that wait to be sent, in batches by partition; the batches themselves; and the accounting of
-memory.
+"""RecordAccumulator: queues records in batches by partition until they are sent. Also ProducerBatch, and BufferPool, which accounts
+for memory.
 
-It appends to the last batch of a partition; tells which nodes have something to be sent, and when to check again; takes one batch
-per partition for a request; puts a failed batch back in its place; expires, flushes and aborts. It keeps the order of each
-partition through any retry, lets no partition starve, and accounts for memory exactly. Each partition has a queue while it has
-batches; one that was drained goes to the end of the round.
+The accumulator appends to the last batch of a partition, finds nodes with sendable batches and the time of the next check, drains
+one batch per partition into a request, re-enqueues failed batches in order, expires, flushes and aborts. It keeps the order of each
+partition across retries, starves no partition, and accounts for memory exactly. A partition has a queue only while it has batches;
+a drained partition goes to the end of the round.
 
-Pure: never waits, reads no clock, and never reads the content of pieces. producer_core.py judges responses, idempotence.py numbers
-batches.
+Pure: never waits, reads no clock, and never reads the content of pieces. producer_core.py judges responses; idempotence.py assigns
+sequences.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ NO_TIMESTAMP = -1
 
 
 class Piece(NamedTuple):
-    """Some records that entered a batch together, in their order."""
+    """Records that are added to a batch together, in order."""
 
-    data: Any  # a pa.RecordBatch (columns.py); decisions about delivery never read it
+    data: Any  # a pa.RecordBatch (columns.py), which the core never reads
     record_count: int
-    size_bytes: int  # of memory; about as many as it adds to the encoded batch
+    size_bytes: int  # in memory; about what the piece adds to the encoded batch
     timestamp_ms: int  # for records without a timestamp
 
 
 class Numbering(Protocol):
-    """Numbers the batches of one identity, and judges what the broker says of them: see idempotence.py."""
+    """Assigns the sequences of one identity: see idempotence.py."""
 
     is_member: bool
 
@@ -49,7 +49,7 @@ class Numbering(Protocol):
         """Gives the batch its sequence."""
 
     def on_split(self, batch: ProducerBatch) -> None:
-        """Puts its parts in the place of a batch."""
+        """Replaces a split batch by its parts."""
 
     def on_success(self, batch: ProducerBatch) -> None:
         """Notes that a batch is in the log."""
@@ -59,16 +59,16 @@ class Numbering(Protocol):
 
 
 class ProducerBatch:
-    """A batch is open while records are added, then closed, and ended once, by `complete` or `fail`. One that was split never ends:
-    each of its `parts` does.
+    """A batch is open while records are added, then closed, and ended once, by `complete` or `fail`. A split batch never ends; its
+    `parts` do.
 
-    A final state is final. A response to a batch that was ended by expiry or abort while in flight is ignored. Anything else that
-    ends a batch twice is a bug, and raises.
+    A response to a batch that expired or was aborted while in flight does not change its final state. Ending a batch twice in any
+    other way is a bug, and raises.
     """
 
     def __init__(self, tp: TopicPartition, created_ms: int, order: tuple[int, ...] = (0,)) -> None:
         self.tp = tp
-        self.order = order  # of sending, among the partition's batches; a part's order extends that of the whole
+        self.order = order  # of sending, within the partition; a part's order extends that of the split batch
         self.created_ms = created_ms  # monotonic, of the first record
         self.pieces: list[Piece] = []
         self.record_count = 0
@@ -76,16 +76,16 @@ class ProducerBatch:
         self.uncompressed_bytes = 0  # as size_bytes, without compression
         self.accounted_bytes = 0  # of buffer.memory
         self.is_closed = False
-        self.encoded: Any = None  # encoding.EncodedBatch, once
-        self.parts: tuple[ProducerBatch, ...] = ()  # the batches that it was split into, in order
+        self.encoded: Any = None  # columns.EncodedBatch, once encoded
+        self.parts: tuple[ProducerBatch, ...] = ()  # the batches that a split made of it, in order
 
         self.identity: ProducerIdAndEpoch = NO_PRODUCER
         self.base_sequence = NO_SEQUENCE
-        self.numbered_by: Numbering | None = None  # of the identity that it was first sent under
+        self.numbered_by: Numbering | None = None  # the identity under which the batch was first sent
         self.attempts = 0
-        self.was_first = False  # at the last attempt: every batch with an earlier sequence was settled when it was drained
+        self.was_first = False  # when last drained, it was the first unsettled batch of its partition
         self.is_in_flight = False
-        self.is_fate_unknown = False  # some attempt may have appended it
+        self.is_fate_unknown = False  # an earlier attempt may have appended it
         self.retry_at_ms = 0
         self.last_error: BrokerdError | None = None
 
@@ -110,7 +110,7 @@ class ProducerBatch:
         return add_sequence(self.base_sequence, self.record_count - 1)
 
     def add(self, piece: Piece) -> int:
-        """Adds records; returns the position of the first in the batch."""
+        """Adds records and returns the position of the first one."""
         assert not self.is_closed, "a closed batch takes no records"
         at = self.record_count
         self.pieces.append(piece)
@@ -122,7 +122,7 @@ class ProducerBatch:
 
     @property
     def is_notified(self) -> bool:
-        """True once all its records have their final state and their listeners were called."""
+        """True once all its records have a final state and all listeners have been called."""
         if self.listeners:
             return False
         return all(part.is_notified for part in self.parts) if self.parts else self.is_done
@@ -148,8 +148,8 @@ class ProducerBatch:
         return batch, position
 
     def split_into(self, pieces: list[Piece]) -> None:
-        """Splits the batch into one for each piece, in order, which share its sequence numbers: if an earlier attempt has written
-        the whole, the broker recognizes the numbers of each part as duplicates.
+        """Splits the batch into one part per piece, in order. The parts divide its sequences, so that the broker recognizes each
+        part as a duplicate if an earlier attempt has written the whole batch.
         """
         assert not self.is_done, "what has ended stays whole"
         assert not self.is_in_flight, "what is under way stays whole"
@@ -171,18 +171,18 @@ class ProducerBatch:
 
     @property
     def is_transactional(self) -> bool:
-        """True if it was first sent as part of a transaction."""
+        """True if the batch was first sent as part of a transaction."""
         return self.numbered_by is not None and self.numbered_by.is_member
 
     def assign_sequence(self, identity: ProducerIdAndEpoch, base_sequence: int, numbered_by: Numbering | None) -> None:
-        """Gives the batch its sequence, once: a retry never changes it."""
+        """Assigns the sequence, once: a retry never changes it."""
         assert not self.has_sequence, "a sequence is assigned once"
         self.identity = identity
         self.base_sequence = base_sequence
         self.numbered_by = numbered_by
 
     def clear_sequence(self) -> None:
-        """Takes the sequence back; legal only if no attempt can have appended the batch."""
+        """Removes the sequence; allowed only if no attempt can have appended the batch."""
         assert not self.is_fate_unknown, "what may be in the log keeps its number"
         assert not self.is_in_flight, "what is under way keeps its number"
         self.identity = NO_PRODUCER
@@ -190,7 +190,7 @@ class ProducerBatch:
         self.numbered_by = None
 
     def complete(self, base_offset: int, append_timestamp: int) -> bool:
-        """Ends the batch as written. False if it was given up before: the response came late."""
+        """Ends the batch as written. Returns False if it was given up before the response came."""
         if not self._end():
             return False
         self.base_offset = base_offset
@@ -198,7 +198,7 @@ class ProducerBatch:
         return True
 
     def fail(self, error: BrokerdError, *, is_given_up: bool = False) -> bool:
-        """Ends the batch with an error. `is_given_up`: responses may still come. False if it was given up before."""
+        """Ends the batch with an error. `is_given_up`: a response may still come. Returns False if it was given up before."""
         if not self._end():
             return False
         self.error = error
@@ -214,16 +214,16 @@ class ProducerBatch:
 
 
 class WaitingCall(Protocol):
-    """A call of the application that waits, for room or for a topic."""
+    """An application's call that waits for memory or for a topic."""
 
-    is_over: bool  # it no longer waits
+    is_over: bool  # no longer waits
 
 
 class BufferPool:
-    """Bytes in use out of `total_bytes`. A caller asks `admits`, and adds what it takes to `used_bytes` itself, together with what
-    it takes them for.
+    """Accounts for the bytes in use, out of `total_bytes`. After `admits`, the caller itself adds the bytes to `used_bytes`, so
+    that no interrupt separates that from the change that uses them.
 
-    An empty buffer admits any single batch, so that one larger than the whole buffer is not stuck for ever.
+    An empty buffer admits any single batch, so that one larger than the whole buffer is not blocked forever.
     """
 
     __slots__ = ("_waiting", "total_bytes", "used_bytes")
@@ -235,18 +235,18 @@ class BufferPool:
 
     @property
     def available_bytes(self) -> int:
-        """Bytes that are free; 0 while more is held than the total."""
+        """Free bytes; 0 while more than the total is in use."""
         return max(0, self.total_bytes - self.used_bytes)
 
     @property
     def is_exhausted(self) -> bool:
-        """True while a call waits for room."""
+        """True while a call waits for memory."""
         while self._waiting and self._waiting[0].is_over:
             self._waiting.popleft()
         return bool(self._waiting)
 
     def admits(self, size_bytes: int, call: WaitingCall | None = None) -> bool:
-        """True if the bytes fit and no other call has waited longer. If not, `call` waits from now on, until it is over."""
+        """True if the bytes fit and no other call has waited longer. Otherwise puts `call` in line until it is over."""
         is_next = not self.is_exhausted or self._waiting[0] is call
         if is_next and (self.used_bytes == 0 or self.used_bytes + size_bytes <= self.total_bytes):
             return True
@@ -255,18 +255,18 @@ class BufferPool:
         return False
 
     def adjust(self, delta_bytes: int) -> None:
-        """Corrects the bytes held once they are known exactly, as after encoding; may exceed the total for a moment."""
+        """Corrects the bytes in use, for example after encoding; they may exceed the total briefly."""
         self.used_bytes += delta_bytes
         assert self.used_bytes >= 0, f"{self.used_bytes} bytes held after {delta_bytes}"
 
     def release(self, size_bytes: int) -> None:
-        """Gives bytes back."""
+        """Frees bytes."""
         self.adjust(-size_bytes)
 
 
 NEVER_MS = 2**63 - 1
-# A request is answered when the last of its batches is durable. If one large request held all partitions, none could send again
-# before the slowest is durable, and encoding, sending, writing and syncing would take turns instead of overlapping.
+# The response comes when the last batch of a request is durable. If one large request carried all partitions, none could send again
+# before the slowest one is durable, and encoding, sending, writing and syncing would alternate instead of overlapping.
 REQUEST_FILL_BYTES = 2_097_152
 
 LeaderOf = Callable[[TopicPartition], int]
@@ -295,8 +295,8 @@ class PartitionQueue:
 
 @dataclass(slots=True)
 class ReadyCheck:
-    """The result of a check: by node, the partitions whose first batch can be sent now, in their order; the time of the next check
-    (NEVER_MS: nothing waits); topics without a known leader. `drain` takes partitions off it, and keeps it up to date.
+    """The result of `ready`: by node, the partitions whose first batch can be sent now, in order; the time of the next check
+    (NEVER_MS: nothing waits); topics with leaderless partitions. `drain` removes partitions and keeps it up to date.
     """
 
     nodes: dict[int, deque[PartitionQueue]]
@@ -305,26 +305,26 @@ class ReadyCheck:
 
 
 class RecordAccumulator:
-    """All batches of one producer that wait or are in flight. `sequences` is None without idempotence."""
+    """All batches of one producer that are queued or in flight. `sequences` is None without idempotence."""
 
     def __init__(self, config: ProducerConfig, sequences: Numbering | None, pool: BufferPool) -> None:
         self._config = config
-        self.sequences = sequences  # where batches get their numbers; replaced only while no numbered batch is queued
+        self.sequences = sequences  # assigns sequences; replaced only while no queued batch has one
         self.pool = pool
         self._queues: OrderedDict[TopicPartition, PartitionQueue] = OrderedDict()
         self._incomplete: dict[ProducerBatch, None] = {}  # in order of creation
         self._batch_count = 0
         self._flushing: set[ProducerBatch] = set()
-        self._batch_sizes: dict[str, int] = {}  # bytes by topic, where the broker takes less than batch.size
-        self._learned_ms: dict[str, int] = {}  # when that was last learned
+        self._batch_sizes: dict[str, int] = {}  # bytes by topic, if the broker accepts less than batch.size
+        self._learned_ms: dict[str, int] = {}  # time of the last `learn_batch_size`
         self.is_closed = False
 
     # --- appending
 
     def append(self, tp: TopicPartition, piece: Piece, now_ms: int) -> AppendResult:
-        """Adds records whose bytes were already taken from the pool. `now_ms` is when the first of them was sent.
+        """Adds records whose memory is already reserved. `now_ms`: when the first of them was sent.
 
-        A batch closes when the next piece would carry it beyond batch.size; a larger piece makes a batch of its own.
+        A batch closes when the next piece would make it larger than batch.size; a piece of that size gets its own batch.
         """
         queue = self._queue(tp)
         batch = queue.batches[-1] if queue.batches else None
@@ -343,11 +343,11 @@ class RecordAccumulator:
         return AppendResult(batch, at, is_new, is_full)
 
     def batch_size_of(self, topic: str) -> int:
-        """Bytes at which a batch of the topic closes: batch.size, or less if the broker was found to take less."""
+        """Bytes at which a batch of the topic closes: batch.size, or less if the broker has refused batches of that size."""
         return self._batch_sizes.get(topic, self._config.batch_size)
 
     def learn_batch_size(self, topic: str, size_bytes: int, now_ms: int) -> int:
-        """Closes batches of the topic at `size_bytes` from now on, if that is less than before. Returns the size that holds."""
+        """Lowers the batch size of the topic to `size_bytes`, if that is less than before. Returns the effective size."""
         self._learned_ms[topic] = now_ms
         self._batch_sizes[topic] = size_bytes = max(1, min(size_bytes, self.batch_size_of(topic)))
         return size_bytes
@@ -358,16 +358,16 @@ class RecordAccumulator:
         self._learned_ms.pop(topic, None)
 
     def forget_batch_sizes(self, until_ms: int) -> None:
-        """Forgets batch sizes that were last learned at `until_ms` or before: the broker's limit may have been raised."""
+        """Forgets batch sizes last learned at or before `until_ms`, since the broker's limit may have been raised."""
         for topic in [topic for topic, learned_ms in self._learned_ms.items() if learned_ms <= until_ms]:
             self.forget_batch_size(topic)
 
     # --- ready, drain
 
     def ready(self, leader_of: LeaderOf, now_ms: int) -> ReadyCheck:
-        """Finds the partitions with a sendable batch, by node. A batch is sendable when it is full, or its linger has passed, or
-        appenders wait for memory, or it is being flushed, or the producer closes, or it is a retry whose back-off has passed;
-        never in a muted partition, never behind a back-off, never out of turn of its sequence.
+        """Finds the partitions with a sendable batch, by node. A batch is sendable if it is full, its linger has passed, calls
+        wait for memory, it is being flushed, the producer is closing, or it is a retry whose back-off has passed; but never in a
+        muted partition, behind a batch in back-off, or out of sequence.
         """
         check = ReadyCheck({}, NEVER_MS, set())
         for tp, queue in self._queues.items():
@@ -383,7 +383,7 @@ class RecordAccumulator:
         return check
 
     def _sendable_ms(self, queue: PartitionQueue, now_ms: int) -> int:
-        """Time when the first batch of the queue may be sent, unless an event comes before (NEVER_MS: only an event allows it)."""
+        """The time when the first batch of the queue may be sent, if no event comes before (NEVER_MS: only after an event)."""
         if not queue.batches or self._is_muted(queue):
             return NEVER_MS
         batch = queue.batches[0]
@@ -395,8 +395,8 @@ class RecordAccumulator:
         return max(not_before_ms, self.linger_ends_ms(batch.created_ms))
 
     def linger_ends_ms(self, created_ms: int) -> int:
-        """End of the linger of records that came at `created_ms`. There is none while an append waits for memory, or once the
-        producer closes.
+        """End of the linger of records sent at `created_ms`. Nothing lingers while a call waits for memory, or once the producer
+        closes.
         """
         return created_ms if self.pool.is_exhausted or self.is_closed else created_ms + self._config.linger_ms
 
@@ -408,11 +408,11 @@ class RecordAccumulator:
 
     def drain(self, check: ReadyCheck, node_id: int, limits: RequestLimits, now_ms: int) -> list[ProducerBatch]:
         """Takes batches for one request to a node: one per partition, within the node's limits of partitions and bytes, and
-        max.request.size (the first goes even if larger). The request is full at REQUEST_FILL_BYTES: the rest goes into the next of
-        the requests that may be in flight. Sizes are estimates until batches are encoded.
+        max.request.size (a larger first batch goes alone). The request is full at REQUEST_FILL_BYTES; the rest goes into further
+        requests. Sizes are estimates until batches are encoded.
 
-        Partitions that were served go to the end of the round, so none starves. Each batch taken is closed, gets its
-        sequence if it has none, and mutes its partition.
+        Drained partitions go to the end of the round, so none starves. Each batch taken is closed, gets a sequence if it has none,
+        and counts as in flight for its partition.
         """
         drained: list[ProducerBatch] = []
         size_bytes = BATCH_OVERHEAD_BYTES  # of the request itself
@@ -431,7 +431,7 @@ class RecordAccumulator:
         return drained
 
     def _check_again(self, check: ReadyCheck, node_id: int, queue: PartitionQueue, now_ms: int) -> None:
-        """Adds the partition of a batch just taken to `check` again, or the time when its next batch may be sent."""
+        """Puts a drained partition back into `check`, or the time when its next batch may be sent."""
         sendable_ms = self._sendable_ms(queue, now_ms)
         if sendable_ms > now_ms:
             check.next_check_ms = min(check.next_check_ms, sendable_ms)
@@ -445,7 +445,7 @@ class RecordAccumulator:
         if self.sequences is not None and not batch.has_sequence:
             self.sequences.assign(batch)
         else:
-            batch.was_first = True  # a retry waits until all before it are settled
+            batch.was_first = True  # a retry is only drained once all batches before it are settled
         batch.is_in_flight = True
         batch.attempts += 1
         self.mute(batch.tp)
@@ -454,24 +454,24 @@ class RecordAccumulator:
     # --- results
 
     def mute(self, tp: TopicPartition) -> None:
-        """Counts one more batch of the partition in flight; at max.in.flight.batches.per.partition no more are drained."""
+        """Counts a batch as in flight; at max.in.flight.batches.per.partition, no more are drained from the partition."""
         self._queues[tp].in_flight_count += 1
 
     def unmute(self, tp: TopicPartition, throttled_until_ms: int) -> None:
-        """Counts one batch of the partition less in flight; none is drained before `throttled_until_ms` all the same."""
+        """Counts a batch as no longer in flight; none is drained from the partition before `throttled_until_ms`."""
         queue = self._queues[tp]
         queue.in_flight_count -= 1
         assert queue.in_flight_count >= 0
         queue.muted_until_ms = max(queue.muted_until_ms, throttled_until_ms)
 
     def forget_idle(self, tp: TopicPartition, now_ms: int) -> None:
-        """Drops the partition's queue if it is empty and idle, so that a long-lived producer keeps no queues it does not need."""
+        """Drops the partition's queue if it is empty and idle, so that a long-lived producer keeps no unused queues."""
         queue = self._queues.get(tp)
         if queue is not None and not queue.batches and not queue.in_flight_count and queue.muted_until_ms <= now_ms:
             del self._queues[tp]
 
     def reenqueue(self, batch: ProducerBatch, retry_at_ms: int) -> None:
-        """Puts a batch back in its place: by order of sending, which is that of sequences, before all that were never sent."""
+        """Puts a batch back into its queue by order of sending, which is that of sequences, before all batches never sent."""
         batch.retry_at_ms = retry_at_ms
         queue = self._queues[batch.tp]
         later: list[ProducerBatch] = []
@@ -481,7 +481,7 @@ class RecordAccumulator:
         queue.batches.extendleft(reversed(later))
 
     def split(self, batch: ProducerBatch, pieces: list[Piece]) -> None:
-        """Puts a batch back in its place as several smaller ones, one for each piece."""
+        """Puts a batch back into its queue as several smaller ones, one per piece."""
         self.reenqueue(batch, 0)
         batch.split_into(pieces)
         queue = self._queues[batch.tp]
@@ -494,13 +494,13 @@ class RecordAccumulator:
         if batch in self._flushing:
             self._flushing.remove(batch)
             self._flushing.update(batch.parts)
-        # Expiry takes the oldest first, and the parts are as old as the batch was.
+        # Expiry relies on the order of creation, and the parts are as old as the batch.
         self._incomplete = {part: None for one in self._incomplete for part in (batch.parts if one is batch else (one,))}
         self.pool.adjust(sum(part.accounted_bytes for part in batch.parts) - batch.accounted_bytes)
         batch.accounted_bytes = 0
 
     def release(self, batch: ProducerBatch) -> None:
-        """Frees the memory of an ended batch, once it is not in flight."""
+        """Frees the memory of an ended batch that is not in flight."""
         assert batch.is_done, "only an ended batch is freed"
         assert not batch.is_in_flight, "a batch in flight is still read"
         self.pool.release(batch.accounted_bytes)
@@ -509,12 +509,12 @@ class RecordAccumulator:
         batch.encoded = None
 
     def finished(self, batch: ProducerBatch) -> None:
-        """Notes that a batch has its final state: flushes no longer wait for it."""
+        """Notes that a batch has its final state, so that flushes no longer wait for it."""
         self._incomplete.pop(batch, None)
         self._flushing.discard(batch)
 
     def remove(self, batch: ProducerBatch) -> None:
-        """Takes an ended batch out of its queue, if it is there."""
+        """Removes an ended batch from its queue, if it is there."""
         queue = self._queues.get(batch.tp)
         if queue is not None and batch in queue.batches:
             queue.batches.remove(batch)
@@ -530,7 +530,7 @@ class RecordAccumulator:
         return expired
 
     def next_expiry_ms(self) -> int:
-        """Time when the oldest batch expires (NEVER_MS: there is none)."""
+        """The time when the oldest batch expires (NEVER_MS: there is none)."""
         for batch in self._incomplete:
             return batch.created_ms + self._config.delivery_timeout_ms
         return NEVER_MS
@@ -559,7 +559,7 @@ class RecordAccumulator:
         return tuple(queue.batches) if queue is not None else ()
 
     def load_of(self, topic: str, view: TopicView) -> PartitionLoad:
-        """The load of the topic's partitions now, to choose one for records without a key."""
+        """The current load of the topic's partitions, for choosing one for records without a key."""
         return PartitionLoad(view, lambda: self._queue_sizes(topic), lambda number: self._is_backing_off(topic, number))
 
     def _queue_sizes(self, topic: str) -> dict[int, int]:
@@ -584,7 +584,7 @@ class RecordAccumulator:
         return bool(self._incomplete)
 
     def last_error(self) -> BrokerdError | None:
-        """The last error of the oldest incomplete batch that had one, for messages."""
+        """The last error of the oldest incomplete batch that has one, for error messages."""
         return next((batch.last_error for batch in self._incomplete if batch.last_error), None)
 
     def _queue(self, tp: TopicPartition) -> PartitionQueue:

@@ -1,5 +1,5 @@
-"""Errors of records that failed: which ones, why, and whether they may be in the log all the same. Texts only; producer_core.py
-decides which batches fail.
+"""Builds the errors of failed records: which records, why, and whether they may be in the log. producer_core.py decides which
+batches fail.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def expired(batch: ProducerBatch, delivery_timeout_ms: int, last_trouble: Broker
 
 
 def beyond_request(batch: ProducerBatch, limits: RequestLimits, config: ProducerConfig) -> MessageTooLargeError:
-    """The error of a batch that no request to this broker can carry."""
+    """The error of a batch too large for any request to this broker."""
     return MessageTooLargeError(
         f"a record batch of {batch.size_bytes} bytes fits into no request, the broker's socket.request.max.bytes leaves "
         f"{limits.bytes_max} for batches: raise it, or make records smaller (max.request.size is {config.max_request_size} here)",
@@ -45,28 +45,28 @@ def beyond_request(batch: ProducerBatch, limits: RequestLimits, config: Producer
 
 
 def aborted(batch: ProducerBatch, reason: str) -> AbortedBatchError:
-    """The error of a batch that the application has given up."""
+    """The error of a batch that was given up, for example by close()."""
     return AbortedBatchError(f"{_subject(batch)} was given up, {reason}: {_where(batch)}")
 
 
 def overdue(node_id: int, config: ProducerConfig) -> BrokerUnreachableError:
-    """No response in time, so the stream is given up."""
+    """The error of a stream without a response within request.timeout.ms."""
     return BrokerUnreachableError(f"node {node_id} did not answer in request.timeout.ms ({config.request_timeout_ms} ms)")
 
 
 def topic_replaced(tp: TopicPartition) -> UnknownTopicIdError:
-    """The records may have been in the old topic of the name, so they are not written to the new one."""
+    """The error of records that may be in the deleted topic, and so are not written to the recreated one."""
     text = f"topic '{tp.topic}' was deleted or recreated while records were on their way to it"
     return UnknownTopicIdError(f"{text}; they may have been in the old one", fate=Fate.UNKNOWN)
 
 
 def acknowledged_lost(batch: ProducerBatch, error: BrokerdError) -> OutOfOrderSequenceError:
-    """The broker expects records that it acknowledged before."""
+    """The error when the broker expects a sequence that it has already acknowledged."""
     return OutOfOrderSequenceError(f"the broker lost acknowledged records of {batch.tp}, nothing more is written there: {error}")
 
 
 def stopped(batch: ProducerBatch, error: BrokerdError) -> BrokerdError:
-    """The batch's member failed, or there is none."""
+    """The error of a batch whose member failed, or that was sent outside of a transaction."""
     if isinstance(error, TransactionalIdAuthorizationFailedError) or (
         isinstance(error, WireError) and error.action is Action.TRANSACTION_STATE
     ):
@@ -74,7 +74,8 @@ def stopped(batch: ProducerBatch, error: BrokerdError) -> BrokerdError:
         return type(error)(error.message, fate=Fate.UNKNOWN if may_be_there else Fate.NOT_APPENDED)
     if isinstance(error, TransactionStateError):
         return error
-    # The first failure says of its own records whether they are in the log: only its name may stand beside what is true of these.
+    # The first failure's message says whether its own records are in the log, which may be untrue of these, so only its name is
+    # quoted.
     aborted_with = AbortedBatchError(
         f"{_subject(batch)} was given up with the rest of its transaction, which failed with "
         f"{type(error).__name__}: {_where(batch)}"
@@ -84,7 +85,7 @@ def stopped(batch: ProducerBatch, error: BrokerdError) -> BrokerdError:
 
 
 def refused(batch: ProducerBatch, error: BrokerdError) -> BrokerdError:
-    """The broker's error, with the fate of the whole delivery instead of that of the last attempt alone."""
+    """The broker's error, with the fate of the records over all attempts instead of the last one alone."""
     if not isinstance(error, WireError) or error.fate is not Fate.NOT_APPENDED:
         return error
     if batch.is_fate_unknown:

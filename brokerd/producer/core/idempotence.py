@@ -1,21 +1,21 @@
-"""The producer's identity towards the broker: producer id, epoch and sequences. It numbers batches so that retries cannot
-duplicate, and judges what each response proves.
+"""The idempotent producer: producer id, epoch and sequences. Assigns sequences so that retries cannot duplicate records, and
+decides what each response proves.
 
-Rules of sequences (the broker's side of them is the table of producer states in ARCHITECTURE.md):
-- A batch gets its number when it is first drained, and keeps it through every retry.
-- A batch that ends without being known to be in the log leaves a *gap*. Nothing new is drained for that partition until the
-  numbered batches are settled: each is sent again under its old number while its fate is unknown; then the partition moves to
-  a raised epoch, in which batches that were certainly never appended get new numbers from 0.
-- A gap below batches that were acknowledged is not the producer's: the broker has lost them, which is fatal, never an epoch bump.
-- Fenced is final.
+Rules of sequences (ARCHITECTURE.md has the broker's side, the table of producer states):
+- A batch gets its sequence when it is first drained, and keeps it through every retry.
+- A batch that ends without being known to be in the log leaves a *gap*. No new batch of that partition is drained until the
+  sequenced ones are settled: each is resent with its old sequence while its fate is unknown. Then the partition moves to a raised
+  epoch, in which batches that were certainly never appended get new sequences from 0.
+- If the broker misses batches that it has acknowledged, it has lost them: this is fatal, and never leads to an epoch bump.
+- Fencing is final.
 
-A producer has a lasting identity, a producer id whose epoch rises. As a member of a transaction it has an id for that transaction
-alone, requested at the first row, with one epoch. A member that waits long for its first row (a task that sorts) requests it all
-the same, so that its heartbeats keep the transaction of its siblings open. A transaction cannot use a member that lacks a batch, so
-a member fails as a whole with its first batch that fails, and nothing is repaired: the owner of the transaction begins another
-member. Batches in flight when a member ends keep its numbers and are never sent again.
+A producer has a lasting identity, a producer id whose epoch rises. As a member of a transaction it has a producer id for that
+transaction alone, with one epoch, requested at the first row. A member that waits long for its first row (a task that sorts)
+requests it earlier, so that its heartbeats keep the transaction open for the other members. A transaction cannot use a member that
+lacks a batch, so the first failed batch fails the whole member, without an epoch bump: the owner of the transaction begins another
+member. Batches in flight when a member ends keep their sequences and are never resent.
 
-Pure. producer_core.py fails the batches; sender.py sends the requests.
+Pure. producer_core.py fails batches; sender.py sends requests.
 """
 
 from __future__ import annotations
@@ -45,36 +45,36 @@ EPOCH_MAX = 2**15 - 1
 
 
 class Verdict(enum.Enum):
-    """The decision about a batch for which the broker has returned an error."""
+    """What to do with a batch after an error."""
 
-    RETRY = "retry"  # under its number, or a new one once the partition has moved to a raised epoch
-    SPLIT = "split"  # in smaller ones, under its numbers
-    FAIL = "fail"  # after an error of the producer's state also: its fate can no longer be known
-    ACKNOWLEDGED_LOST = "acknowledged lost"  # fatal: the broker does not have what it acknowledged
+    RETRY = "retry"  # with its sequence, or a new one once the partition has moved to a raised epoch
+    SPLIT = "split"  # into smaller batches, with its sequences
+    FAIL = "fail"  # also if the broker's producer state can no longer reveal its fate
+    ACKNOWLEDGED_LOST = "acknowledged lost"  # fatal: the broker misses records that it has acknowledged
 
 
 class PartitionSequences:
-    """Numbers of one partition under one producer id and epoch."""
+    """The sequences of one partition under one producer id and epoch."""
 
     __slots__ = ("has_gap", "identity", "is_forgotten", "next_sequence", "sequenced")
 
     def __init__(self, identity: ProducerIdAndEpoch) -> None:
         self.identity = identity
         self.next_sequence = 0
-        self.sequenced: list[ProducerBatch] = []  # numbered, and not ended or still in flight, in order
+        self.sequenced: list[ProducerBatch] = []  # with a sequence, and not ended or still in flight, in order
         self.has_gap = False
-        self.is_forgotten = False  # the broker has no state of it: an unknown fate stays unknown
+        self.is_forgotten = False  # the broker has no producer state, so an unknown fate stays unknown
 
 
 class IdempotenceState:
-    """A producer id and all partitions' sequences. `is_member`: for one transaction, in one epoch."""
+    """A producer id, and the sequences of all partitions. `is_member`: for one transaction, in one epoch."""
 
     def __init__(self, *, is_member: bool = False) -> None:
         self.is_member = is_member
         self.identity = NO_PRODUCER
         self._partitions: dict[TopicPartition, PartitionSequences] = {}
         self._is_bump_wanted = False
-        self._is_id_spent = False  # a broker has forgotten the id, and may refuse it for good: another one is needed
+        self._is_id_spent = False  # a broker has forgotten the id and may refuse it for good, so a new one is needed
 
     # --- identity
 
@@ -84,8 +84,8 @@ class IdempotenceState:
         return self.identity != NO_PRODUCER
 
     def identity_wanted(self) -> ProducerIdAndEpoch | None:
-        """The identity to send with InitProducerId: NO_PRODUCER for a new id (at first, when a broker has forgotten this one, and
-        when the epoch is used up), the present identity to raise its epoch, None if there is nothing to request.
+        """The identity to send with InitProducerId: NO_PRODUCER for a new id (at first, if a broker has forgotten this one, or if
+        its epochs are exhausted), the current identity to raise its epoch, None if there is nothing to request.
         """
         if self.identity == NO_PRODUCER:
             return NO_PRODUCER
@@ -94,16 +94,16 @@ class IdempotenceState:
         return NO_PRODUCER if self._is_id_spent or self.identity.epoch >= EPOCH_MAX else self.identity
 
     def set_identity(self, identity: ProducerIdAndEpoch) -> None:
-        """Takes the identity that the broker has granted. Partitions that wait for it move to it as soon as they are settled."""
+        """Sets the identity that the broker has granted. Partitions with a gap move to it once they are settled."""
         self.identity = identity
         self._is_bump_wanted = self._is_id_spent = False
         for tp in list(self._partitions):
             self.settle(tp)
 
-    # --- numbers
+    # --- sequences
 
     def may_drain(self, batch: ProducerBatch) -> bool:
-        """False for a retry that is not first, and for a new batch behind a gap, an expired batch still in flight, or a wrap."""
+        """False for a retry that is not first, or a new batch after a gap, an ended batch still in flight, or a wrap-around."""
         if self.identity == NO_PRODUCER:
             return False
         state = self._partitions.get(batch.tp)
@@ -112,13 +112,13 @@ class IdempotenceState:
         if batch.has_sequence:
             return state.sequenced[0] is batch and not self._awaits_epoch(state)
         if state.next_sequence == 0 and state.sequenced:
-            # After a wrap. A broker that has forgotten this producer accepts any batch that begins at 0, and refuses those
-            # before it that are still in flight: so it is sent alone.
+            # After a wrap-around. A broker that has forgotten this producer accepts any batch that begins at 0, and would then
+            # refuse earlier ones still in flight, so this batch is sent alone.
             return False
         return not state.has_gap and not any(earlier.is_done for earlier in state.sequenced)
 
     def assign(self, batch: ProducerBatch) -> None:
-        """Gives the batch the next sequence numbers of its partition."""
+        """Assigns the next sequence of its partition to the batch."""
         state = self._partitions.get(batch.tp)
         if state is None:
             state = self._partitions[batch.tp] = PartitionSequences(self.identity)
@@ -128,12 +128,12 @@ class IdempotenceState:
         state.sequenced.append(batch)
 
     def on_split(self, batch: ProducerBatch) -> None:
-        """Puts the batch's parts in its place, with its numbers. They are sent one after the other, as retries are."""
+        """Replaces the batch by its parts, which have its sequences. They are sent one at a time, as retries are."""
         sequenced = self._partitions[batch.tp].sequenced
         at = sequenced.index(batch)
         sequenced[at : at + 1] = batch.parts
 
-    # --- results of numbered batches
+    # --- results of batches with sequences
 
     def on_success(self, batch: ProducerBatch) -> None:
         """Notes that a batch is in the log."""
@@ -141,16 +141,16 @@ class IdempotenceState:
         self.settle(batch.tp)
 
     def on_ended(self, batch: ProducerBatch) -> None:
-        """Notes that a batch has ended without being known to be in the log, and is not in flight: its numbers are a gap."""
+        """Notes that a batch has ended without being known to be in the log, and is not in flight: it leaves a gap."""
         self._drop(batch)
         self._partitions[batch.tp].has_gap = True
         self.settle(batch.tp)
 
     def on_out_of_order(self, batch: ProducerBatch, error: OutOfOrderSequenceError) -> Verdict:
-        """Judges OUT_OF_ORDER_SEQUENCE_NUMBER. Its expected_sequence tells about earlier attempts too, not only about this one."""
+        """Judges OUT_OF_ORDER_SEQUENCE_NUMBER. Its expected_sequence also shows which other batches were never appended."""
         state = self._partitions[batch.tp]
         if not batch.was_first:
-            return Verdict.RETRY  # the broker may have lacked an earlier batch then, even if that one is acknowledged now
+            return Verdict.RETRY  # the broker may have missed an earlier batch then, even if that one is acknowledged now
         if not state.has_gap:
             return Verdict.ACKNOWLEDGED_LOST
         for numbered in state.sequenced:
@@ -159,7 +159,7 @@ class IdempotenceState:
         return Verdict.RETRY
 
     def on_unknown_producer_id(self, batch: ProducerBatch, _error: UnknownProducerIdError) -> Verdict:
-        """Judges UNKNOWN_PRODUCER_ID: the broker has no state of this producer (it expired, or nothing ever arrived)."""
+        """Judges UNKNOWN_PRODUCER_ID: the broker has no state of this producer (it expired, or no batch ever arrived)."""
         state = self._partitions[batch.tp]
         if not batch.was_first:
             return Verdict.RETRY
@@ -168,15 +168,15 @@ class IdempotenceState:
         return Verdict.FAIL if batch.is_fate_unknown or self.is_member else Verdict.RETRY
 
     def unknowable(self, tp: TopicPartition) -> list[ProducerBatch]:
-        """The queued batches of unknown fate after UNKNOWN_PRODUCER_ID for the first one: no response can settle them any more."""
+        """After UNKNOWN_PRODUCER_ID for the first batch: the queued batches of unknown fate, which no response can settle now."""
         state = self._partitions[tp]
         if not state.is_forgotten:
             return []
         return [batch for batch in state.sequenced if batch.is_fate_unknown and not batch.is_in_flight]
 
     def settle(self, tp: TopicPartition) -> None:
-        """Moves a partition with a gap to the raised epoch, unless batches of it are in flight or of unknown fate. Requests the
-        epoch if the producer does not have it yet.
+        """Moves a partition with a gap to the raised epoch, unless a batch of it is in flight or of unknown fate. Requests an epoch
+        bump if the producer still has the old epoch.
         """
         state = self._partitions.get(tp)
         if state is None or not self._awaits_epoch(state):
@@ -194,11 +194,11 @@ class IdempotenceState:
         state.sequenced.clear()
 
     def partitions(self) -> list[TopicPartition]:
-        """Partitions with numbered batches."""
+        """Partitions that have sequences."""
         return list(self._partitions)
 
     def forget(self, tp: TopicPartition) -> None:
-        """Begins a partition's numbers again, since its topic was recreated. None of its batches may be in flight."""
+        """Drops the sequences of a partition whose topic was recreated. None of its batches may be in flight."""
         state = self._partitions.pop(tp, None)
         for batch in state.sequenced if state is not None else ():
             batch.clear_sequence()
@@ -211,8 +211,8 @@ class IdempotenceState:
 
 
 def _proves_absent(batch: ProducerBatch, error: OutOfOrderSequenceError) -> bool:
-    """True if the broker's state shows that the batch is not in the log: the broker has not seen this epoch yet, or expects a
-    sequence at or before the batch's. No older attempt can arrive later, since a stream's hello fences earlier streams.
+    """True if the broker's producer state proves that the batch is not in the log: it is of an earlier epoch, or expects a sequence
+    at or before the batch's. No earlier attempt can arrive later, since a stream's Hello fences earlier streams.
     """
     if 0 <= error.current_epoch < batch.identity.epoch:
         return True
@@ -223,7 +223,7 @@ def _proves_absent(batch: ProducerBatch, error: OutOfOrderSequenceError) -> bool
 
 
 def verdict_on(batch: ProducerBatch, error: BrokerdError, *, retries: int) -> Verdict:
-    """Whether to retry, split or fail a batch of a producer that may write."""
+    """Decides whether to retry, split or fail a batch of a producer that is not stopped."""
     if isinstance(error, MessageTooLargeError) and batch.record_count > 1:
         return Verdict.SPLIT
     if batch.attempts > retries:
@@ -240,7 +240,7 @@ def verdict_on(batch: ProducerBatch, error: BrokerdError, *, retries: int) -> Ve
 
 
 class RepeatedRequests:
-    """The requests of one kind of one producer."""
+    """Repeats one kind of request, one at a time, with back-off after failures."""
 
     __slots__ = ("_config", "_failures", "_not_before_ms", "_rng", "is_under_way")
 
@@ -252,7 +252,7 @@ class RepeatedRequests:
         self.is_under_way = False
 
     def step(self, commands: list[Command], request: Command, now_ms: int) -> int:
-        """Adds the request to the commands if it may be sent now; returns the time of the next step."""
+        """Adds the request to the commands if it may be sent now. Returns the time of the next step."""
         if self.is_under_way:
             return NEVER_MS
         if now_ms < self._not_before_ms:
@@ -262,7 +262,7 @@ class RepeatedRequests:
         return NEVER_MS
 
     def on_success(self, next_ms: int) -> None:
-        """Notes that the request was granted; the next one is not sent before `next_ms`."""
+        """Notes that the request succeeded; the next one is not sent before `next_ms`."""
         self.is_under_way = False
         self._failures = 0
         self._not_before_ms = next_ms
@@ -281,7 +281,7 @@ _HEARTBEATS_PER_TIMEOUT = 3
 
 
 class DeliveredTotals(NamedTuple):
-    """The records that one partition has acknowledged."""
+    """The acknowledged records and batches of one partition."""
 
     record_count: int = 0
     batch_count: int = 0
@@ -294,10 +294,10 @@ class Identity:
         self.membership = membership
         is_member = membership is not None
         self.sequences = IdempotenceState(is_member=is_member) if config.enable_idempotence else None
-        self.delivered: dict[TopicPartition, DeliveredTotals] = {}  # other threads may copy it: in one call, and of values
+        self.delivered: dict[TopicPartition, DeliveredTotals] = {}  # of immutable values: other threads copy it without the lock
         self.first_error: BrokerdError | None = None
-        self.error: BrokerdError | None = None  # once nothing more can be written
-        self.abort_by_ms: int | None = None  # of a member that is aborted: when it ends at the latest
+        self.error: BrokerdError | None = None  # set once nothing more can be written
+        self.abort_by_ms: int | None = None  # latest end of a member that is being aborted
         if config.transactional_id and not is_member:
             self.error = TransactionStateError(
                 f"no transaction is open: a producer with a transactional.id ('{config.transactional_id}') sends inside "
@@ -306,17 +306,17 @@ class Identity:
         self._id_requests = RepeatedRequests(config, rng)
         self._heartbeats = RepeatedRequests(config, rng)
         self._partitions: dict[TopicIdPartition, None] = {}
-        self._id_due_ms = NEVER_MS  # for a member without rows
+        self._id_due_ms = NEVER_MS  # when a member without rows requests its id
 
     def may_end_abort(self, now_ms: int, *, is_closed: bool) -> bool:
-        """True once an aborted member may end: it waits for a producer id that is on its way, since the broker is to be told which
-        one to abort."""
+        """True once an aborted member may end. It waits for a requested producer id, which the abort needs, until `abort_by_ms`
+        or the close of the producer."""
         return not self._id_requests.is_under_way or is_closed or (self.abort_by_ms is not None and now_ms >= self.abort_by_ms)
 
     # --- requests
 
     def step(self, commands: list[Command], now_ms: int, *, has_rows: bool) -> int:
-        """Adds the requests that are due to the commands; returns the time of the next step."""
+        """Adds the requests that are due to the commands. Returns the time of the next step."""
         if self.sequences is None or self.error is not None:
             return NEVER_MS
         return min(self._step_id(self.sequences, commands, now_ms, has_rows=has_rows), self._step_heartbeat(commands, now_ms))
@@ -340,18 +340,18 @@ class Identity:
     # --- responses
 
     def on_granted(self, identity: ProducerIdAndEpoch, now_ms: int) -> None:
-        """Takes an id or a raised epoch."""
+        """Takes a granted id or raised epoch."""
         assert self.sequences is not None
         self._id_requests.on_success(now_ms)
         self.sequences.set_identity(identity)
         self._expect_heartbeat(now_ms)
 
     def on_heartbeat(self, now_ms: int) -> None:
-        """Notes that the broker has taken a heartbeat."""
+        """Notes that the broker has accepted a heartbeat."""
         self._expect_heartbeat(now_ms)
 
     def on_failed(self, command: RequestProducerId | SendHeartbeat, now_ms: int) -> None:
-        """Notes that a request has failed; it is repeated after a while."""
+        """Notes that a request has failed; it is retried after a back-off."""
         requests = self._id_requests if isinstance(command, RequestProducerId) else self._heartbeats
         requests.on_failure(now_ms)
 
@@ -370,7 +370,7 @@ class Identity:
             self.first_error = batch.error
 
     def note_partitions(self, tps: list[TopicIdPartition]) -> None:
-        """Notes the partitions of batches that are sent."""
+        """Notes the partitions that the member writes to."""
         if self.membership is not None:
             self._partitions.update(dict.fromkeys(tps))
 
@@ -382,7 +382,7 @@ class Identity:
 
 
 class Identities:
-    """The lasting identity of a producer, and its present one."""
+    """The lasting identity of a producer (`own`), and the one in use (`present`)."""
 
     def __init__(self, config: ProducerConfig, rng: random.Random) -> None:
         self._config = config
@@ -390,7 +390,7 @@ class Identities:
         self.own = self.present = Identity(config, rng)
 
     def member(self, membership: Membership) -> Identity:
-        """A new member, for the core to make present."""
+        """Creates a member, which the core then makes the present identity."""
         assert self.present is self.own, "one member at a time"
         return Identity(self._config, self._rng, membership)
 

@@ -1,5 +1,5 @@
-"""Metrics of one producer by Kafka's names. Rates and averages look back over the last one to two windows of 30 s, as Kafka's do
-(metrics.sample.window.ms, metrics.num.samples); maxima too. Reads no clock and knows no producer.
+"""Metrics of one producer by Kafka's names. Rates, averages and maxima cover the last one to two windows of 30 s, as Kafka's do
+(metrics.sample.window.ms, metrics.num.samples). Reads no clock.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ WINDOW_MS = 30_000
 
 
 class WindowedStat:
-    """Sum, count and maximum of the present window and the one before; the sum of all time."""
+    """Sum, count and maximum of the current window and the previous one, and the total of all time."""
 
     def __init__(self, now_ms: int) -> None:
         self.total = 0.0
@@ -28,7 +28,7 @@ class WindowedStat:
         self._max[0] = max(self._max[0], value)
 
     def rate(self, now_ms: int) -> float:
-        """Sum per second; over at least one window, so that a first value is no burst."""
+        """Sum per second over at least one window, so that the first value does not show as a burst."""
         self._roll(now_ms)
         covered_ms = now_ms - self._window_start_ms + (WINDOW_MS if self._count[1] else 0)
         return sum(self._sum) * 1000 / max(covered_ms, WINDOW_MS)
@@ -71,7 +71,7 @@ class ProducerMetrics:
         self.batches_split = WindowedStat(now_ms)
 
     def on_request(self, batches: list[ProducerBatch], now_ms: int) -> None:
-        """Counts the batches of a request; those that are sent again only as its records."""
+        """Records a request. A retried batch counts only towards the records per request."""
         for batch in batches:
             if batch.attempts == 1:
                 self.queue_time_ms.record(now_ms - batch.created_ms, now_ms)
