@@ -1,8 +1,9 @@
-"""Assigns a partition to every row: the one that the caller gave, else by the key's hash, else the sticky one.
+"""Assigns a partition to every row: the caller's, else by the hash of the key, else the sticky one.
 
-By key: Kafka's murmur2 over a whole column, so the same key goes to the same partition as with Kafka's default partitioner. Without
-a key: one partition until so many bytes went there, then another at random (Kafka's built-in partitioner, KIP-794). The more
-batches wait for a partition, the rarer it is chosen; one that takes nothing at present is left out while there is any other. Pure.
+Keys are hashed by Kafka's murmur2, a whole column at once, so a key goes to the same partition as with Kafka's default partitioner.
+Rows without a key go to one partition for a run of RUN_BYTES or more, then to another at random (Kafka's built-in partitioner,
+KIP-794). The more batches a partition has queued, the less often it is chosen; one that accepts no records is avoided while there
+is any other. Pure.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ _M = 0x5BD1E995
 _R = 24
 _MASK = 0xFFFFFFFF
 _TO_POSITIVE = 0x7FFFFFFF
-# Below so many rows, a word at a time in plain Python is cheaper than a numpy call for each word.
+# Below this many rows, plain Python per word is cheaper than a numpy call per word.
 _FEW_ROWS = 24
 _TAIL_MASKS = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)
 _TAIL_FACTORS = np.array([1, _M, _M, _M], np.uint32)
 
 
 def murmur2(keys: pa.Array) -> Int32s:
-    """Kafka's murmur2 (org.apache.kafka.common.utils.Utils) of every key of a binary or string array; a null key counts
-    as the empty one.
+    """Kafka's murmur2 (org.apache.kafka.common.utils.Utils) of every key of a binary or string array; a null key hashes as an
+    empty one.
 
-    Words are taken column by column: round i mixes the i-th four bytes of all keys that have so many. Rows are ordered by
-    length, longest first, so that the keys of a round are a prefix.
+    Round i mixes the i-th four-byte word of all keys that have one. Keys are ordered by length, longest first, so the keys of a
+    round are a prefix.
     """
     count = len(keys)
     if count == 0:
@@ -64,20 +65,20 @@ def murmur2(keys: pa.Array) -> Int32s:
 
 
 def partition_for_keys(keys: pa.Array, partition_count: int) -> Int32s:
-    """toPositive(murmur2(key)) % partition_count for every key, as Kafka's BuiltInPartitioner.partitionForKey."""
+    """toPositive(murmur2(key)) % partition_count for every key, like Kafka's BuiltInPartitioner.partitionForKey."""
     return partition_for_hashes(murmur2(keys), partition_count)
 
 
 def partition_for_hashes(hashes: Int32s, partition_count: int) -> Int32s:
-    """As `partition_for_keys`, for keys whose murmur2 is known."""
+    """Like `partition_for_keys`, from the murmur2 hashes of the keys."""
     positive = hashes.view(np.uint32) & np.uint32(_TO_POSITIVE)
     return (positive % np.uint32(partition_count)).view(np.int32)
 
 
 def sort_by_partition(partitions: Int32s, partition_count: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """(order, bounds): rows of partition p are order[bounds[p]:bounds[p + 1]], in their first order.
+    """Returns (order, bounds): rows of partition p are order[bounds[p]:bounds[p + 1]], in their original order.
 
-    Narrow integers are sorted by radix, six times as fast as wide ones.
+    Sorts narrow integers where it can: numpy's radix sort is six times as fast as the sort of wide ones.
     """
     order = _stable_order(partitions, partition_count - 1)
     bounds = np.zeros(partition_count + 1, np.intp)
@@ -91,7 +92,7 @@ def _stable_order(values: npt.NDArray[Any], value_max: int) -> npt.NDArray[np.in
 
 
 def _bytes_of(keys: pa.Array) -> tuple[UInt32s, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The word that begins at each byte (an overlapping view, not a copy), where each key starts and how long it is."""
+    """The word at each byte (an overlapping view, not a copy), and the start and length of each key."""
     _, offsets_buffer, data_buffer = keys.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32, len(keys) + 1, keys.offset * 4).astype(np.int64)
     lengths = np.diff(offsets)
@@ -110,7 +111,7 @@ def _mix_words(
 ) -> None:
     if words_max == 0:
         return
-    # active[i] = how many keys have more than i words.
+    # active[i] = number of keys with more than i words.
     active = len(words) - np.searchsorted(words[::-1], np.arange(words_max), side="right")
     few_from = min(int(np.searchsorted(-active, -_FEW_ROWS, side="left")), words_max)
     m = np.uint32(_M)
@@ -138,27 +139,27 @@ def _mix_one(h: int, words: UInt32s) -> int:
 
 
 def _mix_tails(hashes: UInt32s, words_at: UInt32s, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> None:
-    """Mixes the last one to three bytes, read as a word of which the rest is masked out."""
+    """Mixes the last one to three bytes, read as a word whose other bytes are masked out."""
     tails = lengths & 3
     if tails.any():
         hashes ^= words_at[starts + (lengths & ~3)] & _TAIL_MASKS[tails]
         hashes *= _TAIL_FACTORS[tails]
 
 
-# As many bytes as Kafka's batch.size, after which its producer turns to another partition. Our batches may be larger, and are
-# filled for several partitions at once.
+# Kafka's default batch.size, after which its producer switches partitions. Our batches may be larger, and fill for several
+# partitions at once.
 RUN_BYTES = 16_384
-# A large column is cut into at most this many runs per partition: more would only make smaller pieces.
+# A large column is cut into at most this many runs per partition; more runs would only make smaller pieces.
 _RUNS_PER_PARTITION = 4
 
 
 class PartitionLoad:
-    """The load of each partition of a topic at one moment: reasons to avoid it. Counts the queues only when it is asked."""
+    """The current load of each partition of a topic. Computed lazily."""
 
     def __init__(
         self, view: TopicView, queue_sizes: Callable[[], Mapping[int, int]], is_backing_off: Callable[[int], bool]
     ) -> None:
-        """`queue_sizes`: batches that wait, by partition; `is_backing_off`: whether the first of them waits to be tried again."""
+        """`queue_sizes`: queued batches by partition; `is_backing_off`: whether the first of them is a retry."""
         self._view = view
         self._queue_sizes = queue_sizes
         self._is_backing_off = is_backing_off
@@ -170,13 +171,11 @@ class PartitionLoad:
         return len(self._view.leaders)
 
     def is_avoided(self, partition: int) -> bool:
-        """True if the partition has no leader, refuses records, or waits to be retried."""
+        """True if the partition has no leader, refuses records, or has a retry queued."""
         return self._takes_none(partition) or self._is_backing_off(partition)
 
     def pick(self, number: int) -> int:
-        """The partition for a random number. A partition's weight is the number of batches by which its queue is shorter than the
-        longest, plus one.
-        """
+        """The partition for a random number. The weight of a partition is the longest queue's length minus its own queue's, plus 1."""
         if self._ends is None:
             self._ends = self._cumulative()
         return int(np.searchsorted(self._ends, number % int(self._ends[-1]), side="right"))
@@ -185,7 +184,7 @@ class PartitionLoad:
         return self._view.leaders[partition] == NO_LEADER or partition in self._view.unwritable
 
     def _cumulative(self) -> npt.NDArray[np.int64]:
-        """Running sums of the weights: numbers below a partition's sum, and not below that of the one before, choose it."""
+        """Cumulative weights: a partition is chosen by the numbers from the previous partition's sum up to its own (exclusive)."""
         count = self.partition_count
         sizes = {partition: size for partition, size in self._queue_sizes().items() if partition < count}
         longest = max((size for partition, size in sizes.items() if not self.is_avoided(partition)), default=0)
@@ -194,7 +193,7 @@ class PartitionLoad:
             weights[partition] = 0 if self._is_backing_off(partition) else longest + 1 - size
         weights[np.asarray(self._view.leaders) == NO_LEADER] = 0
         weights[[partition for partition in self._view.unwritable if partition < count]] = 0
-        if not weights.any():  # none is better than another
+        if not weights.any():  # all are avoided, so none is better than another
             weights[:] = 1
         ends: npt.NDArray[np.int64] = np.cumsum(weights)
         return ends
@@ -212,7 +211,7 @@ class StickyPartitioner:
         self._room_bytes = 0
 
     def assign_one(self, record_bytes: int, load: PartitionLoad) -> int:
-        """Partition of one record."""
+        """Chooses the partition of one record."""
         if load.partition_count == 1:
             return 0
         self._turn_if_over(min(RUN_BYTES, self._run_bytes_max), load)
@@ -220,7 +219,7 @@ class StickyPartitioner:
         return self._partition
 
     def assign(self, record_count: int, record_bytes: int, load: PartitionLoad) -> Int32s:
-        """Partitions of `record_count` records of about `record_bytes` each, in runs."""
+        """Chooses the partitions of `record_count` records of about `record_bytes` each, in runs."""
         if load.partition_count == 1:
             return np.zeros(record_count, np.int32)
         share_bytes = record_count * record_bytes // (_RUNS_PER_PARTITION * load.partition_count)
@@ -236,7 +235,7 @@ class StickyPartitioner:
         return out
 
     def _turn_if_over(self, run_bytes: int, load: PartitionLoad) -> None:
-        """Chooses another partition once the run is over, or the partition is gone or takes nothing."""
+        """Chooses another partition once the run is over, or the partition no longer exists or is avoided."""
         is_there = self._partition < load.partition_count
         if self._room_bytes <= 0 or not is_there or load.is_avoided(self._partition):
             self._partition = load.pick(self._rng.getrandbits(31))
@@ -244,8 +243,8 @@ class StickyPartitioner:
 
 
 class RowPartitioner:
-    """Assigns the rows of one producer, in two steps: the first has state, which the sender's thread owns; only the second takes
-    time.
+    """Assigns partitions to the rows of one producer in two steps: `keyless_rows` has state, and is cheap enough to run under the
+    lock; `choose` is stateless and hashes keys.
     """
 
     def __init__(self, config: ProducerConfig, rng: random.Random) -> None:
@@ -259,7 +258,7 @@ class RowPartitioner:
         return is_keyless and (wanted is None or bool((wanted < 0).any()))
 
     def keyless_rows(self, topic: str, rows: pa.RecordBatch, wanted: Int32s | None, load: PartitionLoad) -> Int32s | None:
-        """In the sender's thread: partitions for the rows without a key, in their order; None if all have one."""
+        """Under the lock: chooses partitions for the rows without a key, in order. None if no row needs one."""
         if not self.has_keyless_rows(rows, wanted):
             return None
         key = rows.column(KEY.index)
@@ -267,7 +266,7 @@ class RowPartitioner:
         return self._sticky_of(topic).assign(keyless, rows.nbytes // rows.num_rows + ROW_OVERHEAD_BYTES, load)
 
     def choose_one(self, topic: str, row: pa.RecordBatch, wanted: int | None, size_bytes: int, load: PartitionLoad) -> int:
-        """Both steps, for a single row, without the price of columns. Raises as `choose`."""
+        """Both steps for a single row, without the overhead of columns. Raises ValueError like `choose`."""
         count = load.partition_count
         if wanted is not None:
             if not 0 <= wanted < count:
@@ -292,8 +291,8 @@ class RowPartitioner:
     def choose(
         self, rows: pa.RecordBatch, wanted: Int32s | None, keyless: Int32s | None, count: int, *, hashes: Int32s | None = None
     ) -> Int32s:
-        """The partition of every row; `hashes` of the keys, if they are known. Raises ValueError for one that the topic does not
-        have."""
+        """Returns the partition of every row. `hashes`: of the keys, if known. Raises ValueError for a partition that the topic
+        does not have."""
         if wanted is not None:
             self.check(wanted, count)
             if not (wanted < 0).any():

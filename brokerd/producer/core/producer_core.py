@@ -1,8 +1,8 @@
-"""ProducerCore: a machine that makes every decision of delivery. Events in, commands out.
+"""ProducerCore: the state machine that makes every decision of delivery. Events in, commands out.
 
 `step(now_ms)` returns commands; the shell (sender.py, or a simulation in tests) carries them out and reports through the `on_...`
-methods. idempotence.py has the rules of sequences, accumulator.py those of queues. Pure: reads no clock, never waits; one thread
-calls it.
+methods. idempotence.py has the rules of sequences, accumulator.py those of queues. Pure: reads no clock and never waits. Threads
+share it under the producer's lock (waiting.py).
 
 States of a batch, and the events that move it:
 
@@ -51,14 +51,14 @@ from brokerd.producer.core.streams import (
 from brokerd.producer.core.topics import TopicRegistry
 from brokerd.producer.core.transport import PartitionResult, ProduceResponse, RequestLimits, TopicView
 
-# The records of a sent batch of two or more, in order, in at least two pieces of at most so many bytes (or one record).
+# Splits an encoded batch of two or more records, in order, into at least two pieces of about the given size (or one record).
 Splitter = Callable[[ProducerBatch, int], list[Piece]]
 
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 
 
 class ProducerCore:
-    """The state of one producer, and its decisions."""
+    """The state and decisions of one producer."""
 
     def __init__(
         self,
@@ -81,9 +81,9 @@ class ProducerCore:
         self.topics = TopicRegistry(config, rng)
         self.streams = Streams(config, instance_id=instance_id, client_id=client_id)
         self.fatal_error: BrokerdError | None = None
-        self.last_trouble: BrokerdError | None = None  # the reason why nothing moves, for messages
-        self.last_report = MemberReport()  # of the member that ended last
-        self.ended: list[ProducerBatch] = []  # since the last `take_ended`: done, or split
+        self.last_trouble: BrokerdError | None = None  # the latest error of a request or stream, for error messages
+        self.last_report = MemberReport()  # of the last member that ended
+        self.ended: list[ProducerBatch] = []  # done or split since the last `take_ended`
 
     # --- commands
 
@@ -104,13 +104,13 @@ class ProducerCore:
         return Step(commands, max(next_ms, now_ms))
 
     def take_ended(self) -> list[ProducerBatch]:
-        """The batches that have ended, or were split, since the last call, whose listeners are to be called."""
+        """The batches that have ended or were split since the last call; the caller calls their listeners."""
         ended, self.ended = self.ended, []
         return ended
 
     @property
     def has_work(self) -> bool:
-        """False if a step would do nothing now, nor earlier than the last one said: no batch is incomplete."""
+        """False if no step is needed before the time that the last one returned: no batch is incomplete, no stream closing."""
         return self.accumulator.has_incomplete or self.streams.has_closing
 
     def _step_metadata(self, commands: list[Command], now_ms: int, *, is_busy: bool) -> int:
@@ -178,19 +178,19 @@ class ProducerCore:
         self.topics.on_failure(now_ms)
 
     def on_producer_id(self, membership: Membership | None, granted: ProducerIdAndEpoch, now_ms: int) -> None:
-        """Takes an id or a raised epoch that the broker has granted."""
+        """Takes a granted producer id or raised epoch."""
         identity = self.identities.of(membership)
         if identity is not None:
             identity.on_granted(granted, now_ms)
 
     def on_heartbeat(self, membership: Membership, now_ms: int) -> None:
-        """Notes that the broker has taken a heartbeat."""
+        """Notes that the broker has accepted a heartbeat."""
         identity = self.identities.of(membership)
         if identity is not None:
             identity.on_heartbeat(now_ms)
 
     def on_identity_failed(self, command: RequestProducerId | SendHeartbeat, error: BrokerdError, now_ms: int) -> None:
-        """Notes that the request for an id, or a heartbeat, has failed: it is retried unless the error is final."""
+        """Notes that a request for a producer id, or a heartbeat, has failed; retries it unless the error is final."""
         self.last_trouble = error
         identity = self.identities.of(command.membership)
         if identity is not None:
@@ -199,15 +199,15 @@ class ProducerCore:
                 self.stop(error, now_ms)
 
     def on_forbidden(self, error: BrokerdError, now_ms: int) -> None:
-        """Notes that the broker knows this client and lets it write nothing at present: fails every batch not in flight."""
+        """Notes that the broker accepts this client but lets it write nothing at present; fails every batch not in flight."""
         self.last_trouble = error
         for batch in self.accumulator.incomplete():
             if not batch.is_in_flight:
                 self._fail(batch, error, now_ms)
 
     def _settle_replaced(self, tp: TopicPartition, now_ms: int) -> None:
-        """Starts a partition of a recreated topic again, once nothing is in flight to the old one. Batches that may be in the old
-        log fail, so that none is written twice; those that certainly are not go to the new one.
+        """Resets a partition of a recreated topic, once nothing is in flight to the old one. Batches that may be in the old log
+        fail, so that none is written twice; the others go to the new partition.
         """
         if tp not in self.topics.replaced or self.accumulator.in_flight_count(tp):
             return
@@ -236,21 +236,21 @@ class ProducerCore:
         self.last_trouble = error
         self.topics.request_refresh()
         if not isinstance(error, BrokerUnreachableError):
-            error = BrokerUnreachableError(error.message)  # whatever ended the stream: no response came
+            error = BrokerUnreachableError(error.message)  # for its batches, any end of the stream means no response
         for request in connection.on_lost(self._config, self._rng, now_ms):
             for batch in request.batches.values():
                 batch.is_fate_unknown = True
                 self._settle(batch, error, 0, now_ms)
 
     def on_sent(self, node_id: int, correlation_id: int, now_ms: int) -> None:
-        """Notes that a request was handed over; with acks=0 that ends its batches."""
+        """Notes that a request was handed to the transport; with acks=0 that ends its batches."""
         if self._acks == 0:
             request = self.streams.by_node[node_id].in_flight.pop(correlation_id, None)
             for batch in request.batches.values() if request is not None else ():
                 self._succeed(batch, NO_OFFSET, NO_TIMESTAMP, 0, now_ms)
 
     def on_response(self, node_id: int, incarnation: int, response: ProduceResponse, now_ms: int) -> None:
-        """Takes a response. A late one, of an older stream or to a request that is settled already, is ignored."""
+        """Takes a response. Ignores a late one, of an older stream or to a request that is already settled."""
         connection = self.streams.by_node[node_id]
         if connection.incarnation != incarnation:
             return
@@ -280,7 +280,7 @@ class ProducerCore:
                 self._on_error(batch, result.error, throttled_until_ms, now_ms)
 
     def _give_up_overdue(self, now_ms: int) -> None:
-        """Closes streams on which a request or the opening takes longer than request.timeout.ms: the fate of their requests is
+        """Closes streams on which a request or the opening takes longer than request.timeout.ms. The fate of their requests is
         unknown.
         """
         for connection in self.streams.overdue(now_ms):
@@ -315,7 +315,7 @@ class ProducerCore:
         self._settle(batch, error, throttled_until_ms, now_ms)
 
     def _settle(self, batch: ProducerBatch, error: BrokerdError, throttled_until_ms: int, now_ms: int) -> None:
-        """Retries or fails a batch that is no longer in flight, and not known to be in the log."""
+        """Retries, splits or fails a batch that is no longer in flight, and not known to be in the log."""
         self._land(batch, throttled_until_ms)
         batch.last_error = error
         if batch.is_done:
@@ -347,15 +347,16 @@ class ProducerCore:
         self.metrics.records_retried.record(batch.record_count, now_ms)
 
     def _split(self, batch: ProducerBatch, now_ms: int) -> None:
-        """Puts smaller batches, with its sequence numbers, in the place of one that is too large for the broker (KIP-126). Their
-        attempts are counted from 0, as the broker's limit is not the network's fault, and later batches of the topic are smaller.
+        """Replaces a batch that is too large for the broker by smaller ones with its sequences (KIP-126). Their attempts count from
+        0, since the batch did not fail for lack of a connection. Later batches of the topic are smaller.
 
-        Only trying shows which size the broker takes: half of the smallest refused, so there are at most twice as many as needed.
+        The broker's limit is found by trial: each split halves the smallest size refused, so there are at most twice as many
+        batches as necessary.
         """
         size_max = self.accumulator.learn_batch_size(batch.tp.topic, batch.uncompressed_bytes // 2, now_ms)
         self.accumulator.split(batch, self._splitter(batch, size_max))
         self.metrics.batches_split.record(1, now_ms)
-        if batch.listeners:  # they are to follow its parts
+        if batch.listeners:  # which must move on to its parts
             self.ended.append(batch)
 
     def _land(self, batch: ProducerBatch, throttled_until_ms: int) -> None:
@@ -368,7 +369,7 @@ class ProducerCore:
         self._settle_replaced(batch.tp, now_ms)
 
     def _leave_behind(self, batch: ProducerBatch, now_ms: int) -> None:
-        """Lets go of a batch that is not known to be in the log."""
+        """Releases an ended batch that is not known to be in the log."""
         if batch.numbered_by is not None:
             batch.numbered_by.on_ended(batch)
         self._leave(batch, now_ms)
@@ -386,8 +387,8 @@ class ProducerCore:
         self._use(self.identities.member(membership))
 
     def end_member(self) -> MemberReport:
-        """Ends the member, which has no incomplete batch. Batches in flight may still be written: a member that has any was
-        stopped, and is never committed.
+        """Ends the member, which has no incomplete batch. A member with batches in flight, which may still be written, was stopped,
+        and is never committed.
         """
         assert not self.accumulator.has_incomplete, "a member is flushed or stopped before it ends"
         self.last_report = report = self.identities.present.report()
@@ -395,7 +396,7 @@ class ProducerCore:
         return report
 
     def _use(self, identity: Identity) -> None:
-        # Assignments alone: no interrupt comes between them (brokerd/producer/waiting.py).
+        # Only assignments, so no interrupt can separate them (brokerd/producer/waiting.py).
         self.identities.present = identity
         self.accumulator.sequences = identity.sequences
 
@@ -407,7 +408,7 @@ class ProducerCore:
             self._give_up(batch, error, now_ms)
 
     def _give_up(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:
-        """Ends a batch for its user. One that is in flight is freed, and judged, when its response comes."""
+        """Ends a batch for the application. A batch in flight is judged and freed when its response comes."""
         if not batch.is_in_flight:
             self._fail(batch, error, now_ms)
         elif batch.fail(error, is_given_up=True):
@@ -423,7 +424,7 @@ class ProducerCore:
         self._note_failed(batch, now_ms)
 
     def refuse(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:
-        """Fails a batch that was never accepted: it holds no memory and is in no queue."""
+        """Fails a batch that was never accepted, so it holds no memory and is in no queue."""
         batch.fail(error)
         self._note_failed(batch, now_ms)
 
@@ -433,7 +434,7 @@ class ProducerCore:
         self.identities.present.note_ended(batch)
 
     def _note_failed(self, batch: ProducerBatch, now_ms: int) -> None:
-        """Notes a batch that has failed. A member that lacks a batch is useless: its first one ends it."""
+        """Notes a failed batch. Stops the member, if one is open, since it cannot be committed without the batch."""
         self.metrics.records_failed.record(batch.record_count, now_ms)
         self._note_ended(batch)
         if self.identities.present.membership is not None and self.identities.present.error is None:
@@ -442,7 +443,7 @@ class ProducerCore:
 
     @property
     def stopped_by(self) -> BrokerdError | None:
-        """The error because of which no record can be written at present: of the producer or its member, or of there being none."""
+        """The error that prevents writing at present: the producer's fatal error, its member's, or that no transaction is open."""
         return self.fatal_error or self.identities.present.error
 
     def fail_for_good(self, error: BrokerdError, now_ms: int) -> None:
@@ -452,7 +453,7 @@ class ProducerCore:
         self.fail_stopped(now_ms)
 
     def stop(self, error: BrokerdError, now_ms: int) -> None:
-        """Stops the member, or if there is none the producer for good: all incomplete batches fail."""
+        """Stops the member, or without one the producer for good: all incomplete batches fail."""
         if self.identities.present.membership is None:
             self.fail_for_good(error, now_ms)
             return
@@ -460,7 +461,7 @@ class ProducerCore:
         self.fail_stopped(now_ms)
 
     def fail_stopped(self, now_ms: int) -> None:
-        """Fails all incomplete batches, if nothing can be written at present."""
+        """Fails all incomplete batches, if the producer or its member is stopped."""
         error = self.stopped_by
         if error is None:
             return
@@ -473,7 +474,7 @@ class ProducerCore:
             self._give_up(batch, failures.aborted(batch, reason), now_ms)
 
     def disconnect(self, now_ms: int) -> None:
-        """Gives all streams up, and frees the ended batches that were in flight there."""
+        """Closes all streams, and frees the ended batches that were in flight there."""
         for connection in self.streams.by_node.values():
             if connection.state is not ConnectionState.CLOSED:
                 self.streams.close(connection)
@@ -481,7 +482,7 @@ class ProducerCore:
                 self.on_stream_lost(connection.node_id, connection.incarnation, error, now_ms)
 
     def on_encoded(self, batch: ProducerBatch, size_bytes: int, uncompressed_bytes: int, now_ms: int) -> None:
-        """Notes that a batch was encoded and has freed its pieces: it holds `size_bytes` now."""
+        """Notes that a batch was encoded, has freed its pieces, and now holds `size_bytes`."""
         self.pool.adjust(size_bytes - batch.accounted_bytes)
         batch.accounted_bytes = size_bytes
         batch.size_bytes = size_bytes
@@ -503,5 +504,5 @@ class ProducerCore:
         self._settle(batch, failures.beyond_request(batch, limits, self._config), 0, now_ms)
 
     def on_overfull(self, request: SendRequest, rest: dict[TopicIdPartition, ProducerBatch], now_ms: int) -> SendRequest:
-        """Moves the `rest`, encoded batches that do not fit into the request, to one more right behind it, and returns that."""
+        """Moves the `rest`, encoded batches that do not fit into the request, to a second one right after it, and returns that."""
         return self.streams.overflow(request, rest, now_ms)

@@ -1,5 +1,5 @@
-"""The streams of one producer: the state of the one to each node (open or not, requests in flight, when to open another), the
-numbers of streams and requests, and which are to be opened and closed; and the commands that the core gives to the shell. Pure.
+"""The streams of one producer, one per node: their state, requests in flight, incarnations and correlation ids, and when to open
+and close them. Also the commands of the core to the shell. Pure.
 
 sender.py opens and closes streams; producer_core.py judges responses, and settles the batches of a lost stream.
 """
@@ -26,7 +26,7 @@ class FetchMetadata(NamedTuple):
 
 
 class RequestProducerId(NamedTuple):
-    """Request a producer id (NO_PRODUCER) or a raised epoch, or the id of a member; report with `on_producer_id` or
+    """Request a new producer id (NO_PRODUCER), a raised epoch, or a member's id; report with `on_producer_id` or
     `on_identity_failed`."""
 
     current: ProducerIdAndEpoch
@@ -34,7 +34,7 @@ class RequestProducerId(NamedTuple):
 
 
 class SendHeartbeat(NamedTuple):
-    """Tell the broker that a member is alive; report with `on_heartbeat` or `on_identity_failed`."""
+    """Send a member's heartbeat; report with `on_heartbeat` or `on_identity_failed`."""
 
     membership: Membership
 
@@ -47,20 +47,21 @@ class OpenStream(NamedTuple):
 
 
 class CloseStream(NamedTuple):
-    """Close a stream that the core has given up already; nothing to report."""
+    """Close a stream that the core has already given up; nothing to report."""
 
     node_id: int
     incarnation: int
 
 
 class SendRequest(NamedTuple):
-    """Encode the batches that are not encoded yet, and send; report with `on_response` or `on_stream_lost`."""
+    """Encode batches that are not encoded yet, and send the request; report with `on_response` or `on_stream_lost`, and `on_sent`
+    for acks=0."""
 
     node_id: int
     incarnation: int
     correlation_id: int
     batches: dict[TopicIdPartition, ProducerBatch]
-    membership: Membership | None  # of the transaction that the batches belong to
+    membership: Membership | None  # of the batches' transaction
 
 
 Command: TypeAlias = FetchMetadata | RequestProducerId | SendHeartbeat | OpenStream | CloseStream | SendRequest
@@ -90,14 +91,14 @@ class ConnectionState(enum.Enum):
 
 
 class NodeConnection:
-    """The stream to one node; `incarnation` tells it from the one before."""
+    """The stream to one node; `incarnation` distinguishes it from earlier ones."""
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.state = ConnectionState.CLOSED
         self.incarnation = 0
         self.opened_ms = 0  # when opening began
-        self.limits = RequestLimits(1, 0)  # as the node says when the stream opens
+        self.limits = RequestLimits(1, 0)  # until the stream opens
         self.in_flight: dict[int, InFlightRequest] = {}  # in order of sending
         self.throttled_until_ms = 0
         self.not_before_ms = 0  # no new stream before
@@ -110,7 +111,7 @@ class NodeConnection:
         self.opened_ms = now_ms
 
     def on_open(self, limits: RequestLimits) -> None:
-        """Notes that the stream is open, and the limits of its requests."""
+        """Notes that the stream is open, with limits for its requests."""
         self.limits = limits
         self.state = ConnectionState.OPEN
 
@@ -130,7 +131,7 @@ class NodeConnection:
         return lost
 
     def withdraw(self, batch: ProducerBatch) -> None:
-        """Takes a batch out of the request that was to carry it."""
+        """Removes an unsent batch from its request."""
         for request in list(self.in_flight.values()):
             for tp in [tp for tp, candidate in request.batches.items() if candidate is batch]:
                 del request.batches[tp]
@@ -150,7 +151,7 @@ class NodeConnection:
         )
 
     def overdue_ms(self, config: ProducerConfig) -> int | None:
-        """Time when the stream is given up because a request or its opening takes too long; None if nothing is awaited."""
+        """The time when the stream is given up because a request or its opening takes too long; None if nothing is awaited."""
         if self.state is ConnectionState.OPENING:
             return self.opened_ms + config.request_timeout_ms
         for request in self.in_flight.values():
@@ -172,7 +173,7 @@ class Streams:
 
     @property
     def requests_in_flight(self) -> int:
-        """Requests without a response, over all nodes."""
+        """Number of requests without a response, over all nodes."""
         return sum(len(connection.in_flight) for connection in self.by_node.values())
 
     @property
@@ -202,11 +203,11 @@ class Streams:
             connection.on_open(limits)
 
     def close(self, connection: NodeConnection) -> None:
-        """Has a stream closed with the next step."""
+        """Makes the next step close a stream."""
         self._closing.append(CloseStream(connection.node_id, connection.incarnation))
 
     def take_closing(self) -> list[CloseStream]:
-        """The commands that close streams; they are handed out once."""
+        """Returns the pending commands that close streams, and clears them."""
         taken, self._closing = self._closing, []
         return taken
 
@@ -233,12 +234,12 @@ class Streams:
         return SendRequest(connection.node_id, connection.incarnation, self._correlation_id, batches, membership)
 
     def withdraw(self, batch: ProducerBatch) -> None:
-        """Takes a batch out of the request that it was to go with."""
+        """Removes an unsent batch from its request."""
         for connection in self.by_node.values():
             connection.withdraw(batch)
 
     def overflow(self, request: SendRequest, rest: dict[TopicIdPartition, ProducerBatch], now_ms: int) -> SendRequest:
-        """Moves batches that do not fit into a request to one more right behind it; returns its command."""
+        """Moves batches that do not fit into a request to a second one right after it; returns its command."""
         self._correlation_id += 1
         connection = self.by_node[request.node_id]
         if connection.incarnation == request.incarnation and request.correlation_id in connection.in_flight:

@@ -1,6 +1,6 @@
-"""The producer's knowledge of topics (ids, partition counts, leaders), and when to request it again. Pure.
+"""The producer's topic metadata (ids, partition counts, leaders), and when to request it. Pure.
 
-producer_core.py requests metadata, and deals with the batches of a topic that has changed.
+producer_core.py issues the requests, and handles the batches of a recreated topic.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from brokerd.producer.core.transport import NO_LEADER, TopicView
 
 
 class TopicWaiter:
-    """What one call hears of a topic that it waits for. `view` is the topic in the first response to a request that was sent after
-    the wait began; `error` is the last error since then.
+    """One call that waits for a topic. `view` comes from the last response to a request that was sent after the wait began; `error`
+    is the last error since then.
     """
 
     __slots__ = ("call", "error", "request_count", "topic", "view")
@@ -27,14 +27,14 @@ class TopicWaiter:
     def __init__(self, topic: str, request_count: int, call: WaitingCall) -> None:
         self.call = call
         self.topic = topic
-        self.request_count = request_count  # of requests sent before
+        self.request_count = request_count  # requests sent before the wait began
         self.error: WireError | None = None
         self.view: TopicView | None = None
 
 
 class TopicRegistry:
     """Views of the topics in use. A topic is in use from its first `want` until it has no waiter and was not used for
-    metadata.max.idle.ms. Its id is kept for good: if it comes back with another, it is another topic.
+    metadata.max.idle.ms. Its id is remembered forever: a different id means that the topic was recreated.
     """
 
     def __init__(self, config: ProducerConfig, rng: random.Random) -> None:
@@ -42,9 +42,9 @@ class TopicRegistry:
         self._rng = rng
         self._views: dict[str, TopicView] = {}
         self._ids: dict[str, bytes] = {}
-        self.replaced: set[TopicPartition] = set()  # of recreated topics, until nothing is in flight to the old partition
+        self.replaced: set[TopicPartition] = set()  # of recreated topics, while batches to the old partition are in flight
         self._waiters: dict[str, list[TopicWaiter]] = {}
-        self._used_ms: dict[str, int] = {}  # when each topic in use was last used
+        self._used_ms: dict[str, int] = {}  # time of the last use of each topic in use
         self._is_refresh_needed = False  # of all topics in use
         self._new: set[str] = set()  # in use, not found yet, and to be requested
         self._request_count = 0
@@ -62,8 +62,8 @@ class TopicRegistry:
             self._new.add(topic)
 
     def wait_for(self, topic: str, call: WaitingCall, now_ms: int, *, newer: bool = False) -> TopicWaiter:
-        """Like `want`, but requests the topic again and again until it is found, or until the call is over. `newer`: wait for a
-        view newer than the present one. Raises TypeError and ValueError for an invalid topic name, before any request.
+        """Like `want`, but repeats the request until the topic is found or the call is over. `newer`: waits for a view newer than
+        the current one. Raises TypeError and ValueError for an invalid topic name, before any request.
         """
         checked_topic(topic)
         self.want(topic, now_ms)
@@ -74,8 +74,8 @@ class TopicRegistry:
         return waiter
 
     def _forget_ended_waits(self) -> None:
-        """Drops the waiters of calls that are over. A topic that does not exist is forgotten with its last waiter; one without any
-        response yet is still requested, so that the next caller finds the response.
+        """Drops the waiters of calls that are over. A topic that does not exist is dropped with its last waiter; one without a
+        response yet is still requested, so that the next call finds the response.
         """
         for topic, waiters in list(self._waiters.items()):
             live = [waiter for waiter in waiters if not waiter.call.is_over]
@@ -87,7 +87,7 @@ class TopicRegistry:
                 self._drop(topic)
 
     def use(self, topic: str, now_ms: int) -> TopicView | None:
-        """The topic as last seen, for a caller that has records for it. None if it was not used for too long."""
+        """Marks the topic as used, and returns its last view; None if there is none, or if it was idle for too long."""
         if topic not in self._used_ms:
             return None
         if self._is_idle(topic, now_ms):
@@ -107,22 +107,22 @@ class TopicRegistry:
         self._new.discard(topic)
 
     def view(self, topic: str) -> TopicView | None:
-        """The topic as last seen."""
+        """The last view of the topic, without marking it as used."""
         return self._views.get(topic)
 
     def leader_of(self, tp: TopicPartition) -> int:
-        """Node that leads the partition, or NO_LEADER: also while a partition of a recreated topic is `replaced`."""
+        """The partition's leader, or NO_LEADER, also while the partition is in `replaced`."""
         if tp in self.replaced:
             return NO_LEADER
         view = self._views.get(tp.topic)
         return view.leaders[tp.partition] if view is not None and tp.partition < len(view.leaders) else NO_LEADER
 
     def id_of(self, tp: TopicPartition) -> TopicIdPartition:
-        """The partition by its topic's id."""
+        """The partition, identified by the topic's id."""
         return TopicIdPartition(self._views[tp.topic].topic_id, tp.partition)
 
     def note_unwritable(self, tp: TopicPartition) -> None:
-        """Notes that a partition refuses records for good: until the next response, it gets none that may go elsewhere."""
+        """Notes that a partition refuses records: until the next metadata, keyless records avoid it."""
         view = self._views.get(tp.topic)
         if view is not None:
             self._views[tp.topic] = view._replace(unwritable=view.unwritable | {tp.partition})
@@ -133,8 +133,8 @@ class TopicRegistry:
         self._is_refresh_needed = True
 
     def due_ms(self, now_ms: int, *, is_busy: bool) -> int | None:
-        """Time of the next request, or None. A topic that was never requested is due at once, unless a back-off is running. An idle
-        producer does not refresh its topics.
+        """The time of the next request, or None. A new topic is requested at once, unless a back-off is running. An idle producer
+        does not refresh its topics.
         """
         self._forget_ended_waits()
         if self._asked or not self._used_ms:
@@ -146,8 +146,8 @@ class TopicRegistry:
         return max(self._fetched_ms + self._config.metadata_max_age_ms, self._not_before_ms) if is_busy else None
 
     def begin(self, now_ms: int) -> tuple[str, ...]:
-        """Begins a request and returns its topics (maybe none): all, or only the new ones if the others are not due. Forgets idle
-        ones.
+        """Begins a request and returns its topics: all, or only the new ones if no refresh is due. Drops idle topics, which may
+        leave none.
         """
         for topic in [topic for topic in self._used_ms if self._is_idle(topic, now_ms)]:
             self._drop(topic)
@@ -160,7 +160,7 @@ class TopicRegistry:
         return self._asked
 
     def on_result(self, response: Mapping[str, TopicView | WireError], now_ms: int) -> list[str]:
-        """Takes a response. Returns the topics that have another id than before."""
+        """Takes a response. Returns the recreated topics, whose id has changed."""
         self._forget_ended_waits()
         asked, self._asked = self._asked, ()
         self.is_unanswered = False
@@ -190,11 +190,11 @@ class TopicRegistry:
         for waiter in self._waiters.get(topic, ()):
             if waiter.request_count < self._request_count:
                 waiter.view = view
-            elif topic in self._views:  # a waiter needs a newer view than this response, whose request was sent before
+            elif topic in self._views:  # this request was sent before the wait began, so the waiter needs another one
                 self._new.add(topic)
 
     def _on_absent(self, topic: str, error: WireError | None) -> None:
-        """Notes that a topic does not exist, or is missing in the response."""
+        """Notes that a topic does not exist, or is missing from the response."""
         waiters = self._waiters.get(topic, ())
         for waiter in waiters:
             waiter.error = error or waiter.error
@@ -211,7 +211,7 @@ class TopicRegistry:
         self._wait(now_ms, self._failures + 1)
 
     def _wait(self, now_ms: int, failures: int) -> None:
-        """Sets the time before which no request is sent, also after a success: a stale response repeated at once would not help."""
+        """Sets the earliest time of the next request. Backs off after a success too: an immediate repeat would be just as stale."""
         self._failures = failures
         self._not_before_ms = now_ms + backoff_ms(
             max(1, failures),

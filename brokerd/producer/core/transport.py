@@ -1,7 +1,7 @@
-"""The contract between the producer and a connection to brokers. brokerd.client implements it; tests use a double.
+"""The producer's interface to the network, implemented by brokerd.client and by test doubles.
 
-Not in the contract: bytes on the wire, addresses, channels, security, reconnecting (the producer decides when a stream is opened
-again), retries. Plain values only; nothing here does I/O.
+It leaves out bytes on the wire, addresses, channels and security, and has no reconnects or retries: the producer decides when to
+reopen a stream. Plain values and protocols; nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 from brokerd.producer.core.membership import Membership
 
 NO_LEADER = -1
-# The most that a batch needs in a request beside its own bytes: the partition's id and the lengths of both.
+# Upper bound of a batch's overhead in a request: the partition's id and length prefixes.
 BATCH_OVERHEAD_BYTES = 128
-# Beyond its columns as they come, a row takes a timestamp (8), a header offset (4) and validity bits in the encoded batch.
+# Overhead of a row in the encoded batch, beyond its input columns: a timestamp (8), a header offset (4) and validity bits.
 ROW_OVERHEAD_BYTES = 13
 
 
 class TopicView(NamedTuple):
-    """The facts about a topic that a producer needs."""
+    """A topic's metadata, as far as a producer needs it."""
 
     topic_id: bytes  # 16 bytes
     leaders: tuple[int, ...]  # node id per partition, -1 = none at present
-    unwritable: frozenset[int] = frozenset()  # partitions that have a leader and take no records all the same: damaged, or stopped
+    unwritable: frozenset[int] = frozenset()  # partitions that refuse records although they have a leader: damaged, or stopped
 
 
 class RequestLimits(NamedTuple):
     """The limits of a node for one request."""
 
     partitions_max: int  # its max.partitions.per.request
-    bytes_max: int  # of batches, BATCH_OVERHEAD_BYTES added to each: its socket.request.max.bytes, less what else is in a request
+    bytes_max: int  # of batches, each plus BATCH_OVERHEAD_BYTES: its socket.request.max.bytes less the rest of the request
 
 
 class Hello(NamedTuple):
-    """First message of a stream. From then on the broker processes nothing of this instance's streams with a lower incarnation."""
+    """The first message of a stream. It fences the instance's streams with lower incarnations."""
 
     instance_id: bytes  # 16 random bytes, one per producer
     incarnation: int  # counts the instance's streams, from 1
@@ -56,13 +56,13 @@ class BatchToProduce(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProduceRequest:
-    """At most one batch per partition. acks: -1 = all, 1, or 0 (no response comes)."""
+    """A produce request with at most one batch per partition. acks: -1 = all, 1, or 0 (no response)."""
 
     correlation_id: int
     acks: int
     timeout_ms: int
     batches: list[BatchToProduce]
-    membership: Membership | None = None  # of the transaction that the batches belong to
+    membership: Membership | None = None  # of the batches' transaction
 
 
 class PartitionResult(NamedTuple):
@@ -70,14 +70,14 @@ class PartitionResult(NamedTuple):
 
     tp: TopicIdPartition
     base_offset: int
-    append_timestamp: int  # ms since 1970, where it is the records' time (LogAppendTime); -1 = they keep their own
+    append_timestamp: int  # ms since 1970 with LogAppendTime; -1 = records keep their own timestamps
     log_start_offset: int
     error: WireError | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ProduceResponse:
-    """Response to one request. With `error` nothing of the request was appended and `results` is empty."""
+    """The response to one request. With `error`, nothing was appended, and `results` is empty."""
 
     correlation_id: int
     throttle_time_ms: int = 0
@@ -93,33 +93,33 @@ class ProduceStream(Protocol):
         """The limits of the node for one request."""
 
     async def send(self, request: ProduceRequest) -> None:
-        """Hands a request over; waits for flow control. Raises BrokerUnreachableError on a lost connection."""
+        """Sends a request; waits for flow control. Raises BrokerUnreachableError on a lost connection."""
 
     async def receive(self) -> ProduceResponse:
         """The next response, in the order of requests. Raises BrokerUnreachableError on a lost connection."""
 
     async def close(self) -> None:
-        """Ends the stream; a waiting `receive` raises. Requests in flight have an unknown fate. May be called twice."""
+        """Closes the stream; a waiting `receive` raises. The fate of requests in flight is unknown. Idempotent."""
 
 
 class ProduceTransport(Protocol):
-    """Everything that a producer does over the network. All methods run in one event loop and try once:
-    BrokerUnreachableError means that no response came, a WireError is the response."""
+    """The network operations of a producer. All methods run in one event loop and try once: they raise BrokerUnreachableError if no
+    response came, and a WireError if that is the response."""
 
     async def metadata(self, topics: Sequence[str]) -> Mapping[str, TopicView | WireError]:
         """The view of each requested topic, or the error instead."""
 
     async def init_producer_id(self, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
-        """A new producer id for NO_PRODUCER, else the same id with its epoch raised."""
+        """Returns a new producer id for NO_PRODUCER, else the same id with a raised epoch."""
 
     async def init_member(self, membership: Membership) -> ProducerIdAndEpoch:
-        """The producer id of a member of a transaction: the same one every time."""
+        """Returns the producer id of a member of a transaction. Idempotent."""
 
     async def heartbeat(self, membership: Membership) -> None:
-        """Tells the broker that a member lives. Raises what the broker says of one that is not open."""
+        """Sends a member's heartbeat. Raises the broker's error if the member is not open."""
 
     async def open_stream(self, node_id: int, hello: Hello) -> ProduceStream:
-        """A stream that begins with `hello`."""
+        """Opens a stream, with `hello` as its first message."""
 
     async def close(self) -> None:
-        """Frees connections. May be called twice."""
+        """Frees connections. Idempotent."""
