@@ -175,7 +175,7 @@ class PartitionLoad:
         return self._takes_none(partition) or self._is_backing_off(partition)
 
     def pick(self, number: int) -> int:
-        """The partition for a random number. The weight of a partition is the longest queue's length minus its own queue's, plus 1."""
+        """The partition for a random number. Its weight is the length of the longest queue minus that of its own, plus 1."""
         if self._ends is None:
             self._ends = self._cumulative()
         return int(np.searchsorted(self._ends, number % int(self._ends[-1]), side="right"))
