@@ -1,7 +1,7 @@
-"""The checkpoint of a data directory: what every partition is known to hold durably.
+"""The checkpoint of a data directory: each partition's recovery point, durable end and log start.
 
-It is written after the fdatasync that it records, never before. So everything below `durable_end` was on disk, and a bad batch
-there is damage, while one above it is a torn tail.
+It is written after the fdatasync that it records, never before. So everything below `durable_end` was on disk: a bad batch there is
+damage, while one above is a torn tail.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Entries = Mapping[TopicIdPartition, CheckpointEntry]
 
 
 class Checkpoint:
-    """The checkpoint of an open directory: the entries of all partitions as they are in memory, and when they are written."""
+    """The checkpoint of an open directory: the current entries of all partitions, and when to write them."""
 
     def __init__(
         self, files: Files, spares: SpareFiles, partitions: PartitionTable, moved: set[Partition], *, interval_ms: int
@@ -42,29 +42,28 @@ class Checkpoint:
         self._kept: dict[TopicIdPartition, CheckpointEntry] = {}
         self._captured_at_ms = 0
         self._lock = threading.Lock()
-        self._captured_count = 0  # states captured so far: an older one never replaces a newer one
+        self._captured_count = 0  # numbers the captured states: an older one never replaces a newer one
         self._written_number = 0
-        self.written: Entries = {}  # the file's content
+        self.written: Entries = {}  # the content of the file
 
     def open(self, written: Entries, before: Entries) -> None:
-        """Begins with what the file holds, and with the entries `before` that belong to no partition."""
+        """Sets the content of the file, and the entries `before` of partitions whose topic is unknown."""
         self.written = written
         self._entries = dict(before)
 
     def keep(self, tp: TopicIdPartition, entry: CheckpointEntry) -> None:
-        """This partition's entry stays as it is, whatever its log says: it was not recovered as a whole."""
+        """Pins the entry of a partition that was not fully recovered, whatever its log reports."""
         self._kept[tp] = entry
 
     def forget(self, tps: Iterable[TopicIdPartition]) -> None:
-        """These partitions are deleted."""
+        """Removes the entries of deleted partitions."""
         for tp in tps:
             self._kept.pop(tp, None)
             self._entries.pop(tp, None)
 
     def job(self, *, makes_room: bool = False) -> Job:
-        """A write of the checkpoint as it is now, durable on return, in any thread. It raises OSError: then the old one is
-        (perhaps) still in place, and the next job tries again. With `makes_room` it also succeeds on a full disk, as long as there
-        are spare files.
+        """A job for any thread that writes the current state, durably on return. It raises OSError; the old file may then still be
+        in place, and the next job tries again. With `makes_room` it also succeeds on a full disk, as long as there are spare files.
         """
         self._captured_count += 1
         number, entries = self._captured_count, self._present()
@@ -81,7 +80,9 @@ class Checkpoint:
         return write
 
     def job_if_due(self, now_ms: int) -> Job | None:
-        """The same if something moved, and log.checkpoint.interval.ms have passed since the last."""
+        """Like `job`, if an entry changed or a write failed, and log.checkpoint.interval.ms have passed since the last one; else
+        None.
+        """
         is_behind = self._written_number < self._captured_count
         if now_ms - self._captured_at_ms < self._interval_ms or not (self._moved or is_behind):
             return None
@@ -89,11 +90,11 @@ class Checkpoint:
         return self.job()
 
     def captured(self, now_ms: int) -> None:
-        """The next is due an interval after `now_ms`."""
+        """Makes the next job due one interval after `now_ms`."""
         self._captured_at_ms = now_ms
 
     def _present(self) -> Entries:
-        """A copy of all entries; only those that changed are rebuilt."""
+        """A copy of all entries, after updating those that changed."""
         for partition in self._moved:
             if partition.tp in self._partitions:
                 self._entries[partition.tp] = self._kept.get(partition.tp) or partition.checkpoint_entry()
@@ -102,7 +103,9 @@ class Checkpoint:
 
 
 def write_checkpoint(files: Files, entries: Entries, spares: SpareFiles | None = None) -> None:
-    """Replaces the file, durably on return. Raises OSError, leaving the old file in place."""
+    """Replaces the file, durably on return. Raises OSError: NotSyncedError if the new file may not survive a power cut, any other
+    if the old one is still in place.
+    """
     write_document(files, CHECKPOINT, CHECKPOINT_KIND, CHECKPOINT_VERSION, encode_checkpoint(entries), spares=spares)
 
 

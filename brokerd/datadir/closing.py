@@ -1,7 +1,7 @@
-"""Closes the logs at a clean shutdown: flushes each, and writes next to it what the next start reads instead of its batches.
+"""Closes the logs at a clean shutdown: flushes each, and writes the index and snapshot that spare the next start a scan.
 
-Files that are up to date are not written again, so idle partitions cost nothing. The rest is mostly waiting for the disk, and
-concurrent syncs share its journal, so many logs are closed at a time.
+Files that are up to date are not rewritten, so idle partitions cost nothing. The rest is mostly waiting for the disk, and
+concurrent syncs share journal commits, so many logs are closed in parallel.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ U = TypeVar("U")
 
 
 def end_logs(partitions: Iterable[Partition]) -> CleanLogs:
-    """Flushes the logs and writes their end files; returns those that closed cleanly. A failure of one log does not affect the
-    others, nor does the failure of a file that only saves work.
+    """Flushes the logs and writes their indexes and snapshots; returns the logs that closed cleanly. A failure of one log does not
+    affect the others. A log whose index or snapshot could not be written still counts as clean.
     """
     partitions = list(partitions)
     _flush(partitions)

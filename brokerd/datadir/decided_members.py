@@ -1,7 +1,7 @@
-"""The file of an operator's decisions: how members ended whose markers are lost, where nothing else tells.
+"""The file of an operator's decisions: whether members with lost markers committed or aborted, where the logs do not tell.
 
-`brokerd doctor` writes it, and a start goes by it. Producer ids are never used twice, so a decision that has been carried out does
-no harm.
+`brokerd doctor` writes it, and the next start applies it. Producer ids are never reused, so a decision already applied does no
+harm.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ DECIDED_VERSION = 1
 
 
 class DecidedMembers(NamedTuple):
-    """Producer ids, by what was decided."""
+    """Producer ids by decision."""
 
     committed: Collection[int] = ()
     aborted: Collection[int] = ()
 
 
 def read_decided(files: Files) -> DecidedMembers:
-    """The decisions; none if the file is missing or damaged: then they are to be made again. Raises OSError, DataDirectoryError."""
+    """The decisions; none if the file is missing or damaged, so that the operator must decide again. Raises OSError,
+    DataDirectoryError.
+    """
     try:
         value = read_json(files, DECIDED_MEMBERS, DECIDED_KIND, DECIDED_VERSION)
     except (FileNotFoundError, DocumentError):

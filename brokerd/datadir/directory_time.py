@@ -1,4 +1,4 @@
-"""The log time of a data directory (log_time.py), and what the directory remembers of it."""
+"""The log time of a data directory (log_time.py), and its file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class DirectoryTime:
-    """Lives as long as its data directory is open."""
+    """The log time of an open data directory."""
 
     def __init__(self, files: Files, clock: Clock) -> None:
         self._files = files
@@ -26,7 +26,7 @@ class DirectoryTime:
         self._time = self._begin(None)
 
     def open(self, logs: Iterable[Partition]) -> None:
-        """Goes by what the directory remembers, or else by the newest batch in its `logs`."""
+        """Starts from the time recorded in the directory or, without one, from the newest batch in `logs`."""
         noted = read_clock(self._files)
         if noted is None:
             newest = max((segment.max_log_time for log in logs for segment in log.segments), default=-1)
@@ -34,8 +34,9 @@ class DirectoryTime:
         self._time = self._begin(noted)
 
     def stamp_ms(self) -> tuple[int, int]:
-        """The wall clock's time for an append, and how far that is ahead of the log time: ms, in the whole seconds that a batch's
-        header holds. A wall clock that is wrong by more than that can hold gives way: the log time is what counts."""
+        """The wall clock's time for an append, and how far it is ahead of the log time, in ms. The latter is a multiple of a
+        second, as in a batch header. If it exceeds the header's 32 bits, it is clamped, and the first is adjusted to match the log
+        time."""
         wall_ms = self._clock.wall_ms()
         now_ms = self._time.now(boot_ms=self._clock.boot_ms(), wall_ms=wall_ms)
         ahead_s = self._time.ahead_ms // 1_000
@@ -45,7 +46,7 @@ class DirectoryTime:
         return now_ms + ahead_ms, ahead_ms
 
     def now_ms(self) -> int:
-        """The log time; a warning says if the wall clock has jumped."""
+        """The log time. Logs a warning if the wall clock has jumped."""
         now_ms = self._time.now(boot_ms=self._clock.boot_ms(), wall_ms=self._clock.wall_ms())
         news = self._time.take_news()
         if news:
@@ -53,7 +54,7 @@ class DirectoryTime:
         return now_ms
 
     def note(self) -> Job:
-        """Remembers the time of this call in the directory, once the job runs; on a full disk an older one must do."""
+        """A job that records the time of this call in the directory. It ignores errors: on a full disk an older record stays."""
         noted = self._time.noted()
 
         def write() -> None:

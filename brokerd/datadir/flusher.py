@@ -1,9 +1,9 @@
-"""Flushes dirty partitions off the event loop: one flush per partition at a time, several partitions in parallel.
+"""Flushes dirty partitions in threads: one flush per partition at a time, several partitions in parallel.
 
-Batches appended during a partition's flush are covered by its next one, so acknowledgements share fsyncs. A disk syncs one
-partition after the other, so those who append take turns (brokerd/sharing.py): somebody who writes to a thousand partitions
-waits for them, and another waits for one of them at most. A partition to which several have appended goes with the first of their
-turns. flush_task.py does the flush.
+Batches appended during a partition's flush are covered by its next one, so acknowledgements share fsyncs (group commit). A disk
+syncs one partition after the other, so callers take turns (brokerd/sharing.py): a caller who writes to a thousand partitions waits
+for all of them, while another caller waits for at most one of them. A partition with appends of several callers is flushed at the
+first of their turns. partition/flush_task.py does the flush.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _RETRY_S = 0.1
 
 
 class Flusher:
-    """Lives in one event loop."""
+    """Schedules flushes. Used in one event loop only."""
 
     def __init__(self, *, threads: int, on_flush: Callable[[Partition, int], None]) -> None:
-        """`on_flush` receives each log that was flushed, and how long that took, in nanoseconds."""
+        """`on_flush` is called with each flushed log and the duration of the flush in nanoseconds."""
         self._on_flush = on_flush
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="brokerd-flush")
         self._room: FairQueue[Partition] = FairQueue(threads)
-        # By dirty log, those who have appended since its last flush began. They stand in line but while the log is being flushed.
+        # Dirty log -> callers that appended since its last flush began. They are queued in _room, except during a flush of the log.
         self._tickets: dict[Partition, dict[Caller, Waiting[Partition]]] = {}
-        self._under_way: dict[Partition, Waiting[Partition]] = {}  # with the one whose turn it was
+        self._under_way: dict[Partition, Waiting[Partition]] = {}  # log being flushed -> the entry whose turn it was
         self._told: dict[Partition, list[asyncio.Future[None]]] = {}
         self._retrying: set[Partition] = set()  # logs that could not be opened; retried soon
         self._is_closed = False
@@ -42,7 +42,7 @@ class Flusher:
         self._idle.set()
 
     def mark_dirty(self, log: Partition, caller: Caller) -> None:
-        """Call it after each append of `caller`."""
+        """Queues a flush of the log. Call it after each append of `caller`."""
         tickets = self._tickets.get(log)
         if tickets is None:
             tickets = self._tickets[log] = {}
@@ -54,12 +54,12 @@ class Flusher:
             return
         self._room.join(ticket)
         if not self._is_scheduled:
-            # Delayed, so that later appends in this iteration of the loop share the flush.
+            # Deferred, so that later appends in this iteration of the event loop share the flush.
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._start_flushes)
 
     async def flush(self, log: Partition, caller: Caller) -> None:
-        """Returns after the next flush of this log, in the caller's turn, whatever its result."""
+        """Queues a flush of the log in the caller's turn, and returns after it, whatever its result."""
         told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._told.setdefault(log, []).append(told)
         self.mark_dirty(log, caller)
@@ -70,7 +70,7 @@ class Flusher:
         await self._idle.wait()
 
     def close(self) -> None:
-        """Stops the threads; flushes in progress are never completed. Call `drain` first."""
+        """Stops the threads; flushes still in progress are never reported as completed. Call `drain` first."""
         self._is_closed = True
         self._pool.shutdown(wait=True)
 
@@ -82,7 +82,7 @@ class Flusher:
             self._idle.set()
 
     def _start_flush(self, ticket: Waiting[Partition]) -> None:
-        """Begins the flush of a log whose turn it is, for all who have appended to it."""
+        """Begins the flush of a log whose turn it is, on behalf of all callers that appended to it."""
         log = ticket.waiter
         others = self._tickets.pop(log)
         del others[ticket.caller]
@@ -128,7 +128,7 @@ class Flusher:
 
     def _settle(self, log: Partition, task: FlushTask, error: BaseException | None) -> None:
         if error is not None:
-            # The effect of a flush that did not finish is unknown, whatever stopped it.
+            # The effect of an unfinished flush is unknown, whatever the exception.
             if not isinstance(error, OSError):
                 logger.error("%s: internal error in a flush", log.name, exc_info=error)
                 error = OSError(errno.EIO, f"internal error: {type(error).__name__}")

@@ -1,7 +1,7 @@
-"""All logs of one data directory: opening after any kind of end, topics, retention, the checkpoint, closing.
+"""All logs of one data directory: startup with recovery, topics, retention, the checkpoint, shutdown.
 
-Opening follows the nine steps in ARCHITECTURE.md ("Recovery"); partition/recovery.py handles one partition. Timers and threads
-belong to the daemon.
+Startup follows the nine steps in ARCHITECTURE.md ("Recovery"); partition/recovery.py recovers one partition. The daemon provides
+timers and threads.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NO_CHECKPOINT = "the checkpoint of the data directory is missing or damaged; ru
 
 
 class LogManager:
-    """See the module docstring. Used by one thread, except where a method says otherwise."""
+    """Owns everything in one open data directory. Not thread-safe, except where a method says otherwise."""
 
     def __init__(self, config: BrokerConfig, files: Files, clock: Clock) -> None:
         self._config = config
@@ -68,14 +68,16 @@ class LogManager:
         self.retention = Retention(files, self._spares, self.partitions, self._checkpoint, self.time)
         self.changes = TopicChanges(config, files, self._spares, self.topics, self.partitions, self._opening, self._checkpoint)
         self.cluster_id = ""
-        self.node_id = -1  # known once it is open
-        self.leader_epoch = 0  # of this start
+        self.node_id = -1  # set by `open`
+        self.leader_epoch = 0  # of this start; set by `open`
         self.decided_members = DecidedMembers()
 
     # Opening and closing
 
     def open(self) -> RecoveryReport:
-        """Opens the data directory and every log in it, for appends unless something is wrong. Raises DataDirectoryError."""
+        """Opens the data directory and recovers every log in it; damaged or unwritable logs open read-only. Raises
+        DataDirectoryError.
+        """
         path = self._config.data_dir
         try:
             return self._open()
@@ -105,7 +107,7 @@ class LogManager:
         # 3: the checkpoint
         entries = read_checkpoint(self._files)
         unknown = remove_leftovers(self._files, self.topics) if not self._opening.read_only_reason else []
-        # If their topics become known again, their durable ends must be known too.
+        # Keep the entries of unknown directories: if the topics are restored, their durable ends are needed.
         unknown_tps = {parse_partition_directory(name) for name in unknown}
         kept = {tp: entry for tp, entry in (entries or {}).items() if tp in unknown_tps}
         if entries is None and self.topics.all():
@@ -115,7 +117,7 @@ class LogManager:
         # 4 to 7, each partition
         cut = self._take_all(self._opening.all(self.topics, entries or {}, clean))
         self.time.open(self.partitions)
-        self.expire_producers()  # whoever was silent by the log time
+        self.expire_producers()
         # 8
         self.retention.is_off = bool(self._opening.read_only_reason)
         self.producer_ids.read_only_reason = self._opening.read_only_reason
@@ -155,7 +157,7 @@ class LogManager:
         return create_meta(self._files, max(0, self._config.node_id))
 
     def _raise_epoch(self) -> None:
-        """Makes this start's epoch durable. If that fails, nothing may be appended, but existing data is served."""
+        """Makes this start's epoch durable. If that fails, the directory is read-only."""
         try:
             write_epoch(self._files, self.leader_epoch)
         except OSError as error:
@@ -163,8 +165,8 @@ class LogManager:
             logger.error("the data directory is read-only: %s", self._opening.read_only_reason)
 
     def _settle_directory(self) -> None:
-        """Writes the checkpoint and allocates spare files for the next start. On a full disk the old checkpoint remains, which is
-        still true, and the spare files are left for operations that free space.
+        """Writes the checkpoint and creates missing spare files. On a full disk the old checkpoint, which is still valid, remains,
+        and the spare files are left for operations that free space.
         """
         try:
             self._checkpoint.job()()
@@ -172,7 +174,7 @@ class LogManager:
             logger.warning("the checkpoint could not be written at the start (%s): it is retried", error.strerror)
 
     def _take_all(self, opened: Iterable[Opened]) -> dict[TopicPartition, int]:
-        """Adds the logs of all partitions; returns the torn tails that were cut off, in bytes."""
+        """Adds the opened partitions to the table; returns the bytes cut off each torn tail."""
         cut = {}
         for log, cut_bytes, kept_entry in opened:
             self.partitions.add(log)
@@ -188,9 +190,8 @@ class LogManager:
         return cut
 
     def close(self) -> None:
-        """Flushes everything, writes snapshots, the checkpoint and the clean mark, and releases the lock. Call it once, last.
-
-        Logs that have stopped are left alone: the next start recovers them.
+        """Flushes everything, writes snapshots, the checkpoint and the clean-shutdown mark, and releases the lock. Call it once,
+        last. Logs that have stopped are left as they are: the next start recovers them.
         """
         try:
             if self._is_open and not self._opening.read_only_reason:
@@ -204,7 +205,7 @@ class LogManager:
         self.time.now_ms()
         self.time.note()()
         try:
-            with contextlib.suppress(OSError):  # an older one is still true
+            with contextlib.suppress(OSError):  # an older one is still valid
                 self.write_checkpoint()
             write_clean_mark(self._files, self.leader_epoch, clean, self._spares)
         except OSError as error:
@@ -214,7 +215,7 @@ class LogManager:
             logger.warning("%d logs did not close cleanly, the first is %s: the next start recovers them", len(unclean), unclean[0])
 
     def expire_producers(self) -> int:
-        """Forgets producers idle for producer.id.expiration.ms; returns how many."""
+        """Expires producers silent for producer.id.expiration.ms; returns how many."""
         before = self.time.now_ms() - self._config.producer_id_expiration_ms
         return sum(partition.expire_producers(before) for partition in self.partitions)
 

@@ -1,13 +1,14 @@
-"""The log time: what retention and the expiry of producers and groups go by. Pure: clocks are passed in.
+"""The log time: the clock of retention and of the expiry of producers and groups. No I/O: callers pass in clock readings.
 
-It begins as the wall clock's time and counts what passes. A wall clock may be wrong: a machine boots in 1970 or a month ahead, and
-is corrected. How much time passes while the machine is up, asleep or not, the boot clock says, also from one start of the broker to
-the next. So the log time does not follow a jump of the wall clock, and a batch is as old as it is, whatever the clock said when it
-came: its header holds the wall clock's time and how far that was ahead of the log time.
+It starts at the wall clock's time and then counts elapsed time. A wall clock may be wrong: a machine boots in 1970 or a month
+ahead, and is corrected later. While the machine is up, asleep or not, the boot clock measures elapsed time, across restarts of the
+broker too. So the log time does not follow jumps of the wall clock, and the age of a batch does not depend on what the wall clock
+showed at its append: the header holds the wall clock's time and how far that was ahead of the log time.
 
-How long the machine was off, only the wall clock says. More than an hour is believed gradually, within a day, or a month in a day:
-a clock that is wrong after a boot deletes little before it is noticed, and its correction takes back what is not yet believed, also
-at a later boot. Of a clock that was behind and is not at the next boot, only the rest is a pause.
+How long the machine was off is known from the wall clock alone. An hour is counted at once. A longer pause is counted gradually:
+within a day, but at most a month per day. So a clock that is wrong after a boot deletes little before it is noticed, and correcting
+it takes back what is not yet counted, even at a later boot. If the clock was behind before the machine went off, and is corrected
+at the next boot, only the rest of the difference counts as a pause.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 SLACK_MS = 300_000  # ordinary clock adjustments are smaller, and are followed
-START_SLACK_MS = 3_600_000  # a pause that is believed at once
+START_SLACK_MS = 3_600_000  # a pause up to this is counted at once
 _MADE_UP_WITHIN_MS = 86_400_000
-_RATE_MAX = 30  # of a longer pause, a month in a day
-_FIRST_MS = 1_577_836_800_000  # 2020: a clock before is wrong
+_RATE_MAX = 30  # a longer pause is counted at up to a month per day
+_FIRST_MS = 1_577_836_800_000  # 2020: an earlier wall clock is wrong
 
 
 class NotedTime(NamedTuple):
-    """The time as the data directory remembers it, in ms."""
+    """The time as recorded in the data directory, in ms."""
 
     wall_ms: int
     ahead_ms: int  # how far the wall clock is ahead of the log time
-    owed_ms: int  # the part of it that is a pause
-    boot_id: str  # of the machine's start; "" = unknown
+    owed_ms: int  # the part of `ahead_ms` that is a pause not yet counted
+    boot_id: str  # of the machine's boot; "" = unknown
     boot_ms: int
 
 
@@ -40,7 +41,7 @@ class LogTime:
         self._boot_ms = boot_ms
         self._wall_ms = wall_ms
         self._owed_ms = 0
-        self._rate = 0.0  # of what is owed per elapsed millisecond
+        self._rate = 0.0  # owed milliseconds counted per elapsed millisecond
         self._news = ""
         self.ahead_ms = 0
         if noted is not None:
@@ -68,7 +69,7 @@ class LogTime:
         return wall_ms - self.ahead_ms
 
     def noted(self) -> NotedTime:
-        """For the next start."""
+        """The state to record for the next start."""
         return NotedTime(self._wall_ms, self.ahead_ms, self._owed_ms, self._boot_id, self._boot_ms)
 
     def take_news(self) -> str:
@@ -77,17 +78,17 @@ class LogTime:
         return news
 
     def _pause(self, wall_ms: int) -> None:
-        """The machine was off since the time was noted, for as long as the wall clock says."""
+        """Accounts for the time that the machine was off since the last record, measured by the wall clock."""
         off_ms = wall_ms - self._wall_ms
         is_from_the_first = max(self._wall_ms, self._wall_ms - self.ahead_ms) < _FIRST_MS  # behind, and so is the log time
         behind_ms = off_ms if is_from_the_first else self._owed_ms - self.ahead_ms
         self._wall_ms = wall_ms
-        if off_ms > START_SLACK_MS and behind_ms > 0:  # the clock has been corrected, as far as it was behind
+        if off_ms > START_SLACK_MS and behind_ms > 0:  # the clock was behind and has been corrected: that part is no pause
             corrected_ms = min(behind_ms, off_ms)
             self.ahead_ms += corrected_ms
             off_ms -= corrected_ms
             self._say(corrected_ms, "do not count that")
-        if off_ms < 0:  # the clock is behind: nobody knows how long
+        if off_ms < 0:  # the clock is behind: the length of the pause is unknown
             self.ahead_ms += off_ms
             self._owed_ms = max(self._owed_ms + off_ms, 0)
         elif off_ms > START_SLACK_MS:
