@@ -1,8 +1,8 @@
 """Attacks on exactly once: `python -m benchmarks.exactly_once [--against brokerd,kafka,delta] [--attack NAME]...`
 
-Rows in files -> micro-batches of one file, two tasks -> the sink, and an accident on the way, the same for all sinks and outside of
-them; or a program, or a query that reads. After each attack everything that a reader of committed rows sees is held against the
-input; the table says what was doubled, what was silently skipped, and what was refused with which error.
+A pipeline reads files in micro-batches of one file and two tasks, and writes them to the sink. An accident happens outside the
+sink, the same for all sinks. Other attacks use a program without Spark, or a query that reads. After each attack all rows that a
+reader of committed rows sees are compared with the input. The table shows rows doubled, silently skipped, or refused with an error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks.exactly_once.systems import Brokerd, System
 SYSTEMS: dict[str, type[System]] = {system.name: system for system in (Brokerd, Kafka, Delta)}
 NOT_RUN = "not run"
 _MISSING = 2
-_INTERRUPTED = 130  # as a shell says it of Ctrl-C
+_INTERRUPTED = 130  # a shell's exit code for Ctrl-C
 _EPILOG = f"""
 attacks:
 {chr(10).join(f"  {each.name:22}{each.text}" for each in ATTACKS)}
@@ -45,11 +45,11 @@ processes listen on loopback (127.0.0.1 to 127.0.0.3), and end with the program,
 removed.
 """
 
-Cells = dict[str, str]  # attack -> what is said of it
+Cells = dict[str, str]  # attack -> text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the table. 1 if an attack could not be run, 2 if something is missing, 130 if it was interrupted."""
+    """Prints the table. Returns 1 if an attack could not be run, 2 if something is missing, 130 if interrupted."""
     parser = _parser()
     given = parser.parse_args(arguments)
     names = list(dict.fromkeys(given.against.split(",")))
@@ -102,7 +102,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def _systems(names: Sequence[str], peers: Path) -> Iterator[list[System]]:
-    """Each with a directory of its own, none started."""
+    """The systems, not started, each with a directory of its own."""
     with tempfile.TemporaryDirectory(prefix="exactly-once-", ignore_cleanup_errors=True) as directory:
         made = []
         for name in names:
@@ -113,7 +113,7 @@ def _systems(names: Sequence[str], peers: Path) -> Iterator[list[System]]:
 
 
 def _attacked(system: System, chosen: Sequence[Attack]) -> tuple[str, Cells]:
-    """One column, and its head."""
+    """Attacks one system; returns the heading of its column, and the cells."""
     cells = {}
     spark = ""
     with system, DriverProcess(system, system.directory / "driver.log") as local:
@@ -138,7 +138,7 @@ def _driver_on_cluster(system: System, stack: ExitStack) -> DriverProcess:
 
 
 def table(chosen: Sequence[Attack], columns: dict[str, Cells]) -> str:
-    """One row for each attack, one column for each system."""
+    """A Markdown table with one row per attack and one column per system."""
     lines = [f"| {datetime.datetime.now(datetime.UTC).date()} | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
     for each in chosen:
         cells = [" ".join(cells[each.name].split()) for cells in columns.values()]

@@ -1,4 +1,4 @@
-"""The attacks: each is done to a pipeline of its own, and says what a reader of committed rows sees in the end."""
+"""The attacks. Each has a pipeline of its own, and reports what a reader of committed rows sees in the end."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from benchmarks.exactly_once.standalone import HOSTS
 from benchmarks.exactly_once.systems import System
 
 FILES = 4
-_IDLE_S = 100  # longer than a minute, after which offsets expire, and than brokers take to see it
+_IDLE_S = 100  # longer than the retention of offsets (a minute) and the brokers' check interval
 _QUIET_S = 5
 _DEADLINE_S = 120
-_HIT = 2  # the micro-batch, of one file, in which an accident happens
+_HIT = 2  # the micro-batch (of one file) in which an accident happens
 
 
 class Outcome(NamedTuple):
-    """Rows against the input, and what the last run said."""
+    """Rows compared with the input, and the error of the last run."""
 
     rows: int
     doubled: int
     missing: int
     error: str = ""
-    torn: int = 0  # rows of an unfinished micro-batch that were visible before it was run again
-    void: int = 0  # rows that reached the system, and that its readers of committed rows do not see
-    denied: int = 0  # rows that are there, and whose writer was told an error
+    torn: int = 0  # rows of an unfinished micro-batch that were visible before its rerun
+    void: int = 0  # rows in the system that readers of committed rows do not see
+    denied: int = 0  # visible rows whose writer got an error
 
     def text(self) -> str:
-        """A cell of the table."""
+        """The text of a cell of the table."""
         said = []
         if self.doubled:
             said.append(f"**{self.doubled} doubled**")
@@ -54,7 +54,7 @@ class Outcome(NamedTuple):
 
 
 class NotHitError(Exception):
-    """An accident did not happen as it was meant to: nothing can be said."""
+    """An accident did not happen as intended, so the attack has no outcome."""
 
 
 Make = Callable[..., Pipeline]
@@ -163,11 +163,11 @@ def _older_version(make: Make) -> Outcome:
 
 
 def _lost_answer(make: Make) -> Outcome:
-    """Two programs with one transactional id. The first is told nothing until the other has committed."""
+    """Two programs with one transactional id. The first gets no response to its commit until the other has committed."""
     pipeline, other_rows = make(), make()
     system, topic = pipeline.system, pipeline.topics[0]
     with Relay() as relay, system.behind(relay):
-        _well(other_rows.write_rows())  # Spark has started before a client's time runs
+        _well(other_rows.write_rows())  # starts Spark, so that its start does not count towards timeouts
         with (
             Program(system, "write", topic, "0", str(ROWS_PER_FILE)) as first,
             Program(system, "write", topic, str(ROWS_PER_FILE), str(2 * ROWS_PER_FILE)) as other,
@@ -192,7 +192,7 @@ def _lost_answer(make: Make) -> Outcome:
 
 
 def _idle_group(make: Make) -> Outcome:
-    """The program polls all the time, and is started again in the end."""
+    """The program polls all the time, and is restarted at the end."""
     source, target = make(), make()
     group = target.topics[0]
     with _copying(source, target, group) as program:
@@ -205,7 +205,7 @@ def _idle_group(make: Make) -> Outcome:
 
 
 def _expired_group(make: Make) -> Outcome:
-    """The program sleeps, as with the lid of its machine closed, until its group is gone."""
+    """The program is suspended, as by a closed lid, until its group has expired."""
     source, target = make(), make()
     group = target.topics[0]
     with _copying(source, target, group) as program:
@@ -219,7 +219,7 @@ def _expired_group(make: Make) -> Outcome:
 
 @contextmanager
 def _copying(source: Pipeline, target: Pipeline, group: str) -> Iterator[Program]:
-    """A program that has copied the first rows."""
+    """A running program that has copied the first rows."""
     _well(source.write_rows())
     with Program(source.system, "copy", source.topics[0], target.topics[0], group) as program:
         outcome = _copied(source, target, program)
@@ -229,7 +229,7 @@ def _copying(source: Pipeline, target: Pipeline, group: str) -> Iterator[Program
 
 
 def _copied(source: Pipeline, target: Pipeline, program: Program) -> Outcome:
-    """When the program has nothing to do any more."""
+    """The outcome once the program has nothing left to do."""
     target.expect(value for _, value in source.given)
     _wait_for(lambda: program.error() or program.said(), "the first transaction, which makes Kafka's topic")
     _wait_for(lambda: program.error() or not target.counts()["missing"], "the copy")
@@ -328,7 +328,8 @@ ATTACKS = (
 
 
 def attack(system: System, driver: DriverProcess, chosen: Attack, run: str) -> Outcome | None:
-    """Its outcome; None where it does not apply. Raises NotHitError, and DriverDiedError or RuntimeError if no driver lives."""
+    """Runs an attack; returns None if it does not apply. Raises NotHitError, and DriverDiedError or RuntimeError if the driver
+    fails."""
     if chosen.needs in system.lacks:
         return None
     made = 0
@@ -342,7 +343,7 @@ def attack(system: System, driver: DriverProcess, chosen: Attack, run: str) -> O
 
 
 def _dies(pipeline: Pipeline, accident: str) -> None:
-    """A run with an accident in which the JVM is killed."""
+    """Runs the pipeline with an accident that kills the JVM. Raises NotHitError if it is not killed."""
     try:
         error = pipeline.run(accident=accident, from_file=_HIT)
     except DriverDiedError:
@@ -371,7 +372,7 @@ def _outcome(pipeline: Pipeline, error: str) -> Outcome:
 
 
 def _condition(error: str) -> str:
-    """The name of the error, as well as can be told from a text with a stack trace in it."""
+    """The name of the error, found heuristically in a text with a stack trace."""
     found = re.search(r"\b(?:ReplayMismatch|ProducerFenced|TxnConflict)Error\b", error) or re.search(
         r"\b[A-Z]\w+(?:Error|Exception)\b", error
     )

@@ -1,26 +1,25 @@
-"""A Spark driver that does as it is told: one step as a line of JSON on standard input, one response as another on its output.
+"""A Spark driver that runs steps: reads each as a line of JSON on standard input, and writes its response as a line of JSON.
 
-Needs PySpark alone: it runs in the environment of the system that is attacked. Arguments: the master, and Spark's settings as JSON.
+Needs only PySpark, since it runs in the environment of the attacked system. Arguments: the master, and Spark's settings as JSON.
 Steps, by "do":
 
-stream     source, files (per micro-batch), checkpoint, format, options, columns[, tables][, groups, versions][, accident]: files to
-           the sink, until none is left. With tables (topic -> path) the sink is foreachBatch, which writes one after another, each
-           micro-batch once; with groups it is foreachBatch, which writes an equal part of the rows after each setJobGroup, with a
-           version where the sink asks for one
+stream     source, files (per micro-batch), checkpoint, format, options, columns[, tables][, groups, versions][, accident]: writes
+           all files to the sink. With tables (topic -> path), foreachBatch writes them one after another, idempotently. With
+           groups, foreachBatch writes an equal part of the rows after each setJobGroup, with a version if the sink needs one
 batch      source, format, options, columns: one batch write
-follow     read, checkpoint, path: a query from a topic to files of text, until nothing is left
+follow     read, checkpoint, path: a query that writes a topic to text files until nothing is left
 read       reads, each with format, options, topic (an expression): the values that a reader sees, each with its topic
 
-An accident is {"kind", "from", "until", "mark", "commits"}: it happens once, in the micro-batch that holds rows number `from` to
-`until`, and outside of the sink, so that it is the same for all sinks. The file `mark` says that it has been:
+An accident is {"kind", "from", "until", "mark", "commits"}. It happens once, in the micro-batch with the row numbers from `from` to
+below `until`, and outside the sink, so that it is the same for all sinks. It creates the file `mark`:
 
-task-fails               the first task has handed all its rows to the sink, and then fails; Spark runs it again
-driver-killed            the JVM is killed by SIGKILL when the first task has ended, and the second begins (there is one core)
-driver-killed-in-commit  likewise, when the sink has committed the micro-batch, and Spark is about to write `commits/N`: Spark then
-                         waits for a lock of its own, which is held meanwhile
-slow-twin                the first task has handed its rows to the sink, and does not end until the micro-batch is in `commits`;
-                         Spark runs a twin of it on another host. `mark` has the host of the first attempt, `mark`.twin that of the
-                         other; `mark`.late: the first one was still there after the commit
+task-fails               the first task fails after passing all its rows to the sink; Spark runs it again
+driver-killed            the JVM gets SIGKILL when the first task has ended and the second begins (there is one core)
+driver-killed-in-commit  the same after the sink has committed the micro-batch, before Spark writes `commits/N`: the driver holds a
+                         lock of Spark's until then
+slow-twin                the first task passes its rows to the sink and does not end until the micro-batch is in `commits`; Spark
+                         runs a twin on another host. `mark` has the host of the first attempt, `mark`.twin that of the other;
+                         `mark`.late exists if the first was still running after the commit
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ Made = dict[str, Any]  # an accident
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
-    """Looks every few milliseconds. Raises TimeoutError."""
+    """Polls until the condition is true. Raises TimeoutError."""
     deadline = time.monotonic() + _DEADLINE_S
     while not condition():
         if time.monotonic() > deadline:
@@ -58,7 +57,7 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
 
 
 def is_first(made: Made) -> bool:
-    """True for one process alone, which makes the mark."""
+    """Creates the mark; True for the one process that does."""
     try:
         descriptor = os.open(made["mark"], os.O_CREAT | os.O_EXCL | os.O_WRONLY)
     except FileExistsError:
@@ -69,7 +68,7 @@ def is_first(made: Made) -> bool:
 
 
 def kill_jvm() -> None:
-    """Kills the JVM above a Python worker."""
+    """Kills the JVM that started this Python worker."""
     pid = os.getppid()
     while Path(f"/proc/{pid}/comm").read_text().strip() != "java":
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -78,7 +77,7 @@ def kill_jvm() -> None:
 
 
 def ended(made: Made, batch_id: str) -> None:
-    """The first task's accident, after its rows."""
+    """The accident of the first task, after its rows."""
     mark = made["mark"]
     if made["kind"] == "task-fails" and is_first(made):
         raise RuntimeError("the accident that was asked for")
@@ -93,7 +92,7 @@ def ended(made: Made, batch_id: str) -> None:
 
 
 def accident(made: Made) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The stage before the sink."""
+    """The function of a mapInArrow stage before the sink, where accidents happen."""
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = TaskContext.get()
@@ -112,7 +111,7 @@ def accident(made: Made) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Rec
 
 
 class Driver:
-    """One session and its steps."""
+    """One Spark session and its steps."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -121,7 +120,7 @@ class Driver:
         self.jvm_pid = int(jvm.java.lang.ProcessHandle.current().pid())
 
     def stream(self, step: dict[str, Any]) -> dict[str, Any]:
-        """A query until nothing is left."""
+        """Runs a query that writes all files to the sink."""
         made = step.get("accident")
         rows = self._spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", step["files"]).json(step["source"])
         rows = rows.repartition(TASKS, "key")
@@ -139,8 +138,8 @@ class Driver:
         return rows.select(*step["columns"]).writeStream.format(step["format"]).options(**step["options"]).outputMode("append")
 
     def _to_tables(self, rows: DataFrame, step: dict[str, Any]) -> DataStreamWriter:
-        """As Delta's manual says: one application's name and the micro-batch's number make each write idempotent. The accident
-        happens in the last of them."""
+        """Writes tables as Delta's manual advises: txnAppId, and the micro-batch's number as txnVersion, make each write
+        idempotent. The accident happens in the last table."""
         last = list(step["tables"])[-1]
 
         def write(batch: DataFrame, batch_id: int) -> None:
@@ -154,7 +153,7 @@ class Driver:
         return rows.writeStream.foreachBatch(write)
 
     def _in_groups(self, rows: DataFrame, step: dict[str, Any]) -> DataStreamWriter:
-        """As a program does that shows its writes in Spark's UI, or wants to cancel them."""
+        """Writes with job groups, as programs do to label writes in Spark's UI or to cancel them."""
         groups = step["groups"]
 
         def write(batch: DataFrame, batch_id: int) -> None:
@@ -167,7 +166,7 @@ class Driver:
         return rows.writeStream.foreachBatch(write)
 
     def _die_after_commit(self, query: StreamingQuery, mark: str) -> None:
-        """Spark takes this lock when the sink has committed, and writes `commits/N` under it."""
+        """Kills the JVM between the sink's commit and `commits/N`: Spark writes the latter under this lock."""
         lock = query._jsq.streamingQuery().awaitProgressLock()  # noqa: SLF001 - no public one
         wait_for(Path(mark).exists, "the first task has ended")
         lock.lock()
@@ -176,13 +175,13 @@ class Driver:
         os.kill(self.jvm_pid, signal.SIGKILL)
 
     def batch(self, step: dict[str, Any]) -> dict[str, Any]:
-        """One write."""
+        """Writes one batch."""
         rows = self._spark.read.schema(SCHEMA).json(step["source"])
         rows.select(*step["columns"]).write.format(step["format"]).options(**step["options"]).mode("append").save()
         return {}
 
     def follow(self, step: dict[str, Any]) -> dict[str, Any]:
-        """A query that reads what is attacked."""
+        """Runs a query that reads the attacked system."""
         rows = self._spark.readStream.format(step["read"]["format"]).options(**step["read"]["options"]).load()
         writer = rows.selectExpr("cast(value as string) as value").writeStream.format("text")
         writer = writer.option("path", step["path"]).option("checkpointLocation", step["checkpoint"])
@@ -190,7 +189,7 @@ class Driver:
         return {}
 
     def read(self, step: dict[str, Any]) -> dict[str, Any]:
-        """Everything that is there."""
+        """Reads all rows."""
         found = []
         for each in step["reads"]:
             rows = self._spark.read.format(each["format"]).options(**each["options"]).load()
@@ -199,7 +198,7 @@ class Driver:
 
 
 def main() -> None:
-    """Steps until the end of standard input."""
+    """Runs steps until the end of standard input."""
     builder = SparkSession.builder.master(sys.argv[1]).appName("exactly once, attacked")
     for name, value in json.loads(sys.argv[2]).items():
         builder = builder.config(name, value)

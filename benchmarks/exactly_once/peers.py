@@ -1,4 +1,4 @@
-"""Kafka and Delta, with the PySpark and the jars that they need, which are kept in a directory of their own."""
+"""Kafka and Delta; the PySpark and the jars that they need are kept in a separate directory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ transaction.state.log.min.isr=1
 
 
 class Peer(System):
-    """A system with the PySpark that its connector is made for."""
+    """A system with the PySpark version of its connector."""
 
     profiles: tuple[str, ...] = ()  # of pom.xml
 
@@ -50,7 +50,7 @@ class Peer(System):
         return super().missing() + ([told] if needs_maven else [])
 
     def prepare(self) -> None:
-        """Gets interpreter and jars, if they are missing."""
+        """Installs the interpreter and the jars if they are missing."""
         home = self.peers / "env"
         there = (f"pyspark-{PYSPARK_OF_PEERS}.", "pandas-", "confluent_kafka-")
         if not all(list(home.glob(f"lib/python*/site-packages/{each}*")) for each in there):
@@ -82,7 +82,7 @@ class Peer(System):
 
 
 class Kafka(Peer):
-    """A Kafka of one node, Spark's connector for it, and Confluent's client. Offsets of an empty group expire after a minute."""
+    """A single-node Kafka, Spark's connector, and Confluent's client. Offsets of an empty group expire after a minute."""
 
     name = "kafka"
     lacks = ("versions",)
@@ -167,7 +167,7 @@ class Delta(Peer):
             "spark.jars": ",".join(self.jars("delta")),
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-            "spark.databricks.delta.snapshotPartitions": "2",  # of small tables, for one core
+            "spark.databricks.delta.snapshotPartitions": "2",  # enough for small tables on one core
         }
 
     def _table(self, topic: str) -> str:
@@ -188,7 +188,7 @@ class Delta(Peer):
 
 
 def _quietly(command: list[str]) -> None:
-    """Runs it. Raises RuntimeError with what it said."""
+    """Runs a command. Raises RuntimeError with its output if it fails."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"`{' '.join(command)}` ended with status {done.returncode}:\n{done.stdout[-3000:]}")

@@ -1,4 +1,4 @@
-"""One attack's pipeline: its rows in files, its checkpoints and its topics."""
+"""The pipeline of one attack: its rows in files, its checkpoints and its topics."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _LATE_S = 10
 
 
 class Pipeline:
-    """Files of rows to a sink. Row n has the value "n"; with two topics, even rows go to one and odd rows to the other.
-    With job groups, a part of each micro-batch is written in each: parts of as many rows, keys and bytes."""
+    """Writes files of rows to a sink. Row n has the value "n"; with two topics, even rows go to one and odd rows to the other.
+    With job groups, each writes a part of every micro-batch; the parts have equal numbers of rows, keys and bytes."""
 
     def __init__(
         self, system: System, driver: DriverProcess, name: str, *, two_topics: bool = False, groups: Sequence[str] = ()
     ) -> None:
-        self.system = system  # which is attacked
+        self.system = system  # the attacked system
         self._driver = driver
         self.directory = system.directory / name
         self._source = self.directory / "source"
@@ -40,7 +40,7 @@ class Pipeline:
         self.given: set[tuple[str, str]] = set()
 
     def add_files(self, count: int) -> None:
-        """More input."""
+        """Adds input."""
         for _ in range(count):
             self._write(self._source / f"{self._files:03}.json")
 
@@ -52,11 +52,11 @@ class Pipeline:
             lines.append(json.dumps({"key": f"k{key}", "value": str(number), "topic": topic, "number": number}))
             self.given.add((topic, str(number)))
         path.write_text("\n".join(lines) + "\n")
-        os.utime(path, (1_000_000_000 + self._files, 1_000_000_000 + self._files))  # Spark takes files by their time
+        os.utime(path, (1_000_000_000 + self._files, 1_000_000_000 + self._files))  # Spark reads files in order of time
         self._files += 1
 
     def run(self, *, checkpoint: Path | None = None, files: int = 1, accident: str = "", from_file: int = 0) -> str:
-        """A query until nothing is left; its error. Raises DriverDiedError."""
+        """Runs a query that writes all input; returns its error. Raises DriverDiedError."""
         made = {
             "kind": accident,
             "from": from_file * ROWS_PER_FILE,
@@ -77,14 +77,14 @@ class Pipeline:
         return str(response.get("error", ""))
 
     def write_version(self, version: int) -> str:
-        """A batch write under a version, of new rows or again of those that the version had; its error."""
+        """Writes a batch with a version: new rows, or those that the version had before; returns the error."""
         path = self.directory / f"version-{version}.json"
         if not path.exists():
             self._write(path)
         return self._write_batch(path, {"txnAppId": self.topics[0], "txnVersion": str(version)})
 
     def write_rows(self) -> str:
-        """A batch write of new rows; its error."""
+        """Writes a batch of new rows; returns the error."""
         path = self.directory / f"rows-{self._files}.json"
         self._write(path)
         return self._write_batch(path, {})
@@ -95,31 +95,31 @@ class Pipeline:
         return str(self._driver.step("batch", source=str(path), **sink).get("error", ""))
 
     def expect(self, values: Iterable[str]) -> None:
-        """Values that a program writes to the topic."""
+        """Sets the expected values: those that a program writes to the topic."""
         self.given = {(self.topics[0], value) for value in values}
 
     def follow(self) -> str:
-        """A query that reads the topic until nothing is left; its error."""
+        """Runs a query that reads the topic to its end; returns its error."""
         read = self.system.follows(self.topics[0])
         step = {"read": read, "checkpoint": str(self.checkpoint), "path": str(self._followed)}
         return str(self._driver.step("follow", **step).get("error", ""))
 
     def restore(self) -> None:
-        """Puts a backup in the place of the system's data. Spark ends meanwhile."""
+        """Replaces the system's data with its backup, while Spark is stopped."""
         self._driver.stop()
         self.system.restore()
 
     def followed(self) -> Counter[str]:
-        """The values that the query has read."""
+        """The values that `follow` has read."""
         read = {"format": "text", "options": {"path": str(self._followed)}, "topic": "''"}
         return Counter(value for _, value in self._rows([read]))
 
     def happened(self) -> bool:
-        """True if the accident has been."""
+        """True if the accident has happened."""
         return (self.directory / "mark").exists()
 
     def hosts_at_once(self) -> tuple[str, str] | None:
-        """The host of the attempt that did not end, and that of its twin, if the first was still there after the commit."""
+        """The hosts of the slow attempt and of its twin, or None if the slow one was not running after the commit."""
         mark, twin, late = (self.directory / name for name in ("mark", "mark.twin", "mark.late"))
         deadline = time.monotonic() + _LATE_S
         while not (twin.exists() and late.exists()):
@@ -129,23 +129,23 @@ class Pipeline:
         return mark.read_text(), twin.read_text()
 
     def lose_last_commit(self) -> None:
-        """Deletes the newest `commits/N`, and its checksum."""
+        """Deletes the newest `commits/N` and its checksum."""
         last = max((self.checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
         last.unlink()
         last.with_name(f".{last.name}.crc").unlink()
 
     def copy_checkpoint(self) -> Path:
-        """A copy of it as it is now."""
+        """Copies the checkpoint; returns the path of the copy."""
         copied = self.directory / "copied"
         shutil.copytree(self.checkpoint, copied)
         return copied
 
     def is_noted(self, batch: int) -> bool:
-        """True if `commits/<batch>` is there."""
+        """True if `commits/<batch>` exists."""
         return (self.checkpoint / "commits" / str(batch)).exists()
 
     def counts(self, *, committed: bool = True) -> dict[str, int]:
-        """Rows that a reader of committed records sees, those that it sees twice, and those of the input that it does not see."""
+        """The numbers of distinct rows that a reader sees, of input rows that it does not see, and of duplicates."""
         found = Counter(self._rows(self.system.reads(self.topics, committed=committed)))
         strange = found.keys() - self.given
         if strange:

@@ -1,5 +1,5 @@
-"""The processes of an attack: Spark's driver, programs without Spark, and the master and workers of a cluster. They end with this
-one."""
+"""The processes of an attack: Spark's driver, programs without Spark, and the master and workers of a cluster. They end with
+this process."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ _SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.memory": "1g",
     "spark.python.unix.domain.socket.enabled": "true",
-    "spark.python.authenticate.socketTimeout": "120s",  # for a Python worker to start, on a busy machine
+    "spark.python.authenticate.socketTimeout": "120s",  # Python workers start slowly on a busy machine
 }
 _OF_A_CLUSTER = {
     "spark.driver.host": "127.0.0.1",
     "spark.executor.memory": "512m",
     "spark.cores.max": "2",
     "spark.speculation": "true",
-    "spark.speculation.minTaskRuntime": "10s",  # no twins but those of the accident
+    "spark.speculation.minTaskRuntime": "10s",  # no twins except the accident's
     "spark.speculation.quantile": "0.5",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "50",  # rows come to the sink while their task still runs
-    "spark.buffer.size": "1024",  # bytes, likewise
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50",  # rows reach the sink while their task still runs
+    "spark.buffer.size": "1024",  # bytes; for the same reason
 }
 
 
 class DriverDiedError(Exception):
-    """The driver ended in the middle of a step."""
+    """The driver died during a step."""
 
 
 class DriverProcess:
-    """job.py with the interpreter of a system; starts when it is needed, again after its death."""
+    """Runs job.py with the interpreter of a system; starts it when needed, and again after it died."""
 
     def __init__(self, system: System, log: Path, master: str = "") -> None:
-        """On a cluster with speculation if `master` names one; otherwise in one process with one core, where a task may fail."""
+        """`master`: the address of a cluster, used with speculation; by default one process with one core, which retries tasks."""
         self._system = system
         self._log = log
         self._master = master
@@ -64,7 +64,7 @@ class DriverProcess:
         self.stop()
 
     def step(self, do: str, **arguments: Any) -> dict[str, Any]:
-        """One step's response. Raises DriverDiedError, and RuntimeError if there is none to begin with."""
+        """Runs a step; returns its response. Raises DriverDiedError, and RuntimeError if the driver does not start."""
         process = self._process or self._started()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -78,13 +78,13 @@ class DriverProcess:
         return response
 
     def stop(self) -> None:
-        """Ends it, with its JVM."""
+        """Stops the driver and its JVM."""
         process, self._process = self._process, None
         if process is not None:
             assert process.stdin is not None
             assert process.stdout is not None
             if self._jvm_pid and not self._is_jvm_dead():
-                os.kill(self._jvm_pid, signal.SIGKILL)  # an orderly end takes its time, and nothing is kept
+                os.kill(self._jvm_pid, signal.SIGKILL)  # an orderly end is slow and saves nothing here
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
             process.wait(60)
@@ -113,7 +113,7 @@ class DriverProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                start_new_session=True,  # an interrupt from the keyboard is this program's alone
+                start_new_session=True,  # Ctrl-C is for this program only
             )
         self._process, self._jvm_pid = process, 0
         assert process.stdout is not None
@@ -127,7 +127,7 @@ class DriverProcess:
 
 
 class Program:
-    """program.py with the interpreter of a system, until the block ends."""
+    """Runs program.py with the interpreter of a system until the block ends."""
 
     def __init__(self, system: System, *arguments: str) -> None:
         name = system.directory / f"program-{uuid.uuid4().hex[:6]}"
@@ -152,23 +152,24 @@ class Program:
         self.process.communicate()
 
     def said(self) -> list[str]:
-        """All its lines so far."""
+        """The lines that it has printed."""
         return self._said.read_text().splitlines()
 
     def error(self) -> str:
-        """The name of the error that ended it. Raises RuntimeError if it ended without one."""
+        """Its last line, the name of an error, if it has ended; "" while it runs. Raises RuntimeError if its exit status is not
+        0."""
         if self.process.poll():
             raise RuntimeError(f"{_PROGRAM.name} ended with status {self.process.poll()}: {tail(self._log)}")
         return "" if self.process.poll() is None else self.said()[-1]
 
     def proceed(self) -> None:
-        """Gives it the line that it waits for."""
+        """Sends the line that it waits for."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
 
     def wait_for_lines(self, count: int) -> list[str]:
-        """All its lines, of which there are so many. Raises RuntimeError."""
+        """Waits until it has printed `count` lines; returns all. Raises RuntimeError."""
         deadline = time.monotonic() + _TOLD_S
         while len(said := self.said()) < count:
             if time.monotonic() > deadline or self.process.poll() not in (None, 0):
@@ -179,7 +180,7 @@ class Program:
 
 @contextlib.contextmanager
 def cluster(system: System) -> Iterator[str]:
-    """The address of a standalone master with two workers."""
+    """Runs a standalone master with two workers; yields its address."""
     directory = system.directory / "cluster"
     directory.mkdir()
     asked = "import pathlib, pyspark; print(pathlib.Path(pyspark.__file__).parent)"
@@ -190,7 +191,7 @@ def cluster(system: System) -> Iterator[str]:
 
 
 def _environment(system: System) -> dict[str, str]:
-    """Without what this process was told of Python and Spark."""
+    """The environment for child processes, without this process's settings for Python, Spark and Java."""
     alien = ("PYTHON", "PYSPARK", "SPARK", "JAVA_TOOL")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(alien)}
     scratch = system.directory / "scratch"

@@ -1,12 +1,12 @@
-"""A program without Spark, in the environment of the system that is attacked. Arguments: the system, its address, and one of
+"""A program without Spark, run in the environment of the attacked system. Arguments: the system, its address, and one of
 
-copy SOURCE TARGET GROUP  copies a topic in transactions that hold the group's offsets, begins with `earliest` where the group has
-                          none, and ends with the first error. Says how many records each transaction had
-write TARGET FIRST UNTIL  one transaction of these numbers, with the transactional id TARGET. Waits for a line of standard input
-                          before it begins, and for another before it commits; says "written", and then "committed"
-offsets SOURCE GROUP      says how many partitions have an offset of the group
+copy SOURCE TARGET GROUP  copies a topic in transactions that include the group's offsets, from `earliest` if the group has none,
+                          until the first error. Prints the number of records of each transaction
+write TARGET FIRST UNTIL  writes these numbers in one transaction, with the transactional id TARGET. Waits for a line on standard
+                          input before it begins, and for another before it commits; prints "written", then "committed"
+offsets SOURCE GROUP      prints how many partitions have a committed offset of the group
 
-What it says is a line each; of an error, its name.
+An error is printed as a line with its name.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ PARTITIONS = 4
 
 
 def say(text: object) -> None:
-    """For the one who started it."""
+    """Prints a line for the parent process."""
     print(text, flush=True)
 
 
 class Program(ABC):
-    """See above; with the clients of one system."""
+    """The program (see above) with the clients of one system."""
 
-    errors: Any  # of its clients
+    errors: Any  # the base class of the clients' errors
 
     @abstractmethod
     def name_of(self, error: Exception) -> str:
-        """For the table."""
+        """The error's name for the table."""
 
     @abstractmethod
     def copy(self, source: str, target: str, group: str) -> None:
-        """A topic to another."""
+        """Copies one topic to another."""
 
     @abstractmethod
     def write(self, target: str, first: str, until: str) -> None:
-        """One transaction."""
+        """Writes one transaction."""
 
     @abstractmethod
     def offsets(self, source: str, group: str) -> None:
-        """Where a group stands."""
+        """Prints the number of partitions with a committed offset."""
 
 
 class Brokerd(Program):
-    """With brokerd's own clients."""
+    """The program with brokerd's clients."""
 
     def __init__(self, address: str) -> None:
         self._brokerd: Any = importlib.import_module("brokerd")
@@ -66,7 +66,7 @@ class Brokerd(Program):
             while True:
                 try:
                     records = consumer.poll(timeout_ms=1_000)
-                except self._unreachable:  # the program slept; the next call tries again
+                except self._unreachable:  # after a suspension; the next call retries
                     continue
                 if records:
                     with producer.transaction() as transaction:
@@ -93,7 +93,7 @@ class Brokerd(Program):
 
 
 class Kafka(Program):
-    """With confluent_kafka, as its example eos-transactions.py does."""
+    """The program with confluent_kafka, following its example eos-transactions.py."""
 
     def __init__(self, address: str) -> None:
         self._kafka: Any = importlib.import_module("confluent_kafka")
@@ -148,7 +148,7 @@ class Kafka(Program):
 
 
 def main(system: str, address: str, do: str, *arguments: str) -> None:
-    """Until it is killed, or at its end."""
+    """Runs one command to its end."""
     programs: dict[str, type[Brokerd | Kafka]] = {"brokerd": Brokerd, "kafka": Kafka}
     program = programs[system](address)
     try:

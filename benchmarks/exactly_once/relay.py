@@ -1,4 +1,4 @@
-"""A relay between the clients of a server and its port, which can lose answers that are under way."""
+"""A relay between a server's port and its clients that can drop responses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CHUNK_BYTES = 65_536
 
 
 class Relay:
-    """Forwards bytes both ways, on a port of loopback, until the block ends. `target` is the server's port, to be set first."""
+    """Forwards bytes both ways on a loopback port until the block ends. Set `target`, the server's port, first."""
 
     def __init__(self) -> None:
         self.target = 0
@@ -21,7 +21,7 @@ class Relay:
         self._threads = [threading.Thread(target=self._accept)]
         self._clients: list[socket.socket] = []
         self._servers: list[socket.socket] = []
-        self._lost: set[socket.socket] = set()  # of the clients
+        self._lost: set[socket.socket] = set()  # clients whose responses are dropped
 
     def __enter__(self) -> Self:
         self._threads[0].start()
@@ -39,16 +39,16 @@ class Relay:
             end.close()
 
     def lose_answers(self) -> None:
-        """Connections that are open now take requests to the server, and bring no byte back. Later ones are as always."""
+        """From now on, open connections forward requests but drop responses. Later connections are not affected."""
         self._lost = set(self._clients)
 
     def cut(self) -> None:
-        """Breaks the connections whose answers were lost."""
+        """Shuts down the connections whose responses were dropped."""
         for client in self._lost:
             _shut(client)
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # it is shut
+        with contextlib.suppress(OSError):  # the listener was shut down
             while True:
                 client, _ = self._listener.accept()
                 self._clients.append(client)

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster: a master and two workers on loopback addresses, with free ports. Each JVM takes its seconds."""
+"""A standalone Spark cluster: a master and two workers on loopback addresses and free ports. Each JVM takes seconds to start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Self
 
 from benchmarks.exactly_once.systems import tail
 
-HOSTS = ("127.0.0.2", "127.0.0.3")  # of the workers: Spark runs a twin on another host only
+HOSTS = ("127.0.0.2", "127.0.0.3")  # of the workers; Spark runs a twin only on another host
 _MASTER = "127.0.0.1"
 _READY_S = 120
 _PORTS = ("--port", "0", "--webui-port", "0")
@@ -20,10 +20,11 @@ _PORTS = ("--port", "0", "--webui-port", "0")
 
 @contextlib.contextmanager
 def standalone(home: Path, directory: Path, environment: Mapping[str, str]) -> Iterator[str]:
-    """The master's address; a worker of one core on each of HOSTS, which its tasks read in SPARK_LOCAL_IP.
+    """Runs a master, and a worker of one core on each of HOSTS, whose tasks find the host in SPARK_LOCAL_IP; yields the master's
+    address.
 
-    `home` is Spark's, `directory` takes the logs and what the workers write, and the rest of `environment` is that of all. Raises
-    RuntimeError if one of them does not start.
+    `home` is SPARK_HOME, `directory` holds logs and work directories, `environment` is common to all. Raises RuntimeError if one
+    does not start.
     """
     with contextlib.ExitStack() as stack:
 
@@ -45,7 +46,7 @@ def standalone(home: Path, directory: Path, environment: Mapping[str, str]) -> I
 
 
 class _Daemon:
-    """A process of Spark's, until it is no longer needed."""
+    """A process of the cluster; runs until the block ends."""
 
     def __init__(self, command: list[str], environment: Mapping[str, str], log: Path) -> None:
         self._log = log
@@ -60,7 +61,7 @@ class _Daemon:
         self._process.wait(60)
 
     def awaited(self, ready: str) -> re.Match[str]:
-        """The line of its log that says that it is ready."""
+        """Waits for the line of its log that reports readiness. Raises RuntimeError."""
         deadline = time.monotonic() + _READY_S
         while not (found := re.search(ready, self._log.read_text())):
             if self._process.poll() is not None or time.monotonic() > deadline:

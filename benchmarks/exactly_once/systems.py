@@ -1,4 +1,4 @@
-"""A system that is attacked: how it is started, and how Spark writes and reads it. Knows no attack. Here is brokerd."""
+"""The interface of attacked systems: how to start one, and how Spark writes and reads it. Brokerd is the first."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _TAIL_LINES = 15
 
 
 class System(ABC):
-    """One of them, from `with` to its end."""
+    """An attacked system; runs until the block ends."""
 
     name = ""
-    lacks: tuple[str, ...] = ()  # what an attack may need
-    asks_for_versions = False  # of a write inside foreachBatch, which is written again without them
+    lacks: tuple[str, ...] = ()  # features that it lacks and an attack may need
+    asks_for_versions = False  # True if writes inside foreachBatch are idempotent only with a version
 
     def __init__(self, directory: Path, peers: Path) -> None:
-        """Its data goes below `directory`; interpreters and jars are below `peers`, and are put there if they are missing."""
+        """Data is kept in `directory`; interpreters and jars in `peers`, where missing ones are installed."""
         self.directory = directory
         self.peers = peers
         self.data = directory / "data"
-        self.address = ""  # for its clients, where it has such
+        self.address = ""  # for its clients, if it has any
 
     def __enter__(self) -> Self:
         self.start()
@@ -44,18 +44,18 @@ class System(ABC):
         self.stop()
 
     def missing(self) -> list[str]:
-        """The things that it needs and this machine lacks, each with what to do."""
+        """What it needs and this machine lacks, each with the remedy."""
         return [] if shutil.which("java") else ["no `java` on the path: Spark needs Java 17 or later"]
 
     def start(self, relay: Relay | None = None) -> None:  # noqa: B027 - not every system has a process
-        """Until it serves, on the data that is there; its clients come through the relay. Raises RuntimeError."""
+        """Starts it on the existing data and waits until it serves; clients connect through the relay. Raises RuntimeError."""
 
     def stop(self) -> None:  # noqa: B027
-        """Until its process has ended."""
+        """Stops it and waits for the process to end."""
 
     @contextmanager
     def behind(self, relay: Relay) -> Iterator[None]:
-        """Its clients come through the relay until the block ends."""
+        """Makes its clients connect through the relay until the block ends."""
         self.stop()
         self.start(relay)
         try:
@@ -71,7 +71,7 @@ class System(ABC):
         self.start()
 
     def restore(self) -> None:
-        """Puts the copy in the place of its data."""
+        """Replaces its data with the copy."""
         self.stop()
         shutil.rmtree(self.data)
         self._backup.rename(self.data)
@@ -82,39 +82,39 @@ class System(ABC):
         return self.directory / "backup"
 
     def create(self, topic: str) -> None:  # noqa: B027
-        """Makes a topic, where that is not done by itself."""
+        """Creates a topic, unless the system creates topics itself."""
 
     @property
     @abstractmethod
     def python(self) -> str:
-        """The interpreter with its PySpark."""
+        """The interpreter that has its PySpark."""
 
     @property
     def settings(self) -> dict[str, str]:
-        """Spark's, beside those that all have."""
+        """Spark settings in addition to the common ones."""
         return {}
 
     @abstractmethod
     def sink(self, topics: Sequence[str]) -> dict[str, Any]:
-        """The arguments of a step that writes: to one topic, or each row to the one that its column names."""
+        """The arguments of a writing step: to one topic, or to the topic in each row's column."""
 
     @abstractmethod
     def reads(self, topics: Sequence[str], *, committed: bool = True) -> list[dict[str, Any]]:
-        """The reads of a step, for all committed rows of these topics; for the others too, where they can be read."""
+        """The reads of a step: all committed rows of these topics, or uncommitted ones too where the system allows it."""
 
     def follows(self, topic: str) -> dict[str, Any]:
-        """The read of a step, for a query that begins with the first row."""
+        """The read of a step: a query from the first row on."""
         (read,) = self.reads([topic])
         return {**read, "options": {**read["options"], "startingOffsets": "earliest"}}
 
     @property
     @abstractmethod
     def version(self) -> str:
-        """For the head of the table."""
+        """Name and version, for the heading of the table."""
 
 
 class Brokerd(System):
-    """This checkout, with default settings but one: a group's offsets expire after a minute."""
+    """This checkout with default settings, except that a group's offsets expire after a minute."""
 
     name = "brokerd"
 
@@ -164,12 +164,12 @@ class Brokerd(System):
 
 
 def sink_of_topics(form: str, options: dict[str, str], topics: Sequence[str]) -> dict[str, Any]:
-    """See System.sink, for sinks that know the option and the column `topic`."""
+    """Implements System.sink for sinks with the option and the column `topic`."""
     if len(topics) == 1:
         return {"format": form, "options": {**options, "topic": topics[0]}, "columns": ["key", "value"]}
     return {"format": form, "options": options, "columns": ["key", "value", "topic"]}
 
 
 def tail(log: Path) -> str:
-    """The end of a log, which goes with its directory."""
+    """The last lines of a log, for errors: the log is deleted with its directory."""
     return "\n".join(["the end of its log is", *log.read_text(errors="replace").splitlines()[-_TAIL_LINES:]])
