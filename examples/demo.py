@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def _run_or_tell(directory: Path, arguments: argparse.Namespace, end: QuickEnd) -> int:
-    """Calls `run`; on failure, copies Spark's output to standard error, since the file it is in is about to be deleted."""
+    """Calls `run`; on failure, copies Spark's output to standard error, since its file is about to be deleted."""
     is_right = False
     try:
         code = run(directory, arguments, end)
@@ -108,7 +108,7 @@ def _write(spark: SparkSession, servers: str, directory: Path) -> StreamingQuery
 
 
 def _read(spark: SparkSession, servers: str, directory: Path, rows: int) -> StreamingQuery:
-    """Streams the topic to counts per time window, in a table in memory."""
+    """Streams counts of the topic per time window to a table in memory."""
     events = (
         spark.readStream.format("brokerd")
         .option("bootstrap.servers", servers)

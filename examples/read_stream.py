@@ -2,7 +2,7 @@
 
     spark-submit --properties-file conf/spark-defaults.conf examples/read_stream.py [HOST:PORT] [TOPIC]
 
-Together with write_stream.py. A pipeline that reads Kafka becomes this by changing the format's name.
+Run it together with write_stream.py. To port a pipeline that reads Kafka, change the name of the format.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def main(servers: str = "127.0.0.1:9192", topic: str = "events") -> None:
     signal.signal(signal.SIGINT, leave)
     spark = SparkSession.builder.appName("read from brokerd").config("spark.sql.shuffle.partitions", "2").getOrCreate()
     spark.sparkContext.setLogLevel("FATAL")  # errors are raised below; the rest is about Ctrl-C
-    signal.signal(signal.SIGINT, leave)  # again: Spark's own handler prints tracebacks
+    signal.signal(signal.SIGINT, leave)  # replaces Spark's handler, which prints tracebacks
     readings = (
         spark.readStream.format("brokerd")
         .option("bootstrap.servers", servers)

@@ -1,4 +1,4 @@
-"""Proves that a job is exactly once, in ten lines: its broker is broken at the worst moments, and each row is there once.
+"""Tests in ten lines that a job is exactly once: its broker fails at the worst moments, and each row is there once.
 
     pip install '.[spark]' pytest
     python -m pytest examples/test_exactly_once.py
@@ -29,7 +29,7 @@ MOMENTS = {
 
 
 def bill_orders(spark: SparkSession, servers: str, checkpoint: Path) -> Any:
-    """The job that is to be proved, without its trigger: each order becomes a bill."""
+    """The job under test, without its trigger: each order becomes a bill."""
     orders = (
         spark.readStream.format("brokerd")
         .option("bootstrap.servers", servers)
@@ -48,7 +48,7 @@ def bill_orders(spark: SparkSession, servers: str, checkpoint: Path) -> Any:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A session for all tests. Its workers run this Python; else they would run the python3 of the PATH."""
+    """A session for all tests. Its workers run this Python; by default they would run the python3 of the PATH."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     session.sparkContext.setLogLevel("OFF")

@@ -4,8 +4,8 @@
     brokerd topics create counts
     spark-submit --properties-file conf/spark-defaults.conf examples/write_aggregates.py [HOST:PORT] [TOPIC]
 
-Run it together with write_stream.py. A log cannot be overwritten, so an aggregation is written in one of two ways: `minutes` gets
-each count once, when its minute is over; `counts` gets every change, as it happens.
+Run it together with write_stream.py. A log cannot be overwritten, so there are two ways to write an aggregation: `minutes` gets
+each count once, when its minute is over; `counts` gets every change as it happens.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main(servers: str = "127.0.0.1:9192", topic: str = "events") -> None:
         rows.write.format("brokerd").option("bootstrap.servers", servers).option("topic", "counts").mode("append").save()
 
     changes = (
-        counts.writeStream.outputMode("update")  # which Spark does not offer to Python sinks; foreachBatch does
+        counts.writeStream.outputMode("update")  # not available to Python sinks, except through foreachBatch
         .foreachBatch(save)
         .option("checkpointLocation", tempfile.mkdtemp(prefix="checkpoint-"))
         .start()

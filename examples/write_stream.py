@@ -4,7 +4,7 @@
     brokerd topics create events --partitions 8
     spark-submit --properties-file conf/spark-defaults.conf examples/write_stream.py [HOST:PORT] [TOPIC]
 
-Run it in the environment in which brokerd is installed: Spark finds format("brokerd") there by itself.
+Run it in the environment where brokerd is installed, so that Spark finds format("brokerd").
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main(servers: str = "127.0.0.1:9192", topic: str = "events") -> None:
     signal.signal(signal.SIGINT, leave)
     spark = SparkSession.builder.appName("write to brokerd").getOrCreate()
     spark.sparkContext.setLogLevel("FATAL")  # errors are raised below; the rest is about Ctrl-C
-    signal.signal(signal.SIGINT, leave)  # again: Spark's own handler prints tracebacks
+    signal.signal(signal.SIGINT, leave)  # replaces Spark's handler, which prints tracebacks
     events = (
         spark.readStream.format("rate")
         .option("rowsPerSecond", 10)

@@ -1,4 +1,4 @@
-"""Runs a brokerd daemon as a child process, with its own directory and a free port."""
+"""Runs a broker as a child process, with its own directory and a free port."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _STOP_TIMEOUT_S = 20
 
 @contextmanager
 def running_broker(directory: Path) -> Iterator[str]:
-    """Starts a daemon with its data in `directory`, yields its HOST:PORT, and stops it cleanly at the end.
+    """Starts a broker with its data in `directory`, yields its HOST:PORT, and stops it cleanly at the end.
 
-    Raises RuntimeError with the daemon's output if it does not come up.
+    Raises RuntimeError with the broker's output if it does not start.
     """
     log_path = directory / "brokerd.log"
     with log_path.open("wb") as log_file:
@@ -29,7 +29,7 @@ def running_broker(directory: Path) -> Iterator[str]:
             stdout=subprocess.PIPE,
             stderr=log_file,
             text=True,
-            start_new_session=True,  # Ctrl-C is for the demo, which then stops the daemon cleanly
+            start_new_session=True,  # keeps Ctrl-C from the broker: the demo handles it and ends its children
         )
         try:
             assert daemon.stdout is not None

@@ -1,5 +1,4 @@
-"""Checks that everything was read back: once, in the order of its key, byte for byte. Compares with the input, column by
-column."""
+"""Checks that everything was read back once, in order per key, byte for byte. Compares with the input, column by column."""
 
 from __future__ import annotations
 

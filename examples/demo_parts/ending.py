@@ -1,7 +1,7 @@
-"""How Ctrl-C, `kill` and a closed terminal end the demo: one sentence, everything cleaned up, at once.
+"""Ends the demo at once on Ctrl-C, `kill` or a closed terminal: prints one sentence and cleans everything up.
 
-PySpark reacts to Ctrl-C with an exception from the middle of its conversation with the JVM, prints tracebacks from both, and
-waits for jobs. Nothing is worth waiting for: the children's data is in a directory that is deleted too.
+On Ctrl-C, PySpark raises an exception from the middle of a call to the JVM, prints tracebacks from both, and waits for jobs. There
+is nothing to wait for: the children's data is in a directory that is deleted too.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def quick_end(directory: Path) -> Iterator[QuickEnd]:
 
 
 def drop_output() -> None:
-    """Drops pending output to standard output, which has no reader: otherwise Python complains about it at exit."""
+    """Drops pending output if standard output has no reader: otherwise Python reports an error at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,8 +1,8 @@
-"""The rows of a file as records: key and value exactly as in the file, in its order.
+"""Reads the rows of a file as records: keys and values exactly as in the file, in its order.
 
-Files are read here and not by Spark, whose readers guess types ("007" becomes 7), truncate times, and turn what they cannot read
-into null: the final check compares with the file. JSON goes to the log character by character as written; a CSV row becomes a
-JSON object of strings; a Parquet row becomes a JSON object whose times and decimals are strings, in full precision.
+Spark's readers are not used: they guess types ("007" becomes 7), truncate times, and turn what they cannot parse into null, but the
+final check compares with the file. JSON is written to the log character by character; a CSV row becomes a JSON object of strings; a
+Parquet row becomes a JSON object whose times and decimals are strings, in full precision.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def _of_parquet(path: Path, key: str) -> Iterator[Record]:
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """Types that JSON lacks become text, also when nested: times with all digits, and decimals."""
+    """The type to cast to: text for types that JSON lacks (times with all digits, decimals), also when nested."""
     if pa.types.is_dictionary(kind):
         return _plain_type(kind.value_type)
     if pa.types.is_struct(kind):
@@ -229,7 +229,7 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON takes it: bytes that are not text as base64, and a number that is not finite by its name."""
+    """A value for JSON: bytes that are not text become base64, numbers that are not finite their names."""
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):

@@ -41,7 +41,7 @@ class ProgressBar:
 
 
 def drawn(label: str, rows: int, total_rows: int, rate: str, *, columns: int, marks: tuple[str, str] = _BLOCKS) -> str:
-    """A line that leaves the last of `columns` free, where a terminal would wrap. If space is short, first the bar shrinks, then
+    """A line that leaves the last of `columns` free, where a terminal would wrap. If space is short, the bar shrinks first; then
     the rate is dropped, then the end of the text."""
     share = min(1.0, rows / total_rows)
     for text in (f" {rows:>11,} of {total_rows:,} rows{rate}", f" {rows:,} of {total_rows:,} rows"):
@@ -53,7 +53,7 @@ def drawn(label: str, rows: int, total_rows: int, rate: str, *, columns: int, ma
 
 
 def _columns(out: TextIO) -> int:
-    """The terminal's width, asked each time because windows are resized."""
+    """The terminal's width; queried each time because windows are resized."""
     try:
         return os.get_terminal_size(out.fileno()).columns or _COLUMNS
     except (OSError, ValueError):

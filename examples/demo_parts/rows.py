@@ -1,8 +1,8 @@
-"""The demo's generated events, and how its input is staged for Spark: a table of key, value and, for events, timestamp.
+"""Generates the demo's events, and stages its input for Spark: a table of key, value and, for events, timestamp.
 
-The table is staged as files for Spark's file stream: one micro-batch takes LANES files, and a key is always in the same lane. So
-each key's rows are in one task of a micro-batch, which ordering per key requires of any pipeline: Spark promises no order between
-tasks, whatever the sink.
+The table is staged as files for Spark's file stream. One micro-batch takes LANES files, and a key is always in the same lane, so
+all rows of a key are in one task of a micro-batch. Any pipeline needs that for order per key, whatever the sink: Spark promises no
+order between tasks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A quiet Spark session with the settings of conf/spark-defaults.conf.
 
-Output of the JVM and the Python workers goes to a file: the JVM starts with warnings, and workers end with tracebacks (broken
-pipes) whenever a query or Spark itself stops. Errors of a query reach the driver all the same.
+The JVM and the Python workers write to a file, since the JVM starts with warnings, and workers end with tracebacks (broken pipes)
+whenever a query or Spark stops. Errors of a query still reach the driver.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def spark_defaults(path: Path = _DEFAULTS) -> dict[str, str]:
 
 
 def quiet_session(directory: Path, name: str, master: str = "local[2]") -> SparkSession:
-    """A session whose scratch files are in `directory`. Workers use the Python interpreter that runs this."""
+    """A session with its scratch files in `directory`. Workers use this Python interpreter."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     log4j = directory / "log4j2.properties"
@@ -68,7 +68,7 @@ def quiet_session(directory: Path, name: str, master: str = "local[2]") -> Spark
 
 
 def last_words(directory: Path) -> str:
-    """The end of the standard error of the JVM and its Python workers; empty if there is nothing."""
+    """The end of the standard error of the JVM and its Python workers, or ""."""
     log = directory / _LOG
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     if not lines:
@@ -78,7 +78,7 @@ def last_words(directory: Path) -> str:
 
 @contextmanager
 def _standard_error_to(path: Path) -> Iterator[None]:
-    """Redirects standard error to a file for children started meanwhile: the JVM starts with warnings that no setting stops."""
+    """Redirects standard error to a file for children started in the block: no setting stops the JVM's warnings at start."""
     kept = os.dup(2)
     with path.open("wb") as file:
         os.dup2(file.fileno(), 2)

@@ -1,7 +1,7 @@
-"""How long a streaming query took: in total, and without its first micro-batch.
+"""The time of a streaming query: in total, and without its first micro-batch.
 
-In the first micro-batch Spark starts Python workers, loads classes and compiles the query: seconds that no later batch takes, and
-that weigh more the fewer rows there are. Starting Spark itself is in neither figure.
+In the first micro-batch Spark starts Python workers, loads classes and compiles the query. That takes seconds, which weigh more the
+fewer rows there are. Neither figure includes the start of Spark itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 
 class Progress(Protocol):
-    """The part of a StreamingQueryProgress that is used."""
+    """The part of a StreamingQueryProgress that is used here."""
 
     @property
     def numInputRows(self) -> int: ...  # noqa: N802 (Spark's name)
