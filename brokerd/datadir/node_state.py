@@ -1,4 +1,4 @@
-"""Files that describe a data directory: format version, ids, clean-shutdown mark, clock, block of producer ids."""
+"""Files that describe a data directory: identity, clean-shutdown mark, clock, producer ids."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLEAN_KIND = "clean-shutdown"
 CLOCK_KIND = "clock"
 PRODUCER_IDS_KIND = "producer-ids"
 PRODUCER_ID_BLOCK = 1_000
-PRODUCER_IDS_MAX = PRODUCER_NUMBERS  # a thousand a second for 17 years
+PRODUCER_IDS_MAX = PRODUCER_NUMBERS  # lasts 17 years at a thousand a second
 
 
 class Meta(NamedTuple):
@@ -47,8 +47,8 @@ def read_meta(files: Files) -> Meta | None:
 
 
 def check_not_foreign(files: Files) -> None:
-    """Checks that a directory not yet used by brokerd is empty: a mistyped path must not mix logs with someone else's files.
-    Writes nothing. Raises DataDirectoryError, OSError.
+    """Raises DataDirectoryError if a directory not yet used by brokerd holds other files: a mistyped path must not mix logs with
+    them. Writes nothing. Raises OSError.
     """
     names = files.listdir()
     is_ours = META in names or any(parse_partition_directory(name) for name in names)
@@ -62,15 +62,15 @@ def check_not_foreign(files: Files) -> None:
 
 
 def create_meta(files: Files, node_id: int) -> Meta:
-    """Writes the ids of a new directory, once all its other files exist. Raises OSError."""
+    """Writes the identity of a new directory. Call it last, once all other files exist. Raises OSError."""
     meta = Meta(str(uuid.uuid4()), node_id, str(uuid.uuid4()))
     write_json(files, META, META_KIND, FORMAT_VERSION, meta._asdict())
     return meta
 
 
 def take_clean_mark(files: Files, ended_epoch: int, *, keep: bool = False) -> CleanLogs:
-    """The logs that the previous run closed cleanly; empty if it did not close. The mark is removed, unless `keep` because
-    nothing will be written. Raises OSError.
+    """The logs that the previous run closed cleanly; empty after a crash. Removes the mark, unless `keep`: in a read-only directory
+    it stays valid. Raises OSError.
     """
     try:
         value = read_json(files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION)
@@ -92,13 +92,13 @@ def take_clean_mark(files: Files, ended_epoch: int, *, keep: bool = False) -> Cl
 
 
 def write_clean_mark(files: Files, epoch: int, logs: CleanLogs, spares: SpareFiles | None = None) -> None:
-    """Records that these logs are closed, flushed and have a snapshot at their end. The last write of a run. Raises OSError."""
+    """Records that these logs are flushed and closed. The last write of a run. Raises OSError."""
     partitions = {tp.directory_name: (log.log_end_offset, log.segments) for tp, log in logs.items()}
     write_json(files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION, {"leader_epoch": epoch, "partitions": partitions}, spares=spares)
 
 
 def read_clock(files: Files) -> NotedTime | None:
-    """The time as it was noted; None if it is unknown. Raises OSError, DataDirectoryError."""
+    """The recorded time; None if the file is missing or damaged. Raises OSError, DataDirectoryError."""
     try:
         noted = read_json(files, CLOCK, CLOCK_KIND, FORMAT_VERSION)
         times = {name: int(noted[name]) for name in ("wall_ms", "ahead_ms", "owed_ms", "boot_ms")}
@@ -113,7 +113,7 @@ def write_clock(files: Files, noted: NotedTime) -> None:
 
 
 class ProducerIds:
-    """Producer ids that are never reused: assigned from blocks, each made durable before its first id is used."""
+    """Assigns producer ids that are never reused, from blocks reserved durably before their first id is used."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -123,7 +123,7 @@ class ProducerIds:
 
     @property
     def next_id(self) -> int:
-        """The lowest id that has not been assigned."""
+        """The lowest unassigned id."""
         return self._next
 
     def open(self) -> None:
@@ -136,7 +136,7 @@ class ProducerIds:
             raise damaged(PRODUCER_IDS, error) from None
 
     def create(self, next_block: int = 0) -> None:
-        """Creates the file if it is missing. Raises OSError."""
+        """Writes a new file. Raises OSError."""
         self._write(next_block)
 
     @property
@@ -145,8 +145,8 @@ class ProducerIds:
         return self._next < self._limit
 
     def reserve(self) -> Steps[None]:
-        """Reserves a block if none is left; one call at a time. Raises StorageError if it could not be made durable, or all ids are
-        used up."""
+        """Reserves a new block if the current one is used up; one call at a time. Raises StorageError if the block could not be
+        made durable, or all ids are used up."""
         if self.has_next:
             return
         limit = self._limit + PRODUCER_ID_BLOCK
@@ -161,7 +161,7 @@ class ProducerIds:
         self._limit = limit
 
     def take(self) -> int:
-        """A new id from the reserved block."""
+        """A new id from the reserved block. Check `has_next` first."""
         assert self.has_next
         self._next += 1
         return self._next - 1
@@ -171,7 +171,7 @@ class ProducerIds:
 
 
 def missing(name: str) -> DataDirectoryError:
-    """The error for a missing file. Starting without it would reuse ids or epochs, or forget topics."""
+    """The error for a missing file. Starting without it would reuse ids or epochs, or lose topics."""
     return DataDirectoryError(
         f"the file {name} of the data directory is missing; restore it from a copy before the next start, or run `brokerd doctor`"
     )

@@ -1,4 +1,4 @@
-"""The entries of the broker's own logs, as bytes; groups and transaction know what the bytes mean."""
+"""Entries of the broker's own logs, as bytes; the packages groups and transaction decode them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Directories of partitions: made durable before the topic is visible, removed after it is forgotten. Opens no logs."""
+"""Partition directories: created durably before the topic is visible, removed after it is gone. Opens no logs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from brokerd.storage.names import (
 
 def create_directories(files: Files, tps: Sequence[TopicIdPartition]) -> None:
     """Creates each partition's directory, durably on return, with an empty first segment, which becomes durable when the
-    partition is opened (recovery.py syncs it). Raises OSError, possibly leaving some.
+    partition is recovered (recovery.py syncs it). On OSError some may be left.
     """
     for tp in tps:
         files.mkdir(tp.directory_name)
@@ -30,8 +30,8 @@ def create_directories(files: Files, tps: Sequence[TopicIdPartition]) -> None:
 
 
 def discard_directories(files: Files, tps: Sequence[TopicIdPartition]) -> None:
-    """Removes what an unfinished creation left, as far as possible; the next start does the rest. A directory that holds records
-    is older than the creation, and stays.
+    """Removes what a failed creation left, as far as possible; the next start does the rest. Directories with records are kept:
+    they are older than the creation.
     """
     for tp in tps:
         with contextlib.suppress(OSError):
@@ -64,8 +64,8 @@ def remove_directory(files: Files, directory: str) -> None:
 
 
 def cut_log(files: Files, tp: TopicIdPartition, base_offset: int, position: int) -> None:
-    """Truncates a partition's log at a byte of the segment at `base_offset`, durably on return: later segments are removed,
-    newest first; if the segment loses batches, its index is removed. Snapshots stay. Raises OSError.
+    """Truncates a partition's log at byte `position` of the segment at `base_offset`, durably on return. Removes later segments,
+    newest first, and the segment's own index. Snapshots stay. Raises OSError.
     """
     directory = tp.directory_name
     derived = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
@@ -84,8 +84,8 @@ def cut_log(files: Files, tp: TopicIdPartition, base_offset: int, position: int)
 
 
 def remove_leftovers(files: Files, topics: TopicStore) -> list[str]:
-    """Completes creations and deletions that a crash interrupted. Returns directories that belong to no known topic but hold
-    records: they are left alone. Raises OSError.
+    """Removes the directories of creations and deletions that a crash interrupted. Returns directories with records that belong to
+    no known topic; they stay. Raises OSError.
     """
     unknown = []
     known = {topic.id: topic.partition_count for topic in topics.all()}

@@ -1,5 +1,5 @@
-"""Opens the partitions of a data directory: recovers each by its settings and what the directory's files say (one partition is
-partition/recovery.py's), and creates new ones.
+"""Opens the partitions of a data directory: recovers existing ones (partition/recovery.py) from the topic settings, the checkpoint
+and the clean-shutdown mark, and creates new ones.
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ logger = logging.getLogger(__name__)
 
 
 class RecoveryReport(NamedTuple):
-    """The findings of opening a data directory."""
+    """The result of opening a data directory."""
 
     was_clean: bool
     unclean: int  # logs that were not closed cleanly
     partitions: int
     cut_bytes: dict[TopicPartition, int]  # torn tails that were truncated
     damaged: dict[TopicPartition, LogDamagedError]
-    read_only_reason: str  # why the directory is read-only; "" = it is not
-    unknown_directories: list[str]  # hold data of unknown topics; left alone
+    read_only_reason: str  # why the directory is read-only; "" = it is writable
+    unknown_directories: list[str]  # directories with records of unknown topics, left as they are
 
 
 class Opened(NamedTuple):
-    """A partition that was recovered."""
+    """A recovered partition."""
 
     partition: Partition
     cut_bytes: int  # of a torn tail
-    kept_entry: CheckpointEntry | None  # its entry in the checkpoint, if that must stay: it was not recovered as a whole
+    kept_entry: CheckpointEntry | None  # its checkpoint entry, if that must stay because the log was not fully recovered
 
 
 class PartitionOpening:
-    """See the module."""
+    """Opens and creates partitions; see the module."""
 
     def __init__(self, config: BrokerConfig, resources: LogResources, free_producer_number: Callable[[], int]) -> None:
-        """`free_producer_number`: the lowest producer id that nobody has been given."""
+        """`free_producer_number`: returns the lowest unassigned producer number."""
         self._config = config
         self._resources = resources
         self._free_producer_number = free_producer_number
-        self.leader_epoch = 0  # of this start, once it is known
+        self.leader_epoch = 0  # of this start; set by LogManager.open
         self.leader_epoch_id = new_leader_epoch_id()
         self.read_only_reason = ""  # why nothing may be written to the directory
 
     def check_writable(self) -> None:
-        """Raises StorageError if nothing may be written."""
+        """Raises StorageError if the directory is read-only."""
         if self.read_only_reason:
             raise StorageError(f"the data directory is read-only: {self.read_only_reason}")
 
@@ -81,16 +81,16 @@ class PartitionOpening:
                 yield Opened(opened, found.cut_bytes, entry if is_read_only or opened.damage else None)
 
     def make(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition) -> Recovered:
-        """The state of a new partition, from an empty directory; `open` it next. In any thread. Raises OSError."""
+        """Recovers a new, empty partition; call `open` with the result. In any thread. Raises OSError."""
         return self._recover(topic, config, tp, NEW_PARTITION, None, "")
 
     def unmake(self, tp: TopicIdPartition) -> None:
-        """Releases what `make` created, fully or in part, and was not opened. In any thread."""
+        """Releases what a complete or failed `make` holds, instead of `open`. In any thread."""
         self._resources.open_files.drop(f"{tp.directory_name}/{offset_file(0, LOG_SUFFIX)}")
 
     def open(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition, found: Recovered) -> Partition:
-        """The partition, for appends unless something is wrong. This node, which has no others beside it, leads it in the epoch of
-        its start.
+        """The partition, ready for appends unless its log has stopped. This node, the only one, leads it in the epoch of this
+        start.
         """
         partition = Partition(tp, topic.name, config, self._resources, found.state)
         partition.lead(self.leader_epoch, epoch_id=self.leader_epoch_id)

@@ -1,4 +1,4 @@
-"""The partitions of this node, by topic id and number: what handlers, coordinators and background work get."""
+"""The partitions of this node by topic id and number, for handlers, coordinators and background work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from brokerd.partition.partition import Partition
 
 
 class PartitionTable:
-    """See the module. Belongs to the event loop's thread. Iterates over all partitions, also the broker's own."""
+    """The table; use it in the event loop's thread only. Iteration includes the partitions of the broker's own topics."""
 
     def __init__(self, topics: TopicStore) -> None:
         self._topics = topics
@@ -28,8 +28,8 @@ class PartitionTable:
         return tp in self._partitions
 
     def leader(self, tp: TopicIdPartition, current_leader_epoch: int = -1) -> Partition:
-        """A partition of a client's topic, which this node leads. Raises UnknownTopicIdError, UnknownTopicOrPartitionError,
-        NotLeaderError, FencedLeaderEpochError and UnknownLeaderEpochError; an epoch of 0 or below is not checked.
+        """A partition of a client's topic that this node leads. Raises UnknownTopicIdError, UnknownTopicOrPartitionError,
+        NotLeaderError; FencedLeaderEpochError or UnknownLeaderEpochError if an epoch above 0 is given and is not the current one.
         """
         partition = self.get(tp)
         if partition is None:
@@ -45,7 +45,7 @@ class PartitionTable:
         return partition
 
     def get(self, tp: TopicIdPartition) -> Partition | None:
-        """A partition of a client's topic, if there is one."""
+        """A partition of a client's topic; None if there is none."""
         return self._partitions.get(tp) if tp.topic_id not in OWN_TOPICS else None
 
     def of_clients(self) -> list[Partition]:
@@ -53,11 +53,11 @@ class PartitionTable:
         return [partition for partition in self if partition.tp.topic_id not in OWN_TOPICS]
 
     def own(self, topic: Topic) -> Partition | None:
-        """The partition of one of the broker's own topics; None if it was never needed."""
+        """The partition of one of the broker's own topics; None if it has not been created."""
         return self._partitions.get(TopicIdPartition(topic.id, 0))
 
     def add(self, partition: Partition) -> None:
-        """Adds a partition that has been opened."""
+        """Adds an opened partition."""
         self._partitions[partition.tp] = partition
 
     def configure(self, topic: Topic, config: TopicConfig) -> None:
@@ -66,13 +66,13 @@ class PartitionTable:
             partition.configure(config)
 
     def delete(self, topic: Topic) -> None:
-        """Forgets a topic's partitions: whatever waits for them is completed."""
+        """Removes a topic's partitions, and completes the operations that wait for them."""
         for partition in self._of(topic):
             del self._partitions[partition.tp]
             partition.mark_deleted()
 
     def release(self, commit: str, partitions: Iterable[Partition]) -> None:
-        """Lets the markers of a commit count in all its partitions in one step: whoever waits is woken only then."""
+        """Lets the markers of a commit take effect in all its partitions, and only then wakes the operations that wait."""
         moved = [(partition, partition.release(commit)) for partition in partitions]
         for partition, ends in moved:
             partition.wake(ends)

@@ -1,7 +1,7 @@
-"""Retention over all logs of a data directory: roll expired segments, move log starts, make them durable, then remove.
+"""Retention over all logs of a data directory: roll expired segments, move log starts, make them durable, then remove segments.
 
-The order is the rule here: a segment goes only once the checkpoint on the disk says that the log begins behind it. What one
-log may give up is the partition's decision (PartitionCore.retained_from). One log's trouble never stands in the way of the others.
+The order matters: a segment is removed only once the checkpoint on disk has a log start above it. The partition decides what may
+be removed from its log (PartitionCore.retained_from). A failure of one log does not hold up the others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Removal(NamedTuple):
-    """The part of one log that is no longer needed."""
+    """Segments and snapshots of one log whose files can be removed."""
 
     log: Partition
     segments: Sequence[Segment]
@@ -35,12 +35,12 @@ class _Removal(NamedTuple):
 
 
 class Retention:
-    """Retention of one data directory, at log time."""
+    """Retention of one data directory, by log time."""
 
     def __init__(
         self, files: Files, spares: SpareFiles, partitions: PartitionTable, checkpoint: Checkpoint, time: DirectoryTime
     ) -> None:
-        self.is_off = False  # nothing may be written to the directory
+        self.is_off = False  # True if the directory is read-only
         self._files = files
         self._spares = spares
         self._partitions = partitions
@@ -48,9 +48,9 @@ class Retention:
         self._time = time
 
     def roll_expired(self) -> list[Partition]:
-        """The first half: rolls last segments that are past retention; returns their logs, which must be flushed before `retire`.
+        """The first half of a pass: rolls active segments that are past retention. Returns the logs to flush before `retire`.
 
-        A log that cannot be rolled is skipped: the next pass tries again.
+        A log that cannot be rolled is skipped until the next pass.
         """
         rolled: list[Partition] = []
         now_ms = self._time.now_ms()
@@ -63,8 +63,8 @@ class Retention:
         return rolled
 
     def retire(self) -> Steps[int]:
-        """The second half: moves log starts and removes the segments below; returns how many. Raises OSError, but only after
-        everything possible is done; log starts that are not durable are moved back.
+        """The second half of a pass: moves log starts and removes the segments below; returns how many. Raises OSError, but only
+        after doing everything else possible; log starts that could not be made durable are moved back.
         """
         if self.is_off:
             return 0
@@ -73,12 +73,12 @@ class Retention:
         return (yield from self._retire(list(self._partitions), now_ms))
 
     def delete_records(self, asked: Sequence[tuple[Partition, int]]) -> Steps[list[WireError | None]]:
-        """Moves log starts up to the requested offsets; see the function of that name."""
+        """Moves log starts up to the requested offsets; see the function `delete_records`."""
         return delete_records(asked, self._log_starts_job)
 
     def give_up_below(self, log: Partition, offset: int) -> Steps[WireError | None]:
-        """Moves the log start of one log, durably, and removes the segments below it. Returns why the log start could not move.
-        Raises OSError if files could not be removed: the next round of retention tries again."""
+        """Moves the log start of one log, durably, and removes the segments below it. Returns the error if the log start could not
+        be moved, else None. Raises OSError as `retire` does."""
         (error,) = yield from self.delete_records([(log, offset)])
         if error is None:
             yield from self._retire([log], self._time.now_ms())
@@ -92,7 +92,7 @@ class Retention:
         try:
             yield from _move_log_starts(logs, self._log_starts_job, now_ms)
         except OSError as error:
-            failed = error  # segments below durable log starts are still removed: on a full disk that frees space
+            failed = error  # still remove segments below durable log starts: on a full disk that frees space
         written = self._checkpoint.written
         removals = []
         for log in logs:
@@ -110,7 +110,7 @@ class Retention:
 
 
 def _move_log_starts(logs: Sequence[Partition], checkpoint_job: Callable[[], Job], now_ms: int) -> Steps[None]:
-    """Moves log starts durably, or not at all. Raises OSError."""
+    """Moves log starts by retention, durably. On OSError all are moved back."""
     before: dict[Partition, int] = {}
     try:
         for log in logs:
@@ -127,9 +127,9 @@ def _move_log_starts(logs: Sequence[Partition], checkpoint_job: Callable[[], Job
 
 
 def delete_records(asked: Sequence[tuple[Partition, int]], checkpoint_job: Callable[[], Job]) -> Steps[list[WireError | None]]:
-    """Moves log starts up to the requested offsets (-1: the high watermark), made durable with one write for all. Returns each
-    partition's error: OffsetOutOfRangeError, LogDamagedError or StorageError; its log start is then unchanged, but with an
-    unknown fate the new one may appear after a restart.
+    """Moves log starts up to the requested offsets (-1: the high watermark), made durable by one checkpoint write. Returns each
+    partition's error, or None: after OffsetOutOfRangeError, LogDamagedError or StorageError its log start is unchanged, but with
+    fate UNKNOWN the new one may appear after a restart.
     """
     results: list[WireError | None] = []
     before: dict[Partition, int] = {}
@@ -166,7 +166,7 @@ def _log_start_error(error: OSError) -> StorageError:
 
 
 def _remove_all(files: Files, removals: Sequence[_Removal]) -> None:
-    """Removes files; those that could not be removed are no longer known to their log, and go at the next start."""
+    """Removes the files. Their logs have already dropped them, so what could not be removed goes at the next start."""
     failed: OSError | None = None
     for log, segments, snapshot_offsets in removals:
         directory = log.tp.directory_name

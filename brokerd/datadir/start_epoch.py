@@ -1,8 +1,9 @@
-"""The epoch of a start: a small file of two slots, which the starts overwrite in place, one after the other.
+"""The leader epoch of a start: a small file of two slots, overwritten in place by turns.
 
-A start must make its epoch durable before it appends. On a full disk there may be no room for a new file, so this one has its final
-size from the beginning. A slot holds a checksummed file body (storage/checksummed_file.py) and padding. A write torn by a crash
-leaves the other slot intact; its epoch was then used by nobody, or it rotted later: in both cases the next epoch skips one.
+A start must make its epoch durable before it appends. On a full disk there may be no space for a new file, so this one has its
+final size from the beginning. A slot holds a document (storage/checksummed_file.py) and padding. A write torn by a crash leaves the
+other slot intact. A damaged slot held either an epoch never used, or a used one damaged later: in both cases the next epoch skips
+one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _FILLING = b" "  # not zeros: a file system may store those as holes
 
 
 def create_epoch(files: Files, epoch: int = 0) -> None:
-    """Makes the file, durably on return. Raises OSError."""
+    """Creates the file, durably on return. Raises OSError."""
     temporary = LEADER_EPOCH + TEMPORARY_SUFFIX
     if temporary in files.listdir():
         files.unlink(temporary)
@@ -38,7 +39,7 @@ def create_epoch(files: Files, epoch: int = 0) -> None:
 
 
 def write_epoch(files: Files, epoch: int) -> None:
-    """Makes the epoch of a start durable, without allocating space, in place of the older one. Raises OSError, DocumentError."""
+    """Overwrites the older epoch, durably on return and without allocating space. Raises OSError, DocumentError."""
     known = _slots(files)
     at = known.index(min(known))
     file = files.open(LEADER_EPOCH, writable=True)
@@ -50,7 +51,7 @@ def write_epoch(files: Files, epoch: int) -> None:
 
 
 def read_epoch(files: Files) -> int:
-    """An epoch that no start has exceeded. Raises OSError, DataDirectoryError."""
+    """The highest epoch that any start may have used. Raises OSError, DataDirectoryError."""
     try:
         return find_epoch(files)
     except FileNotFoundError:
@@ -60,13 +61,13 @@ def read_epoch(files: Files) -> int:
 
 
 def find_epoch(files: Files) -> int:
-    """As read_epoch. Raises FileNotFoundError, DocumentError if the file is lost."""
+    """Like `read_epoch`, but raises FileNotFoundError if the file is missing, and DocumentError if both slots are damaged."""
     known = _slots(files)
     return max(known) + (_ROTTEN in known)
 
 
 def _slots(files: Files) -> list[int]:
-    """The epochs in the slots. Raises DocumentError if there is none."""
+    """The epochs in the slots. Raises DocumentError if neither holds one."""
     data, found, rotten = read_whole(files, LEADER_EPOCH), [], DocumentError("it is empty")
     for at in range(0, _SLOT_BYTES * _COUNT, _SLOT_BYTES):
         document = data[at : at + _SLOT_BYTES].rstrip(_FILLING)

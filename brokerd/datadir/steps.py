@@ -1,7 +1,6 @@
-"""Work that alternates between state changes and disk I/O: a generator changes the state, and yields the blocking jobs.
+"""Work that alternates between state changes and disk I/O, as a generator that changes state and yields blocking jobs.
 
-So the same sequence can run in the event loop, with its I/O in threads, or synchronously. An exception of a yielded job is raised
-at the `yield`.
+The same sequence runs in the event loop, with its I/O in threads, or synchronously. A job's exception is raised at its `yield`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def run_here(steps: Steps[T]) -> T:
 
 
 async def drive(steps: Steps[T], wait: Callable[[Job], Awaitable[object]]) -> T:
-    """Runs all, awaiting each job by `wait` (asyncio.to_thread, in an event loop). Raises what the steps raise."""
+    """Runs all steps, awaiting `wait(job)` for each job (asyncio.to_thread in an event loop). Raises whatever the steps raise."""
     try:
         job = next(steps)
         while True:

@@ -1,9 +1,9 @@
-"""Changes of topics: create, grow, alter, delete. Each is a sequence of steps (steps.py): disk I/O is a job for a thread.
+"""Topic changes: create, grow, alter, delete. Each is a generator of steps (steps.py) that yields its disk I/O as jobs.
 
-The order matters. New partitions are durable before the topics file names them, and the file before the change is visible; a
-deleted topic is gone from the file before its data is removed (topic_store.py handles an uncertain write). Only one change may be
-in progress at a time; the code that runs the steps ensures it. All look-ups, checks and changes in memory happen between two
-jobs, so they are consistent. A validate-only request calls the same check_* that the change itself starts with.
+The order matters. New partitions are durable before the topics file names them, and the file is durable before the change is
+visible; a deleted topic is gone from the file before its data is removed (topic_store.py handles an uncertain write). Only one
+change may be in progress at a time; the caller ensures that. All look-ups, checks and changes in memory happen between two jobs, so
+they are consistent. A validate-only request calls the same check_* method that the change itself starts with.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class TopicChanges:
         self._checkpoint = checkpoint
 
     def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Steps[Topic]:
-        """Creates a topic, durably on completion; 0 partitions = num.partitions. Raises the errors of `check_create`,
+        """Creates a topic, durably on completion; `partitions` 0: num.partitions. Raises the errors of `check_create`,
         StorageError."""
         topic = self.check_create(name, partitions, configs)
         yield from self._add_partitions(topic, range(topic.partition_count))
@@ -72,7 +72,7 @@ class TopicChanges:
         yield from self._add_partitions(topic, range(topic.partition_count))
 
     def check_create(self, name: str, partitions: int, configs: Mapping[str, str], before: Sequence[Topic] = ()) -> Topic:
-        """The topic that `create` would create after those in `before`; nothing is created.
+        """The topic that `create` would create after those in `before`; creates nothing.
 
         Raises InvalidTopicError, TopicAlreadyExistsError, InvalidPartitionsError, InvalidConfigError, PolicyViolationError,
         StorageError.
@@ -97,7 +97,7 @@ class TopicChanges:
         return grown
 
     def check_grow(self, name: str, total: int) -> Topic:
-        """The topic as `grow` would leave it; nothing is changed. Raises InvalidPartitionsError, UnknownTopicOrPartitionError,
+        """The topic as `grow` would leave it; changes nothing. Raises InvalidPartitionsError, UnknownTopicOrPartitionError,
         PolicyViolationError, StorageError.
         """
         topic = self._topics.by_name(name)
@@ -118,7 +118,7 @@ class TopicChanges:
         return changed
 
     def check_alter(self, name: str, set_configs: Mapping[str, str], unset: Iterable[str]) -> Topic:
-        """The topic as `alter` would leave it; nothing is changed. Raises InvalidConfigError, UnknownTopicOrPartitionError,
+        """The topic as `alter` would leave it; changes nothing. Raises InvalidConfigError, UnknownTopicOrPartitionError,
         StorageError.
         """
         topic = self._topics.by_name(name)
@@ -132,9 +132,9 @@ class TopicChanges:
         return topic._replace(configs=normalized(config, configs))
 
     def delete(self, wanted: str | bytes, on_deleted: Callable[[Topic], None] | None = None) -> Steps[Topic]:
-        """Deletes a topic, by name or id, durably on completion; `on_deleted` is called once it is invisible, before its files
-        are removed. Raises UnknownTopicOrPartitionError, UnknownTopicIdError, StorageError; with an unknown fate the topic is
-        gone, and its files stay until the next start, which finds it either deleted or still complete.
+        """Deletes a topic, by name or id, durably on completion. Calls `on_deleted` once the topic is invisible, before its files
+        are removed. Raises UnknownTopicOrPartitionError, UnknownTopicIdError, StorageError; with fate UNKNOWN the topic is gone,
+        but its files stay until the next start, which finds it either deleted or still complete.
         """
         topic = self._topics.by_name(wanted) if isinstance(wanted, str) else self._topics.by_id(wanted)
         self._opening.check_writable()
@@ -163,7 +163,9 @@ class TopicChanges:
         return topic
 
     def _add_partitions(self, topic: Topic, partitions: Sequence[int]) -> Steps[None]:
-        """Makes the logs, and then the topic that has them, durable. Raises StorageError, leaving nothing behind."""
+        """Makes the logs durable, then the topic's entry, then opens the logs. On StorageError the directories are removed, as far
+        as possible.
+        """
         tps = [TopicIdPartition(topic.id, partition) for partition in partitions]
         config = self._topic_config(topic.configs)
         made: dict[TopicIdPartition, Recovered] = {}
@@ -173,7 +175,7 @@ class TopicChanges:
             made.update({tp: self._opening.make(topic, config, tp) for tp in tps})
 
         def unmake() -> None:
-            # The same names may be created again: a cached descriptor would then refer to the files that are being removed.
+            # The same names may be created again: a cached descriptor would then refer to a removed file.
             for tp in tps:
                 self._opening.unmake(tp)
             discard_directories(self._files, tps)

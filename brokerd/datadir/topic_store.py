@@ -1,13 +1,13 @@
-"""Topics: names, ids, partition counts and settings, in one small durable file. Knows no logs.
+"""Topics: names, ids, partition counts and settings, in one small durable file. Independent of the logs.
 
-The id of a deleted topic stays listed until its directories are gone, so that a crash in between leaves no leftovers, and only
+The id of a deleted topic stays listed until its directories are gone. So a crash in between leaves no leftovers, and only
 directories known to be deleted are ever removed.
 
-A write whose last step fails, the sync of the directory, has an unknown fate: the next start may find the file as before or
-after. The state in memory is the one that cannot turn into a loss: an addition has not happened, so that nothing is acknowledged
-that may be forgotten; a removal has happened, so that nothing is acknowledged that may be removed. The next write resolves it.
+If the last step of a write, the sync of the directory, fails, its fate is unknown: the next start may find the old file or the new
+one. The state in memory then takes the side on which nothing acknowledged can be lost: an addition counts as not done, a removal as
+done. The next write settles it.
 
-The broker's own topics stand in the file like the others. Look-ups, lists and counts leave them out: to clients they do not exist.
+The broker's own topics are in the file like the others, but clients cannot see them: look-ups, lists and counts leave them out.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from brokerd.storage.spare_files import SpareFiles
 
 TOPICS_KIND = "topics"
 TOPICS_VERSION = 1
-_INTERNAL_PREFIX = "__"  # no client may create such a name
+_INTERNAL_PREFIX = "__"  # clients cannot create such names
 
 
 class Topic(NamedTuple):
-    """One topic. `configs` holds only the settings made for it."""
+    """One topic. `configs` holds only the settings that it overrides."""
 
     name: str
     id: bytes
@@ -39,17 +39,17 @@ class Topic(NamedTuple):
     configs: Mapping[str, str]
 
 
-# The broker's own topics. Their ids are always the same, so that they are recognized where the topics file is lost. Retention does
-# not touch them: their users compact them, and give up whole segments, so these are small.
+# The broker's own topics. Their ids are fixed, so that they are recognized if the topics file is lost. Retention is off: the
+# coordinators compact these logs and remove whole segments, so segments are small.
 _OWN_CONFIGS = {"retention.ms": "-1", "retention.bytes": "-1", "segment.bytes": "1048576", "segment.ms": str(INT64_MAX)}
-# The transaction log.
+# The log of the transaction coordinator.
 TRANSACTION_STATE = Topic(
     "__transaction_state",
     b"__transaction_st",
     1,
     _OWN_CONFIGS,
 )
-# The log of the groups' offsets.
+# The log of consumer groups' committed offsets.
 GROUP_OFFSETS = Topic("__group_offsets", b"__group_offsets_", 1, _OWN_CONFIGS)
 OWN_TOPICS = {topic.id: topic for topic in (TRANSACTION_STATE, GROUP_OFFSETS)}
 
@@ -80,19 +80,19 @@ class TopicStore:
         self.deleting = {bytes.fromhex(topic_id) for topic_id in value["deleting"]}
 
     def create(self, topics: Iterable[Topic] = ()) -> None:
-        """Creates the file if it is missing. Raises OSError."""
+        """Writes the file with these topics. Raises OSError."""
         self._job({topic.name: topic for topic in topics}, set())()
 
     def all(self) -> list[Topic]:
-        """All topics, by name; also the broker's own."""
+        """All topics, the broker's own included, by name."""
         return [self._by_name[name] for name in sorted(self._by_name)]
 
     def list(self) -> list[Topic]:
-        """All topics of clients, by name."""
+        """All clients' topics, by name."""
         return [topic for topic in self.all() if not _is_internal(topic)]
 
     def has(self, name: str) -> bool:
-        """True if there is a topic of that name."""
+        """True if there is a client's topic of that name."""
         return name in self._by_name and not name.startswith(_INTERNAL_PREFIX)
 
     def by_name(self, name: str) -> Topic:
@@ -110,17 +110,17 @@ class TopicStore:
         return topic
 
     def count_of(self, topic_id: bytes) -> int:
-        """Partitions of a topic of clients; 0 if there is none."""
+        """The number of partitions of a client's topic; 0 if there is no such topic."""
         topic = self._by_id.get(topic_id)
         return 0 if topic is None or _is_internal(topic) else topic.partition_count
 
     def partition_count(self) -> int:
-        """Partitions of all topics of clients."""
+        """The number of partitions of all clients' topics."""
         return sum(topic.partition_count for topic in self._by_name.values() if not _is_internal(topic))
 
     def put(self, topic: Topic) -> Steps[None]:
-        """Adds or replaces a topic; it is invisible until durable. Raises StorageError: then nothing has changed, but with an
-        unknown fate the change may appear after a restart.
+        """Adds or replaces a topic; the change is invisible until durable. On StorageError nothing has changed, but with fate
+        UNKNOWN the change may appear after a restart.
 
         Only one `put` or `remove` may be in progress at a time.
         """
@@ -132,8 +132,8 @@ class TopicStore:
         self._put(topic)
 
     def remove(self, topic: Topic) -> Steps[None]:
-        """Removes a topic durably; its id is in `deleting` until `forget`. Raises StorageError: then nothing has changed, but
-        with an unknown fate the topic is removed, and may be back after a restart.
+        """Removes a topic durably; its id is in `deleting` until `forget`. On StorageError nothing has changed, except that with
+        fate UNKNOWN the topic is removed, and may be back after a restart.
         """
         rest = {name: other for name, other in self._by_name.items() if name != topic.name}
         try:
@@ -159,7 +159,7 @@ class TopicStore:
         self.deleting.add(topic.id)
 
     def _job(self, by_name: Mapping[str, Topic], deleting: AbstractSet[bytes]) -> Job:
-        """A job that writes the given state; changes made in the meantime do not affect it."""
+        """A job that writes the given state; later changes do not affect it."""
         present, deleting = [by_name[name] for name in sorted(by_name)], frozenset(deleting)
 
         def write() -> None:
@@ -178,7 +178,9 @@ def _is_internal(topic: Topic) -> bool:
 
 
 def _write_error(error: OSError, change: str, unsynced: str) -> StorageError:
-    """The error for a change that could not be written. `unsynced`: its state if it was written, but its directory not synced."""
+    """The error for a change that could not be written. `unsynced`: its state if the file was replaced, but not the directory
+    synced.
+    """
     if isinstance(error, NotSyncedError):
         return StorageError(f"{change} could not be made durable ({error.strerror}): {unsynced}", fate=Fate.UNKNOWN)
     return StorageError(f"{change} could not be written ({error.strerror})")
