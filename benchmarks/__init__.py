@@ -10,18 +10,18 @@
     spark_io.py       Spark writing and reading, batch and AvailableNow
     parked.py         ten thousand parked fetches on one broker, and their wake-up
     testing_broker.py the brokers of brokerd.testing
+    raw.py            single requests on bare streams
 
-Commands of their own:
+Separate commands:
 
     faces.py          the clients of brokerd.aio beside the blocking ones
-    producer_micro.py CPU time of the producer alone
-    source.py         reading through Spark: filters, rates, an idle query
-    delivery.py       the price of exactly once (delivery_parts.py: its parts, without Spark)
-    many_transactions.py  many members and versions: state, start, a very large commit
+    producer_micro.py the producer alone
+    source.py         reading through Spark
+    delivery.py       the price of exactly once (delivery_parts.py: its parts)
+    many_transactions.py  many members and versions
     attacks.py        a client beside attackers (attackers.py, raw_http2.py)
     trace.py          the functions and files that one record passes
     exactly_once/     attacks on exactly once through Spark
-    raw.py            single requests on bare streams, for the others
 
-Nothing here is shipped. Compare figures of one run only: machines differ, and one machine differs from minute to minute.
+Nothing here is shipped. Compare figures of one run only: speed differs between machines, and from minute to minute.
 """

@@ -58,8 +58,7 @@ _BEGUN, _HAS_READ = "begun", "has read"
 
 
 class Honest:
-    """A client whose rounds are a metadata request, writing a batch, and reading it. It keeps connections and streams until they
-    fail."""
+    """A client that requests metadata, writes a batch and reads it, in rounds. Keeps connections and streams until they fail."""
 
     def __init__(self, address: str) -> None:
         config = ClientConfig(bootstrap_servers=address, auth_token=_HONEST, request_timeout_ms=_CALL_TIMEOUT_MS)
@@ -187,7 +186,7 @@ async def _measure(broker: Broker, kind: str, *, has_token: bool, seconds: float
 
 
 async def _normal_after(honest: Honest, limit_ms: float) -> float:
-    """Seconds until the median of 0.3 s of rounds is at most `limit_ms`; gives up after four times NORMAL_WITHIN_S."""
+    """Seconds until the median of 0.3 s of rounds is at most `limit_ms`, up to 4 * NORMAL_WITHIN_S."""
     start_s = time.perf_counter()
     while time.perf_counter() - start_s < 4 * NORMAL_WITHIN_S:
         if quantile_ms(await honest.rounds(0.3), 0.5) <= limit_ms:

@@ -57,7 +57,7 @@ class ConfluentClient:
 
     @staticmethod
     def receive(servers: str, topic: str, partitions: int, count: int, *, is_each: bool = False) -> float:
-        """Seconds to read `count` records, key and value of each; one by one with `poll`, otherwise in lists with `consume`."""
+        """Seconds to read `count` records, key and value of each; one by one with `poll`, else in lists."""
         settings = {"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
         consumer = confluent_kafka.Consumer(settings)
         consumer.list_topics(topic, timeout=60)

@@ -1,8 +1,8 @@
 """Attacks on exactly once: `python -m benchmarks.exactly_once [--against brokerd,kafka,delta] [--attack NAME]...`
 
-A pipeline reads files in micro-batches of one file and two tasks, and writes them to the sink. An accident happens outside the
-sink, the same for all sinks. Other attacks use a program without Spark, or a query that reads. After each attack all rows that a
-reader of committed rows sees are compared with the input. The table shows rows doubled, silently skipped, or refused with an error.
+A pipeline writes files to the sink in micro-batches of one file and two tasks. An accident happens outside the sink, the same for
+all sinks. Other attacks use a program without Spark, or a query that reads. Afterwards, the rows that a reader of committed rows
+sees are compared with the input. The table shows rows doubled, silently skipped, or refused with an error.
 """
 
 from __future__ import annotations

@@ -156,8 +156,7 @@ class Program:
         return self._said.read_text().splitlines()
 
     def error(self) -> str:
-        """Its last line, the name of an error, if it has ended; "" while it runs. Raises RuntimeError if its exit status is not
-        0."""
+        """Its last line (an error's name) once it has ended, otherwise "". Raises RuntimeError for an exit status other than 0."""
         if self.process.poll():
             raise RuntimeError(f"{_PROGRAM.name} ended with status {self.process.poll()}: {tail(self._log)}")
         return "" if self.process.poll() is None else self.said()[-1]
@@ -191,7 +190,7 @@ def cluster(system: System) -> Iterator[str]:
 
 
 def _environment(system: System) -> dict[str, str]:
-    """The environment for child processes, without this process's settings for Python, Spark and Java."""
+    """The environment of children, without this process's settings for Python, Spark and Java."""
     alien = ("PYTHON", "PYSPARK", "SPARK", "JAVA_TOOL")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(alien)}
     scratch = system.directory / "scratch"

@@ -100,7 +100,7 @@ class System(ABC):
 
     @abstractmethod
     def reads(self, topics: Sequence[str], *, committed: bool = True) -> list[dict[str, Any]]:
-        """The reads of a step: all committed rows of these topics, or uncommitted ones too where the system allows it."""
+        """The reads of a step: all committed rows of these topics, or uncommitted ones too if possible."""
 
     def follows(self, topic: str) -> dict[str, Any]:
         """The read of a step: a query from the first row on."""

@@ -228,8 +228,7 @@ def trim_topic(args: argparse.Namespace) -> None:
 
 
 def _refuse_beyond_all(args: argparse.Namespace, end: int, asked: int) -> None:
-    """Raises UsageError for an offset above the end of every partition: it most likely has a digit too many, and would delete all
-    records."""
+    """Raises UsageError for an offset above the end of every partition: most likely a typo, it would delete all records."""
     if asked > end:
         raise usage_error(
             args,
@@ -239,7 +238,7 @@ def _refuse_beyond_all(args: argparse.Namespace, end: int, asked: int) -> None:
 
 
 def planned(partition: int, before: Bound, log: LogBounds, decided: int) -> Trim:
-    """The deletion of one partition up to `before`, moved into the log's range and at most `decided`, the last stable offset."""
+    """The deletion of one partition up to `before`, within its log, and at most up to `decided`, the last stable offset."""
     asked = offset_of(before, log)
     nearest = min(max(asked, log.earliest), log.latest)
     after = max(log.earliest, min(nearest, decided))

@@ -15,9 +15,7 @@ from brokerd.config.topic import TopicConfig, topic_config
 from brokerd.errors import ConfigError, InvalidConfigError
 
 GRPC_MAX_MESSAGE_BYTES = 41_943_040
-REQUEST_OVERHEAD_BYTES = (
-    1_048_576  # what a request holds besides one batch: ids of up to max.partitions.per.request partitions, and a reserve
-)
+REQUEST_OVERHEAD_BYTES = 1_048_576  # a request without its batch: ids of max.partitions.per.request partitions, and a reserve
 
 
 def _default_of(name: str) -> Any:

@@ -67,8 +67,8 @@ class _Directory(NamedTuple):
 
 
 def check_data_dir(path: str, *, decodes_records: bool = False) -> list[Finding]:
-    """Returns all findings, in order of the files. `decodes_records` also checks that readers can decode each batch. Raises
-    DataDirectoryError if a broker uses the directory, or if it is not a data directory.
+    """All findings, in order of the files. `decodes_records`: also check that readers can decode each batch. Raises
+    DataDirectoryError if a broker uses the directory, or if it is no data directory.
     """
     files = RealFiles(path, must_exist=True)
     try:
@@ -179,7 +179,7 @@ def _with_damaged(path: str, repair: Callable[[Files, PartitionCheck], list[Find
             if check.damaged:
                 findings.extend(repair(files, check))
         if findings:
-            # After the repairs: it drops the clean mark, which may have been the only record of the latest durable ends.
+            # Last, since it drops the clean mark, which alone may have had the latest durable ends.
             _replace_checkpoint(files, checkpoint)
             lost = _lost_markers(files, checkpoint, checks, epoch)
             decide_by_markers(files, lost)
@@ -248,7 +248,7 @@ def _accept(files: Files, check: PartitionCheck) -> list[Finding]:
 def _give_up(files: Files, check: PartitionCheck) -> list[Finding]:
     assert check.cut is not None
     first, end = check.damaged[0].first_offset, check.end_offset
-    # The hole comes first, so that a crash between the two leaves only data that the hole covers.
+    # The hole first: after a crash between the two, it covers the remaining data.
     _write_holes(files, check, [Hole(first, end)])
     cut_log(files, check.tp, *check.cut)
     text = f"{check.name}: offsets {first} to {end - 1} are given up ({max(check.durable_end - first, 0)} were durable)"

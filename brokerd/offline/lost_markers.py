@@ -45,7 +45,7 @@ class LostMarker(NamedTuple):
     partition: CheckedPartition
     data: UnmarkedData
     ending: Ending
-    elsewhere: str = ""  # what its marker in another partition says, as part of a sentence; "" = there is none
+    elsewhere: str = ""  # its marker in another partition, as part of a sentence; "" = none
     outcome_elsewhere: Outcome = Outcome.UNKNOWN
 
 
@@ -73,7 +73,7 @@ def find_lost_markers(files: Files, partitions: Iterable[CheckedPartition], *, e
     try:
         coordinator = _loaded(records)
     except CorruptMessageError:
-        return []  # the broker does not start until the transaction log is repaired
+        return []  # no start succeeds before the transaction log is repaired
     ended = endings(coordinator.presumed_aborted(lost), lost, records, {})
     unknown = {producer_id for producer_id, ending in ended.items() if ending.outcome is Outcome.UNKNOWN}
     markers = _markers_of(files, known, unknown) if unknown else {}
