@@ -20,7 +20,7 @@ TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 
 
 def config_of(config: Mapping[str, object] | ProducerConfig | None, settings: Mapping[str, object]) -> ProducerConfig:
-    """Returns the configuration: given as one, as a mapping by name, or as keywords with underscores. Raises ConfigError."""
+    """The configuration: as given, or from a mapping by name and keywords with underscores. Raises ConfigError."""
     if isinstance(config, ProducerConfig):
         if settings:
             raise ConfigError("settings by keyword go with a mapping, not with a ProducerConfig")
@@ -94,7 +94,7 @@ def checked_partitions(partitions: object, row_count: int) -> Int32s:
 
 
 def checked_headers(headers: Headers | Mapping[str, bytes]) -> tuple[Headers, int]:
-    """Returns headers as pairs, and their approximate size in bytes. Raises TypeError, ValueError."""
+    """Headers as pairs, and their approximate size in bytes. Raises TypeError, ValueError."""
     try:
         pairs = [(key, value) for key, value in (headers.items() if isinstance(headers, Mapping) else headers)]
     except (TypeError, ValueError):

@@ -80,8 +80,7 @@ class BatchSpan(NamedTuple):
 
 
 class Placement:
-    """Maps the rows of one append to batches, once the sender has placed them. A record of `send` or a small batch is an entry,
-    with a number in its chunk; a large batch has a placement of its own."""
+    """Maps rows to batches, once the sender has placed them. The entries of a chunk share one; a large batch has its own."""
 
     def __init__(self, topic: str, shared: SharedLock) -> None:
         self.topic = topic
@@ -202,8 +201,7 @@ class ProduceFuture(ABC, Generic[T]):
         return None if error is None else fresh(error)
 
     def result(self, timeout: float | None = None) -> T:
-        """Waits up to `timeout` seconds and returns the position of the records. Raises their error, and the errors of
-        `exception`."""
+        """Waits up to `timeout` seconds and returns the position of the records. Raises their error, or like `exception`."""
         error = self.exception(timeout)
         if error is not None:
             try:

@@ -4,9 +4,9 @@ partitions.
 Records of `send` are collected in a chunk of their topic, so that they can be turned into columns together. `send` extends the
 chunk's list in the application's thread without the lock; that one call adds a record wholly or not at all. Only *after* adding
 does the thread check `is_open`. If the chunk was sealed meanwhile, the thread checks under the lock whether the chunk `holds` its
-row, and sends it again if not. A thread interrupted in between gets no future, and its record is either sent or dropped. A small
-Arrow batch of `send_batch` is one entry of a chunk: placing it separately would cost more than its rows. Chunks are opened and
-enlarged under the lock.
+row, and sends it again if not. A thread interrupted in between gets no future; its record is sent or dropped. A small Arrow batch
+of `send_batch` is one entry of a chunk: placing it separately would cost more than its rows. Chunks are opened and enlarged under
+the lock.
 
 A large Arrow batch is split and staged in the application's thread, while the sender may be encoding others. The sender's thread
 places staged chunks and batches in order, and stages chunks that are due. Records that one thread sends to a topic keep their
@@ -258,7 +258,7 @@ class Intake:
         self.small_batch_bytes = min(SMALL_BATCH_BYTES, self._most_bytes // 4, config.max_request_size)
         self._usual_bytes: dict[str, int] = {}  # initial size of a topic's next chunk, if its last one had to grow
         self._staged: list[RecordChunk | SplitBatch] = []
-        self._is_placing = False  # the sender is placing chunks and batches taken from `_staged`
+        self._is_placing = False  # the sender is placing what was in `_staged`
         self._flushes: list[Flush] = []
         self.is_closed = False
         self.close_by_ms = NEVER_MS  # records unacknowledged by then are given up
@@ -290,7 +290,7 @@ class Intake:
         return True
 
     def check_usable(self) -> None:
-        """Like `check_open`; also raises the error that stopped the transaction, or TransactionStateError if one must be begun."""
+        """Like `check_open`; also raises the transaction's error, or TransactionStateError if none is open."""
         self.check_open()
         if self._core.stopped_by is not None:
             raise fresh(self._core.stopped_by)
@@ -312,7 +312,7 @@ class Intake:
 
     def for_topic(self, topic: str, deadline_ms: int, *, is_to_write: bool = True, call: Wait[T] | None = None) -> Wait[TopicView]:
         """Waits for a topic. Raises UnknownTopicOrPartitionError, BrokerUnreachableError and the broker's error for the topic.
-        `is_to_write` False: allowed while nothing may be written. `call`: the enclosing wait, if this is part of one."""
+        `is_to_write` False: also while nothing may be written. `call`: the enclosing wait, if any."""
         check = self.check_usable if is_to_write else self.check_open
         waiter: TopicWaiter | None = None
         is_logged = False
@@ -339,8 +339,7 @@ class Intake:
         return wait
 
     def for_newer_view(self, topic: str, view: TopicView, deadline_ms: int, call: Wait[T] | None = None) -> Wait[TopicView]:
-        """Waits for a topic view newer than `view`, for a call that misses a partition there. Returns `view` if no broker answers
-        in time."""
+        """Waits for a newer view of the topic, for a call that misses a partition; returns `view` if no broker answers in time."""
         waiter: TopicWaiter | None = None
 
         def poll(now_ms: int) -> TopicView | None:
@@ -356,9 +355,8 @@ class Intake:
         return wait
 
     def for_chunk(self, topic: str, size: int, partition: int | None, deadline_ms: int, add: Callable[[RecordChunk], T]) -> Wait[T]:
-        """Waits for a chunk of the topic with room for `size` bytes, opened when the topic had `partition` (if given), and calls
-        `add` with it. Raises ValueError for a partition that does not exist, MessageTooLargeError, BufferExhaustedError, and the
-        errors of `for_topic`."""
+        """Waits for a chunk of the topic with room for `size` bytes and, if given, with `partition`; calls `add` with it. Raises
+        ValueError, MessageTooLargeError, BufferExhaustedError, and the errors of `for_topic`."""
         topic_wait: Wait[TopicView] | None = None
         newer_wait: Wait[TopicView] | None = None
 
@@ -537,8 +535,8 @@ class Intake:
         return next_ms
 
     def _place_chunk(self, chunk: RecordChunk) -> None:
-        """Appends a chunk's rows to batches, which account for their memory from then on. If that fails (the topic was recreated
-        without a row's partition), the futures of the chunk end with the error, and other topics continue.
+        """Appends a chunk's rows to batches, which then account for their memory. If that fails (the topic was recreated without a
+        row's partition), the futures of the chunk end with the error.
         """
         taken = chunk.take()
         if chunk.room_bytes > chunk.paid_bytes // 2:

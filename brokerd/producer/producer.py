@@ -1,8 +1,7 @@
-"""Producer: the class for applications. It collects records and splits large batches in the caller's thread; the Sender does the
-rest.
+"""Producer: the class for applications. It collects records and splits large batches in the caller's thread; Sender does the rest.
 
 Thread-safe: waiting.py has the lock, and describes the effect of interrupts. intake.py takes records into the core;
-producer_core.py makes the decisions of delivery. At exit, all producers of the process are closed within one common time limit.
+producer_core.py decides about delivery. At exit, all producers of the process are closed within one time limit.
 """
 
 from __future__ import annotations
@@ -59,14 +58,14 @@ class Closing(Protocol):
 
 
 class Living(Closing, Protocol):
-    """A producer that is closed at exit, and told about forks."""
+    """A producer that is closed at exit and notified of forks."""
 
     def after_fork(self) -> None:
         """Called in the child process after a fork."""
 
 
 def close_each(producers: Sequence[Closing], clock: Clock) -> None:
-    """Closes all producers within one common time limit: they send concurrently, and are waited for in turn."""
+    """Closes all producers within one time limit: they send concurrently, and are waited for in turn."""
     for producer in producers:
         with contextlib.suppress(TimeoutError):
             producer.flush(0)
@@ -255,8 +254,8 @@ class Producer:
         key_hashes: Int32s | None,
         deadline_ms: int,
     ) -> Generator[Wait[Any], Any, BatchFuture]:
-        """The steps of `send_batch`: yields each Wait. The first ends at `deadline_ms`; each further round of a large batch may
-        block for max.block.ms again."""
+        """The steps of `send_batch`: yields each Wait. They end at `deadline_ms`; each further round of a large batch gets
+        max.block.ms again."""
         arguments.checked_rows(data)
         if partitions is not None:
             partitions = arguments.checked_partitions(partitions, data.num_rows)
@@ -304,8 +303,7 @@ class Producer:
     def _small_batch(
         self, topic: str, rows: pa.RecordBatch, size_bytes: int, partitions: Int32s | None, deadline_ms: int
     ) -> BatchFuture | Wait[BatchFuture]:
-        """Adds a copy of the rows to the topic's chunk, like a record of `send`. The copy keeps no other memory alive and lets the
-        caller reuse its buffers. Returns a Wait if there is no room yet."""
+        """Adds a copy of the rows, whose memory the caller may reuse, to the topic's chunk; a Wait if there is no room yet."""
         rows = columns.copied(rows)
         named = None if partitions is None else partitions.copy()
 
@@ -367,13 +365,13 @@ class Producer:
     # --- transactions
 
     def transaction(self, version: int | None = None) -> Transaction:
-        """Returns a transaction of the producer's transactional.id. `with producer.transaction():` commits the records sent in the
-        block, or aborts if an exception leaves it. read_committed consumers see all of them, or none.
+        """Returns a transaction of the transactional.id. `with producer.transaction():` commits the records sent in the block, or
+        aborts if an exception leaves it. read_committed consumers see all of them, or none.
 
-        `version` (at least 0) numbers the transaction; the default is the last committed one plus 1. A version is committed at most
-        once: if it already is, entering the block raises AlreadyCommittedError before anything is sent, so that a program that
-        replays its input can skip that part. `last_committed_version()` tells where to resume. Raises ConfigError without
-        transactional.id, ValueError for a version below 0; see Transaction for the other errors.
+        `version` (at least 0) numbers the transaction; by default, the last committed one plus 1. A version is committed at most
+        once: if it already is, entering raises AlreadyCommittedError before anything is sent, so that a program that replays its
+        input can skip that part. `last_committed_version()` tells where to resume. Raises ConfigError without transactional.id,
+        ValueError for a version below 0; see Transaction for other errors.
         """
         return Transaction(self, self._coordinator, version)
 
@@ -409,9 +407,9 @@ class Producer:
     def end_member(self, timeout: float | None = None) -> MemberReport:
         """Waits until all records of the member are acknowledged, ends it, and returns its report.
 
-        Raises TimeoutError after `timeout` seconds; the member stays open. Raises the first failure of a record, which fails all
-        the member's records and ends it: among others AlreadyCommittedError, TxnConflictError, ProducerFencedError,
-        InvalidTxnStateError, TransactionalIdAuthorizationFailedError.
+        Raises TimeoutError after `timeout` seconds; the member stays open. Raises the first failure of a record, which ends the
+        member: among others AlreadyCommittedError, TxnConflictError, ProducerFencedError, InvalidTxnStateError,
+        TransactionalIdAuthorizationFailedError.
         """
         return self._shared.wait(self.member_end(timeout))
 
@@ -492,12 +490,12 @@ class Producer:
 
     @property
     def first_error(self) -> BrokerdError | None:
-        """The first failure of a record of the open member, or outside one of the producer; None if there is none. Applications
-        that keep no futures can check it after `flush`."""
+        """The first failure of a record, of the open member if there is one, or None. For applications that keep no futures: check
+        it after `flush`."""
         return self._core.identities.present.first_error
 
     def delivered(self) -> dict[TopicPartition, DeliveredTotals]:
-        """Acknowledged records and batches by partition: of the open member, or outside one of the producer since it was made."""
+        """Acknowledged records and batches by partition, of the open member, or without one since the producer was made."""
         self._shared.refuse_fork()
         return self._core.identities.present.delivered.copy()
 
@@ -523,7 +521,7 @@ class Producer:
         return self._intake.for_topic(topic, self._deadline_ms(), is_to_write=False)
 
     def after_fork(self) -> None:
-        """In the child process, where the sender's thread does not exist: makes every send raise ForkedProducerError."""
+        """In the child process, which has no sender's thread: makes every send raise ForkedProducerError."""
         self.is_forked = True
         self._shared.after_fork()
         self._chunks = {}  # makes every `send` take the slow path, which refuses it

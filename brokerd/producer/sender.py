@@ -106,8 +106,8 @@ class Sender:
         self._thread.start()
 
     def wake(self) -> None:
-        """Makes the loop take a step soon. Callable from any thread, but only if there is work: a needless wake-up takes the GIL
-        from a thread that has some."""
+        """Makes the loop take a step soon, from any thread. Call it only if there is work: a needless wake-up takes the GIL from a
+        thread that has some."""
         loop = self._loop
         if threading.get_ident() == self._thread.ident:
             self._news.set()
@@ -220,7 +220,7 @@ class Sender:
         return result
 
     def _report_to_all(self, event: Callable[[int], None]) -> None:
-        """Like `_report`, for an event that changes more than batches: always wakes all calls and schedules a step."""
+        """Like `_report`, but always wakes the waiting calls and schedules a step."""
         self._report(event, is_news=True)
         self._news.set()
 
@@ -371,9 +371,7 @@ class Sender:
         return request, self._report(partial(self._core.on_overfull, command, rest)) if rest else None
 
     def _encode_batch(self, batch: ProducerBatch) -> bool:
-        """Encodes a batch. If that raises, fails the batch and returns False. Needs no lock, since no other code touches a drained
-        batch before its response.
-        """
+        """Encodes a batch; if that raises, fails it and returns False. Needs no lock: no other code touches a batch in flight."""
         try:
             encoded = encode_pieces(batch.pieces, self._config.compression_type)
         except Exception as error:

@@ -1,8 +1,8 @@
 """Transactions of one producer: `with producer.transaction():`. Each has one member, and is committed at the end of the block, or
 aborted if an exception leaves it.
 
-A version is committed at most once, whichever producers try it: a program that numbers the parts of its input and passes the number
-writes each part once. Transactions are atomic; one that is neither committed nor aborted expires.
+A version is committed at most once, whichever producers try it: a program that passes the number of each part of its input writes
+each part once. Transactions are atomic; one that is neither committed nor aborted expires.
 
 Consumer group offsets can be committed with a transaction (`send_offsets`), which makes a read-process-write loop exactly-once.
 Each offset comes with the one that the group had when the input was read. The broker commits only if the group still has that
@@ -155,12 +155,12 @@ class SentOffsets:
             self._offsets[ids[tp]] = GroupOffset(offset, metadata, leader_epoch, before, epoch_id)
 
     def committed(self) -> None:
-        """Tells the consumers that their offsets are committed."""
+        """Notifies the consumers of the commit."""
         for reader, offsets in self._readers:
             reader.transaction_committed(offsets)
 
     def failed(self) -> None:
-        """Tells the consumers that their offsets are not committed, or that the outcome is unknown."""
+        """Notifies the consumers of a failed or unknown commit."""
         for reader, offsets in self._readers:
             reader.transaction_failed(offsets)
 
@@ -263,7 +263,7 @@ ABORT_TIMEOUT_MS = 5_000
 
 
 class Coordinator(Protocol):
-    """The calls that commit and abort transactions; each retries until it has a response or its time is over."""
+    """The calls that commit and abort transactions; each retries until its time is over."""
 
     def last_version(self, transactional_id: str, *, timeout_ms: int | None = None) -> int:
         """The last committed version; -1 = none. Retries for `timeout_ms` (default.api.timeout.ms). Raises the broker's error,
@@ -325,7 +325,7 @@ class TransactionBase:
             self._transactional_id,
             self.version,
             self._execution_id,
-            self._execution_id,  # as run id: each attempt is its own run, and a replay is recognized by the version alone
+            self._execution_id,  # each attempt is its own run: a replay is recognized by its version alone
             f"producer {self._config.client_id}".strip(),
             uuid.uuid4().bytes,
             self._config.transaction_timeout_ms,
@@ -333,11 +333,11 @@ class TransactionBase:
         return self._membership
 
     def _commit_of(self, report: MemberReport) -> TransactionEnd:
-        # The random number ensures that another producer's commit of the version is never taken for this one.
+        # The random number keeps another producer's commit of the version from being taken for this one.
         return self._decision(report, is_commit=True, totals=Totals(rows=report.records, key_hash_sum=secrets.randbits(64)))
 
     def _abort_of(self, report: MemberReport) -> TransactionEnd | None:
-        """The abort; None if the member has no producer id, so that the broker has no state of it."""
+        """The abort; None if the member has no producer id, so that there is nothing to abort."""
         return None if report.producer_id == NO_PRODUCER_ID else self._decision(report, is_commit=False)
 
     def _decision(self, report: MemberReport, *, is_commit: bool, totals: Totals = Totals()) -> TransactionEnd:  # noqa: B008
@@ -401,7 +401,7 @@ class TransactionBase:
         return False
 
     def _tell_readers(self) -> None:
-        """Tells the consumers how the transaction ended."""
+        """Notifies the consumers of the outcome."""
         if self.is_committed:
             self._offsets.committed()
         else:
@@ -433,9 +433,9 @@ class Transaction(TransactionBase):
         self._coordinator = coordinator
 
     def __enter__(self) -> Self:
-        """Fetches the last committed version, for max.block.ms at most, and begins the member. Raises AlreadyCommittedError if the
-        version is committed, ProducerFencedError if a newer one is, TransactionStateError if a transaction of this producer is
-        open, BrokerUnreachableError."""
+        """Fetches the last version, for max.block.ms at most, and begins. Raises AlreadyCommittedError if the version is committed,
+        ProducerFencedError if a newer one is, TransactionStateError if a transaction of this producer is open,
+        BrokerUnreachableError."""
         last = self._coordinator().last_version(self._transactional_id, timeout_ms=self._config.max_block_ms)
         membership = self._begin_after(last)
         try:

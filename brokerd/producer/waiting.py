@@ -47,7 +47,7 @@ class Wait(Generic[T]):
 
 
 class SharedLock:
-    """The lock of one producer, and the calls that wait on it. Take `lock` by `with`, and hold it for a short time only."""
+    """The lock of one producer, and its waiting calls. Take `lock` by `with`, and hold it briefly."""
 
     def __init__(self, clock: Clock) -> None:
         self.lock = threading.RLock()  # has an owner, which `wait` checks
@@ -70,7 +70,7 @@ class SharedLock:
             raise RuntimeError("a callback cannot flush or close its producer: it runs in the thread that sends")
 
     def refuse_fork(self, what: str = "") -> None:
-        """Raises ForkedProducerError in a forked child, which has no sender's thread."""
+        """Raises ForkedProducerError in a forked child."""
         if os.getpid() != self._pid:
             raise ForkedProducerError(what + FORKED)
 
@@ -83,8 +83,8 @@ class SharedLock:
         self.lock = threading.RLock()
 
     def wait(self, wait: Wait[T]) -> T:
-        """Waits in this thread, and returns or raises what `poll` does. Raises ProducerClosedError if the sender has ended;
-        ForkedProducerError; and RuntimeError in a callback that would have to wait, or in a signal handler that interrupted a call
+        """Waits in this thread for the result or error of `poll`. Raises ProducerClosedError if the sender has ended,
+        ForkedProducerError, and RuntimeError in a callback that would have to wait, or in a signal handler that interrupted a call
         of this producer under the lock."""
         self.refuse_fork()
         if self.lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 (as threading.Condition does)

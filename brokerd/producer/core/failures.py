@@ -55,7 +55,7 @@ def overdue(node_id: int, config: ProducerConfig) -> BrokerUnreachableError:
 
 
 def topic_replaced(tp: TopicPartition) -> UnknownTopicIdError:
-    """The error of records that may be in the deleted topic, and so are not written to the recreated one."""
+    """The error of records that may be in the old topic, and so are not written to the new one."""
     text = f"topic '{tp.topic}' was deleted or recreated while records were on their way to it"
     return UnknownTopicIdError(f"{text}; they may have been in the old one", fate=Fate.UNKNOWN)
 
@@ -66,7 +66,7 @@ def acknowledged_lost(batch: ProducerBatch, error: BrokerdError) -> OutOfOrderSe
 
 
 def stopped(batch: ProducerBatch, error: BrokerdError) -> BrokerdError:
-    """The error of a batch whose member failed, or that was sent outside of a transaction."""
+    """The error of a batch whose member failed, or that belongs to none."""
     if isinstance(error, TransactionalIdAuthorizationFailedError) or (
         isinstance(error, WireError) and error.action is Action.TRANSACTION_STATE
     ):
@@ -74,8 +74,7 @@ def stopped(batch: ProducerBatch, error: BrokerdError) -> BrokerdError:
         return type(error)(error.message, fate=Fate.UNKNOWN if may_be_there else Fate.NOT_APPENDED)
     if isinstance(error, TransactionStateError):
         return error
-    # The first failure's message says whether its own records are in the log, which may be untrue of these, so only its name is
-    # quoted.
+    # The first failure's message tells the fate of its own records, not of these, so only its name is quoted.
     aborted_with = AbortedBatchError(
         f"{_subject(batch)} was given up with the rest of its transaction, which failed with "
         f"{type(error).__name__}: {_where(batch)}"

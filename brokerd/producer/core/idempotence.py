@@ -309,8 +309,7 @@ class Identity:
         self._id_due_ms = NEVER_MS  # when a member without rows requests its id
 
     def may_end_abort(self, now_ms: int, *, is_closed: bool) -> bool:
-        """True once an aborted member may end. It waits for a requested producer id, which the abort needs, until `abort_by_ms`
-        or the close of the producer."""
+        """True once an aborted member may end: it waits for a requested producer id, which the abort needs, until `abort_by_ms`."""
         return not self._id_requests.is_under_way or is_closed or (self.abort_by_ms is not None and now_ms >= self.abort_by_ms)
 
     # --- requests

@@ -31,7 +31,7 @@ class Membership(NamedTuple):
 class MemberReport(NamedTuple):
     """The records that a member wrote."""
 
-    producer_id: int = NO_PRODUCER_ID  # NO_PRODUCER_ID: none was granted (no row came), so nothing is to commit or abort
+    producer_id: int = NO_PRODUCER_ID  # if none was granted (no row came): there is nothing to commit or abort
     epoch: int = NO_PRODUCER_EPOCH
     records: int = 0  # acknowledged, over all partitions
     partitions: tuple[TopicIdPartition, ...] = ()

@@ -110,7 +110,7 @@ class ProducerCore:
 
     @property
     def has_work(self) -> bool:
-        """False if no step is needed before the time that the last one returned: no batch is incomplete, no stream closing."""
+        """False if no step is needed before the time that the last one returned."""
         return self.accumulator.has_incomplete or self.streams.has_closing
 
     def _step_metadata(self, commands: list[Command], now_ms: int, *, is_busy: bool) -> int:
@@ -348,10 +348,9 @@ class ProducerCore:
 
     def _split(self, batch: ProducerBatch, now_ms: int) -> None:
         """Replaces a batch that is too large for the broker by smaller ones with its sequences (KIP-126). Their attempts count from
-        0, since the batch did not fail for lack of a connection. Later batches of the topic are smaller.
+        0, since no transient error caused the split. Later batches of the topic are smaller.
 
-        The broker's limit is found by trial: each split halves the smallest size refused, so there are at most twice as many
-        batches as necessary.
+        The broker's limit is found by trial: each split halves the smallest size refused, so batches are at most twice too many.
         """
         size_max = self.accumulator.learn_batch_size(batch.tp.topic, batch.uncompressed_bytes // 2, now_ms)
         self.accumulator.split(batch, self._splitter(batch, size_max))
@@ -443,7 +442,7 @@ class ProducerCore:
 
     @property
     def stopped_by(self) -> BrokerdError | None:
-        """The error that prevents writing at present: the producer's fatal error, its member's, or that no transaction is open."""
+        """The error that prevents writing: the producer's fatal one, its member's, or that no transaction is open."""
         return self.fatal_error or self.identities.present.error
 
     def fail_for_good(self, error: BrokerdError, now_ms: int) -> None:
