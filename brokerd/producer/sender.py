@@ -274,9 +274,9 @@ class Sender:
         self._report_to_all(partial(self._core.on_heartbeat, command.membership))
 
     def _check_refusal(self, error: BrokerdError) -> None:
-        """Raises a refusal that is final. If an accepted client lacks a right, only the pending records fail, not the producer,
-        since the right may be granted later. Any other refusal is retried as if the broker were unreachable: for REFUSALS_MS if
-        this client was never accepted, since its token may be wrong; otherwise until delivery.timeout.ms, whose error names it.
+        """Raises a final refusal. If an accepted client lacks a right, only the pending records fail, not the producer, since the
+        right may be granted later. Any other refusal is retried as if the broker were unreachable: for REFUSALS_MS if this client
+        was never accepted, since its token may be wrong; otherwise until delivery.timeout.ms, whose error names it.
         """
         if not isinstance(error, AuthenticationError):
             return

@@ -181,7 +181,7 @@ class Members:
         self._wake = wake
 
     def begin(self, membership: Membership) -> Wait[bool]:
-        """Begins a member: see Producer.begin_member. First waits for the end of a member that is being aborted."""
+        """Begins a member after the end of one that is being aborted: see Producer.begin_member."""
 
         def poll(now_ms: int) -> bool | None:
             conflict = transaction_conflict(self._config)

@@ -140,7 +140,7 @@ def payload_problem(payload: Bytes, length: int, crc: int) -> str | None:
 
 
 def _cut(needed: int, there: int) -> tuple[int, str | None]:
-    """The bytes needed to go on, or the reason why they will never come."""
+    """The bytes needed to go on, or the reason why they are missing."""
     return (needed, None) if there >= needed else (0, f"only {there} bytes of a header are there")
 
 

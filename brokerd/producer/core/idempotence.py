@@ -309,7 +309,8 @@ class Identity:
         self._id_due_ms = NEVER_MS  # when a member without rows requests its id
 
     def may_end_abort(self, now_ms: int, *, is_closed: bool) -> bool:
-        """True once an aborted member may end: it waits for a requested producer id, which the abort needs, until `abort_by_ms`."""
+        """True once an aborted member may end. Until `abort_by_ms` or the producer's close, it waits for a requested producer id,
+        which the abort needs."""
         return not self._id_requests.is_under_way or is_closed or (self.abort_by_ms is not None and now_ms >= self.abort_by_ms)
 
     # --- requests
@@ -404,7 +405,7 @@ class Identities:
         return [tp for sequences in self._sequences() for tp in sequences.partitions()]
 
     def forget(self, tp: TopicPartition) -> None:
-        """Drops the sequences of a partition whose topic was recreated. Nothing may be in flight there."""
+        """Drops a recreated topic's partition from all identities. Nothing may be in flight there."""
         for sequences in self._sequences():
             sequences.forget(tp)
 

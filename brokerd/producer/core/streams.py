@@ -212,7 +212,7 @@ class Streams:
         return taken
 
     def overdue(self, now_ms: int) -> Iterator[NodeConnection]:
-        """The connections on which a request or the opening takes longer than request.timeout.ms."""
+        """The connections whose opening or oldest request takes longer than request.timeout.ms."""
         for connection in self.by_node.values():
             overdue_ms = connection.overdue_ms(self._config)
             if overdue_ms is not None and overdue_ms <= now_ms:
