@@ -20,7 +20,7 @@ Separate commands:
     delivery.py       the price of exactly once (delivery_parts.py: its parts)
     many_transactions.py  many members and versions
     attacks.py        a client beside attackers (attackers.py, raw_http2.py)
-    trace.py          the functions and files that one record passes
+    trace.py          the code that one record passes
     exactly_once/     attacks on exactly once through Spark
 
 Nothing here is shipped. Compare figures of one run only: speed differs between machines, and from minute to minute.

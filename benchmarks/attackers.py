@@ -93,7 +93,7 @@ class BigRequests(Attack):
 
 
 class BigHealth(BigRequests):
-    """The same requests to health and reflection, which need no authentication."""
+    """The same to health and reflection, which need no authentication."""
 
     def harm(self, connection: RawHttp2) -> None:
         if connection.h2.open_outbound_streams < self.calls_max:
@@ -146,7 +146,7 @@ class ParkedFetches(Attack):
 
 
 class WokenFetches(ParkedFetches):
-    """Fetches parked on all partitions; each batch of the honest client wakes them, but is too small to complete them."""
+    """Fetches parked on all partitions; the honest client's batches wake them, but are too small to complete them."""
 
     first = 0
     min_bytes = 2**20
@@ -247,7 +247,7 @@ class Compressed(Attack):
 
 
 class Writer(Attack):
-    """Writes batches, each on a new stream, to all partitions but the first in turn. Subclasses may stop after `writes_max`."""
+    """Writes batches, each on a new stream, to all partitions but the first in turn."""
 
     writes_max = 1
     rows = 1

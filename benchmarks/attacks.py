@@ -118,7 +118,7 @@ class Honest:
 
 
 def attack(kind: str, aim: Aim, seconds: float) -> None:
-    """Runs in the attacker's process. Prints a line when it begins, and one when it reads anything that needs authentication."""
+    """Runs in the attacker's process. Prints a line when it begins, and when it reads anything that needs authentication."""
     made = ATTACKS[kind](aim)
     print(_BEGUN, flush=True)
     end_s = time.monotonic() + seconds

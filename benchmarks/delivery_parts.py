@@ -60,7 +60,7 @@ def measure_parts(servers: str, topic: str, *, rows: int, turns: int) -> dict[st
     ):
         for turn in range(turns + _WARM_TURNS):
             with watch.part(CALL):
-                client.metadata([])  # a call that is never answered from a cache
+                client.metadata([])  # never answered from a cache
             with watch.part(SYNC):
                 file.write(b"x" * _APPENDED_BYTES)
                 file.flush()

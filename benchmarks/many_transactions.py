@@ -75,7 +75,7 @@ def state_bytes(directory: str, topic_id: bytes) -> tuple[int, int]:
 
 
 def restarted(broker: Broker) -> tuple[Child, float]:
-    """Restarts the broker on the same directory; returns it and the ms of the start."""
+    """Restarts the broker on its directory; returns it and the ms of the start."""
     broker.child.stop()
     started = time.perf_counter()
     child = Child([sys.executable, *PROGRAM, "start", "--data-dir", broker.directory, "--port", "0"], "brokerd ready on")
@@ -83,7 +83,7 @@ def restarted(broker: Broker) -> tuple[Child, float]:
 
 
 async def steady(broker: Broker, topic: str, name: str, members: int, versions: int) -> list[Row]:
-    """Commits one version after another, each member with a record in one partition; one row per part of the versions."""
+    """Commits versions one after another, each member with a record in one partition; a row per part of them."""
     client = raw_client(broker.address)
     tps = await partitions_of(client, topic)
     writing = await RawMembers.open(client, small_payload(_VALUE_BYTES))

@@ -140,7 +140,7 @@ def write_results(
         "python": platform.python_version(),
         "system": platform.platform(),
         "cores": os.cpu_count(),
-        # Shows whether the machine did other work, which makes figures unreliable.
+        # Other work on the machine makes figures unreliable; this shows it.
         "load_average": os.getloadavg(),
         "page_cache_ms_per_mb": page_cache,
     }

@@ -24,7 +24,7 @@ from brokerd import Consumer, Producer
 
 PEERS = ("confluent-kafka", "kafka-python")
 SYNC_COUNT = 500
-# Divides the record count: kafka-python is slow, and a tenth of the records gives the same rate.
+# Divides the record count: kafka-python is slow, and needs fewer.
 SHARE = {"confluent-kafka": 1, "kafka-python": 10}
 VALUES = 2_000
 

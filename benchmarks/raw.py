@@ -150,8 +150,7 @@ class RawMembers:
         return cls(GrpcProduceStream(raw, Hello(secrets.token_bytes(16), 1, "bench"), _MANY_BATCHES), payload)
 
     async def write(self, written: Sequence[tuple[MemberGrant, Sequence[TopicIdPartition]]]) -> None:
-        """Writes the first batch of each member in each of its partitions; returns once all are acknowledged. Raises the first
-        error."""
+        """Writes each member's first batch in each of its partitions, until all are acknowledged. Raises the first error."""
         waiting = 0
         for grant, tps in written:
             identity = ProducerIdAndEpoch(grant.producer_id, grant.epoch)

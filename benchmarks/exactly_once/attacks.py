@@ -167,7 +167,7 @@ def _lost_answer(make: Make) -> Outcome:
     pipeline, other_rows = make(), make()
     system, topic = pipeline.system, pipeline.topics[0]
     with Relay() as relay, system.behind(relay):
-        _well(other_rows.write_rows())  # starts Spark, so that its start does not count towards timeouts
+        _well(other_rows.write_rows())  # starts Spark before the clients' timeouts run
         with (
             Program(system, "write", topic, "0", str(ROWS_PER_FILE)) as first,
             Program(system, "write", topic, str(ROWS_PER_FILE), str(2 * ROWS_PER_FILE)) as other,
@@ -328,8 +328,7 @@ ATTACKS = (
 
 
 def attack(system: System, driver: DriverProcess, chosen: Attack, run: str) -> Outcome | None:
-    """Runs an attack; returns None if it does not apply. Raises NotHitError, and DriverDiedError or RuntimeError if the driver
-    fails."""
+    """Runs an attack; None if it does not apply. Raises NotHitError, or DriverDiedError or RuntimeError if the driver fails."""
     if chosen.needs in system.lacks:
         return None
     made = 0
@@ -343,7 +342,7 @@ def attack(system: System, driver: DriverProcess, chosen: Attack, run: str) -> O
 
 
 def _dies(pipeline: Pipeline, accident: str) -> None:
-    """Runs the pipeline with an accident that kills the JVM. Raises NotHitError if it is not killed."""
+    """Runs the pipeline with an accident that kills the JVM. Raises NotHitError."""
     try:
         error = pipeline.run(accident=accident, from_file=_HIT)
     except DriverDiedError:

@@ -92,7 +92,7 @@ def ended(made: Made, batch_id: str) -> None:
 
 
 def accident(made: Made) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function of a mapInArrow stage before the sink, where accidents happen."""
+    """A mapInArrow stage before the sink, where the accident happens."""
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = TaskContext.get()
@@ -138,8 +138,8 @@ class Driver:
         return rows.select(*step["columns"]).writeStream.format(step["format"]).options(**step["options"]).outputMode("append")
 
     def _to_tables(self, rows: DataFrame, step: dict[str, Any]) -> DataStreamWriter:
-        """Writes tables as Delta's manual advises: txnAppId, and the micro-batch's number as txnVersion, make each write
-        idempotent. The accident happens in the last table."""
+        """Writes tables as Delta's manual advises: txnAppId and txnVersion (the micro-batch's number) make each write idempotent.
+        The accident happens in the last table."""
         last = list(step["tables"])[-1]
 
         def write(batch: DataFrame, batch_id: int) -> None:

@@ -95,7 +95,7 @@ class Pipeline:
         return str(self._driver.step("batch", source=str(path), **sink).get("error", ""))
 
     def expect(self, values: Iterable[str]) -> None:
-        """Sets the expected values: those that a program writes to the topic."""
+        """Sets the values that a program writes to the topic."""
         self.given = {(self.topics[0], value) for value in values}
 
     def follow(self) -> str:
@@ -119,7 +119,7 @@ class Pipeline:
         return (self.directory / "mark").exists()
 
     def hosts_at_once(self) -> tuple[str, str] | None:
-        """The hosts of the slow attempt and of its twin, or None if the slow one was not running after the commit."""
+        """The hosts of the slow attempt and its twin; None if the slow one was not running after the commit."""
         mark, twin, late = (self.directory / name for name in ("mark", "mark.twin", "mark.late"))
         deadline = time.monotonic() + _LATE_S
         while not (twin.exists() and late.exists()):
@@ -145,7 +145,7 @@ class Pipeline:
         return (self.checkpoint / "commits" / str(batch)).exists()
 
     def counts(self, *, committed: bool = True) -> dict[str, int]:
-        """The numbers of distinct rows that a reader sees, of input rows that it does not see, and of duplicates."""
+        """The numbers of distinct rows that a reader sees, of input rows missing, and of duplicates."""
         found = Counter(self._rows(self.system.reads(self.topics, committed=committed)))
         strange = found.keys() - self.given
         if strange:

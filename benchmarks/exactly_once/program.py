@@ -43,7 +43,7 @@ class Program(ABC):
 
     @abstractmethod
     def offsets(self, source: str, group: str) -> None:
-        """Prints the number of partitions with a committed offset."""
+        """Prints how many partitions have a committed offset."""
 
 
 class Brokerd(Program):
@@ -93,7 +93,7 @@ class Brokerd(Program):
 
 
 class Kafka(Program):
-    """The program with confluent_kafka, following its example eos-transactions.py."""
+    """The program with confluent_kafka, after its example eos-transactions.py."""
 
     def __init__(self, address: str) -> None:
         self._kafka: Any = importlib.import_module("confluent_kafka")

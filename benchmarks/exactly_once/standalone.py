@@ -61,7 +61,7 @@ class _Daemon:
         self._process.wait(60)
 
     def awaited(self, ready: str) -> re.Match[str]:
-        """Waits for the line of its log that reports readiness. Raises RuntimeError."""
+        """Waits for a line of its log. Raises RuntimeError."""
         deadline = time.monotonic() + _READY_S
         while not (found := re.search(ready, self._log.read_text())):
             if self._process.poll() is not None or time.monotonic() > deadline:

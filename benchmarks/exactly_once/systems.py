@@ -26,7 +26,7 @@ class System(ABC):
     """An attacked system; runs until the block ends."""
 
     name = ""
-    lacks: tuple[str, ...] = ()  # features that it lacks and an attack may need
+    lacks: tuple[str, ...] = ()  # features that attacks may need
     asks_for_versions = False  # True if writes inside foreachBatch are idempotent only with a version
 
     def __init__(self, directory: Path, peers: Path) -> None:
@@ -48,10 +48,10 @@ class System(ABC):
         return [] if shutil.which("java") else ["no `java` on the path: Spark needs Java 17 or later"]
 
     def start(self, relay: Relay | None = None) -> None:  # noqa: B027 - not every system has a process
-        """Starts it on the existing data and waits until it serves; clients connect through the relay. Raises RuntimeError."""
+        """Starts it on the existing data, until it serves; clients connect through the relay. Raises RuntimeError."""
 
     def stop(self) -> None:  # noqa: B027
-        """Stops it and waits for the process to end."""
+        """Stops its process."""
 
     @contextmanager
     def behind(self, relay: Relay) -> Iterator[None]:

@@ -133,7 +133,7 @@ def rebuild_checkpoint(path: str) -> list[Finding]:
 
 def accept_damaged(path: str) -> list[Finding]:
     """Accepts each damaged range as lost: it becomes a hole, and reading it is an error. From the next start on the rest of the
-    partition is served and takes appends. Returns a note for each hole, and findings on lost markers. Raises DataDirectoryError.
+    partition is served and takes appends. Returns notes on holes, and findings on lost markers. Raises DataDirectoryError.
     """
     return _with_damaged(path, _accept)
 
@@ -189,8 +189,7 @@ def _with_damaged(path: str, repair: Callable[[Files, PartitionCheck], list[Find
 
 def decide_members(path: str, producer_ids: Collection[int] = (), *, is_committed: bool) -> list[Finding]:
     """Decides that members whose markers are lost are committed or aborted: those of `producer_ids`, or all whose outcome is
-    unknown. The next start carries it out; until then it may be repeated or changed. Returns a note for each. Raises
-    DataDirectoryError.
+    unknown. The next start carries it out; until then it may be repeated or changed. Returns notes. Raises DataDirectoryError.
     """
     outcome = Outcome.COMMITTED if is_committed else Outcome.ABORTED
     with _locked(path) as files:
