@@ -190,7 +190,7 @@ class ProducerCore:
             identity.on_heartbeat(now_ms)
 
     def on_identity_failed(self, command: RequestProducerId | SendHeartbeat, error: BrokerdError, now_ms: int) -> None:
-        """Notes that a request for a producer id, or a heartbeat, has failed; retries it unless the error is final."""
+        """Notes that an id request or a heartbeat has failed; retries it unless the error is final."""
         self.last_trouble = error
         identity = self.identities.of(command.membership)
         if identity is not None:

@@ -219,7 +219,7 @@ class Streams:
                 yield connection
 
     def next_overdue_ms(self) -> int:
-        """The time at which the next connection becomes overdue."""
+        """The time when the next connection is overdue."""
         times = (connection.overdue_ms(self._config) for connection in self.by_node.values())
         return min((time for time in times if time is not None), default=NEVER_MS)
 
