@@ -52,7 +52,7 @@ class Checkpoint:
         self._entries = dict(before)
 
     def keep(self, tp: TopicIdPartition, entry: CheckpointEntry) -> None:
-        """Pins the entry of a partition that was not fully recovered, whatever its log reports."""
+        """Pins the entry of a partition that was not fully recovered."""
         self._kept[tp] = entry
 
     def forget(self, tps: Iterable[TopicIdPartition]) -> None:
@@ -80,9 +80,7 @@ class Checkpoint:
         return write
 
     def job_if_due(self, now_ms: int) -> Job | None:
-        """Like `job`, if an entry changed or a write failed, and log.checkpoint.interval.ms have passed since the last one; else
-        None.
-        """
+        """Like `job`; None unless an entry changed or a write failed, and log.checkpoint.interval.ms have passed since the last."""
         is_behind = self._written_number < self._captured_count
         if now_ms - self._captured_at_ms < self._interval_ms or not (self._moved or is_behind):
             return None
@@ -103,9 +101,7 @@ class Checkpoint:
 
 
 def write_checkpoint(files: Files, entries: Entries, spares: SpareFiles | None = None) -> None:
-    """Replaces the file, durably on return. Raises OSError: NotSyncedError if the new file may not survive a power cut, any other
-    if the old one is still in place.
-    """
+    """Replaces the file, durably on return. Raises OSError as `write_document` does."""
     write_document(files, CHECKPOINT, CHECKPOINT_KIND, CHECKPOINT_VERSION, encode_checkpoint(entries), spares=spares)
 
 

@@ -22,7 +22,7 @@ U = TypeVar("U")
 
 def end_logs(partitions: Iterable[Partition]) -> CleanLogs:
     """Flushes the logs and writes their indexes and snapshots; returns the logs that closed cleanly. A failure of one log does not
-    affect the others. A log whose index or snapshot could not be written still counts as clean.
+    affect the others; a log whose files could not be written still counts as clean.
     """
     partitions = list(partitions)
     _flush(partitions)

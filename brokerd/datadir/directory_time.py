@@ -34,9 +34,8 @@ class DirectoryTime:
         self._time = self._begin(noted)
 
     def stamp_ms(self) -> tuple[int, int]:
-        """The wall clock's time for an append, and how far it is ahead of the log time, in ms. The latter is a multiple of a
-        second, as in a batch header. If it exceeds the header's 32 bits, it is clamped, and the first is adjusted to match the log
-        time."""
+        """The wall clock's time for an append, and how far it is ahead of the log time: ms, in whole seconds as in a batch header.
+        If the latter exceeds the header's 32 bits, it is clamped, and the former adjusted to match the log time."""
         wall_ms = self._clock.wall_ms()
         now_ms = self._time.now(boot_ms=self._clock.boot_ms(), wall_ms=wall_ms)
         ahead_s = self._time.ahead_ms // 1_000
@@ -54,7 +53,7 @@ class DirectoryTime:
         return now_ms
 
     def note(self) -> Job:
-        """A job that records the time of this call in the directory. It ignores errors: on a full disk an older record stays."""
+        """A job that records the time of this call. It ignores errors: on a full disk an older record stays."""
         noted = self._time.noted()
 
         def write() -> None:

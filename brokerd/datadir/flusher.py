@@ -1,9 +1,9 @@
 """Flushes dirty partitions in threads: one flush per partition at a time, several partitions in parallel.
 
 Batches appended during a partition's flush are covered by its next one, so acknowledgements share fsyncs (group commit). A disk
-syncs one partition after the other, so callers take turns (brokerd/sharing.py): a caller who writes to a thousand partitions waits
-for all of them, while another caller waits for at most one of them. A partition with appends of several callers is flushed at the
-first of their turns. partition/flush_task.py does the flush.
+syncs one partition after the other, so callers take turns (brokerd/sharing.py): one that writes to a thousand partitions waits for
+all of them, another for at most one of them. A partition with appends of several callers is flushed at the first of their turns.
+partition/flush_task.py does the flush.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Flusher:
         await self._idle.wait()
 
     def close(self) -> None:
-        """Stops the threads; flushes still in progress are never reported as completed. Call `drain` first."""
+        """Stops the threads; flushes in progress are never completed. Call `drain` first."""
         self._is_closed = True
         self._pool.shutdown(wait=True)
 
@@ -82,7 +82,7 @@ class Flusher:
             self._idle.set()
 
     def _start_flush(self, ticket: Waiting[Partition]) -> None:
-        """Begins the flush of a log whose turn it is, on behalf of all callers that appended to it."""
+        """Begins the flush of a log whose turn it is, for all callers that appended to it."""
         log = ticket.waiter
         others = self._tickets.pop(log)
         del others[ticket.caller]

@@ -1,4 +1,4 @@
-"""The log time: the clock of retention and of the expiry of producers and groups. No I/O: callers pass in clock readings.
+"""The log time: the clock of retention and of the expiry of producers and groups. No I/O: clocks are passed in.
 
 It starts at the wall clock's time and then counts elapsed time. A wall clock may be wrong: a machine boots in 1970 or a month
 ahead, and is corrected later. While the machine is up, asleep or not, the boot clock measures elapsed time, across restarts of the

@@ -47,8 +47,8 @@ def read_meta(files: Files) -> Meta | None:
 
 
 def check_not_foreign(files: Files) -> None:
-    """Raises DataDirectoryError if a directory not yet used by brokerd holds other files: a mistyped path must not mix logs with
-    them. Writes nothing. Raises OSError.
+    """Checks that a directory not yet used by brokerd is empty: a mistyped path must not mix logs with other files. Writes nothing.
+    Raises DataDirectoryError, OSError.
     """
     names = files.listdir()
     is_ours = META in names or any(parse_partition_directory(name) for name in names)
@@ -161,7 +161,7 @@ class ProducerIds:
         self._limit = limit
 
     def take(self) -> int:
-        """A new id from the reserved block. Check `has_next` first."""
+        """A new id from the reserved block."""
         assert self.has_next
         self._next += 1
         return self._next - 1

@@ -89,9 +89,7 @@ class PartitionOpening:
         self._resources.open_files.drop(f"{tp.directory_name}/{offset_file(0, LOG_SUFFIX)}")
 
     def open(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition, found: Recovered) -> Partition:
-        """The partition, ready for appends unless its log has stopped. This node, the only one, leads it in the epoch of this
-        start.
-        """
+        """The partition, writable unless its log has stopped. This node, the only one, leads it in this start's epoch."""
         partition = Partition(tp, topic.name, config, self._resources, found.state)
         partition.lead(self.leader_epoch, epoch_id=self.leader_epoch_id)
         return partition

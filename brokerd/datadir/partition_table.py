@@ -29,7 +29,7 @@ class PartitionTable:
 
     def leader(self, tp: TopicIdPartition, current_leader_epoch: int = -1) -> Partition:
         """A partition of a client's topic that this node leads. Raises UnknownTopicIdError, UnknownTopicOrPartitionError,
-        NotLeaderError; FencedLeaderEpochError or UnknownLeaderEpochError if an epoch above 0 is given and is not the current one.
+        NotLeaderError, FencedLeaderEpochError and UnknownLeaderEpochError; epochs of 0 and below are not checked.
         """
         partition = self.get(tp)
         if partition is None:

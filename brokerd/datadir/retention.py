@@ -73,7 +73,7 @@ class Retention:
         return (yield from self._retire(list(self._partitions), now_ms))
 
     def delete_records(self, asked: Sequence[tuple[Partition, int]]) -> Steps[list[WireError | None]]:
-        """Moves log starts up to the requested offsets; see the function `delete_records`."""
+        """See the function `delete_records`."""
         return delete_records(asked, self._log_starts_job)
 
     def give_up_below(self, log: Partition, offset: int) -> Steps[WireError | None]:
@@ -166,7 +166,7 @@ def _log_start_error(error: OSError) -> StorageError:
 
 
 def _remove_all(files: Files, removals: Sequence[_Removal]) -> None:
-    """Removes the files. Their logs have already dropped them, so what could not be removed goes at the next start."""
+    """Removes files that their logs have already dropped; those that remain go at the next start."""
     failed: OSError | None = None
     for log, segments, snapshot_offsets in removals:
         directory = log.tp.directory_name

@@ -2,8 +2,7 @@
 
 A start must make its epoch durable before it appends. On a full disk there may be no space for a new file, so this one has its
 final size from the beginning. A slot holds a document (storage/checksummed_file.py) and padding. A write torn by a crash leaves the
-other slot intact. A damaged slot held either an epoch never used, or a used one damaged later: in both cases the next epoch skips
-one.
+other slot intact. A damaged slot held an epoch never used, or one damaged later: in both cases the next epoch skips one.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def read_epoch(files: Files) -> int:
 
 
 def find_epoch(files: Files) -> int:
-    """Like `read_epoch`, but raises FileNotFoundError if the file is missing, and DocumentError if both slots are damaged."""
+    """Like `read_epoch`, but raises FileNotFoundError or DocumentError if the file is lost."""
     known = _slots(files)
     return max(known) + (_ROTTEN in known)
 

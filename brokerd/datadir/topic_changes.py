@@ -163,9 +163,7 @@ class TopicChanges:
         return topic
 
     def _add_partitions(self, topic: Topic, partitions: Sequence[int]) -> Steps[None]:
-        """Makes the logs durable, then the topic's entry, then opens the logs. On StorageError the directories are removed, as far
-        as possible.
-        """
+        """Makes the logs durable, then the topic. On StorageError the directories are removed, as far as possible."""
         tps = [TopicIdPartition(topic.id, partition) for partition in partitions]
         config = self._topic_config(topic.configs)
         made: dict[TopicIdPartition, Recovered] = {}

@@ -178,9 +178,7 @@ def _is_internal(topic: Topic) -> bool:
 
 
 def _write_error(error: OSError, change: str, unsynced: str) -> StorageError:
-    """The error for a change that could not be written. `unsynced`: its state if the file was replaced, but not the directory
-    synced.
-    """
+    """The error for a failed write. `unsynced`: the state of the change if only the sync of the directory failed."""
     if isinstance(error, NotSyncedError):
         return StorageError(f"{change} could not be made durable ({error.strerror}): {unsynced}", fate=Fate.UNKNOWN)
     return StorageError(f"{change} could not be written ({error.strerror})")

@@ -206,7 +206,7 @@ class PartitionCore:
         return self.ends.written(append.next_offset, append.size_bytes)
 
     def expire_producers(self, before_ms: int) -> int:
-        """Expires producers whose last append is before `before_ms`; returns how many."""
+        """See ProducerStates.expire."""
         return self.producers.expire(before_ms)
 
     def _check_leads(self) -> None:
@@ -264,7 +264,7 @@ class PartitionCore:
     # Transactions
 
     def open_data(self, producer_id: int) -> OpenData | None:
-        """The member's records in its open transaction in this partition; None if there are none."""
+        """The member's records in its open transaction; None if there are none."""
         entry = self.producers.entries.get(producer_id)
         if entry is None or entry.txn_first_offset < 0:
             return None
@@ -273,7 +273,7 @@ class PartitionCore:
         return OpenData(records, entry.txn_first_offset, end_offset, end_offset <= self.ends.high_watermark)
 
     def first_open_offset(self, producer_ids: Collection[int]) -> int | None:
-        """The lowest first offset of these members' open transactions in this partition; None if they have none."""
+        """The lowest first offset of these members' open transactions; None if they have none."""
         open_transactions = self.producers.open_transactions
         return next((first for producer_id, first in open_transactions.items() if producer_id in producer_ids), None)
 
@@ -291,9 +291,7 @@ class PartitionCore:
     # Durability
 
     def begin_flush(self) -> FlushPlan | None:
-        """Begins a flush and returns its plan; None if nothing is dirty, a flush is under way, or a disk error or deletion has
-        stopped the log.
-        """
+        """Begins a flush and returns its plan; None if nothing is dirty, a flush is under way, or the log failed or is deleted."""
         if self.flushes.under_way is not None or self.health.failure is not None or self.health.is_deleted:
             return None
         return self.flushes.begin(self.epochs.entries) if self.flushes.is_due else None
@@ -398,7 +396,7 @@ class PartitionCore:
         return start
 
     def must_close_last(self, now_ms: int) -> bool:
-        """True if the active segment is not empty, fully flushed and older than retention.ms: rolling lets retention remove it."""
+        """True if the active segment is fully flushed and older than retention.ms: rolling lets retention remove it."""
         last = self.segments[-1]
         is_idle = self.flushes.dirty_bytes == 0 and self.flushes.under_way is None
         return is_idle and last.size_bytes > 0 and last.has_passed(self.config.retention_ms, now_ms)

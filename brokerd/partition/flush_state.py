@@ -118,9 +118,7 @@ class FlushState:
         self._recovery_mark = (min(self._recovery_mark[0], end_offset), self._recovery_mark[1])
 
     def advance_recovery_point(self) -> int:
-        """Returns the offset from which a restart checks payloads, advancing it to stay about RECOVERY_WINDOW_BYTES below the
-        durable end.
-        """
+        """Advances the offset from which a restart checks payloads, about RECOVERY_WINDOW_BYTES below the durable end."""
         durable_end = self._ends.durable_end
         mark_offset, mark_bytes = self._recovery_mark
         if self.flushed_bytes - mark_bytes >= RECOVERY_WINDOW_BYTES:

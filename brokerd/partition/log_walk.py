@@ -164,9 +164,7 @@ class LogWalk:
         self.segments = self.segments[:at]
 
     def _believe_summary(self, segment: Segment, next_base: int | None) -> bool:
-        """Takes the bounds from the index instead of a scan, if that is safe and they match the file size and the next segment's
-        base; True if it did.
-        """
+        """Takes the bounds from the index if no scan is needed and they match the file size and `next_base`; True if so."""
         if next_base is None or self._snapshot is None or next_base > self._snapshot.offset:
             return False
         if self._clean_end is None and next_base > self._given.checkpoint.recovery_point:

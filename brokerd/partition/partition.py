@@ -168,8 +168,8 @@ class Partition:
         return self.core.role is Role.LEADER and self.core.leader_epoch == epoch
 
     def lead(self, epoch: int, followers: Collection[int] = (), *, epoch_id: int = 0) -> Moved:
-        """Makes this node the leader in a new epoch, already durable. Wakes all waiting operations first, so that those of an
-        earlier epoch end before anything else happens. Raises FencedLeaderEpochError.
+        """Makes this node the leader in a new, durable epoch, and wakes all waiting operations, so that those of an earlier epoch
+        end before anything else happens. Raises FencedLeaderEpochError.
         """
         moved = self.core.lead(epoch, followers, epoch_id=epoch_id)
         self.wake()
@@ -371,17 +371,15 @@ class Partition:
     # Histories and transactions
 
     def check_history(self, position: LogPosition) -> None:
-        """Raises LogTruncationError if the position belongs to another history than this log."""
+        """See PartitionCore.check_history. Raises LogTruncationError."""
         self.core.check_history(position)
 
     def epoch_before(self, offset: int) -> EpochEntry | None:
-        """The epoch of the record before `offset`; None if there is no such record or its epoch is unknown."""
+        """See PartitionCore.epoch_before."""
         return self.core.epoch_before(offset)
 
     def aborted_transactions(self, from_offset: int, until_offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions that overlap a range just read. Raises OffsetOutOfRangeError if the log start has meanwhile
-        passed `from_offset`.
-        """
+        """See PartitionCore.aborted_transactions. Raises OffsetOutOfRangeError."""
         return self.core.aborted_transactions(from_offset, until_offset)
 
     @property
@@ -390,15 +388,15 @@ class Partition:
         return self.core.producers
 
     def open_data(self, producer_id: int) -> OpenData | None:
-        """The member's records in its open transaction in this partition; None if there are none."""
+        """The member's records in its open transaction; None if there are none."""
         return self.core.open_data(producer_id)
 
     def first_open_offset(self, producer_ids: Collection[int]) -> int | None:
-        """The lowest first offset of these members' open transactions in this partition; None if they have none."""
+        """The lowest first offset of these members' open transactions; None if they have none."""
         return self.core.first_open_offset(producer_ids)
 
     def hold_back(self, commit: str, first_offset: int) -> None:
-        """Keeps the last stable offset from passing the commit's data until `release`, even once this partition has its marker."""
+        """Keeps the last stable offset at or below the commit's data until `release`; see LogEnds."""
         self.wake(self.ends.hold_back(commit, first_offset))
 
     def release(self, commit: str) -> Moved:
@@ -406,7 +404,7 @@ class Partition:
         return self.ends.release(commit)
 
     def expire_producers(self, before_ms: int) -> int:
-        """Expires producers whose last append is before `before_ms`; returns how many."""
+        """See ProducerStates.expire."""
         return self.core.expire_producers(before_ms)
 
     # Flush
@@ -473,7 +471,7 @@ class Partition:
         return self.core.deletion_target(before_offset)
 
     def retained_from(self, now_ms: int) -> int:
-        """The log start by retention.ms and retention.bytes; the current one if the log has stopped."""
+        """See PartitionCore.retained_from."""
         return self.core.retained_from(now_ms)
 
     def set_log_start(self, offset: int) -> Moved:
@@ -492,8 +490,8 @@ class Partition:
         return bool(self.core.flushes.sealed) or self.core.snapshots.has_waiting
 
     def take_removable(self, durable_start: int) -> tuple[Sequence[Segment], Sequence[int]]:
-        """Drops the segments below the log start, and the snapshots no longer needed, from the state; returns both, and the caller
-        removes their files. `durable_start`: the log start in the checkpoint on disk.
+        """Takes segments below the log start, and snapshots no longer needed, out of the state; the caller removes their files.
+        `durable_start`: the log start in the checkpoint on disk.
         """
         count = self.core.removable_count(durable_start)
         removable = self.segments[:count]

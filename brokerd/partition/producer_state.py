@@ -248,9 +248,7 @@ def _extended(
     is_transactional: bool,
     begins_again: bool = False,
 ) -> ProducerStateEntry:
-    """The entry extended by this batch (`last`: its last sequence); a new entry if the producer is unknown, starts again or has a
-    new epoch.
-    """
+    """The entry with this batch, of last sequence `last`; a new one if the producer is unknown, starts again or has a new epoch."""
     first = header.base_sequence
     batch = BatchMetadata(first, last, base_offset, base_offset + header.last_offset_delta, timestamp)
     txn_first_offset = base_offset if is_transactional else NO_OFFSET

@@ -248,9 +248,7 @@ class PartitionReader:
         return _Start(damaged.until_offset, damaged.resume_position, False)
 
     def register(self, file: File, segment: Segment, position: int, bad_offset: int, problem: str) -> DamagedRange:
-        """Adds the damaged range that begins with the bad batch at `bad_offset` and `position`, if it is new, and returns it.
-        Raises OSError.
-        """
+        """The damaged range that begins with the bad batch at `position`; reported to the core if new. Raises OSError."""
         for known in self.damaged:
             leads_on = known.resume_segment == segment.base_offset or known.until_offset >= segment.next_offset
             if known.first_offset <= bad_offset < known.until_offset and leads_on:

@@ -5,7 +5,7 @@ moves. Each operation then checks that object only, so a wake-up costs the same 
 Purgatory holds the operations, with one timing wheel for their deadlines.
 
 A subclass of DelayedOperation defines the condition and the completion. Completion removes an operation from all Waiters and from
-the wheel at once, in time proportional to the number of watched objects. So unlike in Kafka, nothing needs to be purged later.
+the wheel at once, in time proportional to the number of watched objects. So, unlike in Kafka, nothing is purged later.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Waiters:
         return len(self.places)
 
     def wake(self) -> int:
-        """Call when the object has moved: completes the operations whose condition now holds, and returns how many.
+        """Completes the operations whose condition holds, now that the object has moved; returns how many.
 
         Operations added meanwhile are skipped: they have just checked their conditions.
         """

@@ -101,7 +101,7 @@ def holes_end(holes: Iterable[Hole]) -> int:
 
 
 def joined(holes: Iterable[Hole]) -> list[Hole]:
-    """The same offsets in as few holes as possible: first those accepted as lost, then those taken out, each in offset order."""
+    """The same offsets in as few holes as possible: those accepted as lost, then those taken out, by offset."""
     result: list[Hole] = []
     for hole in sorted(holes, key=lambda hole: (hole.is_taken_out, hole)):
         last = result[-1] if result else None
@@ -113,8 +113,8 @@ def joined(holes: Iterable[Hole]) -> list[Hole]:
 
 
 def read_holes(files: Files, directory: str, seed: int) -> list[Hole]:
-    """The holes of a partition; none if the file is missing, damaged or of another log, so that the damage stops the log again.
-    Raises OSError; DataDirectoryError if the file is whole but malformed.
+    """The holes of a partition; none if the file is missing, damaged or of another log: its damage then stops the log again.
+    Raises OSError, DataDirectoryError.
     """
     try:
         value = read_json(files, f"{directory}/{HOLES}", HOLES_KIND, HOLES_VERSION)

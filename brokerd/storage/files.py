@@ -85,10 +85,10 @@ class Files(Protocol):
         """Returns once the names of a directory are durable."""
 
     def lock(self) -> None:
-        """Locks the data directory for this process until `close`. Raises DataDirectoryError if another process holds the lock."""
+        """Locks the data directory for this process until `close`. Raises DataDirectoryError if another holds the lock."""
 
     def close(self) -> None:
-        """Releases the lock and closes the data directory."""
+        """Releases the lock."""
 
 
 def write_all(file: File, buffers: Sequence[Buffer], position: int, size: int) -> None:

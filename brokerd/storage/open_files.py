@@ -118,7 +118,7 @@ class PatientFiles:
     """Files whose calls, when file descriptors run out, close cached files and retry. So the descriptors cached for reads and
     appends never starve rolls, retention, topic changes and checkpoints.
 
-    A retry is safe: a call that runs out of descriptors fails at opening a file or directory, before it has changed anything.
+    A retry is safe: such a call fails at opening a file or directory, before it changes anything.
     """
 
     def __init__(self, files: Files, make_room: Callable[[], bool]) -> None:

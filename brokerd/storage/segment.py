@@ -48,7 +48,7 @@ class SegmentBounds:
             self.first_log_time = log_time
 
     def end_damaged(self, size_bytes: int, next_offset: int) -> None:
-        """Closes a segment whose last bytes are damaged: they stay, and the next segment continues the log at `next_offset`."""
+        """Closes a segment with a damaged end, which stays; the next segment continues the log at `next_offset`."""
         self.size_bytes = size_bytes
         self.next_offset = next_offset
         self.is_end_damaged = True

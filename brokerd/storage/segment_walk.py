@@ -147,9 +147,7 @@ class SegmentWalk:
 
 
 def whole_batches(file: File, seed: int, base_offset: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Positions and headers of all whole batches of a segment, including those after damage. Payload CRCs are not checked. Raises
-    OSError.
-    """
+    """Positions and headers of a segment's whole batches, past damage too; payload CRCs are not checked. Raises OSError."""
     walk = SegmentWalk(file, seed, base_offset=base_offset, end=file.size())
     while True:
         for header in walk:

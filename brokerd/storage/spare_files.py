@@ -46,11 +46,11 @@ class SpareFiles:
             self.note_document(self._size(name))
 
     def note_document(self, size_bytes: int) -> None:
-        """Takes the size of a written document into account: spare files are made large enough for the next one."""
+        """Makes spare files large enough, from the next `restore` on, to replace this document."""
         self._wanted_bytes = max(self._wanted_bytes, -(-size_bytes * _GROWTH // _STEP_BYTES) * _STEP_BYTES)
 
     def restore(self) -> None:
-        """Creates spare files that are missing and enlarges those that are too small, as far as there is space on the disk."""
+        """Replaces spare files that are missing or too small, as far as there is space on the disk."""
         with self._lock, contextlib.suppress(OSError):
             if self.is_whole:
                 return
