@@ -12,7 +12,7 @@ from brokerd.partition.partition import Partition
 
 
 class PartitionTable:
-    """The table; use it in the event loop's thread only. Iteration includes the partitions of the broker's own topics."""
+    """Belongs to the event loop's thread. Iteration includes the partitions of the broker's own topics."""
 
     def __init__(self, topics: TopicStore) -> None:
         self._topics = topics

@@ -110,7 +110,7 @@ class TopicStore:
         return topic
 
     def count_of(self, topic_id: bytes) -> int:
-        """The number of partitions of a client's topic; 0 if there is no such topic."""
+        """The number of partitions of a client's topic; 0 if unknown."""
         topic = self._by_id.get(topic_id)
         return 0 if topic is None or _is_internal(topic) else topic.partition_count
 

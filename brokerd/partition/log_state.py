@@ -15,7 +15,7 @@ from brokerd.storage.segment import Segment
 
 
 class CheckpointEntry(NamedTuple):
-    """One partition's offsets, none above `durable_end`. A restart checks payloads from `recovery_point` on."""
+    """Offsets, none above `durable_end`. A restart checks payloads from `recovery_point` on."""
 
     recovery_point: int
     durable_end: int

@@ -86,7 +86,7 @@ class Scan:
         return payload_problem(payload, header.batch_length, header.payload_crc)
 
     def _read(self, position: int, size: int) -> None:
-        """Reads bytes into the window: a large window while batches are small, so that they do not cost a read each."""
+        """Reads bytes into the window, which is large while batches are small, to save reads."""
         at = position - self._window_at
         if at < 0 or at + size > len(self._window):
             are_small = 0 < self.position - self.batch_position <= _LARGE_WINDOW_BYTES // 8
