@@ -157,8 +157,12 @@ class LogManager:
         return create_meta(self._files, max(0, self._config.node_id))
 
     def _raise_epoch(self) -> None:
-        """Makes this start's epoch durable. If that fails, the directory is read-only."""
+        """Makes this start's epoch durable, and first the file names that it finds: a killed broker may have renamed a checkpoint
+        without syncing the directory, and segments are removed by what it says. If that fails, the directory is
+        read-only.
+        """
         try:
+            self._files.sync_dir()
             write_epoch(self._files, self.leader_epoch)
         except OSError as error:
             self._opening.read_only_reason = f"the leader epoch could not be written ({error.strerror}); check the disk and restart"

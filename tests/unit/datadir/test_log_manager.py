@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import random
 from pathlib import Path
 
@@ -405,6 +406,36 @@ def test_expired_producers_stay_forgotten_after_a_restart() -> None:
     files.kill()
     log = first_log(open_manager(files, clock, producer_id_expiration_ms=10_000)[0])
     assert len(log.core.producers) == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_start_removes_nothing_by_a_checkpoint_that_a_power_cut_could_take_back(seed: int) -> None:
+    files = MemoryFiles()
+    manager, _ = open_manager(files, log_segment_bytes=4_096)
+    log = first_log(manager)
+    for _ in range(8):
+        append(log, bytes(1_500))
+    log.flush()
+
+    def kill_after_the_rename(operation: str, path: str) -> None:
+        if (operation, path) == ("sync_dir", ""):
+            raise Killed
+
+    def fail_checkpoints(operation: str, path: str) -> None:
+        if (operation, path) == ("create", "checkpoint.tmp"):
+            raise OSError(errno.EIO, "Input/output error")
+
+    files.hook = kill_after_the_rename
+    with pytest.raises(Killed):
+        delete_records(log, 6)
+    files.kill()
+    files.hook = fail_checkpoints
+    manager, _ = open_manager(files, log_segment_bytes=4_096)
+    assert first_log(manager).ends.log_start_offset == 6
+    files.power_cut(random.Random(seed))
+    files.hook = None
+    ends = first_log(open_manager(files, log_segment_bytes=4_096)[0]).ends
+    assert (ends.log_start_offset, ends.log_end_offset) == (6, 8)
 
 
 def test_a_clean_mark_of_an_earlier_run_is_not_believed() -> None:
