@@ -40,6 +40,36 @@ def test_large_buffers_do_not_fault_in_fresh_pages_each_time() -> None:
     assert kept == "other library" or int(kept) * 3 < int(given_back), (kept, given_back)
 
 
+_THREADS = """
+import sys, threading
+from brokerd.allocator import give_back_memory, keep_freed_memory
+from brokerd.server.limits.memory import resident_bytes
+
+def work():
+    pieces = [b"x" * 8_192 for _ in range(3_000)]
+    barrier.wait()
+    del pieces
+    barrier.wait()
+
+if not keep_freed_memory():
+    sys.exit(print(0))
+before = resident_bytes()
+barrier = threading.Barrier(8)
+threads = [threading.Thread(target=work) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+give_back_memory()
+print(resident_bytes() - before)
+"""
+
+
+def test_memory_that_threads_have_freed_can_be_given_back() -> None:
+    done = subprocess.run([sys.executable, "-c", _THREADS], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 8 * 3_000 * 8_192 // 10
+
+
 _WORKER = """
 import gc
 from brokerd.allocator import tune_spark_worker
