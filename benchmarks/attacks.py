@@ -24,13 +24,14 @@ from benchmarks.environment import Broker
 from benchmarks.measure import quantile_ms, text_table
 from benchmarks.raw import RawProducer, RawTail, run_in_loop, small_payload
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.topics import NewTopic, create_topics
+from brokerd.client.topics import create_topics
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.errors import BrokerdError
 from brokerd.ids import TopicIdPartition
 from brokerd.server.security.tokens import hash_token
 from brokerd.server.stopping import REST_MS
+from brokerd.wire.v1.topics_pb2 import NewTopic
 
 _HONEST, _ATTACKER = "honest-5b9c2e7f1a4d8c3e6b0f9a2d", "attacker-1f4e7a0d3c6b9e2f5a8d1c4b"
 _AUTH_FILE = f"""
@@ -72,7 +73,7 @@ class Honest:
 
     async def set_up(self) -> TopicIdPartition:
         """Creates the topic; returns the partition that the rounds use."""
-        await create_topics(self.client, [NewTopic("honest", PARTITIONS)])
+        await create_topics(self.client, [NewTopic(name="honest", partitions=PARTITIONS)])
         topic = (await self.client.metadata(["honest"])).topics["honest"]
         self._tp = TopicIdPartition(topic.topic_id, 0)
         return self._tp

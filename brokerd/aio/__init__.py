@@ -19,14 +19,9 @@ The price is one wake-up between threads for each real wait, some tens of micros
 - Calls that never wait still yield: each `poll`, and each hundredth record of an iteration or a `send`.
 
 consumer.py     Consumer
-producer.py     Producer
-engine.py       the blocking producer, raising WouldBlockError instead of waiting
-lines.py        queues of tasks that wait for room
-transaction.py  `async with producer.transaction()`
-coordinator.py  the calls that end a transaction
-guard.py        one task at a time
-waiting.py      waits for another thread's work and for arrivals
-home.py         the event loop that a client belongs to
+producer.py     Producer: the blocking one, raising WouldBlockError instead of waiting; queues of tasks that wait for room
+transaction.py  `async with producer.transaction()`, and the calls that end it
+turns.py        one event loop, one task at a time; waits for arrivals
 """
 
 from __future__ import annotations

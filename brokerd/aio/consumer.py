@@ -8,15 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
-from brokerd.aio.guard import TaskGuard
-from brokerd.aio.home import Home
-from brokerd.aio.waiting import Bell, outcome_of
+from brokerd.aio.turns import Bell, Home, TaskGuard
 from brokerd.arguments import checked_int, checked_partition
 from brokerd.client.groups import OffsetAndMetadata
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
@@ -171,7 +168,7 @@ class Consumer(ConsumerBase):
 
     async def _ask(self, call: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         with self._guard:
-            return await outcome_of(partial(self._client.loop_thread.submit, call(*args, **kwargs)))
+            return await self._client.loop_thread.awaited(call(*args, **kwargs))
 
     # --- the end
 
@@ -202,7 +199,7 @@ class Consumer(ConsumerBase):
         left_ms = self._time_left(timeout_ms)
         try:
             if await self._guard.alone(timeout_ms):
-                await outcome_of(partial(self._client.loop_thread.submit, self._committing.close(left_ms())))
+                await self._client.loop_thread.awaited(self._committing.close(left_ms()))
         finally:
             self._fetching.close()
             is_ending = self._client.loop_thread.end(ended.tell)

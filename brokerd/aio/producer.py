@@ -1,36 +1,36 @@
-"""Producer for asyncio: the calls that await, on top of brokerd.Producer."""
+"""Producer for asyncio: the calls that await, on top of brokerd.Producer, which raises WouldBlockError where it would block the
+event loop."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
-from brokerd.aio.coordinator import AsyncCoordinator, LoopCoordinator
-from brokerd.aio.engine import Engine, WouldBlockError
-from brokerd.aio.home import Home
-from brokerd.aio.lines import Lines
-from brokerd.aio.transaction import Transaction
+from brokerd.aio.transaction import AsyncCoordinator, Transaction
+from brokerd.aio.turns import Home
 from brokerd.client.produce_transport import grpc_transport
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ProducerConfig
-from brokerd.errors import BrokerdError
+from brokerd.errors import BrokerdError, EventLoopError
 from brokerd.ids import TopicPartition
 from brokerd.producer import arguments
+from brokerd.producer import producer as blocking
 from brokerd.producer.arguments import Headers
 from brokerd.producer.core.idempotence import DeliveredTotals
 from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.core.partitioner import Int32s
 from brokerd.producer.futures import BatchFuture, RecordFuture, RecordMetadata
-from brokerd.producer.producer import CLOSE_AFTER_ERROR_S
+from brokerd.producer.producer import CLOSE_AFTER_ERROR_S, open_producers
 from brokerd.producer.sender import TransportFactory
 from brokerd.producer.transaction import transactional_id_of
-from brokerd.producer.waiting import Wait
+from brokerd.producer.waiting import SharedLock, Wait
 from brokerd.steps import drive_in_loop
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class Producer:
         self._engine = Engine(checked, transport_factory=transport_factory or grpc_transport(checked), clock=clock)
         self._home = Home("producer", self._engine.shared.refuse_fork)
         self.config = self._engine.config
-        self._own_coordinator: AsyncCoordinator = coordinator if coordinator is not None else LoopCoordinator(self.config)
+        self._own_coordinator = coordinator if coordinator is not None else AsyncCoordinator(self.config)
         self._is_closed = False
 
     # --- sending
@@ -237,3 +237,83 @@ class Producer:
         """Kafka's producer metrics by name; times in ms, rates per second."""
         self._home.enter()
         return self._engine.metrics()
+
+
+class WouldBlockError(EventLoopError):
+    """A call of the blocking producer would block the event loop. Awaiting `wait` gives its result."""
+
+    def __init__(self, wait: Wait[Any]) -> None:
+        super().__init__("this call would block the event loop: await the future instead of asking for its result")
+        self.wait = wait
+
+
+class LoopLock(SharedLock):
+    """A producer's lock that never waits in a thread that runs an event loop."""
+
+    def wait(self, wait: Wait[T]) -> T:
+        """Waits; in a thread that runs an event loop, raises WouldBlockError instead."""
+        if self.is_senders_thread or not _runs_a_loop():
+            return super().wait(wait)
+        self.refuse_fork()
+        raise WouldBlockError(wait)
+
+
+class Engine(blocking.Producer):
+    """The blocking producer inside one aio.Producer. Its blocking `close` runs only at exit, when no event loop runs any more."""
+
+    deadline_ms: int | None = None  # of the current call, if it has waited before
+
+    def _new_lock(self) -> SharedLock:
+        return LoopLock(self._clock)
+
+    def _deadline_ms(self) -> int:
+        return super()._deadline_ms() if self.deadline_ms is None else self.deadline_ms
+
+    async def close_in_loop(self, timeout: float | None) -> None:  # noqa: ASYNC109 (cancelled, it does not give up)
+        """As `close`, for a task; continues if the task is cancelled."""
+        await self._shared.wait_in_task(self.closing(timeout))
+        open_producers.discard(self)
+
+    @property
+    def shared(self) -> SharedLock:
+        """The lock on which a task awaits the `wait` of a WouldBlockError."""
+        return self._shared
+
+
+def _runs_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+class Lines:
+    """Tasks whose sends must wait, in a queue for each topic: they proceed in order of arrival, and only the first waits for the
+    producer's thread to make room."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._counts: dict[str, int] = {}
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._counts
+
+    @contextlib.asynccontextmanager
+    async def turn(self, topic: str, timeout_ms: int) -> AsyncIterator[None]:
+        """Waits for the task's turn, at most `timeout_ms`; then proceeds out of turn, so that the producer reports why there is no
+        room."""
+        lock = self._locks.setdefault(topic, asyncio.Lock())
+        self._counts[topic] = self._counts.get(topic, 0) + 1
+        has_turn = False
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_ms / 1000):
+                    has_turn = await lock.acquire()
+            yield
+        finally:
+            if has_turn:
+                lock.release()
+            self._counts[topic] -= 1
+            if not self._counts[topic]:
+                del self._counts[topic], self._locks[topic]

@@ -5,38 +5,30 @@ Shares its decisions with the blocking one (brokerd/producer/transaction.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from brokerd.aio.coordinator import AsyncCoordinator
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.broker_client import BrokerClient
+from brokerd.client.coordinator import ids_in
+from brokerd.client.transactions import NO_VERSION, end_transaction, find_transaction
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import BrokerdError
-from brokerd.producer.core.membership import MemberReport, Membership
+from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.producer.core.membership import TransactionEnd
 from brokerd.producer.transaction import ABORT_TIMEOUT_MS, Expected, Given, InputReader, TransactionBase, partitions_of
 
+if TYPE_CHECKING:
+    from brokerd.aio.producer import Producer
 
-class AsyncTransactionalProducer(Protocol):
-    """The part of a producer that a transaction needs."""
-
-    config: ProducerConfig
-
-    async def begin_member(self, membership: Membership) -> None:
-        """See brokerd.Producer."""
-
-    async def end_member(self) -> MemberReport:
-        """See brokerd.Producer."""
-
-    async def abort_member(self, *, only: Membership | None = None) -> MemberReport:
-        """See brokerd.Producer."""
+T = TypeVar("T")
 
 
 class Transaction(TransactionBase):
     """One transaction, as an asynchronous context manager."""
 
-    def __init__(
-        self, producer: AsyncTransactionalProducer, coordinator: Callable[[], AsyncCoordinator], version: int | None
-    ) -> None:
+    def __init__(self, producer: Producer, coordinator: Callable[[], AsyncCoordinator], version: int | None) -> None:
         super().__init__(producer.config, version)
         self._producer = producer
         self._coordinator = coordinator
@@ -87,3 +79,50 @@ class Transaction(TransactionBase):
         if end is not None:
             with self._aborting():
                 await self._coordinator().end(end, timeout_ms=ABORT_TIMEOUT_MS)
+
+
+class AsyncCoordinator:
+    """The calls that end a producer's transactions, awaited; through a client of their own, created on first use. Calls outlive
+    `close`, as in the blocking one, to complete a decision."""
+
+    def __init__(self, config: ProducerConfig) -> None:
+        """Does not connect yet."""
+        self._config = config
+        self._client: BlockingClient | None = None
+        self._calls = 0  # in flight
+        self._is_closed = False
+
+    async def _ask(self, ask: Callable[[BrokerClient], Coroutine[Any, Any, T]]) -> T:
+        if self._client is None:
+            self._client = BlockingClient(self._config)
+        client = self._client
+        self._calls += 1
+        try:
+            return await client.loop_thread.awaited(ask(client.broker_client))
+        finally:
+            self._calls -= 1
+            self._free()
+
+    async def last_version(self, transactional_id: str, *, timeout_ms: int | None = None) -> int:
+        """The last committed version; -1 = none. Retries until `timeout_ms` (default.api.timeout.ms). Raises the broker's error,
+        BrokerUnreachableError."""
+        listing = await self._ask(lambda client: find_transaction(client, transactional_id, timeout_ms=timeout_ms))
+        return listing.last_version if listing is not None else NO_VERSION
+
+    async def end(self, end: TransactionEnd, *, timeout_ms: int) -> None:
+        """Commits or aborts. Raises the broker's error; BrokerUnreachableError or a retriable error if the outcome is unknown."""
+        await self._ask(lambda client: end_transaction(client, end, timeout_ms=timeout_ms))
+
+    async def partition_ids(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, TopicIdPartition]:
+        """Raises UnknownTopicOrPartitionError, BrokerUnreachableError."""
+        return ids_in(await self._ask(lambda client: client.metadata(sorted({tp.topic for tp in tps}))), tps)
+
+    def close(self) -> None:
+        """Frees the client once no call is in flight, without waiting."""
+        self._is_closed = True
+        self._free()
+
+    def _free(self) -> None:
+        if self._is_closed and not self._calls and self._client is not None:
+            self._client.loop_thread.end()
+            self._client = None

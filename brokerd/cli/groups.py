@@ -11,7 +11,8 @@ from brokerd.cli.parser import checked, client_config, connect, usage_error
 from brokerd.cli.topic_lookup import check_partition, find_topic
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.bounds import offsets_at, parse_timestamp
-from brokerd.client.groups import GroupDescription, GroupListing, GroupPartition, OffsetAndMetadata
+from brokerd.client.groups import OffsetAndMetadata, lag_of, partition_of
+from brokerd.client.io.response_checks import error_in
 from brokerd.client.offsets import READ_COMMITTED, OffsetSpec, Wanted
 from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig
@@ -19,6 +20,7 @@ from brokerd.config.settings import INT32_MAX, INT64_MAX
 from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError, UnknownGroupError, counted
 from brokerd.ids import TopicIdPartition
+from brokerd.wire.v1.offsets_pb2 import DescribeGroupResponse, GroupListing, GroupPartitionDescription
 from brokerd.wire.v1.transaction_pb2 import HangingTransaction
 
 _METADATA_MAX_CHARACTERS = 40
@@ -61,13 +63,13 @@ def describe_group(args: argparse.Namespace) -> None:
             raise _with_nearest(client, args.group_id) from None
         held_back = client.find_hanging_transactions(0).transactions if config.isolation_level == READ_COMMITTED else ()
     holders = {TopicIdPartition(one.partition.topic_id, one.partition.partition): one for one in held_back}
-    found = [_partition(one) | {"held_back_by": _holder(holders.get(one.tp))} for one in described.partitions]
-    show(args, {**_listing(described.listing), "partitions": found}, _description_lines(described, holders))
+    found = [_partition(one) | {"held_back_by": _holder(holders.get(partition_of(one.committed)))} for one in described.partitions]
+    show(args, {**_listing(described.group), "partitions": found}, _description_lines(described, holders))
 
 
-def _description_lines(described: GroupDescription, holders: Mapping[TopicIdPartition, HangingTransaction]) -> Iterator[str]:
-    partitions, listing = described.partitions, described.listing
-    lag, lag_bytes = sum(max(0, one.lag) for one in partitions), sum(max(0, one.lag_bytes) for one in partitions)
+def _description_lines(described: DescribeGroupResponse, holders: Mapping[TopicIdPartition, HangingTransaction]) -> Iterator[str]:
+    partitions, listing = described.partitions, described.group
+    lag, lag_bytes = sum(max(0, lag_of(one)) for one in partitions), sum(max(0, one.lag_bytes) for one in partitions)
     yield f"group {listing.group_id} of {listing.principal}: {counted(len(partitions), 'partition')}, lag {lag}"
     if not partitions:
         return
@@ -83,9 +85,9 @@ def _description_lines(described: GroupDescription, holders: Mapping[TopicIdPart
         lost = one.log_start_offset - one.committed.offset
         if lost > 0 and one.committed.offset >= 0:
             yield f"  {_name(one)}: {counted(lost, 'offset')} below the log start {one.log_start_offset} are gone, unread"
-        if one.error is not None:
-            yield f"  {_name(one)}: {one.error}"
-        holder = holders.get(one.tp)
+        if one.committed.HasField("error"):
+            yield f"  {_name(one)}: {error_in(one.committed)}"
+        holder = holders.get(partition_of(one.committed))
         if holder is not None:
             yield (
                 f"  {_name(one)}: readers of committed records wait at {holder.partition.last_stable_offset} for the transaction "
@@ -94,13 +96,13 @@ def _description_lines(described: GroupDescription, holders: Mapping[TopicIdPart
             )
 
 
-def _row(one: GroupPartition) -> tuple[object, ...]:
+def _row(one: GroupPartitionDescription) -> tuple[object, ...]:
     return (
-        topic_text(one.topic, one.tp.topic_id),
-        one.tp.partition,
+        topic_text(one.topic, one.committed.topic_id),
+        one.committed.partition,
         dashed(one.committed.offset),
         dashed(one.end_offset),
-        dashed(one.lag),
+        dashed(lag_of(one)),
         NONE if one.lag_bytes < 0 else size_text(one.lag_bytes),
         NONE if one.lag_ms < 0 else duration_text(one.lag_ms),
         time_text(one.committed.commit_timestamp),
@@ -108,12 +110,12 @@ def _row(one: GroupPartition) -> tuple[object, ...]:
     )
 
 
-def _unread(partitions: Iterable[GroupPartition]) -> dict[str, list[int]]:
+def _unread(partitions: Iterable[GroupPartitionDescription]) -> dict[str, list[int]]:
     """Partitions without a committed offset, by topic."""
     unread: dict[str, list[int]] = {}
     for one in partitions:
         if one.committed.offset < 0:
-            unread.setdefault(one.topic, []).append(one.tp.partition)
+            unread.setdefault(one.topic, []).append(one.committed.partition)
     return unread
 
 
@@ -125,25 +127,25 @@ def _holder(holder: HangingTransaction | None) -> str | None:
     return (holder.transactional_id or None) if holder is not None else None
 
 
-def _name(one: GroupPartition) -> str:
-    return f"{one.topic or one.tp.topic_id.hex()}-{one.tp.partition}"
+def _name(one: GroupPartitionDescription) -> str:
+    return f"{one.topic or one.committed.topic_id.hex()}-{one.committed.partition}"
 
 
-def _partition(one: GroupPartition) -> dict[str, Any]:
+def _partition(one: GroupPartitionDescription) -> dict[str, Any]:
     return {
         "topic": one.topic or None,
-        "topic_id": one.tp.topic_id.hex(),
-        "partition": one.tp.partition,
+        "topic_id": one.committed.topic_id.hex(),
+        "partition": one.committed.partition,
         "offset": known(one.committed.offset),
         "log_start_offset": known(one.log_start_offset),
         "end_offset": known(one.end_offset),
-        "lag": known(one.lag),
+        "lag": known(lag_of(one)),
         "lag_bytes": known(one.lag_bytes),
         "lag_ms": known(one.lag_ms),
         "leader_epoch": known(one.committed.leader_epoch),
         "metadata": one.committed.metadata,
         "commit_timestamp": known(one.committed.commit_timestamp),
-        "error": None if one.error is None else str(one.error),
+        "error": str(error_in(one.committed)) if one.committed.HasField("error") else None,
     }
 
 

@@ -9,7 +9,8 @@ from typing import Any
 from brokerd import __version__
 from brokerd.cli.output import NONE, show, table
 from brokerd.cli.parser import connect
-from brokerd.client.metadata import Metadata, ServerInfo
+from brokerd.client.metadata import Metadata
+from brokerd.wire.v1.metadata_pb2 import GetServerInfoResponse
 
 
 def run(args: argparse.Namespace) -> None:
@@ -20,16 +21,16 @@ def run(args: argparse.Namespace) -> None:
     show(args, _document(server, cluster), _lines(server, cluster))
 
 
-def _lines(server: ServerInfo, cluster: Metadata) -> Iterator[str]:
+def _lines(server: GetServerInfoResponse, cluster: Metadata) -> Iterator[str]:
     yield f"broker {server.software_version}, node {server.node_id} of cluster {server.cluster_id}"
     yield f"  wire versions {server.min_wire_version} to {server.max_wire_version}; this command is of version {__version__}"
     yield f"  features: {', '.join(sorted(server.features))}"
     nodes = [(node.node_id, node.address, node.rack or NONE) for node in cluster.nodes.values()]
     yield table(("NODE", "ADDRESS", "RACK"), nodes, indent="  ")
-    yield table(("LIMIT", "VALUE"), sorted(server.limits.items()), indent="  ")
+    yield table(("LIMIT", "VALUE"), _limits(server), indent="  ")
 
 
-def _document(server: ServerInfo, cluster: Metadata) -> dict[str, Any]:
+def _document(server: GetServerInfoResponse, cluster: Metadata) -> dict[str, Any]:
     return {
         "cluster_id": server.cluster_id,
         "node_id": server.node_id,
@@ -38,10 +39,14 @@ def _document(server: ServerInfo, cluster: Metadata) -> dict[str, Any]:
         "max_wire_version": server.max_wire_version,
         "client_version": __version__,
         "features": sorted(server.features),
-        "limits": dict(sorted(server.limits.items())),
+        "limits": dict(_limits(server)),
         "controller_id": cluster.controller_id,
         "nodes": [
             {"node_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack or None}
             for node in cluster.nodes.values()
         ],
     }
+
+
+def _limits(server: GetServerInfoResponse) -> list[tuple[str, int]]:
+    return sorted((limit.name, limit.value) for limit in server.limits)

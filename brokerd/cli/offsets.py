@@ -11,13 +11,15 @@ from brokerd.cli.parser import checked, client_config, connect
 from brokerd.cli.topic_lookup import find_topics, named_partitions, topic_patterns
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.bounds import parse_timestamp
+from brokerd.client.io.response_checks import error_in
 from brokerd.client.metadata import TopicInfo
 from brokerd.client.offsets import OffsetAndTimestamp
-from brokerd.client.topics import PartitionDescription
+from brokerd.client.topics import offset_count
 from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import WireError, counted
 from brokerd.ids import TopicIdPartition
+from brokerd.wire.v1.topics_pb2 import PartitionDescription
 
 
 class Row(NamedTuple):
@@ -64,10 +66,10 @@ def _lines(rows: Sequence[Row], *, has_time: bool) -> Iterator[str]:
     headings = ("TOPIC", "PARTITION", "START", "STABLE", "END", "OFFSETS", "SIZE", *(("OFFSET", "RECORD TIME") if has_time else ()))
     yield table(headings, [_cells(row) for row in rows])
     for row in rows:
-        if row.found.error is not None:
-            yield f"{row.topic}-{row.found.partition} is not healthy: {row.found.error}"
+        if row.found.HasField("error"):
+            yield f"{row.topic}-{row.found.partition} is not healthy: {error_in(row.found)}"
     if len(rows) > 1:
-        count = sum(row.found.offset_count for row in rows)
+        count = sum(offset_count(row.found) for row in rows)
         total = sum(row.found.size_bytes for row in rows)
         yield f"{counted(count, 'offset')}, {size_text(total)} in {counted(len(rows), 'partition')}"
 
@@ -75,7 +77,7 @@ def _lines(rows: Sequence[Row], *, has_time: bool) -> Iterator[str]:
 def _cells(row: Row) -> tuple[object, ...]:
     one = row.found
     ends = (one.log_start_offset, one.last_stable_offset, one.high_watermark)
-    cells = (row.topic, one.partition, *ends, one.offset_count, size_text(one.size_bytes))
+    cells = (row.topic, one.partition, *ends, offset_count(one), size_text(one.size_bytes))
     if row.at_time is None:
         return cells
     if isinstance(row.at_time, WireError):
@@ -93,7 +95,7 @@ def _document(row: Row) -> dict[str, Any]:
         "last_stable_offset": one.last_stable_offset,
         "high_watermark": one.high_watermark,
         "size_bytes": one.size_bytes,
-        "error": None if one.error is None else one.error.message,
+        "error": one.error.message if one.HasField("error") else None,
     }
     if row.at_time is not None:
         found = row.at_time if not isinstance(row.at_time, WireError) and row.at_time.offset >= 0 else None

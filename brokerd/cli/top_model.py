@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from brokerd.cli.output import known
-from brokerd.client.groups import GroupDescription
-from brokerd.client.topics import PartitionDescription, TopicDescription
+from brokerd.client.groups import lag_of, partition_of
+from brokerd.client.topics import offset_count
 from brokerd.client.transactions import state_name
 from brokerd.ids import TopicIdPartition
+from brokerd.wire.v1.offsets_pb2 import DescribeGroupResponse
+from brokerd.wire.v1.topics_pb2 import PartitionDescription, TopicDescription
 from brokerd.wire.v1.transaction_pb2 import TransactionListing
 
 _MS_PER_S = 1_000
@@ -37,7 +39,7 @@ class Look:
     version: str
     cluster_id: str
     topics: tuple[TopicDescription, ...] = ()
-    groups: tuple[GroupDescription, ...] = ()
+    groups: tuple[DescribeGroupResponse, ...] = ()
     group_count: int = 0
     transactions: tuple[TransactionListing, ...] = ()
 
@@ -57,9 +59,9 @@ def tables_of(before: Look | None, now: Look) -> dict[str, Any]:
     """The rows of `now`, with rates since `before`; topics are sorted by rate, groups by lag, transactions by age."""
     elapsed_ms = 0 if before is None else now.monotonic_ms - before.monotonic_ms
     partitions = {tp: one for topic in (before.topics if before else ()) for tp, one in _partitions_of(topic).items()}
-    committed = {group.listing.group_id: _committed_of(group) for group in (before.groups if before else ())}
+    committed = {group.group.group_id: _committed_of(group) for group in (before.groups if before else ())}
     topics = [_topic(topic, partitions, elapsed_ms) for topic in now.topics]
-    groups = [_group(group, committed.get(group.listing.group_id, {}), elapsed_ms) for group in now.groups]
+    groups = [_group(group, committed.get(group.group.group_id, {}), elapsed_ms) for group in now.groups]
     transactions = [_transaction(one) for one in now.transactions]
     return {
         "version": now.version,
@@ -112,8 +114,8 @@ def _has_lost(before: PartitionDescription, now: PartitionDescription) -> bool:
     return now.log_start_offset != before.log_start_offset or now.segment_count < before.segment_count
 
 
-def _committed_of(group: GroupDescription) -> dict[TopicIdPartition, int]:
-    return {one.tp: one.committed.offset for one in group.partitions if one.committed.offset >= 0}
+def _committed_of(group: DescribeGroupResponse) -> dict[TopicIdPartition, int]:
+    return {partition_of(one.committed): one.committed.offset for one in group.partitions if one.committed.offset >= 0}
 
 
 def _topic(topic: TopicDescription, partitions_before: Partitions, elapsed_ms: int) -> Row:
@@ -122,20 +124,20 @@ def _topic(topic: TopicDescription, partitions_before: Partitions, elapsed_ms: i
     return {
         "topic": topic.name,
         "partitions": len(topic.partitions),
-        "offsets": sum(one.offset_count for one in topic.partitions),
+        "offsets": sum(map(offset_count, topic.partitions)),
         "offsets_per_s": rate(_ends_of(before), _ends_of(now), elapsed_ms),
         "bytes_per_s": _written_per_s(before, now, elapsed_ms),
         "size_bytes": sum(one.size_bytes for one in topic.partitions),
         "held_back": sum(one.high_watermark - one.last_stable_offset for one in topic.partitions),
-        "unhealthy": sum(one.error is not None for one in topic.partitions),
+        "unhealthy": sum(one.HasField("error") for one in topic.partitions),
     }
 
 
-def _group(group: GroupDescription, before: Offsets, elapsed_ms: int) -> Row:
+def _group(group: DescribeGroupResponse, before: Offsets, elapsed_ms: int) -> Row:
     return {
-        "group_id": group.listing.group_id,
+        "group_id": group.group.group_id,
         "partitions": len(group.partitions),
-        "lag": _sum(one.lag for one in group.partitions),
+        "lag": _sum(map(lag_of, group.partitions)),
         "lag_bytes": _sum(one.lag_bytes for one in group.partitions),
         "lag_ms": max((one.lag_ms for one in group.partitions if one.lag_ms >= 0), default=None),
         "offsets_per_s": rate(before, _committed_of(group), elapsed_ms),

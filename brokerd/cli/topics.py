@@ -11,12 +11,14 @@ from brokerd.cli.parser import check_range, checked, client_config, connect, pai
 from brokerd.cli.topic_lookup import find_topic, named_partitions, with_nearest_name
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.bounds import Bound, LogBounds, log_bounds, offset_of, offsets_at, parse_bound
+from brokerd.client.io.response_checks import error_in
 from brokerd.client.offsets import READ_COMMITTED, READ_UNCOMMITTED, LastRecords, OffsetSpec
-from brokerd.client.topics import NewTopic, TopicDescription
+from brokerd.client.topics import offset_count
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.config.settings import INT32_MAX
 from brokerd.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError, counted
+from brokerd.wire.v1.topics_pb2 import NewTopic, TopicDescription
 
 
 def _connect_to_change(args: argparse.Namespace) -> BlockingClient:
@@ -31,7 +33,7 @@ def _connect_to_change(args: argparse.Namespace) -> BlockingClient:
 def create_topic(args: argparse.Namespace) -> None:
     """Creates a topic, or checks whether it can be created."""
     check_range(args, "--partitions", args.partitions, maximum=INT32_MAX)
-    new = NewTopic(args.name, args.partitions or 0, pairs(args, "--config", args.config))
+    new = NewTopic(name=args.name, partitions=args.partitions or 0, configs=pairs(args, "--config", args.config))
     with _connect_to_change(args) as client:
         result = client.create_topics([new], validate_only=args.dry_run)[args.name]
         exists = isinstance(result, TopicAlreadyExistsError) and args.if_not_exists
@@ -108,8 +110,8 @@ def _described(topic: TopicDescription, *, all_configs: bool) -> Iterator[str]:
     ]
     yield table(columns, partitions, indent="  ")
     for partition in topic.partitions:
-        if partition.error is not None:
-            yield f"  partition {partition.partition} is not healthy: {partition.error}"
+        if partition.HasField("error"):
+            yield f"  partition {partition.partition} is not healthy: {error_in(partition)}"
 
 
 _PARTITION_NUMBERS = (
@@ -132,7 +134,7 @@ def _document(topic: TopicDescription) -> dict[str, Any]:
         "partitions": [
             {
                 **{name: getattr(partition, name) for name in _PARTITION_NUMBERS},
-                "error": None if partition.error is None else partition.error.message,
+                "error": partition.error.message if partition.HasField("error") else None,
             }
             for partition in topic.partitions
         ],
@@ -140,7 +142,7 @@ def _document(topic: TopicDescription) -> dict[str, Any]:
 
 
 def _offset_count(topic: TopicDescription) -> int:
-    return sum(partition.offset_count for partition in topic.partitions)
+    return sum(map(offset_count, topic.partitions))
 
 
 def _size_bytes(topic: TopicDescription) -> int:

@@ -24,6 +24,7 @@ from brokerd.config.client import ClientConfig
 from brokerd.errors import ClientError
 from brokerd.event_loop import GrpcLoop, is_grpc_task, settle
 from brokerd.process import OWN_THREADS, Open, end_daemon_thread
+from brokerd.waiter import Waiter
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +101,17 @@ class LoopThread:
             raise
         finally:
             del call  # its error refers to this frame: break the cycle
+
+    async def awaited(self, coro: Coroutine[Any, Any, T]) -> T:
+        """As `run`, for a task of another event loop: cancelling the task cancels `coro`."""
+        ended = Waiter()
+        call = self.submit(coro, ended.tell)
+        try:
+            await ended
+        except BaseException:
+            call.withdraw()
+            raise
+        return call.outcome()
 
     def at_close(self, cleanup: Callable[[], Awaitable[None]]) -> None:
         """Awaits `cleanup()` on the loop when it closes, after running tasks are cancelled: for resources that must not outlive

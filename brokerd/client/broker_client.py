@@ -19,17 +19,15 @@ from google.protobuf.message import Message
 from brokerd import __version__
 from brokerd.backoff import backoff_ms
 from brokerd.client.io.connection import Connection, RawStream
-from brokerd.client.io.response_checks import senseless
+from brokerd.client.io.response_checks import made_plain, senseless
 from brokerd.client.io.security import ClientSecurity
 from brokerd.client.metadata import (
     NO_LEADER,
     Metadata,
     Node,
-    ServerInfo,
     TopicInfo,
     parse_bootstrap_servers,
     read_metadata,
-    read_server_info,
 )
 from brokerd.clock import Clock
 from brokerd.config.broker import GRPC_MAX_MESSAGE_BYTES
@@ -89,7 +87,7 @@ class BrokerClient:
         self._nodes: dict[int, Node] = {}
         self._node_addresses: dict[int, str] = {}
         self._topics: dict[bytes, TopicInfo] = {}
-        self._server_infos: dict[str, ServerInfo] = {}
+        self._server_infos: dict[str, metadata_pb2.GetServerInfoResponse] = {}
         self._random = random.SystemRandom()
 
     async def close(self) -> None:
@@ -100,7 +98,7 @@ class BrokerClient:
 
     # ---- the cluster
 
-    async def server_info(self) -> ServerInfo:
+    async def server_info(self) -> metadata_pb2.GetServerInfoResponse:
         """The broker's version, features and limits; requested once per connection. Raises UnsupportedVersionError if it speaks
         another version of the contract."""
         await self.retried(lambda timeout_ms: self._connected(ANY_NODE, timeout_ms))
@@ -129,9 +127,7 @@ class BrokerClient:
         Raises BrokerUnreachableError."""
         if refresh:
             self._server_infos.pop(self._address(node_id), None)
-        connection = await self._connected(node_id, self.config.request_timeout_ms)
-        limits = self._server_infos[connection.address].limits
-        return max(1, limits.get("max.partitions.per.request", PARTITIONS_PER_REQUEST))
+        return max(1, await self._limit(node_id, "max.partitions.per.request", PARTITIONS_PER_REQUEST))
 
     async def has_feature(self, feature: str, node_id: int = ANY_NODE) -> bool:
         """True if a node has this feature. Raises BrokerUnreachableError."""
@@ -140,9 +136,12 @@ class BrokerClient:
 
     async def request_bytes_max(self, node_id: int = ANY_NODE) -> int:
         """Size in bytes of the largest request that a node accepts, if it reports one. Raises BrokerUnreachableError."""
-        connection = await self._connected(node_id, self.config.request_timeout_ms)
-        limit = self._server_infos[connection.address].limits.get("socket.request.max.bytes", GRPC_MAX_MESSAGE_BYTES)
+        limit = await self._limit(node_id, "socket.request.max.bytes", GRPC_MAX_MESSAGE_BYTES)
         return min(limit, GRPC_MAX_MESSAGE_BYTES) if limit > 0 else GRPC_MAX_MESSAGE_BYTES
+
+    async def _limit(self, node_id: int, name: str, otherwise: int) -> int:
+        connection = await self._connected(node_id, self.config.request_timeout_ms)
+        return next((one.value for one in self._server_infos[connection.address].limits if one.name == name), otherwise)
 
     async def chunks(self, node_id: int, items: Sequence[T]) -> list[Sequence[T]]:
         """`items`, one per partition, in groups small enough for one request to a node. Raises BrokerUnreachableError."""
@@ -303,7 +302,7 @@ class BrokerClient:
                 if address == self._addresses[self._address_index]:
                     self._next_address()
                 raise
-            self._server_infos[address] = _checked(read_server_info(response), address)
+            self._server_infos[address] = _checked(made_plain(response), address)
         return connection
 
     def _next_address(self) -> None:
@@ -329,10 +328,10 @@ def _method_of(response_type: type[Message]) -> str:
     return response_type.DESCRIPTOR.name.removesuffix("Response")
 
 
-def _checked(info: ServerInfo, address: str) -> ServerInfo:
+def _checked(info: metadata_pb2.GetServerInfoResponse, address: str) -> metadata_pb2.GetServerInfoResponse:
     if not info.min_wire_version <= WIRE_VERSION <= info.max_wire_version:
         raise UnsupportedVersionError(
-            f"{address} runs brokerd {info.software_version}, which speaks wire versions {info.min_wire_version} to "
+            f"{address} runs brokerd {info.software_version:.60}, which speaks wire versions {info.min_wire_version} to "
             f"{info.max_wire_version}; this client ({__version__}) speaks {WIRE_VERSION}: upgrade the older of the two"
         )
     return info

@@ -1,28 +1,32 @@
-"""Calls about consumer groups and their committed offsets, and their values. All calls are idempotent."""
+"""Calls about consumer groups and their committed offsets. All calls are idempotent. Listings and descriptions are the messages of
+the wire, with -1 for what is unknown, and texts made safe to print."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.io.response_checks import checked_count, checked_offset, error_in, page_after, senseless, timestamp_or_none
+from brokerd.client.io.response_checks import (
+    checked_count,
+    checked_offset,
+    error_in,
+    made_plain,
+    page_after,
+    senseless,
+    timestamp_or_none,
+)
 from brokerd.client.offsets import READ_COMMITTED, isolation_to_proto
 from brokerd.errors import BrokerdError, UnknownGroupError, UnknownTopicIdError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.methods import UNARY_REQUEST_MAX_BYTES
-from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import offsets_pb2 as pb
 
-METADATA_MAX_BYTES = 4_096
 _ENTRY_BYTES = 80  # upper bound of one offset in a request, without its metadata
 _HEAD_BYTES = 2_048  # upper bound of a request without its offsets
 _PER_REQUEST_MAX = 1_000  # partitions of one request: their metadata must fit into a response
-_TEXT_MAX_CHARACTERS = 249
 _TOPIC_ID_BYTES = 16
 NO_GENERATION = -1
-_NO_OFFSET = -1
 
 
 class OffsetAndMetadata(NamedTuple):
@@ -37,49 +41,16 @@ class OffsetAndMetadata(NamedTuple):
     leader_epoch_id: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class GroupListing:
-    """One group: the number of partitions with a committed offset, and its last commit, ms since 1970 by the broker's clock."""
-
-    group_id: str
-    principal: str
-    partitions: int
-    commit_timestamp: int
+def partition_of(committed: pb.PartitionGroupOffset) -> TopicIdPartition:
+    """The partition of a committed offset."""
+    return TopicIdPartition(committed.topic_id, committed.partition)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupPartition:
-    """A group's committed offset of one partition, and its lag; numbers are -1 where they are unknown. The offset of `committed` is
-    -1 for a partition without one, of a topic that the group reads: all of the partition is left to read.
-
-    The text of `committed` is made safe to print. `end_offset`: the end of the log at the isolation level. If `log_start_offset`
-    is above the committed offset, the records between are gone. `lag_bytes`: on disk. `lag_ms`: age of the next record to read,
-    -1 also if there is none.
-    """
-
-    topic: str
-    tp: TopicIdPartition
-    committed: OffsetAndMetadata
-    log_start_offset: int
-    end_offset: int
-    lag_bytes: int
-    lag_ms: int
-    error: WireError | None  # why something is unknown
-
-    @property
-    def lag(self) -> int:
-        """Offsets from the committed one to the end; -1 = unknown."""
-        if self.end_offset < 0:
-            return -1
-        return max(0, self.end_offset - max(self.committed.offset, self.log_start_offset))
-
-
-@dataclass(frozen=True, slots=True)
-class GroupDescription:
-    """A group and its partitions, by topic and number."""
-
-    listing: GroupListing
-    partitions: tuple[GroupPartition, ...]
+def lag_of(described: pb.GroupPartitionDescription) -> int:
+    """Offsets from the committed one to the end of the log; -1 = unknown. Without a committed offset, all of the log is left."""
+    if described.end_offset < 0:
+        return -1
+    return max(0, described.end_offset - max(described.committed.offset, described.log_start_offset))
 
 
 # --- calls
@@ -174,34 +145,35 @@ async def _all_offsets(client: BrokerClient, group_id: str) -> dict[TopicIdParti
         after = page_after("FetchGroupOffsets", after, max(page))
 
 
-async def list_groups(client: BrokerClient, prefix: str = "") -> list[GroupListing]:
+async def list_groups(client: BrokerClient, prefix: str = "") -> list[pb.GroupListing]:
     """Groups whose ids begin with `prefix`, sorted by id."""
-    groups: list[GroupListing] = []
+    groups: list[pb.GroupListing] = []
     after = ""
     while True:
         response = await client.call(pb.ListGroupsRequest(prefix=prefix, after=after), pb.ListGroupsResponse)
-        groups += [_read_listing(listing) for listing in response.groups]
+        groups += map(_checked_listing, response.groups)
         if not response.more or not response.groups:
             return groups
         after = page_after("ListGroups", after, groups[-1].group_id)
 
 
-async def describe_group(client: BrokerClient, group_id: str, isolation: str = READ_COMMITTED) -> GroupDescription:
-    """Committed offsets and lag of a group. Raises UnknownGroupError, GroupAuthorizationFailedError; ConfigError for an unknown
+async def describe_group(client: BrokerClient, group_id: str, isolation: str = READ_COMMITTED) -> pb.DescribeGroupResponse:
+    """Committed offsets (-1 = none, of a topic that the group reads) and lag of a group, by topic and number. `end_offset` is the
+    end of the log at the isolation level. Raises UnknownGroupError, GroupAuthorizationFailedError; ConfigError for an unknown
     isolation level."""
-    partitions: list[GroupPartition] = []
+    partitions: list[pb.GroupPartitionDescription] = []
     after: TopicIdPartition | None = None
     while True:
         request = pb.DescribeGroupRequest(group_id=group_id, isolation_level=isolation_to_proto(isolation))
         if after is not None:
             request.after_topic_id, request.after_partition = after
         response = await client.call(request, pb.DescribeGroupResponse)
-        partitions += filter(None, map(_read_partition, response.partitions))
+        partitions += filter(_is_described, response.partitions)
         if not response.more or not response.partitions:
-            listing = _read_listing(response.group)
-            return GroupDescription(listing, tuple(sorted(partitions, key=lambda one: (one.topic, one.tp))))
-        last = response.partitions[-1].committed
-        after = page_after("DescribeGroup", after, TopicIdPartition(last.topic_id, last.partition))
+            partitions.sort(key=lambda one: (one.topic, partition_of(one.committed)))
+            listing = _checked_listing(response.group)
+            return pb.DescribeGroupResponse(group=listing, partitions=map(made_plain, partitions))
+        after = page_after("DescribeGroup", after, partition_of(response.partitions[-1].committed))
 
 
 async def delete_group(client: BrokerClient, group_id: str, partitions: Sequence[TopicIdPartition] = ()) -> int:
@@ -254,31 +226,16 @@ def _read_offset(result: pb.PartitionGroupOffset) -> OffsetAndMetadata | None:
     return OffsetAndMetadata(offset, result.metadata, max(-1, result.leader_epoch), timestamp, result.leader_epoch_id)
 
 
-def _read_partition(described: pb.GroupPartitionDescription) -> GroupPartition | None:
-    """One partition of a description; None if its topic is being deleted."""
-    result = described.committed
-    _check_topic_id("DescribeGroup", result.topic_id)
-    error, committed = error_in(result), _read_offset(result)
-    if committed is None and error is not None:
-        return None
-    committed = committed or OffsetAndMetadata(_NO_OFFSET)
-    return GroupPartition(
-        topic=plain_text(described.topic, _TEXT_MAX_CHARACTERS),
-        tp=TopicIdPartition(result.topic_id, result.partition),
-        committed=committed._replace(metadata=plain_text(committed.metadata, METADATA_MAX_BYTES)),
-        log_start_offset=checked_offset("DescribeGroup", described.log_start_offset),
-        end_offset=checked_offset("DescribeGroup", described.end_offset),
-        lag_bytes=max(-1, described.lag_bytes),
-        lag_ms=max(-1, described.lag_ms),
-        error=error,
-    )
+def _is_described(described: pb.GroupPartitionDescription) -> bool:
+    """Checks one partition of a description; False if its topic is being deleted."""
+    committed = described.committed
+    _check_topic_id("DescribeGroup", committed.topic_id)
+    for offset in (committed.offset, described.log_start_offset, described.end_offset):
+        checked_offset("DescribeGroup", offset)
+    committed.commit_timestamp = timestamp_or_none(committed.commit_timestamp)
+    return committed.offset >= 0 or not committed.HasField("error")
 
 
-def _read_listing(listing: pb.GroupListing) -> GroupListing:
-    """One group of a list."""
-    return GroupListing(
-        group_id=plain_text(listing.group_id, _TEXT_MAX_CHARACTERS),
-        principal=plain_text(listing.principal, _TEXT_MAX_CHARACTERS),
-        partitions=listing.partitions,
-        commit_timestamp=timestamp_or_none(listing.commit_timestamp),
-    )
+def _checked_listing(listing: pb.GroupListing) -> pb.GroupListing:
+    listing.commit_timestamp = timestamp_or_none(listing.commit_timestamp)
+    return made_plain(listing)

@@ -1,4 +1,4 @@
-"""Nodes and topics as values, read from responses to Metadata and GetServerInfo. Makes no calls."""
+"""Nodes and topics as values, read from responses to Metadata. Makes no calls."""
 
 from __future__ import annotations
 
@@ -86,19 +86,6 @@ class Metadata:
         raise UnknownTopicIdError(f"the broker returned nothing for topic id {topic_id.hex()}")
 
 
-@dataclass(frozen=True, slots=True)
-class ServerInfo:
-    """A broker's version, features and limits."""
-
-    cluster_id: str
-    node_id: int
-    software_version: str
-    min_wire_version: int
-    max_wire_version: int
-    features: frozenset[str]
-    limits: Mapping[str, int]  # by setting name, such as max.message.bytes
-
-
 def read_metadata(response: metadata_pb2.MetadataResponse) -> Metadata:
     """The response as values."""
     what = "Metadata"
@@ -133,19 +120,6 @@ def _check_address(what: str, host: str, port: int) -> None:
     """Raises UnknownServerError for an address that a client cannot, or should not, connect to."""
     if not _HOST.fullmatch(host) or not 0 < port <= _PORT_MAX:
         raise senseless(what, f"a node at '{plain_text(host, _VALUE_MAX_CHARACTERS)}', port {port}")
-
-
-def read_server_info(response: metadata_pb2.GetServerInfoResponse) -> ServerInfo:
-    """The response as values."""
-    return ServerInfo(
-        cluster_id=plain_text(response.cluster_id),
-        node_id=response.node_id,
-        software_version=plain_text(response.software_version, _VALUE_MAX_CHARACTERS),
-        min_wire_version=response.min_wire_version,
-        max_wire_version=response.max_wire_version,
-        features=frozenset(response.features),
-        limits={limit.name: limit.value for limit in response.limits},
-    )
 
 
 def parse_bootstrap_servers(text: str) -> tuple[str, ...]:

@@ -13,9 +13,9 @@ import pytest
 from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.groups import OffsetAndMetadata
-from brokerd.client.topics import TopicDescription
 from brokerd.config.client import ConsumerConfig
 from brokerd.ids import TopicIdPartition
+from brokerd.wire.v1.topics_pb2 import TopicDescription
 from tests.integration.conftest import Terminal
 from tests.support.daemon import RunningDaemon, running_daemon
 

@@ -15,11 +15,11 @@ from brokerd.client.fetching.fetcher import PartitionFetcher
 from brokerd.client.fetching.positions import FetchRange
 from brokerd.client.leases import lease_client
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
-from brokerd.client.topics import TopicDescription
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import OffsetOutOfRangeError, UnknownTopicIdError, UnknownTopicOrPartitionError, WireError
 from brokerd.ids import NO_PRODUCER, TopicIdPartition, TopicPartition
 from brokerd.testing import Broker
+from brokerd.wire.v1.topics_pb2 import TopicDescription
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.records import key_values
 from tests.support.wait import DEADLINE_S
@@ -144,7 +144,7 @@ def test_describe_alter_and_grow(daemon: RunningDaemon, client: BlockingClient) 
 
 def test_server_info_and_producer_ids(client: BlockingClient) -> None:
     info = client.server_info()
-    assert info.limits["fetch.max.bytes"] > 0
+    assert {limit.name: limit.value for limit in info.limits}["fetch.max.bytes"] > 0
     granted = client.init_producer_id(NO_PRODUCER)
     raised = client.init_producer_id(granted)
     assert raised == (granted.producer_id, granted.epoch + 1)

@@ -13,6 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from brokerd import Consumer, Producer, TopicPartition
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.groups import OffsetAndMetadata
+from brokerd.client.io.response_checks import error_in
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.datasource.options import parse_source_options
@@ -139,7 +140,7 @@ def test_a_group_of_another_history_says_so_until_it_is_reset(tmp_path: Path) ->
             running.run(running.daemon.broker.groups.commit("g", "anonymous", [ahead]))
             assert isinstance(client.group_offsets("g", [tp])[tp], LogTruncationError)
             (described,) = client.describe_group("g").partitions
-            assert isinstance(described.error, LogTruncationError)
+            assert isinstance(error_in(described.committed), LogTruncationError)
             with Consumer({"bootstrap.servers": address, **QUICK, "group.id": "g", "auto.offset.reset": "latest"}) as reader:
                 reader.assign([TP])
                 with pytest.raises(LogTruncationError, match=r"^t-0: offset 1 is of another history .* `brokerd groups reset`"):

@@ -11,7 +11,7 @@ import pytest
 
 import brokerd
 import brokerd.aio
-from brokerd.aio.transaction import Transaction
+from brokerd.aio.transaction import AsyncCoordinator, Transaction
 from brokerd.client.blocking import LoopThread
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.producer.core.membership import TransactionEnd
@@ -104,7 +104,7 @@ class LoopTransaction:
         self._producer.home.run(self._transaction.__aexit__(kind, error, trace))
 
 
-class AwaitedCoordinator:
+class AwaitedCoordinator(AsyncCoordinator):
     """A coordinator that blocks for no time, awaited."""
 
     def __init__(self, coordinator: BlockingCoordinator) -> None:

@@ -37,7 +37,7 @@ LAYERS: dict[str, set[str]] = {
     "server": _BASE
     | {"allocator", "sharing", "storage", "partition", "datadir", "groups", "purgatory", "transaction", "wire", "wire.v1"},
     "producer": _BASE | {"arguments", "backoff", "event_loop", "process", "steps", "waiter"},
-    "client": _BASE | {"backoff", "event_loop", "process", "steps", "wire", "wire.v1", "producer"},
+    "client": _BASE | {"backoff", "event_loop", "process", "steps", "waiter", "wire", "wire.v1", "producer"},
     "consumer": _BASE | {"arguments", "client", "process"},
     "aio": _BASE | {"arguments", "client", "consumer", "producer", "steps", "waiter"},
     "sink": _BASE | {"allocator", "client", "process", "producer"},

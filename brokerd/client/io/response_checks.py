@@ -25,7 +25,7 @@ P = TypeVar("P", str, TopicIdPartition)
 # An overloaded broker asks for tens or hundreds of ms.
 THROTTLE_MAX_MS = 30_000
 TIMESTAMP_MAX_MS = INT64_MAX // 1_000  # records carry timestamps in int64 microseconds
-_TEXT_MAX_CHARACTERS = 249
+_TEXT_MAX_CHARACTERS = 4_096  # the longest text that a broker sends: the metadata of a committed offset
 _EPOCH_MAX = 2**15 - 1
 
 
@@ -85,6 +85,8 @@ def made_plain(message: M) -> M:
     for field, value in message.ListFields():
         if isinstance(value, str):
             setattr(message, field.name, plain_text(value, _TEXT_MAX_CHARACTERS))
+        elif field.type == field.TYPE_STRING:
+            value[:] = [plain_text(one, _TEXT_MAX_CHARACTERS) for one in value]
         elif field.message_type is not None:
             for one in (value,) if isinstance(value, Message) else value:
                 made_plain(one)

@@ -12,11 +12,11 @@ import pytest
 
 from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.topics import NewTopic
 from brokerd.clock import Clock
 from brokerd.config.client import ClientConfig
 from brokerd.config.settings import from_mapping
 from brokerd.errors import AuthenticationError, BrokerdError, BrokerUnreachableError, ConfigError
+from brokerd.wire.v1.topics_pb2 import NewTopic
 from tests.support.certificates import Authority, Issued, self_signed
 from tests.support.clock import HastyClock
 from tests.support.daemon import RunningDaemon, running_daemon
@@ -110,7 +110,7 @@ def refusal_in_the_end(given: dict[str, object]) -> BrokerdError:
 def test_a_record_goes_in_over_tls_and_a_token(tls: RunningDaemon, papers: Papers) -> None:
     boss = client_settings(tls.address, papers, auth_token=TOKENS["boss"])
     client = BlockingClient(from_mapping(ClientConfig, boss))
-    client.create_topics([NewTopic("events-1", 1, {})])
+    client.create_topics([NewTopic(name="events-1", partitions=1)])
     client.close()
     producer_settings = {**client_settings(tls.address, papers), "auth.token": TOKENS["writer"]}
     with Producer(producer_settings) as producer:

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.topics import TopicDescription
 from brokerd.config.client import ClientConfig, ProducerConfig
 from brokerd.errors import AlreadyCommittedError, InvalidTxnStateError, TxnAbortedError
 from brokerd.producer.futures import RecordFuture
 from brokerd.producer.producer import Producer
+from brokerd.wire.v1.topics_pb2 import TopicDescription
 from tests.spark.source_runs.checker import Row, Written
 from tests.support.wait import wait_until
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from brokerd.aio import Producer
-from brokerd.aio import coordinator as aio_coordinator
-from brokerd.aio.coordinator import LoopCoordinator
+from brokerd.aio import transaction as aio_transaction
+from brokerd.aio.transaction import AsyncCoordinator
 from brokerd.client.blocking import BlockingClient
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import ForkedProducerError
@@ -133,7 +133,7 @@ def test_a_transaction_is_not_ended_by_a_child_of_a_fork(broker: BrokerDouble) -
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_producer_that_is_dropped_after_a_transaction_leaves_no_thread(broker: BrokerDouble) -> None:
     async def scenario() -> threading.Thread:
-        coordinator = LoopCoordinator(ProducerConfig())
+        coordinator = AsyncCoordinator(ProducerConfig())
         client = coordinator._client = BlockingClient(ProducerConfig())
         producer = Producer({"transactional.id": "x"}, transport_factory=broker.transport, coordinator=coordinator)
         await producer.partitions_for("t")
@@ -147,7 +147,7 @@ def test_a_producer_that_is_dropped_after_a_transaction_leaves_no_thread(broker:
 
 def test_close_leaves_the_call_that_decides_a_transaction_alone(broker: BrokerDouble, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        coordinator = LoopCoordinator(ProducerConfig())
+        coordinator = AsyncCoordinator(ProducerConfig())
         client = coordinator._client = BlockingClient(ProducerConfig())
         begun, goes_on = threading.Event(), threading.Event()
 
@@ -156,7 +156,7 @@ def test_close_leaves_the_call_that_decides_a_transaction_alone(broker: BrokerDo
             assert await asyncio.to_thread(goes_on.wait, DEADLINE_S)
             return 0
 
-        monkeypatch.setattr(aio_coordinator, "end_transaction", end_transaction)
+        monkeypatch.setattr(aio_transaction, "end_transaction", end_transaction)
         commit = asyncio.create_task(coordinator.end(DECISION, timeout_ms=60_000))
         assert await asyncio.to_thread(begun.wait, DEADLINE_S)
         coordinator.close()

@@ -1,52 +1,58 @@
-"""Goal: work that another thread does is awaited, and withdrawn if nobody waits any more. Method: work that the test ends."""
+"""Goal: a call on the loop thread is awaited by a task of another loop, and cancelled with it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import threading
+from collections.abc import Iterator
 
-from brokerd.aio.waiting import outcome_of
+import pytest
+
+from brokerd.client.blocking import LoopThread
 from tests.support.heartbeat import beat, cancelled
+from tests.support.wait import DEADLINE_S
 
 
-class Work:
-    """Work that is begun, ended and withdrawn."""
-
-    def __init__(self) -> None:
-        self.steps: list[str] = []
-
-    def begin(self, on_end: Callable[[], None]) -> Work:
-        self.steps.append("begun")
-        self.end = on_end
-        return self
-
-    def outcome(self) -> int:
-        return 42
-
-    def withdraw(self) -> None:
-        self.steps.append("withdrawn")
+@pytest.fixture
+def loop_thread() -> Iterator[LoopThread]:
+    thread = LoopThread()
+    try:
+        yield thread
+    finally:
+        thread.close()
 
 
-def test_an_outcome_is_awaited() -> None:
+def test_an_outcome_is_awaited(loop_thread: LoopThread) -> None:
     async def scenario() -> None:
-        work = Work()
-        waiting = asyncio.create_task(outcome_of(work.begin))
+        goes_on = asyncio.Event()
+
+        async def work() -> int:
+            await goes_on.wait()
+            return 42
+
+        waiting = asyncio.create_task(loop_thread.awaited(work()))
         await beat()
         assert not waiting.done()
-        work.end()
+        loop_thread.call_soon(goes_on.set)
         assert await waiting == 42
-        assert work.steps == ["begun"]
 
     asyncio.run(scenario())
 
 
-def test_work_that_nobody_waits_for_is_withdrawn() -> None:
+def test_work_that_nobody_waits_for_is_cancelled(loop_thread: LoopThread) -> None:
+    has_begun, has_ended = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        has_begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            has_ended.set()
+
     async def scenario() -> None:
-        work = Work()
-        waiting = asyncio.create_task(outcome_of(work.begin))
-        await beat()
+        waiting = asyncio.create_task(loop_thread.awaited(work()))
+        assert await asyncio.to_thread(has_begun.wait, DEADLINE_S)
         await cancelled(waiting)
-        assert work.steps == ["begun", "withdrawn"]
-        work.end()  # all the same
 
     asyncio.run(scenario())
+    assert has_ended.wait(DEADLINE_S)

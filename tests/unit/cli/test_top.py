@@ -8,7 +8,6 @@ import io
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -17,10 +16,10 @@ from brokerd.cli import main
 from brokerd.cli.top import Watch
 from brokerd.cli.top_model import Look, Screen, document, rate, tables_of
 from brokerd.cli.top_view import drawn, rate_text, shares
-from brokerd.client.groups import GroupDescription, GroupListing, GroupPartition, OffsetAndMetadata
-from brokerd.client.topics import PartitionDescription, TopicDescription
 from brokerd.errors import BrokerUnreachableError
 from brokerd.ids import TopicIdPartition
+from brokerd.wire.v1.offsets_pb2 import DescribeGroupResponse, GroupListing, GroupPartitionDescription, PartitionGroupOffset
+from brokerd.wire.v1.topics_pb2 import PartitionDescription, TopicDescription
 from brokerd.wire.v1.transaction_pb2 import TRANSACTION_STATE_OPEN, TransactionListing
 from tests.support.clock import START_WALL_MS, ManualClock
 
@@ -29,16 +28,28 @@ TP = TopicIdPartition(ID, 0)
 
 
 def topic(name: str, *ends: int, topic_id: bytes = ID, size: int = 100) -> TopicDescription:
-    partitions = [PartitionDescription(number, 0, end - 1, end, end, size, 1, 0, None) for number, end in enumerate(ends)]
-    return TopicDescription(name, topic_id, (), tuple(partitions))
+    partitions = [
+        PartitionDescription(
+            partition=number,
+            last_stable_offset=end - 1,
+            high_watermark=end,
+            log_end_offset=end,
+            size_bytes=size,
+            segment_count=1,
+        )
+        for number, end in enumerate(ends)
+    ]
+    return TopicDescription(name=name, topic_id=topic_id, partitions=partitions)
 
 
-def group(group_id: str, offset: int, end: int, lag_ms: int = -1) -> GroupDescription:
-    one = GroupPartition("t", TP, OffsetAndMetadata(offset), 0, end, 10 * (end - offset) if end >= 0 else -1, lag_ms, None)
-    return GroupDescription(GroupListing(group_id, "me", 1, 5), (one,))
+def group(group_id: str, offset: int, end: int, lag_ms: int = -1) -> DescribeGroupResponse:
+    committed = PartitionGroupOffset(topic_id=ID, partition=0, offset=offset)
+    lag_bytes = 10 * (end - offset) if end >= 0 else -1
+    one = GroupPartitionDescription(committed=committed, topic="t", end_offset=end, lag_bytes=lag_bytes, lag_ms=lag_ms)
+    return DescribeGroupResponse(group=GroupListing(group_id=group_id, principal="me", partitions=1), partitions=[one])
 
 
-def look_at(clock: ManualClock, *topics: TopicDescription, groups: Sequence[GroupDescription] = ()) -> Look:
+def look_at(clock: ManualClock, *topics: TopicDescription, groups: Sequence[DescribeGroupResponse] = ()) -> Look:
     open_one = TransactionListing(
         transactional_id="import",
         state=TRANSACTION_STATE_OPEN,
@@ -93,22 +104,31 @@ def test_a_topic_that_was_made_again_begins_again() -> None:
     assert (again["offsets_per_s"], again["bytes_per_s"]) == (None, None)
 
 
+def changed(before: PartitionDescription, **fields: int) -> PartitionDescription:
+    after = PartitionDescription()
+    after.CopyFrom(before)
+    for name, value in fields.items():
+        setattr(after, name, value)
+    return after
+
+
 def written_per_s(before: PartitionDescription, now: PartitionDescription) -> float | None:
     """Bytes per second of a topic of one partition, two seconds later."""
     clock = ManualClock()
-    first = look_at(clock, TopicDescription("t", ID, (), (before,)))
+    first = look_at(clock, TopicDescription(name="t", topic_id=ID, partitions=[before]))
     clock.advance(2_000)
-    found: float | None = tables_of(first, look_at(clock, TopicDescription("t", ID, (), (now,))))["topics"][0]["bytes_per_s"]
+    second = look_at(clock, TopicDescription(name="t", topic_id=ID, partitions=[now]))
+    found: float | None = tables_of(first, second)["topics"][0]["bytes_per_s"]
     return found
 
 
 def test_bytes_per_second_are_the_growth_of_logs_that_only_grew() -> None:
     (before,) = topic("t", 10, size=5_000).partitions
     assert written_per_s(before, before) == 0.0
-    assert written_per_s(before, replace(before, size_bytes=8_000, segment_count=2)) == 1_500.0
-    assert written_per_s(before, replace(before, size_bytes=4_999)) is None, "a log was cut"
-    assert written_per_s(before, replace(before, size_bytes=8_000, log_start_offset=5)) is None, "retention may have removed some"
-    assert written_per_s(replace(before, segment_count=3), replace(before, size_bytes=8_000)) is None, "a segment was deleted late"
+    assert written_per_s(before, changed(before, size_bytes=8_000, segment_count=2)) == 1_500.0
+    assert written_per_s(before, changed(before, size_bytes=4_999)) is None, "a log was cut"
+    assert written_per_s(before, changed(before, size_bytes=8_000, log_start_offset=5)) is None, "retention may have removed some"
+    assert written_per_s(changed(before, segment_count=3), changed(before, size_bytes=8_000)) is None, "a segment was deleted late"
 
 
 def test_bytes_per_second_are_those_of_all_partitions_that_both_looks_have() -> None:

@@ -13,7 +13,6 @@ import pytest
 from brokerd.client.blocking import BlockingClient, LoopThread
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
-from brokerd.client.topics import NewTopic
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.errors import (
@@ -28,6 +27,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
+from brokerd.wire.v1.topics_pb2 import NewTopic
 from tests.support.clock import HastyClock
 from tests.support.fake_broker import FakeBroker, fake_broker
 from tests.support.ports import held_port
@@ -156,7 +156,7 @@ def test_create_topic_whose_answer_was_lost_says_so(broker: FakeBroker, client: 
 
 def test_create_topics_answers_each_on_its_own(broker: FakeBroker, client: BlockingClient) -> None:
     broker.create("old")
-    results = client.create_topics([NewTopic("old"), NewTopic("new", 2)])
+    results = client.create_topics([NewTopic(name="old"), NewTopic(name="new", partitions=2)])
     assert isinstance(results["old"], TopicAlreadyExistsError)
     assert results["new"] == broker.topics["new"][0].tp.topic_id
 

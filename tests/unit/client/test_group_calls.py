@@ -137,7 +137,7 @@ def test_texts_in_a_description_do_nothing_to_a_terminal(broker: FakeBroker, cli
     described = pb.GroupPartitionDescription(committed=committed, topic="t\x1b")
     answer_with(broker, "DescribeGroup", pb.DescribeGroupResponse(group=listing, partitions=[described]))
     found = client.describe_group("g")
-    shown = (found.listing.group_id, found.listing.principal, found.partitions[0].topic, found.partitions[0].committed.metadata)
+    shown = (found.group.group_id, found.group.principal, found.partitions[0].topic, found.partitions[0].committed.metadata)
     assert "".join(shown).isprintable()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from brokerd.client.metadata import Metadata, ServerInfo, TopicInfo
+from brokerd.client.metadata import Metadata, TopicInfo
 from brokerd.client.offsets import (
     OFFSET_AFTER_BYTES,
     READ_COMMITTED,
@@ -22,6 +22,7 @@ from brokerd.client.offsets import (
 )
 from brokerd.errors import UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
+from brokerd.wire.v1.metadata_pb2 import GetServerInfoResponse
 
 TOPIC_ID = bytes(range(16))
 TOPIC = "events"
@@ -77,9 +78,9 @@ class ModelClient:
         """In place of lease_client."""
         yield self
 
-    def server_info(self) -> ServerInfo:
+    def server_info(self) -> GetServerInfoResponse:
         """A broker of this version."""
-        return ServerInfo("model", 0, "1", 1, 1, frozenset([OFFSET_AFTER_BYTES]), {})
+        return GetServerInfoResponse(features=[OFFSET_AFTER_BYTES])
 
     def metadata(self, _topics: Sequence[str] | None = None) -> Metadata:
         """One topic."""

