@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from brokerd.datadir.steps import Steps, drive
 from brokerd.errors import Fate, NotReadyError
-from brokerd.server.failures import forget_end
+from brokerd.server.failures import to_its_end
 from brokerd.sharing import BROKER, CALLER, Budget, Caller
 
 T = TypeVar("T")
@@ -23,9 +23,7 @@ class Admin:
 
     async def run(self, steps: Steps[T]) -> T:
         """Runs all steps, even if the caller stops waiting. Raises what the steps raise."""
-        task = asyncio.create_task(self._run(steps, CALLER.get()))
-        forget_end(task)
-        return await asyncio.shield(task)
+        return await to_its_end(self._run(steps, CALLER.get()))
 
     def begin_stop(self) -> None:
         """Lets the running operation finish; refuses queued and later ones with NotReadyError."""

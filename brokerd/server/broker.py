@@ -16,6 +16,7 @@ from brokerd.server.limits.fence import InstanceFence
 from brokerd.server.limits.response_budget import ResponseBudget
 from brokerd.server.limits.threads import Threads
 from brokerd.server.metrics.counters import Counters
+from brokerd.server.security.audit import Audit
 from brokerd.server.stopping import within
 from brokerd.server.transactions.transactions import Transactions
 from brokerd.server.waiting.response_queue import ResponseQueue
@@ -39,6 +40,7 @@ class Broker:
         self.logs = logs
         self.partitions = logs.partitions
         self.counters = Counters()
+        self.audit = Audit(clock)
         self.dirty = Budget(config.log_max_dirty_bytes)
         self.flusher = Flusher(threads=_FLUSH_THREADS, on_flush=self.counters.flushed)
         logs.resources.flush_soon = self.flusher.mark_dirty

@@ -32,8 +32,7 @@ from brokerd.server.logs import quiet_grpc
 from brokerd.server.method_names import accept_undecodable_names
 from brokerd.server.metrics.endpoint import MetricsEndpoint
 from brokerd.server.metrics.families import scrape
-from brokerd.server.security.authenticator import AuthenticationInterceptor, Authenticator
-from brokerd.server.security.call_authorizer import CallAuthorizer
+from brokerd.server.security.authenticator import AuthenticationInterceptor, Authenticator, Callers
 from brokerd.server.security.credentials import Certificates, load_credentials
 from brokerd.server.service import BrokerService
 from brokerd.server.stopping import overdue, stop_limit_ms, within
@@ -77,9 +76,8 @@ class Daemon:
         self._service: BrokerService | None = None
         self._background: Background | None = None
         self._metrics: MetricsEndpoint | None = None
-        self._authenticator: Authenticator | None = None
         self._certificates: Certificates | None = None  # None: plaintext
-        self._call_authorizer: CallAuthorizer | None = None
+        self._callers: Callers | None = None
         self._reloading = asyncio.Lock()
         self._has_started = False
         self._step = ""  # the current one of the shutdown
@@ -113,20 +111,18 @@ class Daemon:
         """Reloads the certificates and the auth file. They apply to new handshakes and calls; rights apply to open streams too, and
         streams whose credentials are no longer valid are ended. Raises ConfigError, having changed nothing.
         """
-        assert self._authenticator is not None
-        assert self._call_authorizer is not None
+        assert self._callers is not None
         async with self._reloading:  # the last reload wins
             newer = await asyncio.to_thread(load_credentials, self.config)
-            self._authenticator.replace(newer.identities)
             if self._certificates is not None and newer.certificates is not None:
                 self._certificates.replace(newer.certificates)
-            self._call_authorizer.refresh()
+            self._callers.replace(newer.identities)
             ended_count = await self._service.end_revoked_streams() if self._service is not None else 0
             if self._metrics is not None and newer.certificates is not None:
                 self._metrics.replace_tls(newer.certificates.tls)
         identities = newer.identities
         principals = counted(len(identities.principals), "principal") if identities is not None else "no principals"
-        self._call_authorizer.audit.reloaded(f"{principals}, {counted(ended_count, 'stream')} ended")
+        self.broker.audit.reloaded(f"{principals}, {counted(ended_count, 'stream')} ended")
         logger.info(
             "reloaded: %s, %s; %s of revoked credentials ended",
             "certificates" if newer.certificates is not None else "no certificates",
@@ -148,14 +144,13 @@ class Daemon:
         Raises StopOverdueError at its deadline, whatever it is waiting for. After that, nothing in this process may use the data
         directory, and the process must exit without waiting for its threads.
         """
-        limit_ms = self.stop_limit_ms
+        limit_ms, audit = self.stop_limit_ms, self.broker.audit
         try:
             async with asyncio.timeout(limit_ms / 1000):
                 await self._stop()
         except TimeoutError:
             raise overdue(limit_ms, self._step) from None
-        if self._call_authorizer is not None:
-            self._call_authorizer.audit.end()
+        audit.end()
         logger.info("stopped")
 
     async def _stop(self) -> None:
@@ -186,7 +181,6 @@ class Daemon:
         read = load_credentials(self.config)
         certificates = self._certificates = read.certificates
         authenticator = Authenticator(read.identities, needs_certificate=self.config.ssl_client_auth == "required")
-        self._authenticator = authenticator
         self.config = fitted(self.config, raise_limit())
         accept_undecodable_names()
         quiet_grpc()
@@ -205,16 +199,14 @@ class Daemon:
         self._broker.port = self.port
         await self._broker.groups.start()
         await self._broker.transactions.start()
-        call_authorizer = self._call_authorizer = CallAuthorizer(
+        self._callers = Callers(
             authenticator,
             logs.topics,
-            self._clock,
-            auto_creates=self.config.auto_create_topics,
-            turns=self._broker.turns,
+            self._broker.audit,
             free_producer_number=lambda: logs.producer_ids.next_id,
             on_stranger=self._broker.counters.authentication_failures.inc,
         )
-        self._service = BrokerService(self._broker, call_authorizer)
+        self._service = BrokerService(self._broker, self._callers)
         # Registered by name: gRPC keeps a separate queue of calls for each method, so a flood of others does not delay them.
         self._server.add_registered_method_handlers(SERVICE, self._service.method_handlers())
         await self._health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
@@ -223,17 +215,17 @@ class Daemon:
         self._background = Background(self._broker)
         self._background.start()
         if self.config.metrics_port >= 0:
-            await self._start_metrics(authenticator, call_authorizer)
+            await self._start_metrics(authenticator)
         await self._server.start()
         self._has_started = True
 
-    async def _start_metrics(self, authenticator: Authenticator, call_authorizer: CallAuthorizer) -> None:
+    async def _start_metrics(self, authenticator: Authenticator) -> None:
         broker = self.broker
         endpoint = self._metrics = MetricsEndpoint(
             lambda: scrape(broker, stream_count=self.open_stream_count),
             lambda: self._has_started and not broker.is_stopping,
             authenticator,
-            call_authorizer.audit,
+            broker.audit,
         )
         tls = self._certificates.tls if self._certificates is not None else None
         await endpoint.start(self.config.metrics_host, self.config.metrics_port, tls)

@@ -12,8 +12,8 @@ import contextlib
 import itertools
 import logging
 import secrets
-from collections.abc import Iterator
-from typing import Any, TypeAlias
+from collections.abc import Coroutine, Iterator
+from typing import Any, TypeAlias, TypeVar
 
 import grpc
 
@@ -24,6 +24,8 @@ from brokerd.wire.errors import to_proto, to_trailer
 from brokerd.wire.texts import plain_text
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # The client is gone, or its stream was ended; the code that reads the stream reports that.
 ENDED = (grpc.aio.BaseError, asyncio.InvalidStateError)
@@ -114,9 +116,14 @@ def look_at_end(task: asyncio.Task[Any], what: str) -> None:
     task.add_done_callback(lambda done: _look(done, what))
 
 
-def forget_end(task: asyncio.Task[Any]) -> None:
-    """Retrieves the task's exception, which matters only to a caller that may have stopped waiting."""
-    task.add_done_callback(_error_of)
+async def to_its_end(work: Coroutine[Any, Any, T], tasks: set[asyncio.Task[Any]] | None = None) -> T:
+    """Runs `work` to its end, even if the caller stops waiting. Returns or raises what it does. `tasks` holds it meanwhile."""
+    task = asyncio.create_task(work)
+    task.add_done_callback(_error_of)  # retrieves the exception: the caller may have stopped waiting
+    if tasks is not None:
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+    return await asyncio.shield(task)
 
 
 def _look(task: asyncio.Task[Any], what: str) -> None:

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, NamedTuple, cast
 
 import grpc
@@ -23,7 +22,7 @@ from brokerd.clock import stopwatch_ns
 from brokerd.errors import BrokerdError, NotReadyError, ResourceExhaustedError
 from brokerd.server.admin import STOPPING
 from brokerd.server.broker import Broker
-from brokerd.server.failures import NotServedError, Trailer, internal, malformed, status_of
+from brokerd.server.failures import NotServedError, Trailer, internal, malformed, status_of, to_its_end
 from brokerd.server.handlers import (
     groups,
     list_offsets,
@@ -36,20 +35,22 @@ from brokerd.server.handlers.fetch import FetchStream
 from brokerd.server.handlers.produce import ProduceStream
 from brokerd.server.metrics.counters import TOTAL
 from brokerd.server.requests import Requests
-from brokerd.server.security.call_authorizer import CallAuthorizer
-from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.security.authenticator import Callers
+from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.server.streams import Context
 from brokerd.sharing import CALLER, Caller, Shares
 from brokerd.wire.methods import UNARY, Unary
 
-Handler = Callable[[Broker, TopicAuthorizer, Any], Awaitable[Message]]
+Handler = Callable[[Broker, TopicAuthorizer, Any], Coroutine[Any, Any, Message]]
 
 
 class Method(NamedTuple):
-    """A unary method. `check` sees the request as received; `handle` sees only entries that the caller has a right to."""
+    """A unary method. `check` raises MalformedError before any right is looked up; `handle` requires the rights, entry by entry."""
 
     handle: Handler
     check: Callable[[Any], None] | None = None
+    somewhere: Right | None = None  # needed on at least one topic, by a call that names none but is useless without it
+    changes: bool = False  # a caller that disconnects undoes neither the change nor its line in the audit trail
     works_at_stop: bool = False
 
 
@@ -68,37 +69,39 @@ METHODS: dict[str, Method] = {
     "GetServerInfo": Method(metadata.server_info, metadata.check_server_info, works_at_stop=True),
     "Metadata": Method(metadata.handle, metadata.check),
     "FindCoordinator": Method(_coordinator),
-    "CreateTopics": Method(topics.create, topics.check_create),
-    "DeleteTopics": Method(topics.delete, topics.check_delete),
+    "CreateTopics": Method(topics.create, topics.check_create, changes=True),
+    "DeleteTopics": Method(topics.delete, topics.check_delete, changes=True),
     "DescribeTopics": Method(metadata.describe),
-    "CreatePartitions": Method(topics.create_partitions),
-    "AlterTopicConfigs": Method(topics.alter, topics.check_alter),
-    "DeleteRecords": Method(topics.delete_records, topics.check_delete_records),
+    "CreatePartitions": Method(topics.create_partitions, changes=True),
+    "AlterTopicConfigs": Method(topics.alter, topics.check_alter, changes=True),
+    "DeleteRecords": Method(topics.delete_records, topics.check_delete_records, changes=True),
     "ListOffsets": Method(list_offsets.handle, list_offsets.check),
     "CommitGroupOffsets": Method(groups.commit_group_offsets, groups.check_commit_group_offsets),
     "FetchGroupOffsets": Method(groups.fetch_group_offsets, groups.check_fetch_group_offsets),
     "ListGroups": Method(groups.list_groups, groups.check_list_groups),
     "DescribeGroup": Method(groups.describe_group, groups.check_describe_group),
-    "DeleteGroup": Method(groups.delete_group, groups.check_delete_group),
-    "InitProducerId": Method(transactions.init_producer_id, transactions.check_init_producer_id),
-    "EndTransaction": Method(transactions.end_transaction, transactions.check_end_transaction),
-    "Heartbeat": Method(transactions.heartbeat, transactions.check_heartbeat),
+    "DeleteGroup": Method(groups.delete_group, groups.check_delete_group, changes=True),
+    "InitProducerId": Method(transactions.init_producer_id, transactions.check_init_producer_id, somewhere=Right.WRITE),
+    "EndTransaction": Method(transactions.end_transaction, transactions.check_end_transaction, somewhere=Right.WRITE),
+    "Heartbeat": Method(transactions.heartbeat, transactions.check_heartbeat, somewhere=Right.WRITE),
     "ListTransactions": Method(transaction_admin.list_transactions, transaction_admin.check_list_transactions),
     "DescribeTransaction": Method(transaction_admin.describe_transaction, transaction_admin.check_describe_transaction),
-    "AbortTransaction": Method(transaction_admin.abort_transaction, transaction_admin.check_abort_transaction),
+    "AbortTransaction": Method(transaction_admin.abort_transaction, transaction_admin.check_abort_transaction, changes=True),
     "FindHangingTransactions": Method(
         transaction_admin.find_hanging_transactions, transaction_admin.check_find_hanging_transactions
     ),
-    "ForgetTransactionalId": Method(transaction_admin.forget_transactional_id, transaction_admin.check_forget_transactional_id),
+    "ForgetTransactionalId": Method(
+        transaction_admin.forget_transactional_id, transaction_admin.check_forget_transactional_id, changes=True
+    ),
 }
 
 
 class BrokerService:
     """The methods of one broker, and its open streams."""
 
-    def __init__(self, broker: Broker, call_authorizer: CallAuthorizer) -> None:
+    def __init__(self, broker: Broker, callers: Callers) -> None:
         self._broker = broker
-        self._call_authorizer = call_authorizer
+        self._callers = callers
         self._requests = Requests(broker.config)
         self._streams: set[ProduceStream | FetchStream] = set()
         self._half_open = Shares(_HALF_OPEN_MAX)  # calls whose request has not arrived yet
@@ -145,7 +148,7 @@ class BrokerService:
         """
         ends = []
         for stream in self._streams:
-            error = self._call_authorizer.revoked(stream.authorizer, stream.context)
+            error = self._callers.revoked(stream.authorizer, stream.context)
             if error is not None:
                 code, details, _ = status_of(error)
                 ends.append(stream.revoke(code, details))
@@ -156,14 +159,14 @@ class BrokerService:
         async def call(_requests: object, context: Context) -> bytes:
             self._broker.turns.arrived += 1
             try:
-                generation = self._call_authorizer.generation
-                authorizer, caller = self._call_authorizer.authenticate(context)
+                generation = self._callers.generation
+                authorizer, caller = self._callers.authenticate(context)
                 CALLER.set(caller)
                 data = await self._read(method, context, caller)
                 await self._broker.turns.take(caller)
-                if generation != self._call_authorizer.generation:
-                    authorizer, _ = self._call_authorizer.authenticate(context)  # again: the request may have taken long to arrive
-                return await self._answer(method, authorizer, data, caller.peer)
+                if generation != self._callers.generation:
+                    authorizer, _ = self._callers.authenticate(context)  # again: the request may have taken long to arrive
+                return await self._answer(method, authorizer, data)
             except BrokerdError as error:
                 await context.abort(*self._counted(method.name, error))
             except grpc.aio.BaseError:
@@ -186,7 +189,7 @@ class BrokerService:
             raise malformed(what, "did not arrive: the call ended first")
         return data
 
-    async def _answer(self, method: Unary, authorizer: TopicAuthorizer, data: bytes, peer: str) -> bytes:
+    async def _answer(self, method: Unary, authorizer: TopicAuthorizer, data: bytes) -> bytes:
         """The response's bytes. The call counts as in progress from here: a shutdown does not wait for half-open ones."""
         started_ns = stopwatch_ns()
         self._calls += 1
@@ -198,8 +201,10 @@ class BrokerService:
             request = self._requests.parse(method.name, data)
             if served.check is not None:
                 served.check(request)
-            handle = functools.partial(served.handle, self._broker, authorizer)
-            response = await self._call_authorizer.call(method.name, authorizer, request, method.response, handle, peer)
+            if served.somewhere is not None:
+                authorizer.require_somewhere(served.somewhere)
+            work = served.handle(self._broker, authorizer, request)
+            response = await (to_its_end(work) if served.changes else work)
             return response.SerializeToString()
         finally:
             self._broker.counters.request_time.labels(method.name, TOTAL).observe((stopwatch_ns() - started_ns) / 1e9)
@@ -217,7 +222,7 @@ class BrokerService:
         self._broker.turns.arrived += 1
         fail: Callable[..., Awaitable[None]] = context.abort
         try:
-            authorizer, caller = self._call_authorizer.authenticate(context)
+            authorizer, caller = self._callers.authenticate(context)
             if self._broker.is_stopping:
                 raise NotReadyError(STOPPING)
             with _place(self._stream_shares, caller.owner, "streams are open", ", and max.streams allows no more"):

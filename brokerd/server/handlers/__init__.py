@@ -8,6 +8,7 @@
     groups.py                               consumer groups' offsets
 
 A unary handler is `async def name(broker, authorizer, request) -> response` (`handle` in a module with one request), and its
-`check_name(request)` raises MalformedError for a request that violates the contract. Produce and Fetch are streams
-(../streams.py has what they share).
+`check_name(request)` raises MalformedError for a request that violates the contract, before any right is looked up: a malformed
+request is refused alike whoever sends it. The handler requires the right to each entry before it does anything with it, and
+writes the audit trail's line of each change. Produce and Fetch are streams (../streams.py has what they share).
 """

@@ -12,6 +12,7 @@ from brokerd.errors import (
     OffsetOutOfRangeError,
     UnsupportedVersionError,
     WireError,
+    counted,
 )
 from brokerd.groups.group_table import METADATA_MAX_BYTES, Group
 from brokerd.ids import LogPosition, TopicIdPartition
@@ -76,7 +77,7 @@ async def commit_group_offsets(
         _check_no_member(request)
         if not request.offsets:
             await broker.groups.renew(request.group_id)
-        offsets = await _checked(broker, request, response)
+        offsets = await _checked(broker, authorizer, request, response)
         if offsets:
             await broker.groups.commit(request.group_id, authorizer.principal, offsets)
     except WireError as error:
@@ -96,7 +97,10 @@ def _check_no_member(request: offsets_pb2.CommitGroupOffsetsRequest) -> None:
 
 
 async def _checked(
-    broker: Broker, request: offsets_pb2.CommitGroupOffsetsRequest, response: offsets_pb2.CommitGroupOffsetsResponse
+    broker: Broker,
+    authorizer: TopicAuthorizer,
+    request: offsets_pb2.CommitGroupOffsetsRequest,
+    response: offsets_pb2.CommitGroupOffsetsResponse,
 ) -> list[CommittedOffset]:
     """The offsets to record; adds all results to the response."""
     now_ms, ahead_ms = broker.logs.time.stamp_ms()
@@ -105,6 +109,7 @@ async def _checked(
     for entry in request.offsets:
         await pauses.after()
         try:
+            authorizer.require_id(Right.READ, entry.topic_id)
             offsets.append(checked_offset(broker, entry, now_ms, ahead_ms))
         except WireError as error:
             response.results.append(_refused(TopicIdPartition(entry.topic_id, entry.partition), error))
@@ -167,7 +172,7 @@ async def fetch_group_offsets(broker: Broker, authorizer: TopicAuthorizer, reque
     - A request without partitions gets all of the group's in pages, except those of topics that the caller may not read.
     - A requested partition whose offset is from another history of its log gets LOG_TRUNCATION.
     - All offsets returned are durable. Waits for a transaction that is recording offsets of the group.
-    - A failed request still has a result for each partition.
+    - A failed request has its error in the result of each partition, too.
     """
     response = Response()
     try:
@@ -175,20 +180,27 @@ async def fetch_group_offsets(broker: Broker, authorizer: TopicAuthorizer, reque
         async with broker.groups.settled(request.group_id) as table:
             group = table.groups.get(request.group_id)
             if request.partitions:
-                await _add_asked(broker, request, group, response)
+                await _add_asked(broker, authorizer, request, group, response)
             elif group is not None:
                 _add_page(authorizer, request, group, response)
     except WireError as error:
-        refused = [_offset_result(TopicIdPartition(one.topic_id, one.partition), None) for one in request.partitions]
+        refused = [_refused(TopicIdPartition(one.topic_id, one.partition), error) for one in request.partitions]
         return Response(error=to_proto(error), results=refused)
     return response
 
 
-async def _add_asked(broker: Broker, request: Request, group: Group | None, response: Response) -> None:
+async def _add_asked(
+    broker: Broker, authorizer: TopicAuthorizer, request: Request, group: Group | None, response: Response
+) -> None:
     asked = [TopicIdPartition(one.topic_id, one.partition) for one in request.partitions]
     pauses = Pauses(broker.turns)
     for tp, committed in [(tp, group.offset(tp) if group is not None else None) for tp in asked]:  # a snapshot, before any await
         await pauses.after()
+        try:
+            authorizer.require_id(Right.READ, tp.topic_id)
+        except WireError as error:
+            response.results.append(_refused(tp, error))
+            continue
         result = _offset_result(tp, committed)
         try:
             _check_history(broker.partitions.leader(tp), committed)
@@ -368,6 +380,8 @@ async def delete_group(
             count = await broker.groups.delete(request.group_id)
     except WireError as error:
         return offsets_pb2.DeleteGroupResponse(error=to_proto(error))
+    if count:
+        broker.audit.changed(f"deleted {counted(count, 'offset')} of group {request.group_id!a}")
     return offsets_pb2.DeleteGroupResponse(deleted_offsets=count)
 
 

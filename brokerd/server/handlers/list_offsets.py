@@ -39,7 +39,7 @@ _RESERVED = (offsets_pb2.OFFSET_SPEC_EARLIEST_LOCAL, offsets_pb2.OFFSET_SPEC_LAT
 
 
 def check(request: offsets_pb2.ListOffsetsRequest) -> None:
-    """Checks the request as received. Raises MalformedError."""
+    """Raises MalformedError."""
     if request.isolation_level not in fetch_pb2.IsolationLevel.values():
         raise malformed("isolation_level", f"is {request.isolation_level}, but must be 0 or 1")
     for entry in request.partitions:
@@ -47,7 +47,7 @@ def check(request: offsets_pb2.ListOffsetsRequest) -> None:
 
 
 async def handle(
-    broker: Broker, _authorizer: TopicAuthorizer, request: offsets_pb2.ListOffsetsRequest
+    broker: Broker, authorizer: TopicAuthorizer, request: offsets_pb2.ListOffsetsRequest
 ) -> offsets_pb2.ListOffsetsResponse:
     """One result per requested partition, in the same order."""
     asked = [(TopicIdPartition(entry.topic_id, entry.partition), entry) for entry in request.partitions]
@@ -56,7 +56,7 @@ async def handle(
     pauses = Pauses(broker.turns)
     for tp, entry in asked:
         await pauses.after()
-        response.results.append(await _answer(broker, tp, entry, is_committed))
+        response.results.append(await _answer(broker, authorizer, tp, entry, is_committed))
     return response
 
 
@@ -77,12 +77,13 @@ def _check_entry(entry: offsets_pb2.PartitionListOffsets) -> None:
 
 
 async def _answer(
-    broker: Broker, tp: TopicIdPartition, entry: offsets_pb2.PartitionListOffsets, is_committed: bool
+    broker: Broker, authorizer: TopicAuthorizer, tp: TopicIdPartition, entry: offsets_pb2.PartitionListOffsets, is_committed: bool
 ) -> offsets_pb2.PartitionListOffsetsResult:
     result = offsets_pb2.PartitionListOffsetsResult(
         topic_id=tp.topic_id, partition=tp.partition, offset=_NONE, timestamp=_NONE, leader_epoch=_NONE
     )
     try:
+        authorizer.require_id(None, tp.topic_id)
         log = broker.partitions.leader(tp, entry.current_leader_epoch)
         if entry.spec == offsets_pb2.OFFSET_SPEC_AFTER_BYTES:
             reach = partial(log.reach, entry.from_offset, entry.until_offset, entry.max_bytes)

@@ -28,10 +28,10 @@ from brokerd.ids import TopicIdPartition
 from brokerd.partition.partition import Partition
 from brokerd.record.header import MAGIC, PAYLOAD_KIND_ARROW
 from brokerd.server.broker import Broker
-from brokerd.server.failures import malformed
+from brokerd.server.failures import malformed, to_its_end
 from brokerd.server.handlers.produce import WAITING_REQUESTS_MAX
 from brokerd.server.requests import check_topic_id
-from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.server.waiting.delayed_produce import WAIT_MAX_MS
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.wire.errors import to_proto
@@ -65,7 +65,7 @@ _SOFTWARE_MAX_CHARACTERS = 255
 
 
 def check(request: metadata_pb2.MetadataRequest) -> None:
-    """Checks the request as received. Raises MalformedError."""
+    """Raises MalformedError."""
     if request.all_topics and (request.topics or request.topic_ids):
         raise malformed("all_topics", "topics and topic_ids must be empty with it")
     for topic_id in request.topic_ids:
@@ -85,9 +85,9 @@ async def handle(
             if broker.logs.topics.has(topic.name):  # False: deleted meanwhile
                 response.topics.append(await _described(broker, topic, pauses))
     for name in request.topics:
-        response.topics.append(await _by_name(broker, name, pauses))
+        response.topics.append(await _by_name(broker, authorizer, name, pauses))
     for topic_id in request.topic_ids:
-        response.topics.append(await _by_id(broker, topic_id, pauses))
+        response.topics.append(await _by_id(broker, authorizer, topic_id, pauses))
     return response
 
 
@@ -100,27 +100,38 @@ def this_node(broker: Broker) -> metadata_pb2.Node:
     return metadata_pb2.Node(node_id=broker.logs.node_id, host=host, port=port, epoch=broker.logs.leader_epoch)
 
 
-async def _by_name(broker: Broker, name: str, pauses: Pauses) -> metadata_pb2.TopicMetadata:
+async def _by_name(broker: Broker, authorizer: TopicAuthorizer, name: str, pauses: Pauses) -> metadata_pb2.TopicMetadata:
+    await pauses.after()
     try:
-        return await _described(broker, await _find_or_create(broker, name), pauses)
+        authorizer.require_name(None, name)
+        return await _described(broker, await _find_or_create(broker, authorizer, name), pauses)
     except WireError as error:
         return metadata_pb2.TopicMetadata(name=name, error=to_proto(error))
 
 
-async def _find_or_create(broker: Broker, name: str) -> Topic:
+async def _find_or_create(broker: Broker, authorizer: TopicAuthorizer, name: str) -> Topic:
     try:
         return broker.logs.topics.by_name(name)
     except UnknownTopicOrPartitionError:
         if not broker.config.auto_create_topics:
             raise
+    authorizer.require_name(Right.ADMIN, name)
     try:
-        return await broker.admin.run(broker.logs.changes.create(name, broker.config.num_partitions, {}))
+        return await to_its_end(_create(broker, name))
     except TopicAlreadyExistsError:  # created by another request meanwhile
         return broker.logs.topics.by_name(name)
 
 
-async def _by_id(broker: Broker, topic_id: bytes, pauses: Pauses) -> metadata_pb2.TopicMetadata:
+async def _create(broker: Broker, name: str) -> Topic:
+    topic = await broker.admin.run(broker.logs.changes.create(name, broker.config.num_partitions, {}))
+    broker.audit.changed(f"created topic '{name}'")
+    return topic
+
+
+async def _by_id(broker: Broker, authorizer: TopicAuthorizer, topic_id: bytes, pauses: Pauses) -> metadata_pb2.TopicMetadata:
+    await pauses.after()
     try:
+        authorizer.require_id(None, topic_id)
         return await _described(broker, broker.logs.topics.by_id(topic_id), pauses)
     except WireError as error:
         return metadata_pb2.TopicMetadata(topic_id=topic_id, error=to_proto(error))
@@ -156,11 +167,11 @@ async def describe(
     pauses = Pauses(broker.turns)
     if request.names:
         for name in request.names:
-            response.topics.append(await _description(broker, name, pauses))
+            response.topics.append(await _description(broker, authorizer, name, pauses))
         return response
     for topic in _seen_by(broker, authorizer):
         if broker.logs.topics.has(topic.name):  # False: deleted meanwhile
-            response.topics.append(await _description(broker, topic.name, pauses))
+            response.topics.append(await _description(broker, authorizer, topic.name, pauses))
     return response
 
 
@@ -169,8 +180,10 @@ def _seen_by(broker: Broker, authorizer: TopicAuthorizer) -> list[Topic]:
     return [topic for topic in broker.logs.topics.list() if authorizer.rights.sees(topic.name)]
 
 
-async def _description(broker: Broker, name: str, pauses: Pauses) -> topics_pb2.TopicDescription:
+async def _description(broker: Broker, authorizer: TopicAuthorizer, name: str, pauses: Pauses) -> topics_pb2.TopicDescription:
+    await pauses.after()
     try:
+        authorizer.require_name(None, name)
         topic = broker.logs.topics.by_name(name)
         logs = [broker.partitions.leader(TopicIdPartition(topic.id, partition)) for partition in range(topic.partition_count)]
     except WireError as error:
@@ -217,7 +230,7 @@ def _problem_of(log: Partition) -> WireError | None:
 
 
 def check_server_info(request: metadata_pb2.GetServerInfoRequest) -> None:
-    """Checks the request as received. Raises MalformedError."""
+    """Raises MalformedError."""
     if len(request.client_software) > _SOFTWARE_MAX_CHARACTERS:
         raise malformed(
             "client_software", f"has {len(request.client_software)} characters, at most {_SOFTWARE_MAX_CHARACTERS} are allowed"

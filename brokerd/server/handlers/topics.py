@@ -38,7 +38,7 @@ from brokerd.partition.partition import Partition
 from brokerd.server.broker import Broker
 from brokerd.server.failures import fails_with, malformed
 from brokerd.server.requests import check_config_texts, check_not_negative, check_topic_id, topic_id_partition
-from brokerd.server.security.topic_authorizer import TopicAuthorizer
+from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1.topics_pb2 import (
@@ -67,18 +67,20 @@ def check_create(request: CreateTopicsRequest) -> None:
         check_config_texts("topics.configs", chain(topic.configs, topic.configs.values()))
 
 
-async def create(broker: Broker, _authorizer: TopicAuthorizer, request: CreateTopicsRequest) -> CreateTopicsResponse:
+async def create(broker: Broker, authorizer: TopicAuthorizer, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """One result per requested topic, in the same order."""
     response = CreateTopicsResponse()
     checked: list[Topic] = []  # for validate_only: later topics of the request must see earlier ones
     for topic in request.topics:
         result = response.results.add(name=topic.name)
         with fails_with(result, "creating a topic"):
+            authorizer.require_name(Right.ADMIN, topic.name)
             wanted = (topic.name, _partition_count(broker, topic), dict(topic.configs))
             if request.validate_only:
                 checked.append(broker.logs.changes.check_create(*wanted, checked))
             else:
                 result.topic_id = (await broker.admin.run(broker.logs.changes.create(*wanted))).id
+                broker.audit.changed(f"created topic '{topic.name}'")
     return response
 
 
@@ -104,20 +106,25 @@ def check_delete(request: DeleteTopicsRequest) -> None:
         check_topic_id("topic_ids", topic_id)
 
 
-async def delete(broker: Broker, _authorizer: TopicAuthorizer, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+async def delete(broker: Broker, authorizer: TopicAuthorizer, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """One result per requested topic."""
     response = DeleteTopicsResponse()
     for name in request.names:
-        await _delete(broker, response.results.add(name=name), name)
+        await _delete(broker, authorizer, response.results.add(name=name), name)
     for topic_id in request.topic_ids:
-        await _delete(broker, response.results.add(topic_id=topic_id), topic_id)
+        await _delete(broker, authorizer, response.results.add(topic_id=topic_id), topic_id)
     return response
 
 
-async def _delete(broker: Broker, result: TopicResult, wanted: str | bytes) -> None:
+async def _delete(broker: Broker, authorizer: TopicAuthorizer, result: TopicResult, wanted: str | bytes) -> None:
     with fails_with(result, f"deleting topic {wanted!r}"):
+        if isinstance(wanted, str):
+            authorizer.require_name(Right.ADMIN, wanted)
+        else:
+            authorizer.require_id(Right.ADMIN, wanted)
         deleted = await broker.admin.run(broker.logs.changes.delete(wanted, lambda topic: _forget(broker, topic)))
         result.name, result.topic_id = deleted.name, deleted.id
+        broker.audit.changed(f"deleted topic '{deleted.name}'")
 
 
 def _forget(broker: Broker, topic: Topic) -> None:
@@ -128,15 +135,17 @@ def _forget(broker: Broker, topic: Topic) -> None:
 
 
 async def create_partitions(
-    broker: Broker, _authorizer: TopicAuthorizer, request: CreatePartitionsRequest
+    broker: Broker, authorizer: TopicAuthorizer, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     """The topic, or its error."""
     result = TopicResult(name=request.name)
     with fails_with(result, "creating partitions"):
+        authorizer.require_name(Right.ADMIN, request.name)
         if request.validate_only:
             topic = broker.logs.changes.check_grow(request.name, request.total_count)
         else:
             topic = await broker.admin.run(broker.logs.changes.grow(request.name, request.total_count))
+            broker.audit.changed(f"gave topic '{request.name}' {request.total_count} partitions")
         result.topic_id = topic.id
     return CreatePartitionsResponse(result=result)
 
@@ -150,15 +159,20 @@ def check_alter(request: AlterTopicConfigsRequest) -> None:
         raise malformed("unset", f"'{both[0]}' is in set too")
 
 
-async def alter(broker: Broker, _authorizer: TopicAuthorizer, request: AlterTopicConfigsRequest) -> AlterTopicConfigsResponse:
+async def alter(broker: Broker, authorizer: TopicAuthorizer, request: AlterTopicConfigsRequest) -> AlterTopicConfigsResponse:
     """The topic, or its error."""
     result = TopicResult(name=request.name)
     change = (request.name, dict(request.set), list(request.unset))
     with fails_with(result, "changing a topic's settings"):
+        authorizer.require_name(Right.ADMIN, request.name)
         if request.validate_only:
             topic = broker.logs.changes.check_alter(*change)
         else:
             topic = await broker.admin.run(broker.logs.changes.alter(*change))
+            for name, value in sorted(request.set.items()):
+                broker.audit.changed(f"altered topic '{request.name}': {name}={value.strip()}")
+            for name in sorted(request.unset):
+                broker.audit.changed(f"altered topic '{request.name}': {name} unset")
         result.topic_id = topic.id
     return AlterTopicConfigsResponse(result=result)
 
@@ -173,7 +187,7 @@ def check_delete_records(request: DeleteRecordsRequest) -> None:
         topic_id_partition("partitions", entry.topic_id, entry.partition)
 
 
-async def delete_records(broker: Broker, _authorizer: TopicAuthorizer, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+async def delete_records(broker: Broker, authorizer: TopicAuthorizer, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """One result per requested partition, in the same order."""
     response = DeleteRecordsResponse()
     found: list[tuple[Partition, int, PartitionDeleteRecordsResult]] = []
@@ -182,6 +196,7 @@ async def delete_records(broker: Broker, _authorizer: TopicAuthorizer, request: 
         await pauses.after()
         result = response.results.add(topic_id=entry.topic_id, partition=entry.partition, log_start_offset=-1)
         with fails_with(result, "deleting records"):
+            authorizer.require_id(Right.ADMIN, entry.topic_id)
             found.append((broker.partitions.leader(TopicIdPartition(entry.topic_id, entry.partition)), entry.before_offset, result))
     starts = [(partition, before_offset) for partition, before_offset, _ in found]
     errors = await broker.admin.run(broker.logs.retention.delete_records(starts))
@@ -190,4 +205,5 @@ async def delete_records(broker: Broker, _authorizer: TopicAuthorizer, request: 
             result.error.CopyFrom(to_proto(error))
         else:
             result.log_start_offset = partition.ends.log_start_offset
+            broker.audit.changed(f"deleted records of {partition.name} below offset {result.log_start_offset}")
     return response

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import islice
 from operator import itemgetter
 
-from brokerd.errors import InvalidRequestError, TransactionalIdAuthorizationFailedError, WireError
+from brokerd.errors import InvalidRequestError, TransactionalIdAuthorizationFailedError, WireError, counted
 from brokerd.partition.partition import Partition
 from brokerd.server.broker import Broker
 from brokerd.server.failures import malformed
@@ -144,6 +144,9 @@ async def abort_transaction(
         count = await broker.transactions.abort_all(request.transactional_id, request.execution_id)
     except WireError as error:
         return transaction_pb2.AbortTransactionResponse(error=to_proto(error))
+    if count:
+        execution = f" in execution {request.execution_id!a}" if request.execution_id else ""
+        broker.audit.changed(f"aborted {counted(count, 'member')} of transactional id {request.transactional_id!a}{execution}")
     return transaction_pb2.AbortTransactionResponse(aborted_members=count)
 
 
@@ -174,6 +177,8 @@ async def forget_transactional_id(
         last_version = await broker.transactions.forget(name)
     except WireError as error:
         return transaction_pb2.ForgetTransactionalIdResponse(error=to_proto(error), last_version=-1)
+    last = "none" if last_version < 0 else f"version {last_version}"
+    broker.audit.changed(f"forgot transactional id {name!a} of principal {principal!a}, last committed: {last}")
     return transaction_pb2.ForgetTransactionalIdResponse(last_version=last_version, principal=principal)
 
 

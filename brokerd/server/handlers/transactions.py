@@ -28,7 +28,7 @@ MEMBER_ID_BYTES = 16
 
 
 def check_init_producer_id(request: transaction_pb2.InitProducerIdRequest) -> None:
-    """Checks the request as received, before authorization may replace its ids. Raises MalformedError."""
+    """Raises MalformedError."""
     producer_id, epoch = request.producer_id, request.producer_epoch
     if request.transactional_id:
         _check_execution(request)

@@ -18,8 +18,7 @@ from brokerd.clock import stopwatch_ns
 from brokerd.errors import BrokerdError, ConfigError
 from brokerd.server.failures import internal
 from brokerd.server.security.audit import Audit
-from brokerd.server.security.authenticator import AUTHORIZATION, CERTIFICATE, Authenticator, UnauthenticatedError
-from brokerd.server.security.call_authorizer import caller_of
+from brokerd.server.security.authenticator import AUTHORIZATION, CERTIFICATE, Authenticator, UnauthenticatedError, caller_of
 from brokerd.sharing import CALLER
 
 logger = logging.getLogger(__name__)

@@ -1,14 +1,13 @@
 """Authenticates callers and decides what they may do. In the order in which a call passes through:
 
     credentials.py        loads the auth file and the certificates (auth_file.py, tokens.py)
-    authenticator.py      token or certificate -> principal (certificate_names.py: the names in a certificate)
-    call_authorizer.py    whether the call may be made: its caller, its method's rule, the audit trail
-    method_rules.py       the rights that each method needs: the only table
+    authenticator.py      token or certificate -> principal -> its authorizer (certificate_names.py: the names in a certificate)
     topic_authorizer.py   the rights of one principal: to topics, groups and producer ids
     audit.py              records refusals and changes
 
-The principal comes from the call alone, never from a field of a request. Only handlers of groups and transactions check rights
-themselves (method_rules.py). Streams authenticate once, and each partition of each request is one look-up in a set. Errors, logs
+The principal comes from the call alone, never from a field of a request. Handlers require the right to each entry of a request
+before they do anything with it; tests/integration/security/test_rights.py asks every method for what it must refuse. Streams
+authenticate once, and each partition of each request is one look-up in a set. Errors, logs
 and reprs never contain a secret, clients learn of internal errors by number only, and control characters in log lines are
 escaped.
 

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator
-from typing import Any
 
 from brokerd.clock import Clock
-from brokerd.errors import counted
+from brokerd.sharing import CALLER
 from brokerd.wire.texts import plain_text
 
 logger = logging.getLogger("brokerd.audit")
@@ -24,7 +22,10 @@ WINDOW_MS = 10_000
 _CALLERS_MAX = 1_000
 _CHARACTERS_MAX = 1_000  # more than the longest topic, setting and value together
 
-NameOf = Callable[[bytes], str]  # topic id -> topic name
+
+def host_of(peer: str) -> str:
+    """The host of a peer in gRPC's notation; callers without a principal of their own are counted by it."""
+    return peer.rpartition(":")[0] or peer
 
 
 class _Window:
@@ -61,9 +62,10 @@ class Audit:
         window.lines += 1
         _write(logging.WARNING, who, f"refused: {what}")
 
-    def changed(self, who: str, peer: str, what: str) -> None:
-        """Writes a change made by a call from `peer`."""
-        _write(logging.INFO, who, f"{what} (from {peer})")
+    def changed(self, what: str) -> None:
+        """Writes a change made by the current call: its principal or, where all callers are the same principal, its host."""
+        owner, peer = CALLER.get()
+        _write(logging.INFO, host_of(peer) if owner == peer else owner, f"{what} (from {peer})")
 
     def reloaded(self, what: str) -> None:
         """Writes that certificates and the auth file were reloaded. Not limited: only the operator can cause it."""
@@ -82,69 +84,3 @@ class Audit:
 
 def _write(level: int, who: str, what: str) -> None:
     logger.log(level, "%s %s", plain_text(who, _CHARACTERS_MAX), plain_text(what, _CHARACTERS_MAX))
-
-
-def changes(method: str, request: Any, response: Any, name_of: NameOf) -> Iterator[str]:
-    """One sentence for each change by a method in CHANGES; none for a request that only validates."""
-    if not getattr(request, "validate_only", False):
-        yield from CHANGES[method](request, response, name_of)
-
-
-def created_topics(response: Any, names: Collection[str]) -> Iterator[str]:
-    """One sentence for each topic of `names` in a Metadata response: the request created it by naming it."""
-    topics = response.topics if names else ()
-    return (f"created topic '{topic.name}'" for topic in topics if topic.name in names and not topic.HasField("error"))
-
-
-def _created(_request: Any, response: Any, _name_of: NameOf) -> Iterator[str]:
-    return (f"created topic '{result.name}'" for result in response.results if not result.HasField("error"))
-
-
-def _deleted(_request: Any, response: Any, _name_of: NameOf) -> Iterator[str]:
-    return (f"deleted topic '{result.name}'" for result in response.results if not result.HasField("error"))
-
-
-def _grown(request: Any, response: Any, _name_of: NameOf) -> Iterator[str]:
-    if not response.result.HasField("error"):
-        yield f"gave topic '{request.name}' {request.total_count} partitions"
-
-
-def _altered(request: Any, response: Any, _name_of: NameOf) -> Iterator[str]:
-    if not response.result.HasField("error"):
-        yield from (f"altered topic '{request.name}': {name}={value.strip()}" for name, value in sorted(request.set.items()))
-        yield from (f"altered topic '{request.name}': {name} unset" for name in sorted(request.unset))
-
-
-def _records(_request: Any, response: Any, name_of: NameOf) -> Iterator[str]:
-    for result in response.results:
-        if not result.HasField("error"):
-            yield f"deleted records of {name_of(result.topic_id)}-{result.partition} below offset {result.log_start_offset}"
-
-
-def _aborted(request: Any, response: Any, _name_of: NameOf) -> Iterator[str]:
-    if response.aborted_members:
-        execution = f" in execution {request.execution_id!a}" if request.execution_id else ""
-        yield f"aborted {counted(response.aborted_members, 'member')} of transactional id {request.transactional_id!a}{execution}"
-
-
-def _forgotten(request: Any, response: Any, _name_of: NameOf) -> Iterator[str]:
-    if not response.HasField("error"):
-        last = "none" if response.last_version < 0 else f"version {response.last_version}"
-        yield f"forgot transactional id {request.transactional_id!a} of principal {response.principal!a}, last committed: {last}"
-
-
-def _group_deleted(request: Any, response: Any, _name_of: NameOf) -> Iterator[str]:
-    if not response.HasField("error") and response.deleted_offsets:
-        yield f"deleted {counted(response.deleted_offsets, 'offset')} of group {request.group_id!a}"
-
-
-CHANGES: dict[str, Callable[[Any, Any, NameOf], Iterator[str]]] = {
-    "CreateTopics": _created,
-    "DeleteTopics": _deleted,
-    "CreatePartitions": _grown,
-    "AlterTopicConfigs": _altered,
-    "DeleteRecords": _records,
-    "DeleteGroup": _group_deleted,
-    "AbortTransaction": _aborted,
-    "ForgetTransactionalId": _forgotten,
-}

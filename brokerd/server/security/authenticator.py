@@ -1,4 +1,4 @@
-"""Finds the principal of a call, by its bearer token or its connection's client certificate.
+"""Authenticates callers: finds the principal of a call by its bearer token or its connection's client certificate.
 
 A token that is sent must be valid: an invalid one never falls back to the certificate or to no principal. Errors tell a caller no
 more than it needs, and never quote any part of its credentials.
@@ -10,16 +10,19 @@ services except health, which is public.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import grpc
 from grpc_health.v1 import health
 
+from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import BrokerdError
+from brokerd.server.security.audit import Audit, host_of
 from brokerd.server.security.auth_file import AuthFile
 from brokerd.server.security.certificate_names import names_in_pem
 from brokerd.server.security.tokens import TOKEN_CHARACTERS_MAX, find_hash
-from brokerd.server.security.topic_authorizer import ANYBODY, TRUSTED, Principal
+from brokerd.server.security.topic_authorizer import ANYBODY, NOTHING, TRUSTED, Principal, TopicAuthorizer
+from brokerd.sharing import Caller
 from brokerd.wire.methods import SERVICE
 
 AUTHORIZATION = "authorization"
@@ -32,13 +35,21 @@ _Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[_Handl
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
-def host_of(peer: str) -> str:
-    """The host of a peer in gRPC's notation; unauthenticated callers are counted by it."""
-    return peer.rpartition(":")[0] or peer
-
-
 class UnauthenticatedError(BrokerdError):
     """The caller has not proved its identity; becomes the status UNAUTHENTICATED."""
+
+
+class CallContext(Protocol):
+    """The parts of a gRPC context that identify the caller."""
+
+    def invocation_metadata(self) -> Iterable[Any] | None:
+        """The call's headers."""
+
+    def auth_context(self) -> Mapping[str, Iterable[bytes]]:
+        """Properties that TLS has established for the connection, such as the client certificate."""
+
+    def peer(self) -> str:
+        """Address of the other side, as gRPC writes it."""
 
 
 class Authenticator:
@@ -47,11 +58,6 @@ class Authenticator:
     def __init__(self, identities: AuthFile | None, *, needs_certificate: bool) -> None:
         self.identities = identities  # all principals and their credentials; None = no auth file
         self.is_open = identities is None and not needs_certificate  # any caller may do everything
-
-    def replace(self, identities: AuthFile | None) -> None:
-        """Replaces the identities by those of the reloaded auth file. Adding or removing the file itself takes a restart."""
-        assert (identities is None) == (self.identities is None)
-        self.identities = identities
 
     def principal(
         self, metadata: Iterable[tuple[str, str | bytes]], peer: Mapping[str, Iterable[bytes]] | None = None
@@ -75,6 +81,10 @@ class Authenticator:
             )
         raise UnauthenticatedError("this broker wants to know who calls: set auth.token or auth.token.file")
 
+    def of_call(self, context: CallContext) -> Principal:
+        """The principal of a gRPC call. Raises UnauthenticatedError."""
+        return ANYBODY if self.is_open else self.principal(context.invocation_metadata() or (), context.auth_context())
+
     def by_token(self, headers: Sequence[str | bytes]) -> Principal:
         """The principal that owns the token in `headers`, the call's authorization headers. Raises UnauthenticatedError."""
         header = headers[0]
@@ -88,6 +98,75 @@ class Authenticator:
             raise UnauthenticatedError("the token is not known to this broker: check auth.token, or auth.token.file")
         assert self.identities is not None
         return self.identities.principals[owner]
+
+
+class Callers:
+    """The callers of one broker's own methods, and what each principal may do.
+
+    `free_producer_number`: see TopicAuthorizer. `on_stranger` is called for each call without valid credentials.
+    """
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        topics: TopicStore,
+        audit: Audit,
+        *,
+        free_producer_number: Callable[[], int] | None = None,
+        on_stranger: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.generation = 0  # increases when credentials may have changed: earlier callers must authenticate again
+        self._authenticator = authenticator
+        self._topics = topics
+        self._audit = audit
+        self._free_producer_number = free_producer_number
+        self._on_stranger = on_stranger
+        self._authorizers: dict[str, TopicAuthorizer] = {}  # by principal
+
+    def authenticate(self, context: CallContext) -> tuple[TopicAuthorizer, Caller]:
+        """The authorizer of the caller's principal, and the Caller for sharing resources. Raises UnauthenticatedError."""
+        peer = str(context.peer())
+        try:
+            principal = self._authenticator.of_call(context)
+        except UnauthenticatedError as error:
+            self._on_stranger()
+            self._audit.refused(host_of(peer), error.message)
+            raise
+        authorizer = self._authorizers.get(principal.name)
+        if authorizer is None:
+            authorizer = TopicAuthorizer(principal, self._topics, self._free_producer_number, self._audit)
+            self._authorizers[principal.name] = authorizer
+        return authorizer, caller_of(principal, peer)
+
+    def revoked(self, authorizer: TopicAuthorizer, context: CallContext) -> UnauthenticatedError | None:
+        """The error for a call whose credentials are no longer those of `authorizer`'s principal; None while they are."""
+        try:
+            principal = self._authenticator.of_call(context)
+        except UnauthenticatedError as error:
+            self._audit.refused(authorizer.principal, f"its stream from {context.peer()} ends, its credentials are revoked")
+            return error
+        if principal.name != authorizer.principal:
+            self._audit.refused(authorizer.principal, f"its stream from {context.peer()} ends, its credentials are another's now")
+            return UnauthenticatedError(
+                f"these credentials are not those of principal '{authorizer.principal}' any more: connect again"
+            )
+        return None
+
+    def replace(self, identities: AuthFile | None) -> None:
+        """Applies the reloaded auth file, also to open streams: a principal missing there loses all rights. Adding or removing the
+        file itself takes a restart."""
+        assert (identities is None) == (self._authenticator.identities is None)
+        self._authenticator.identities = identities
+        self.generation += 1
+        if identities is not None:
+            for name, authorizer in self._authorizers.items():
+                principal = identities.principals.get(name)
+                authorizer.replace(NOTHING if principal is None else principal.rights)
+
+
+def caller_of(principal: Principal, peer: str) -> Caller:
+    """The caller for sharing resources: its principal or, where all callers are the same principal, its connection."""
+    return Caller(peer if principal in (ANYBODY, TRUSTED) else principal.name, peer)
 
 
 def _certificate_names(peer: Mapping[str, Iterable[bytes]]) -> set[str]:
@@ -116,7 +195,7 @@ class AuthenticationInterceptor(grpc.aio.ServerInterceptor):
 
         async def authenticate_and_serve(requests: object, context: _Context) -> AsyncIterator[Any]:
             try:
-                self._authenticator.principal(context.invocation_metadata() or (), context.auth_context())
+                self._authenticator.of_call(context)
             except UnauthenticatedError as error:
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, error.message)
             responses: Any = serve(requests, context)  # type: ignore[arg-type]

@@ -168,17 +168,19 @@ class TopicAuthorizer:
         """Replaces the principal's rights, also for its open streams."""
         self.rights = rights
         self.is_unlimited = rights.is_unlimited  # cached, since every batch checks it
-        self._granted: dict[Right, set[bytes]] = {right: set() for right in Right}
+        self._granted: dict[Right | None, set[bytes]] = {right: set() for right in _VERBS}
 
-    def refuse_name(self, right: Right | None, name: str) -> WireError | None:
-        """The error for using `right` on a topic by name (None: for seeing it); None if allowed."""
-        if self.rights.sees(name) if right is None else self.rights.allows(right, name):
-            return None
-        return self._forbidden(right, name)
+    def require_name(self, right: Right | None, name: str) -> None:
+        """Raises TopicAuthorizationFailedError unless the principal has the right on the topic (None: may see it)."""
+        if not (self.rights.sees(name) if right is None else self.rights.allows(right, name)):
+            error = self._forbidden(right, name)
+            self.note_refused(error)
+            raise error
 
     def refuse_id(self, right: Right | None, topic_id: bytes) -> WireError | None:
-        """As `refuse_name`, by id. An unknown id is refused too, unless the principal has every right on every topic."""
-        if self.is_unlimited or (right is not None and topic_id in self._granted[right]):
+        """The error for using `right` on a topic by id (None: for seeing it); None if allowed. An unknown id is refused too,
+        unless the principal has every right on every topic."""
+        if self.is_unlimited or topic_id in self._granted[right]:
             return None
         try:
             name = self._topics.by_id(topic_id).name
@@ -189,11 +191,10 @@ class TopicAuthorizer:
             return unknown_topic_id(topic_id)
         if right is not None and not self.rights.allows(right, name):
             return self._forbidden(right, name)
-        if right is not None:
-            self._remember(right, topic_id)
+        self._remember(right, topic_id)
         return None
 
-    def require_id(self, right: Right, topic_id: bytes) -> None:
+    def require_id(self, right: Right | None, topic_id: bytes) -> None:
         """Raises what `refuse_id` returns."""
         if self.is_unlimited or topic_id in self._granted[right]:
             return
@@ -249,7 +250,7 @@ class TopicAuthorizer:
                 fate=Fate.NOT_APPENDED,
             )
 
-    def _remember(self, right: Right, topic_id: bytes) -> None:
+    def _remember(self, right: Right | None, topic_id: bytes) -> None:
         granted = self._granted[right]
         if len(granted) >= _REMEMBERED_MAX:
             granted.clear()

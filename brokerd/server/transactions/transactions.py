@@ -39,7 +39,7 @@ from brokerd.ids import TopicIdPartition, member_producer_id
 from brokerd.purgatory.driver import TimedPurgatory
 from brokerd.record.header import BatchHeader
 from brokerd.server.admin import STOPPING, Admin
-from brokerd.server.failures import forget_end
+from brokerd.server.failures import to_its_end
 from brokerd.server.groups.groups import AskedOffsets, Groups
 from brokerd.server.own_log import OwnLog, Record
 from brokerd.server.transactions.local_leaders import LocalLeaders, Markers
@@ -488,11 +488,7 @@ class Transactions:
 
     async def _run(self, decision: Coroutine[Any, Any, T]) -> T:
         """Runs the decision to completion, even if the caller is cancelled."""
-        task = asyncio.create_task(decision)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        forget_end(task)
-        return await asyncio.shield(task)
+        return await to_its_end(decision, self._tasks)
 
     def _texts(self, producer_ids: Iterable[int]) -> str:
         """The executions of open members, for log messages."""

@@ -123,7 +123,7 @@ def test_hidden_topics_are_in_no_mixture_of_all_and_some(client_as: ClientAs) ->
 def test_what_is_malformed_is_so_whoever_asks_for_whatever(
     client_as: ClientAs, name: str, fields: dict[str, Any], field: str
 ) -> None:
-    """Rights take entries out of a request, or change it: a handler that looked for itself would see another one."""
+    """A request is checked as a whole before any right is looked up, so the answer tells nothing of what exists."""
     for who in ("boss", "outsider"):
         client = client_as(TOKENS[who])
         request: Any = UNARY[name].request(**fields)

@@ -12,11 +12,9 @@ import pytest
 from brokerd.groups.records import offsets_committed
 from brokerd.ids import TopicIdPartition
 from brokerd.server.broker import Broker
-from brokerd.server.handlers import groups, metadata, transaction_admin, transactions
+from brokerd.server.handlers import groups, list_offsets, metadata, transaction_admin, transactions
 from brokerd.server.metrics.endpoint import MetricsEndpoint
 from brokerd.server.metrics.families import families
-from brokerd.server.security.authenticator import Authenticator
-from brokerd.server.security.call_authorizer import CallAuthorizer
 from brokerd.server.security.topic_authorizer import ANYBODY, Principal, Right, TopicAuthorizer, TopicRights
 from brokerd.server.waiting.pauses import LISTED_MAX, Pauses, page_of
 from brokerd.sharing import CALLER, Caller, Turns
@@ -173,28 +171,17 @@ def test_of_many_calls_of_one_principal_one_goes_on_in_a_turn() -> None:
 def test_refused_entries_are_answered_in_pieces() -> None:
     async def scenario(broker: TransactionBroker) -> None:
         authorizer = authorizer_of(broker.broker, NOBODY)
-        asked = [offsets_pb2.PartitionGroupOffset(topic_id=number.to_bytes(16, "big"), partition=0) for number in range(2_000)]
-
-        async def handle(_request: Any) -> Any:
-            return offsets_pb2.CommitGroupOffsetsResponse()
-
-        work = asyncio.ensure_future(
-            CallAuthorizer(Authenticator(None, needs_certificate=True), broker.logs.topics, ManualClock(), turns=Turns()).call(
-                "CommitGroupOffsets",
-                authorizer,
-                offsets_pb2.CommitGroupOffsetsRequest(group_id="g", offsets=asked),
-                offsets_pb2.CommitGroupOffsetsResponse,
-                handle,
-                "ipv4:127.0.0.1:1",
-            )
-        )
+        asked = [offsets_pb2.PartitionListOffsets(topic_id=number.to_bytes(16, "big")) for number in range(2_000)]
+        request = offsets_pb2.ListOffsetsRequest(partitions=asked)
+        work = asyncio.ensure_future(list_offsets.handle(broker.broker, authorizer, request))
         loop_turns = 0
         while not work.done():
             loop_turns += 1
             await one_turn()
         assert loop_turns >= 10
-        response: Any = work.result()
-        assert [result.topic_id for result in response.results] == [one.topic_id for one in asked]
+        results = work.result().results
+        assert [result.topic_id for result in results] == [one.topic_id for one in asked]
+        assert all(result.HasField("error") for result in results)
 
     with_broker(scenario)
 

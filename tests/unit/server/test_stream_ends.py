@@ -12,8 +12,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.server.handlers import produce
 from brokerd.server.handlers.fetch import FetchStream
 from brokerd.server.handlers.produce import ProduceStream
-from brokerd.server.security.authenticator import Authenticator, UnauthenticatedError
-from brokerd.server.security.call_authorizer import CallAuthorizer
+from brokerd.server.security.authenticator import Authenticator, Callers, UnauthenticatedError
 from brokerd.server.security.topic_authorizer import ANYBODY, TopicAuthorizer
 from brokerd.server.service import BrokerService
 from brokerd.sharing import Caller
@@ -79,7 +78,7 @@ def test_a_stream_that_fails_while_it_is_revoked_is_not_ended_twice(monkeypatch:
         files = MemoryFiles()
         async with running(files, ManualClock()) as broker:
             (tp, _) = await broker.topic()
-            callers = CallAuthorizer(Authenticator(None, needs_certificate=False), broker.logs.topics, ManualClock())
+            callers = Callers(Authenticator(None, needs_certificate=False), broker.logs.topics, broker.broker.audit)
             service = BrokerService(broker.broker, callers)
             context = Context([produce_request(tp), b"senseless"])
             with Gate(files, "fdatasync", path=tp.directory_name):

@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from brokerd.server.security.audit import LINES_MAX, WINDOW_MS, Audit
+from brokerd.sharing import CALLER, Caller
 from tests.support.clock import ManualClock
 
 
@@ -16,7 +17,8 @@ def test_each_caller_has_lines_of_its_own_and_the_rest_is_counted(caplog: pytest
     audit = Audit(clock)
     for number in range(LINES_MAX + 7):
         audit.refused("loud", f"number {number}")
-    audit.changed("quiet", "ipv4:192.0.2.1:5", "created topic 't'")
+    CALLER.set(Caller("quiet", "ipv4:192.0.2.1:5"))
+    audit.changed("created topic 't'")
     assert len(caplog.messages) == LINES_MAX + 1
     assert caplog.messages[-1] == "quiet created topic 't' (from ipv4:192.0.2.1:5)"
     clock.advance(WINDOW_MS)
@@ -59,8 +61,9 @@ def test_a_change_has_its_line_however_much_was_refused_or_changed_before(caplog
     for _ in range(LINES_MAX + 5):
         audit.refused("etl", "principal 'etl' may not administer topic 'orders'")
     changed = [f"deleted topic 't{number}'" for number in range(3 * LINES_MAX)]
+    CALLER.set(Caller("etl", "ipv4:192.0.2.1:5"))
     for what in changed:
-        audit.changed("etl", "ipv4:192.0.2.1:5", what)
+        audit.changed(what)
     audit.refused("etl", "again")
     audit.end()
     assert caplog.messages[LINES_MAX:-1] == [f"etl {what} (from ipv4:192.0.2.1:5)" for what in changed]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import tomllib
-from typing import Any
 
 import pytest
 
@@ -12,11 +10,7 @@ from brokerd.datadir.steps import run_here
 from brokerd.datadir.topic_store import Topic, TopicStore
 from brokerd.errors import Fate, TopicAuthorizationFailedError, UnknownProducerIdError, UnknownTopicIdError, WireError
 from brokerd.server.security.auth_file import parse_identities
-from brokerd.server.security.authenticator import Authenticator
-from brokerd.server.security.call_authorizer import CallAuthorizer
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer, TopicRights, unknown_topic_id
-from brokerd.wire.v1 import metadata_pb2
-from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.identities import AUTH_FILE
 
@@ -106,36 +100,6 @@ def test_patterns_are_names_and_prefixes(patterns: list[str], topic: str, expect
     assert not rights.is_unlimited
 
 
-def call_authorizer_of(topics: TopicStore, *, auto_creates: bool = False) -> CallAuthorizer:
-    authenticator = Authenticator(parse_identities(tomllib.loads(AUTH_FILE)), needs_certificate=False)
-    return CallAuthorizer(authenticator, topics, ManualClock(), auto_creates=auto_creates)
-
-
-def metadata_through(call_authorizer: CallAuthorizer, authorizer: TopicAuthorizer, *names: str) -> tuple[list[str], list[int]]:
-    """Names that reached the handler, and the errors of the response."""
-    reached: list[str] = []
-
-    async def handle(request: Any) -> metadata_pb2.MetadataResponse:
-        reached.extend(request.topics)
-        return metadata_pb2.MetadataResponse(topics=[metadata_pb2.TopicMetadata(name=name) for name in request.topics])
-
-    request = metadata_pb2.MetadataRequest(topics=names)
-    response: Any = asyncio.run(
-        call_authorizer.call("Metadata", authorizer, request, metadata_pb2.MetadataResponse, handle, "ipv4:127.0.0.1:1")
-    )
-    return reached, [topic.error.code for topic in response.topics]
-
-
-def test_only_an_admin_creates_a_topic_by_naming_it(topics: CountingStore) -> None:
-    creating = call_authorizer_of(topics, auto_creates=True)
-    refused = int(TopicAuthorizationFailedError.code)
-    reader, boss = TopicAuthorizer(PRINCIPALS["reader"], topics), TopicAuthorizer(PRINCIPALS["boss"], topics)
-    assert metadata_through(creating, reader, "clicks", "events-new") == (["clicks"], [0, refused])
-    assert metadata_through(creating, boss, "clicks", "events-new") == (["clicks", "events-new"], [0, 0])
-    plain = call_authorizer_of(topics)
-    assert metadata_through(plain, reader, "clicks", "events-new") == (["clicks", "events-new"], [0, 0])
-
-
 def test_a_producer_id_that_was_given_to_somebody_else_or_nobody_is_unknown(topics: CountingStore) -> None:
     boss, writer = (TopicAuthorizer(PRINCIPALS[name], topics, lambda: 10) for name in ("boss", "writer"))
     given = writer.own_producer_id(9)
@@ -144,20 +108,3 @@ def test_a_producer_id_that_was_given_to_somebody_else_or_nobody_is_unknown(topi
         with pytest.raises(UnknownProducerIdError, match=f"was not given to principal '{authorizer.principal}'") as caught:
             authorizer.require_producer(producer_id)
         assert caught.value.fate is Fate.NOT_APPENDED
-
-
-def test_who_asks_for_all_topics_never_gets_more_than_may_be_seen(topics: CountingStore) -> None:
-    """Also where a request names topics beside: none of them may hide that it is a list."""
-    call_authorizer = call_authorizer_of(topics)
-    hidden = metadata_pb2.MetadataResponse(topics=[metadata_pb2.TopicMetadata(name=name) for name in ("clicks", "secret")])
-
-    async def handle(request: Any) -> metadata_pb2.MetadataResponse:
-        return hidden
-
-    for names in ([], ["none"], ["clicks"]):
-        request = metadata_pb2.MetadataRequest(all_topics=True, topics=names)
-        authorizer = TopicAuthorizer(PRINCIPALS["reader"], topics)
-        response: Any = asyncio.run(
-            call_authorizer.call("Metadata", authorizer, request, metadata_pb2.MetadataResponse, handle, "ipv4:127.0.0.1:1")
-        )
-        assert "secret" not in [topic.name for topic in response.topics]
