@@ -102,7 +102,7 @@ class Honest:
         await self.client.metadata(["honest"])
         if self._producer is None or self._tail is None:
             self._producer = await RawProducer.open(self.client, self._payload)
-            self._tail = RawTail(await self.client.open_fetch_stream(), self._tp, self._offset)
+            self._tail = await RawTail.open(self.client, self._tp, self._offset)
         await self._producer.send(self._tp)
         await self._producer.receive()
         await self._tail.send(_CALL_TIMEOUT_MS)

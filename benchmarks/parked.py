@@ -65,7 +65,7 @@ class Waiters:
         for number in range(count):
             tp = self._tps[number] if number < LONE else crowds[number % len(crowds)]
             self._by_tp[tp] = self._by_tp.get(tp, 0) + 1
-            self._tails.append(RawTail(await clients[number % len(clients)].open_fetch_stream(), tp))
+            self._tails.append(await RawTail.open(clients[number % len(clients)], tp))
         await asyncio.gather(*(tail.send(MAX_WAIT_MS) for tail in self._tails))
         self._tasks = [asyncio.create_task(self._wait(tail)) for tail in self._tails]
 

@@ -75,9 +75,9 @@ def small_payload(value_bytes: int, rows: int = 1) -> Payload:
 
 
 def one_batch(
-    tp: TopicIdPartition, payload: Payload, identity: ProducerIdAndEpoch, sequence: int, attributes: int = 0
+    client: BrokerClient, tp: TopicIdPartition, payload: Payload, identity: ProducerIdAndEpoch, sequence: int, attributes: int = 0
 ) -> BatchToProduce:
-    """A batch as the producer would send it now."""
+    """A batch as the producer would send it now. The client must have requested the topic's metadata."""
     now_ms = SystemClock().wall_ms()
     header = new_header(
         batch_length=payload.data.size,
@@ -91,7 +91,7 @@ def one_batch(
         base_sequence=sequence,
         attributes=attributes,
     )
-    return BatchToProduce(tp, encode_header(header, crc_seed(tp)), payload.data)
+    return BatchToProduce(tp, encode_header(header, crc_seed(tp)), payload.data, client.leader_epoch(tp))
 
 
 class RawProducer:
@@ -99,7 +99,8 @@ class RawProducer:
     several requests in flight.
     """
 
-    def __init__(self, stream: GrpcProduceStream, identity: ProducerIdAndEpoch, payload: Payload) -> None:
+    def __init__(self, client: BrokerClient, stream: GrpcProduceStream, identity: ProducerIdAndEpoch, payload: Payload) -> None:
+        self._client = client
         self._stream = stream
         self._identity = identity
         self._payload = payload
@@ -112,13 +113,13 @@ class RawProducer:
         identity = await init_producer_id(client)
         raw = await client.open_produce_stream()
         stream = GrpcProduceStream(raw, Hello(secrets.token_bytes(16), 1, "bench"), _ONE_BATCH)
-        return cls(stream, identity, payload)
+        return cls(client, stream, identity, payload)
 
     async def send(self, tp: TopicIdPartition) -> None:
         """Sends the next batch of a partition."""
         sequence = self._sequences.get(tp, 0)
         self._sequences[tp] = sequence + self._payload.record_count
-        batch = one_batch(tp, self._payload, self._identity, sequence)
+        batch = one_batch(self._client, tp, self._payload, self._identity, sequence)
         self._correlation_id += 1
         await self._stream.send(ProduceRequest(self._correlation_id, _ACKS_ALL, _TIMEOUT_MS, [batch]))
 
@@ -138,7 +139,8 @@ class RawProducer:
 class RawMembers:
     """A produce stream that writes one payload for each of many members, with several requests in flight."""
 
-    def __init__(self, stream: GrpcProduceStream, payload: Payload) -> None:
+    def __init__(self, client: BrokerClient, stream: GrpcProduceStream, payload: Payload) -> None:
+        self._client = client
         self._stream = stream
         self._payload = payload
         self._correlation_id = 0
@@ -147,14 +149,14 @@ class RawMembers:
     async def open(cls, client: BrokerClient, payload: Payload) -> RawMembers:
         """Opens a stream to any node."""
         raw = await client.open_produce_stream()
-        return cls(GrpcProduceStream(raw, Hello(secrets.token_bytes(16), 1, "bench"), _MANY_BATCHES), payload)
+        return cls(client, GrpcProduceStream(raw, Hello(secrets.token_bytes(16), 1, "bench"), _MANY_BATCHES), payload)
 
     async def write(self, written: Sequence[tuple[MemberGrant, Sequence[TopicIdPartition]]]) -> None:
         """Writes each member's first batch in each of its partitions, until all are acknowledged. Raises the first error."""
         waiting = 0
         for grant, tps in written:
             identity = ProducerIdAndEpoch(grant.producer_id, grant.epoch)
-            batches = [one_batch(tp, self._payload, identity, 0, Attributes.TRANSACTIONAL) for tp in tps]
+            batches = [one_batch(self._client, tp, self._payload, identity, 0, Attributes.TRANSACTIONAL) for tp in tps]
             self._correlation_id += 1
             await self._stream.send(ProduceRequest(self._correlation_id, _ACKS_ALL, _TIMEOUT_MS, batches))
             waiting += 1
@@ -178,17 +180,23 @@ class RawMembers:
 class RawTail:
     """A fetch stream that waits at the end of one partition."""
 
-    def __init__(self, stream: RawStream, tp: TopicIdPartition, offset: int = 0) -> None:
+    def __init__(self, client: BrokerClient, stream: RawStream, tp: TopicIdPartition, offset: int = 0) -> None:
         self.tp = tp
         self.offset = offset
+        self._client = client
         self._stream = stream
         self._correlation_id = 0
+
+    @classmethod
+    async def open(cls, client: BrokerClient, tp: TopicIdPartition, offset: int = 0) -> RawTail:
+        """Opens a stream to the partition's leader."""
+        return cls(client, await client.open_fetch_stream(await client.leader(tp)), tp, offset)
 
     async def send(self, max_wait_ms: int) -> None:
         """Sends a fetch from the current offset."""
         self._correlation_id += 1
         request = fetch_request(
-            [AskedPartition(self.tp, self.offset, _FETCH_BYTES)],
+            [AskedPartition(self.tp, self._client.leader_epoch(self.tp), self.offset, _FETCH_BYTES)],
             fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED,
             correlation_id=self._correlation_id,
             max_wait_ms=max_wait_ms,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import uuid
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 TOPIC_NAME_MAX_LENGTH = 249
 TRANSACTIONAL_ID_MAX_LENGTH = 249
@@ -20,6 +20,8 @@ _MEMBER = PRODUCER_NUMBERS
 PRODUCER_TAG_SHIFT = PRODUCER_NUMBER_BITS + 1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
+NO_LEADER = -1
+NO_EPOCH = -1  # of a leader: unknown
 
 
 class TopicPartition(NamedTuple):
@@ -59,6 +61,9 @@ def producer_number(producer_id: int) -> int:
     return producer_id & (PRODUCER_NUMBERS - 1)
 
 
+Leaders: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]  # of a topic: node id and leader epoch of each partition
+
+
 class LogPosition(NamedTuple):
     """A reader's position, with the leader epoch id of the record before `offset`, which identifies the log's history (0 =
     unknown)."""
@@ -75,6 +80,21 @@ def member_producer_id(number: int) -> int:
 def is_member_producer_id(producer_id: int) -> bool:
     """True if the producer id was assigned to a member of a transaction, open or ended."""
     return producer_id >= 0 and producer_id & _MEMBER != 0
+
+
+def newest_leaders(now: Leaders, seen: Leaders) -> Leaders:
+    """The leaders that a node names now, except where those seen before have a higher epoch. A node that missed an election must
+    not send its clients back to the old leader: that one may lack what the new one has acknowledged, which would look like loss.
+    """
+    (leaders, epochs), (seen_leaders, seen_epochs) = now, seen
+    known = [*epochs, *[NO_EPOCH] * (len(leaders) - len(epochs))]
+    newer = [number for number, epoch in enumerate(seen_epochs[: len(known)]) if epoch > known[number]]
+    if not newer:
+        return now
+    kept = list(leaders)
+    for number in newer:
+        kept[number], known[number] = seen_leaders[number], seen_epochs[number]
+    return tuple(kept), tuple(known)
 
 
 NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)

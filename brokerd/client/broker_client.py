@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
@@ -22,7 +22,6 @@ from brokerd.client.io.connection import Connection, RawStream
 from brokerd.client.io.response_checks import made_plain, senseless
 from brokerd.client.io.security import ClientSecurity
 from brokerd.client.metadata import (
-    NO_LEADER,
     Metadata,
     Node,
     TopicInfo,
@@ -37,11 +36,13 @@ from brokerd.errors import (
     BrokerdError,
     BrokerUnreachableError,
     ErrorCode,
+    NotLeaderError,
     NotReadyError,
+    UnknownLeaderEpochError,
     UnsupportedVersionError,
     WireError,
 )
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import NO_EPOCH, NO_LEADER, TopicIdPartition
 from brokerd.wire.errors import from_proto
 from brokerd.wire.methods import FETCH, PRODUCE
 from brokerd.wire.v1 import metadata_pb2
@@ -114,13 +115,31 @@ class BrokerClient:
         request = metadata_pb2.MetadataRequest(topic_ids=topic_ids)
         return self._remembered(read_metadata(await self.call(request, metadata_pb2.MetadataResponse)))
 
-    async def leader(self, tp: TopicIdPartition, *, refresh: bool = False) -> int:
-        """Node id of a partition's leader; requests it if unknown, or with `refresh`. Returns -1 (any node) while there is no
-        leader. Raises UnknownTopicIdError for a deleted topic."""
+    async def leader(self, tp: TopicIdPartition) -> int:
+        """Node id of a partition's leader; requests it if unknown. Raises UnknownTopicIdError for a deleted topic,
+        UnknownTopicOrPartitionError, and NotLeaderError while there is no leader."""
         topic = self._topics.get(tp.topic_id)
-        if topic is None or refresh or tp.partition >= len(topic.leaders):
-            topic = (await self.metadata_by_id([tp.topic_id])).topic_by_id(tp.topic_id)
-        return topic.leaders[tp.partition] if tp.partition < len(topic.leaders) else NO_LEADER
+        if topic is None or tp.partition >= topic.partition_count:
+            (await self.metadata_by_id([tp.topic_id])).topic_by_id(tp.topic_id)
+            topic = self._topics[tp.topic_id]
+        topic.id_of(tp.partition)
+        node_id = topic.leaders[tp.partition]
+        if node_id == NO_LEADER:
+            raise NotLeaderError(f"partition {tp.partition} of topic '{topic.name}' has no leader at present")
+        return node_id
+
+    def leader_epoch(self, tp: TopicIdPartition) -> int:
+        """The highest leader epoch that this client has seen for a partition; -1 = unknown."""
+        topic = self._topics.get(tp.topic_id)
+        return topic.leader_epoch(tp.partition) if topic is not None else NO_EPOCH
+
+    async def refresh_leaders(self, tps: Iterable[TopicIdPartition]) -> None:
+        """Requests the leaders of these partitions anew; the topics that are gone become unknown."""
+        topic_ids = sorted({tp.topic_id for tp in tps})
+        metadata = await self.metadata_by_id(topic_ids)
+        for topic_id in topic_ids:
+            if topic_id.hex() in metadata.errors:
+                self._topics.pop(topic_id, None)
 
     async def partitions_per_request(self, node_id: int = ANY_NODE, *, refresh: bool = False) -> int:
         """How many partitions one request to a node may name; `refresh` requests it again, since the node may have restarted.
@@ -180,6 +199,9 @@ class BrokerClient:
             left_s = round(retries.left_ms(error, now_ms=now_ms) / 1000)
             logger.warning("%s (at %s): retrying for up to %d s", error, ", ".join(self._addresses), left_s)
         if wait_ms is None or not self._is_retrying:
+            if isinstance(error, UnknownLeaderEpochError):
+                # No node has heard of this epoch for as long as a call may last, so the data may be a restored copy's.
+                self._topics.clear()
             raise retries.final_error(error, ", ".join(self._addresses), now_ms=now_ms) from None
         await asyncio.sleep(wait_ms / 1000)
 
@@ -270,16 +292,18 @@ class BrokerClient:
     ) -> list[tuple[int, Sequence[TopicIdPartition]]]:
         """Groups `tps` by leader, in chunks small enough for one request. Errors of deleted topics go to `results`."""
         unknown = sorted({tp.topic_id for tp in tps if refresh or tp.topic_id not in self._topics})
-        known = {tp.topic_id: self._topics[tp.topic_id] for tp in tps if tp.topic_id in self._topics}
         metadata = await self.metadata_by_id(unknown) if unknown else None
         groups: dict[int, list[TopicIdPartition]] = {}
         for tp in tps:
+            topic = self._topics.get(tp.topic_id)
             try:
-                topic = metadata.topic_by_id(tp.topic_id) if metadata and tp.topic_id in unknown else known[tp.topic_id]
+                if metadata is not None and tp.topic_id in unknown:
+                    described = metadata.topic_by_id(tp.topic_id)
+                    topic = topic or described  # not remembered if there are too many
             except WireError as error:
                 results[tp] = error
                 continue
-            leaders = topic.leaders
+            leaders = topic.leaders if topic is not None else ()
             # A partition that did not exist when the topic was last looked up may exist by now: let any node decide.
             groups.setdefault(leaders[tp.partition] if tp.partition < len(leaders) else ANY_NODE, []).append(tp)
         return [(node_id, chunk) for node_id, group in groups.items() for chunk in await self.chunks(node_id, group)]
@@ -317,8 +341,8 @@ class BrokerClient:
             if self._nodes.get(node_id) != node:
                 self._nodes[node_id], self._node_addresses[node_id] = node, node.address
         for topic in metadata.topics.values():
-            self._topics.pop(topic.topic_id, None)  # keeps the newest last
-            self._topics[topic.topic_id] = topic
+            seen = self._topics.pop(topic.topic_id, None)  # keeps the newest last
+            self._topics[topic.topic_id] = topic if seen is None else topic.newer_than(seen)
         for topic_id in list(itertools.islice(self._topics, max(0, len(self._topics) - _TOPICS_MAX))):
             del self._topics[topic_id]
         return metadata

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from brokerd.client.io.response_checks import senseless
 from brokerd.errors import ConfigError, UnknownTopicIdError, UnknownTopicOrPartitionError, WireError, fresh
-from brokerd.ids import TopicIdPartition, topic_name_problem
+from brokerd.ids import NO_EPOCH, TopicIdPartition, newest_leaders, topic_name_problem
 from brokerd.wire.errors import from_proto
 from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import metadata_pb2
 
-NO_LEADER = -1
 _TOPIC_ID_BYTES = 16
 _PORT_MAX = 65_535
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,255}|\[?[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9._-]{1,32})?\]?")
@@ -45,6 +44,7 @@ class TopicInfo:
     leaders: tuple[int, ...]  # node id per partition; -1 = none now
     is_internal: bool = False
     unwritable: frozenset[int] = frozenset()  # partitions that accept no appends, though they may be readable
+    leader_epochs: tuple[int, ...] = ()  # of `leaders`; -1 = unknown
 
     @property
     def partition_count(self) -> int:
@@ -58,6 +58,15 @@ class TopicInfo:
                 f"topic '{self.name}' has no partition {number}, it has 0 to {self.partition_count - 1}"
             )
         return TopicIdPartition(self.topic_id, number)
+
+    def leader_epoch(self, number: int) -> int:
+        """The leader epoch of a partition; -1 = unknown."""
+        return self.leader_epochs[number] if number < len(self.leader_epochs) else NO_EPOCH
+
+    def newer_than(self, seen: TopicInfo) -> TopicInfo:
+        """This topic, with the leaders of `seen` where their epochs are higher: see `newest_leaders`."""
+        leaders, epochs = newest_leaders((self.leaders, self.leader_epochs), (seen.leaders, seen.leader_epochs))
+        return replace(self, leaders=leaders, leader_epochs=epochs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +109,8 @@ def read_metadata(response: metadata_pb2.MetadataResponse) -> Metadata:
             raise senseless(what, f"the partitions of topic '{topic.name}' are not numbered from 0")
         leaders = tuple(partition.leader for partition in topic.partitions)
         unwritable = frozenset(partition.partition for partition in topic.partitions if partition.HasField("error"))
-        topics[topic.name] = TopicInfo(topic.name, topic.topic_id, leaders, topic.is_internal, unwritable)
+        epochs = tuple(max(NO_EPOCH, partition.leader_epoch) for partition in topic.partitions)
+        topics[topic.name] = TopicInfo(topic.name, topic.topic_id, leaders, topic.is_internal, unwritable, epochs)
     for node in response.nodes:
         _check_address(what, node.host, node.port)
     nodes = {node.node_id: Node(node.node_id, node.host, node.port, node.rack) for node in response.nodes}

@@ -12,14 +12,13 @@ from typing import Any, NamedTuple, TypeAlias
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.io.response_checks import TIMESTAMP_MAX_MS, checked_offset, error_in, senseless
 from brokerd.errors import BrokerdError, ConfigError, WireError
-from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
+from brokerd.ids import NO_EPOCH, LogPosition, TopicIdPartition, TopicPartition
 from brokerd.wire.errors import from_proto
 from brokerd.wire.v1 import fetch_pb2, offsets_pb2, topics_pb2
 
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
 NO_POSITIONS: Mapping[TopicIdPartition, LogPosition] = {}
-_NO_EPOCH = -1
 _NO_OFFSET = -1
 _A_CONSUMER = -1  # instead of the node id of a follower
 
@@ -107,7 +106,7 @@ def list_offsets(
     level = isolation_to_proto(isolation)
 
     def request_for(tps: Sequence[TopicIdPartition]) -> offsets_pb2.ListOffsetsRequest:
-        partitions = [_partition_request(tp, wanted[tp], positions.get(tp)) for tp in tps]
+        partitions = [_partition_request(tp, wanted[tp], positions.get(tp), client.leader_epoch(tp)) for tp in tps]
         return offsets_pb2.ListOffsetsRequest(isolation_level=level, partitions=partitions)
 
     def read(response: offsets_pb2.ListOffsetsResponse) -> list[OffsetAndTimestamp | WireError]:
@@ -183,7 +182,7 @@ async def wait_for_records(client: BrokerClient, ends: Mapping[TopicIdPartition,
 async def _parked_fetch(
     client: BrokerClient, node_id: int, ends: Mapping[TopicIdPartition, int], isolation: str, timeout_ms: int
 ) -> None:
-    asked = [AskedPartition(tp, offset, 1) for tp, offset in ends.items()]
+    asked = [AskedPartition(tp, client.leader_epoch(tp), offset, 1) for tp, offset in ends.items()]
     level = isolation_to_proto(isolation)
     request = fetch_request(asked, level, correlation_id=0, max_wait_ms=timeout_ms, min_bytes=1, max_bytes=1)
     stream = await client.open_fetch_stream(node_id)
@@ -196,9 +195,10 @@ async def _parked_fetch(
 
 class AskedPartition(NamedTuple):
     """A partition of a fetch: read from `offset` up to the batch at `until_offset` or above (0: no end). The broker checks
-    `position`."""
+    `position`, and that it leads in `leader_epoch`."""
 
     tp: TopicIdPartition
+    leader_epoch: int
     offset: int
     max_bytes: int
     until_offset: int = 0
@@ -223,14 +223,14 @@ def fetch_request(
         isolation_level=isolation_level,
         replica_id=_A_CONSUMER,
     )
-    for tp, offset, partition_max_bytes, until_offset, position in partitions:
+    for tp, leader_epoch, offset, partition_max_bytes, until_offset, position in partitions:
         entry = request.partitions.add(
             topic_id=tp.topic_id,
             partition=tp.partition,
-            current_leader_epoch=_NO_EPOCH,
+            current_leader_epoch=leader_epoch,
             fetch_offset=offset,
             partition_max_bytes=partition_max_bytes,
-            last_fetched_epoch=_NO_EPOCH,
+            last_fetched_epoch=NO_EPOCH,
             durable_offset=-1,
             until_offset=until_offset,
         )
@@ -254,9 +254,11 @@ def _read_offset(result: offsets_pb2.PartitionListOffsetsResult) -> OffsetAndTim
     )
 
 
-def _partition_request(tp: TopicIdPartition, wanted: Wanted, position: LogPosition | None) -> offsets_pb2.PartitionListOffsets:
+def _partition_request(
+    tp: TopicIdPartition, wanted: Wanted, position: LogPosition | None, leader_epoch: int
+) -> offsets_pb2.PartitionListOffsets:
     """The wire form of one partition's query, and of the position to check."""
-    request = offsets_pb2.PartitionListOffsets(topic_id=tp.topic_id, partition=tp.partition, current_leader_epoch=-1)
+    request = offsets_pb2.PartitionListOffsets(topic_id=tp.topic_id, partition=tp.partition, current_leader_epoch=leader_epoch)
     if position is not None:
         request.position.offset, request.position.leader_epoch_id = position
     if isinstance(wanted, OffsetSpec):

@@ -28,7 +28,7 @@ from brokerd.wire.errors import from_proto
 from brokerd.wire.records import join_records
 from brokerd.wire.v1 import produce_pb2
 
-_NO_EPOCH = -1
+_ALL = -1
 
 
 def grpc_transport(config: ProducerConfig) -> Callable[[ProducerConfig], GrpcProduceTransport]:
@@ -50,7 +50,7 @@ class GrpcProduceTransport:
         metadata = await self._client.metadata(topics)
         views: dict[str, TopicView | WireError] = dict(metadata.errors)
         for name, topic in metadata.topics.items():
-            views[name] = TopicView(topic.topic_id, topic.leaders, topic.unwritable)
+            views[name] = TopicView(topic.topic_id, topic.leaders, topic.unwritable, topic.leader_epochs)
         return views
 
     async def init_producer_id(self, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
@@ -113,14 +113,14 @@ def encode_request(request: ProduceRequest, hello: Hello | None) -> bytes:
         head.hello.incarnation = hello.incarnation
         head.hello.client_id = hello.client_id
     for batch in request.batches:
-        head.partitions.add(topic_id=batch.tp.topic_id, partition=batch.tp.partition, current_leader_epoch=_NO_EPOCH)
+        head.partitions.add(topic_id=batch.tp.topic_id, partition=batch.tp.partition, current_leader_epoch=batch.leader_epoch)
     return join_records(head, [(batch.header, batch.payload) for batch in request.batches])
 
 
 def _head_bytes_max(hello: Hello) -> int:
     """Upper bound of the size of a request without batches."""
     largest = Membership("\U0010ffff" * TRANSACTIONAL_ID_MAX_LENGTH, 0, "", "", "", bytes(16))
-    return len(encode_request(ProduceRequest(INT64_MAX, _NO_EPOCH, INT32_MAX, [], largest), hello))
+    return len(encode_request(ProduceRequest(INT64_MAX, _ALL, INT32_MAX, [], largest), hello))
 
 
 def decode_response(data: bytes) -> ProduceResponse:

@@ -95,7 +95,7 @@ class LogManager:
         self._spares.find()
         meta = self._known_meta() or self._create()
         self.cluster_id = meta.cluster_id
-        self.node_id = meta.node_id
+        self.node_id = self.partitions.node_id = meta.node_id
         self.topics.open()
         self.producer_ids.open()
         self.decided_members = read_decided(self._files)

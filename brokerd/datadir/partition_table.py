@@ -16,6 +16,7 @@ class PartitionTable:
 
     def __init__(self, topics: TopicStore) -> None:
         self._topics = topics
+        self.node_id = -1  # set when the data directory is opened
         self._partitions: dict[TopicIdPartition, Partition] = {}
 
     def __len__(self) -> int:
@@ -40,8 +41,8 @@ class PartitionTable:
         if not partition.is_leader:
             text = f"{partition.name} is not led by this node: fetch new metadata"
             raise NotLeaderError(text, current_leader_epoch=partition.leader_epoch)
-        if current_leader_epoch > 0:
-            _check_leader_epoch(partition, current_leader_epoch)
+        if current_leader_epoch > 0 and current_leader_epoch != partition.leader_epoch:
+            raise self._other_epoch(partition, current_leader_epoch)
         return partition
 
     def get(self, tp: TopicIdPartition) -> Partition | None:
@@ -77,19 +78,17 @@ class PartitionTable:
         for partition, ends in moved:
             partition.wake(ends)
 
+    def _other_epoch(self, partition: Partition, epoch: int) -> FencedLeaderEpochError | UnknownLeaderEpochError:
+        known = partition.leader_epoch
+        if epoch < known:
+            text = f"current_leader_epoch is {epoch}, but the partition's is {known}: fetch new metadata"
+            return FencedLeaderEpochError(text, current_leader=self.node_id, current_leader_epoch=known)
+        text = (
+            f"current_leader_epoch is {epoch}, newer than {known}, the newest that this node knows: it has not heard of an "
+            "election yet, or its data was restored from a copy"
+        )
+        return UnknownLeaderEpochError(text, current_leader_epoch=known)
+
     def _of(self, topic: Topic) -> list[Partition]:
         found = (self._partitions.get(TopicIdPartition(topic.id, number)) for number in range(topic.partition_count))
         return [partition for partition in found if partition is not None]
-
-
-def _check_leader_epoch(partition: Partition, epoch: int) -> None:
-    if epoch < partition.leader_epoch:
-        raise FencedLeaderEpochError(
-            f"current_leader_epoch is {epoch}, but the partition's is {partition.leader_epoch}: fetch new metadata",
-            current_leader_epoch=partition.leader_epoch,
-        )
-    if epoch > partition.leader_epoch:
-        raise UnknownLeaderEpochError(
-            f"current_leader_epoch is {epoch}, newer than {partition.leader_epoch}, which this node knows",
-            current_leader_epoch=partition.leader_epoch,
-        )

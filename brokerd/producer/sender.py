@@ -365,7 +365,7 @@ class Sender:
                 rest[tp] = batch
             else:
                 room_bytes -= size_bytes
-                batches.append(BatchToProduce(tp, encode_batch_header(batch, tp), batch.encoded.payload.data))
+                batches.append(BatchToProduce(tp, encode_batch_header(batch, tp), batch.encoded.payload.data, batch.leader_epoch))
         acks, timeout_ms = ACKS[self._config.acks], self._config.request_timeout_ms
         request = ProduceRequest(command.correlation_id, acks, timeout_ms, batches, command.membership)
         return request, self._report(partial(self._core.on_overfull, command, rest)) if rest else None

@@ -8,7 +8,7 @@ answered at once).
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,9 +20,11 @@ from google.protobuf.message import Message
 
 from brokerd.client.blocking import LoopThread
 from brokerd.errors import (
+    FencedLeaderEpochError,
     OffsetOutOfRangeError,
     TopicAlreadyExistsError,
     TopicAuthorizationFailedError,
+    UnknownLeaderEpochError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     WireError,
@@ -46,6 +48,8 @@ class Partition:
 
     tp: TopicIdPartition
     batches: list[tuple[int, int, pa.Buffer]] = field(default_factory=list)  # base offset, next offset, bytes
+    leader: int = 0
+    leader_epoch: int = 1
     log_start_offset: int = 0
     end_offset: int = 0
     last_stable_offset: int | None = None  # None = the end
@@ -105,6 +109,7 @@ class FakeBroker(FakeTransactions, FakeGroups):
         self.topics: dict[str, list[Partition]] = {}
         self.forbidden: set[str] = set()  # names, not in `topics`, that the caller may not see whether they exist or not
         self.calls: Counter[str] = Counter()
+        self.leader_epochs: defaultdict[str, list[int]] = defaultdict(list)  # current_leader_epoch of each partition, by method
         self.fetched_offsets: list[int] = []  # fetch_offset of each partition asked, in order
         self.hellos: list[produce_pb2.Hello] = []
         self.fail_calls: list[grpc.StatusCode] = []  # the next unary calls end with these
@@ -134,6 +139,16 @@ class FakeBroker(FakeTransactions, FakeGroups):
                     return partitions[number]
                 raise UnknownTopicOrPartitionError(f"no partition {number}")
         raise UnknownTopicIdError(f"no topic has the id {topic_id.hex()}")
+
+    def led(self, method: str, asked: Any) -> Partition:
+        """The partition of an entry of a request, if the entry names its leader epoch. Raises WireErrors."""
+        partition = self.partition(asked.topic_id, asked.partition)
+        self.leader_epochs[method].append(asked.current_leader_epoch)
+        if asked.current_leader_epoch < partition.leader_epoch:
+            raise FencedLeaderEpochError("older", current_leader=partition.leader, current_leader_epoch=partition.leader_epoch)
+        if asked.current_leader_epoch > partition.leader_epoch:
+            raise UnknownLeaderEpochError("newer: restored from a copy?", current_leader_epoch=partition.leader_epoch)
+        return partition
 
     def end_of(self, tp: TopicIdPartition) -> int | None:
         """The end of a partition; None = there is none."""
@@ -181,8 +196,8 @@ class FakeBroker(FakeTransactions, FakeGroups):
                 topic.error.CopyFrom(to_proto(error))
                 continue
             topic.topic_id = self.topics[name][0].tp.topic_id
-            for number in range(len(self.topics[name])):
-                topic.partitions.add(partition=number, leader=0)
+            for number, partition in enumerate(self.topics[name]):
+                topic.partitions.add(partition=number, leader=partition.leader, leader_epoch=partition.leader_epoch)
         return answer
 
     def _CreateTopics(self, request: topics_pb2.CreateTopicsRequest) -> Message:  # noqa: N802
@@ -200,7 +215,7 @@ class FakeBroker(FakeTransactions, FakeGroups):
         for asked in request.partitions:
             result = answer.results.add(topic_id=asked.topic_id, partition=asked.partition)
             try:
-                partition = self.partition(asked.topic_id, asked.partition)
+                partition = self.led("ListOffsets", asked)
                 error = self._error("ListOffsets")
                 if error:
                     raise error
@@ -260,7 +275,7 @@ class FakeBroker(FakeTransactions, FakeGroups):
             self.fetched_offsets.append(asked.fetch_offset)
             result = answer.results.add(topic_id=asked.topic_id, partition=asked.partition)
             try:
-                partition = self.partition(asked.topic_id, asked.partition)
+                partition = self.led("Fetch", asked)
                 error = self._error("Fetch")
                 if error:
                     raise error
@@ -294,7 +309,7 @@ class FakeBroker(FakeTransactions, FakeGroups):
             for asked, batch in zip(request.partitions, records, strict=True):
                 result = answer.results.add(topic_id=asked.topic_id, partition=asked.partition, base_offset=-1)
                 try:
-                    result.base_offset = self.partition(asked.topic_id, asked.partition).put(batch)
+                    result.base_offset = self.led("Produce", asked).put(batch)
                 except WireError as error:
                     result.error.CopyFrom(to_proto(error))
             if request.acks:

@@ -140,13 +140,16 @@ class Pump:
 
     async def _read_from_leaders(self, unread: Sequence[RangePosition], *, is_repeat: bool) -> None:
         """Runs one stream per leader; the first failure ends them all."""
+        if is_repeat:
+            await self._client.refresh_leaders([position.tp for position in unread])
         by_leader: dict[int, list[RangePosition]] = {}
         for position in unread:
             try:
-                leader = await self._client.leader(position.tp, refresh=is_repeat)
+                leader = await self._client.leader(position.tp)
             except BrokerdError as error:
                 position.error = error
                 raise
+            position.leader_epoch = self._client.leader_epoch(position.tp)
             by_leader.setdefault(leader, []).append(position)
         async with asyncio.TaskGroup() as group:
             for node_id, positions in by_leader.items():
@@ -191,7 +194,14 @@ class Pump:
         config = self._config
         max_bytes = min(config.max_partition_fetch_bytes, config.fetch_max_bytes)
         asked = [
-            AskedPartition(one.tp, one.next_offset, max_bytes, one.until_offset or 0, None if one in checked else one.position)
+            AskedPartition(
+                one.tp,
+                one.leader_epoch,
+                one.next_offset,
+                max_bytes,
+                one.until_offset or 0,
+                None if one in checked else one.position,
+            )
             for one in positions
         ]
         return fetch_request(

@@ -74,6 +74,7 @@ class RangePosition:
         self.name = wanted.name or str(wanted.tp)
         self.next_offset = wanted.start_offset
         self.until_offset = wanted.until_offset
+        self.leader_epoch = -1  # in which the present stream reads; -1 = unknown
         self.end_offset = -1  # end of the readable log, as last reported by the broker; -1 = unknown
         self.error: BrokerdError | None = None  # the last error of this partition
         self._is_read_committed = is_read_committed

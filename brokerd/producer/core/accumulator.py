@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, Protocol
 
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import BrokerdError
-from brokerd.ids import NO_PRODUCER, NO_SEQUENCE, ProducerIdAndEpoch, TopicPartition
+from brokerd.ids import NO_LEADER, NO_PRODUCER, NO_SEQUENCE, ProducerIdAndEpoch, TopicPartition
 from brokerd.producer.core.partitioner import PartitionLoad
-from brokerd.producer.core.transport import BATCH_OVERHEAD_BYTES, NO_LEADER, RequestLimits, TopicView
+from brokerd.producer.core.transport import BATCH_OVERHEAD_BYTES, RequestLimits, TopicView
 from brokerd.record.header import add_sequence
 
 NO_OFFSET = -1
@@ -84,6 +84,7 @@ class ProducerBatch:
         self.numbered_by: Numbering | None = None  # the identity under which the batch was first sent
         self.attempts = 0
         self.was_first = False  # when last drained, it was the first unsettled batch of its partition
+        self.leader_epoch = -1  # in which it was last sent; -1 = unknown
         self.is_in_flight = False
         self.is_fate_unknown = False  # an earlier attempt may have appended it
         self.retry_at_ms = 0

@@ -17,7 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from brokerd.config.client import ProducerConfig
-from brokerd.producer.core.transport import NO_LEADER, ROW_OVERHEAD_BYTES, TopicView
+from brokerd.ids import NO_LEADER
+from brokerd.producer.core.transport import ROW_OVERHEAD_BYTES, TopicView
 from brokerd.record.schema import KEY
 
 Int32s: TypeAlias = npt.NDArray[np.int32]

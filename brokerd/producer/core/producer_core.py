@@ -28,6 +28,7 @@ from brokerd.errors import (
     InvalidProducerEpochError,
     LogDamagedError,
     ProducerFencedError,
+    UnknownLeaderEpochError,
     UnknownProducerIdError,
     WireError,
 )
@@ -151,6 +152,8 @@ class ProducerCore:
 
     def _request(self, connection: NodeConnection, drained: list[ProducerBatch], now_ms: int) -> SendRequest:
         batches = {self.topics.id_of(batch.tp): batch for batch in drained}
+        for batch in drained:
+            batch.leader_epoch = self.topics.leader_epoch_of(batch.tp)
         self.metrics.on_request(drained, now_ms)
         self.identities.present.note_partitions(list(batches))
         return self.streams.request(connection, batches, self.identities.present.membership, now_ms)
@@ -311,6 +314,7 @@ class ProducerCore:
         if isinstance(error, LogDamagedError):
             self.topics.note_unwritable(batch.tp)
         if error.refresh_metadata:
+            self.topics.note_leader(batch.tp, error.current_leader, error.current_leader_epoch)
             self.topics.request_refresh()
         self._settle(batch, error, throttled_until_ms, now_ms)
 
@@ -404,6 +408,8 @@ class ProducerCore:
     def _expire(self, now_ms: int) -> None:
         for batch in self.accumulator.expired_batches(now_ms):
             error = failures.expired(batch, self._config.delivery_timeout_ms, self.last_trouble)
+            if isinstance(batch.last_error, UnknownLeaderEpochError):
+                self.topics.forget_leader(batch.tp)
             self._give_up(batch, error, now_ms)
 
     def _give_up(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:

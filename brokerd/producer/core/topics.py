@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from brokerd.backoff import backoff_ms
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import WireError
-from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.ids import NO_EPOCH, NO_LEADER, TopicIdPartition, TopicPartition
 from brokerd.producer.arguments import checked_topic
 from brokerd.producer.core.accumulator import WaitingCall
-from brokerd.producer.core.transport import NO_LEADER, TopicView
+from brokerd.producer.core.transport import TopicView
 
 
 class TopicWaiter:
@@ -34,14 +34,15 @@ class TopicWaiter:
 
 class TopicRegistry:
     """Views of the topics in use. A topic is in use from its first `want` until it has no waiter and was not used for
-    metadata.max.idle.ms. Its id is remembered forever: a different id means that the topic was recreated.
+    metadata.max.idle.ms. Its last view is remembered forever: another id means that the topic was recreated, and leader epochs
+    never go back.
     """
 
     def __init__(self, config: ProducerConfig, rng: random.Random) -> None:
         self._config = config
         self._rng = rng
         self._views: dict[str, TopicView] = {}
-        self._ids: dict[str, bytes] = {}
+        self._seen: dict[str, TopicView] = {}  # the last view of each topic, also of those not in use
         self.replaced: set[TopicPartition] = set()  # of recreated topics, while batches to the old partition are in flight
         self._waiters: dict[str, list[TopicWaiter]] = {}
         self._used_ms: dict[str, int] = {}  # time of the last use of each topic in use
@@ -117,6 +118,26 @@ class TopicRegistry:
         view = self._views.get(tp.topic)
         return view.leaders[tp.partition] if view is not None and tp.partition < len(view.leaders) else NO_LEADER
 
+    def leader_epoch_of(self, tp: TopicPartition) -> int:
+        """The highest leader epoch seen for the partition; -1 = unknown."""
+        return self._views[tp.topic].leader_epoch(tp.partition)
+
+    def note_leader(self, tp: TopicPartition, leader: int, epoch: int) -> None:
+        """Notes the leader that a refusal names (NO_LEADER: it knows only the epoch), unless a higher epoch was seen."""
+        view = self._views.get(tp.topic)
+        if view is not None and epoch > view.leader_epoch(tp.partition):
+            self._see(tp.topic, view.led_by(tp.partition, leader, epoch))
+
+    def forget_leader(self, tp: TopicPartition) -> None:
+        """Forgets the partition's leader and epoch: no node has heard of this epoch for as long as a delivery may take, so the data
+        may be a restored copy's."""
+        view = self._views.get(tp.topic)
+        if view is not None:
+            self._see(tp.topic, view.led_by(tp.partition, NO_LEADER, NO_EPOCH))
+
+    def _see(self, topic: str, view: TopicView) -> None:
+        self._views[topic] = self._seen[topic] = view
+
     def id_of(self, tp: TopicPartition) -> TopicIdPartition:
         """The partition, identified by the topic's id."""
         return TopicIdPartition(self._views[tp.topic].topic_id, tp.partition)
@@ -176,11 +197,13 @@ class TopicRegistry:
                 is_complete = False
                 self._on_absent(topic, view)
                 continue
-            self._on_found(topic, view)
-            if self._ids.setdefault(topic, view.topic_id) != view.topic_id:
+            seen = self._seen.get(topic, view)
+            if seen.topic_id != view.topic_id:
                 replaced.append(topic)
-            self._ids[topic] = view.topic_id
-            self._views[topic] = view
+            else:
+                view = view.newer_than(seen)
+            self._on_found(topic, view)
+            self._see(topic, view)
             is_complete = is_complete and NO_LEADER not in view.leaders
         self._wait(now_ms, 0 if is_complete else self._failures + 1)
         return replaced

@@ -23,8 +23,8 @@ import brokerd
 from brokerd.config.settings import settings_of, values_of
 from brokerd.config.topic import TopicConfig, topic_config
 from brokerd.datadir.topic_store import Topic
-from brokerd.errors import StorageError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError
-from brokerd.ids import TopicIdPartition
+from brokerd.errors import NotLeaderError, StorageError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError
+from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.partition.partition import Partition
 from brokerd.record.header import MAGIC, PAYLOAD_KIND_ARROW
 from brokerd.server.broker import Broker
@@ -152,6 +152,9 @@ def _partition(broker: Broker, tp: TopicIdPartition, node_id: int) -> metadata_p
         partition = broker.partitions.leader(tp)
         described.leader_epoch = partition.leader_epoch
         problem = _problem_of(partition)
+    except NotLeaderError as error:
+        described.leader, described.leader_epoch = NO_LEADER, error.current_leader_epoch
+        problem = error
     except WireError as error:  # the topic is being deleted
         problem = error
     if problem is not None:

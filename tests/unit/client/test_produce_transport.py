@@ -49,7 +49,7 @@ def with_transport(loop_thread: LoopThread, port: int, work: Any) -> Any:
 
 def batch_for(partition: Partition) -> BatchToProduce:
     data = new_batch(key_values([b"a", b"b"]), tp=partition.tp)
-    return BatchToProduce(partition.tp, data.slice(0, 96).to_pybytes(), data.slice(96))
+    return BatchToProduce(partition.tp, data.slice(0, 96).to_pybytes(), data.slice(96), partition.leader_epoch)
 
 
 def test_metadata_and_producer_ids(broker: FakeBroker, loop_thread: LoopThread) -> None:
@@ -57,7 +57,7 @@ def test_metadata_and_producer_ids(broker: FakeBroker, loop_thread: LoopThread) 
 
     async def work(transport: ProduceTransport) -> None:
         views = await transport.metadata(["t", "no"])
-        assert views["t"] == TopicView(partitions[0].tp.topic_id, (0, 0))
+        assert views["t"] == TopicView(partitions[0].tp.topic_id, (0, 0), leader_epochs=(1, 1))
         assert isinstance(views["no"], UnknownTopicOrPartitionError)
         granted = await transport.init_producer_id(NO_PRODUCER)
         assert await transport.init_producer_id(granted) == ProducerIdAndEpoch(granted.producer_id, 1)

@@ -24,7 +24,7 @@ def test_stop_is_not_lost_if_a_stream_breaks_at_the_same_moment(monkeypatch: pyt
     pumps: list[Pump] = []
     is_made = threading.Event()
 
-    async def leader(_tp: object, *, refresh: bool) -> int:
+    async def leader(_tp: object) -> int:
         return 0
 
     async def partitions_per_request(_node_id: int) -> int:

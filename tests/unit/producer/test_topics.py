@@ -20,9 +20,9 @@ from brokerd.errors import (
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
-from brokerd.ids import TopicPartition
+from brokerd.ids import NO_LEADER, TopicPartition
 from brokerd.producer.core.topics import TopicRegistry, TopicWaiter
-from brokerd.producer.core.transport import NO_LEADER, TopicView
+from brokerd.producer.core.transport import TopicView
 from brokerd.producer.intake import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 from brokerd.producer.producer import Producer
 from tests.support.broker_double import BrokerDouble, TopicDouble
@@ -329,3 +329,41 @@ def test_what_a_call_waits_for_is_said_early(caplog: pytest.LogCaptureFixture) -
         broker.metadata_errors = deque()
         call.result(DEADLINE_S)
     assert caplog.text.count("is not there") == 1
+
+
+def test_a_node_that_missed_an_election_does_not_lead_back(topics: TopicRegistry) -> None:
+    """Not even once the topic was forgotten in between: the sequences of its partitions were not."""
+    tp, elected = TopicPartition("busy", 1), VIEW._replace(leaders=(0, 1), leader_epochs=(3, 5))
+    topics.on_result({"busy": elected}, 0)
+    stale = VIEW._replace(leaders=(0, 0), leader_epochs=(4, 4))
+    topics.on_result({"busy": stale}, 0)
+    assert (topics.leader_of(tp), topics.leader_epoch_of(tp)) == (1, 5)
+    assert topics.leader_epoch_of(TopicPartition("busy", 0)) == 4, "each partition has epochs of its own"
+    assert topics.use("busy", IDLE_MS) is None
+    topics.want("busy", IDLE_MS)
+    topics.on_result({"busy": stale}, IDLE_MS)
+    assert (topics.leader_of(tp), topics.leader_epoch_of(tp)) == (1, 5)
+    topics.on_result({"busy": TopicView(b"2" * 16, (0, 0), leader_epochs=(1, 1))}, IDLE_MS)
+    assert (topics.leader_of(tp), topics.leader_epoch_of(tp)) == (0, 1), "a recreated topic is another"
+
+
+def test_a_refusal_that_names_a_newer_leader_is_believed(topics: TopicRegistry) -> None:
+    tp = TopicPartition("busy", 1)
+    topics.on_result({"busy": VIEW._replace(leader_epochs=(3, 3))}, 0)
+    topics.note_leader(tp, NO_LEADER, 4)
+    assert (topics.leader_of(tp), topics.leader_epoch_of(tp)) == (NO_LEADER, 4)
+    topics.on_result({"busy": VIEW._replace(leader_epochs=(3, 3))}, 0)
+    assert topics.leader_of(tp) == NO_LEADER, "that node has not heard of the election"
+    topics.note_leader(tp, 1, 5)
+    topics.note_leader(tp, 0, 4)
+    assert (topics.leader_of(tp), topics.leader_epoch_of(tp)) == (1, 5)
+
+
+def test_a_restored_copy_is_believed_once_its_leader_was_forgotten(topics: TopicRegistry) -> None:
+    tp = TopicPartition("busy", 0)
+    topics.on_result({"busy": VIEW._replace(leader_epochs=(5, 5))}, 0)
+    topics.forget_leader(tp)
+    assert topics.leader_of(tp) == NO_LEADER
+    topics.on_result({"busy": VIEW._replace(leader_epochs=(2, 2))}, 0)
+    assert (topics.leader_of(tp), topics.leader_epoch_of(tp)) == (0, 2)
+    assert topics.leader_epoch_of(TopicPartition("busy", 1)) == 5

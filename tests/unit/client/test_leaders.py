@@ -1,0 +1,106 @@
+"""Goal: a client keeps the highest leader epoch that it has seen of each partition, and never goes back to an older leader.
+Method: the merge by itself; a broker whose metadata and refusals are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.fetching.fetcher import PartitionFetcher
+from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
+from brokerd.config.client import ClientConfig, ConsumerConfig
+from brokerd.errors import NotLeaderError, UnknownLeaderEpochError
+from brokerd.ids import NO_EPOCH, NO_LEADER, newest_leaders
+from tests.support.fake_broker import FakeBroker
+from tests.support.records import key_values, new_batch
+
+VIEWS = st.lists(st.tuples(st.integers(-1, 3), st.integers(-1, 9)), max_size=5).map(
+    lambda pairs: (tuple(node for node, _ in pairs), tuple(epoch for _, epoch in pairs))
+)
+
+
+@given(VIEWS, VIEWS)
+def test_the_higher_epoch_of_each_partition_wins(now: tuple[tuple[int, ...], ...], seen: tuple[tuple[int, ...], ...]) -> None:
+    leaders, epochs = newest_leaders((now[0], now[1]), (seen[0], seen[1]))
+    assert len(leaders) == len(now[0]), "partitions are as many as the node says"
+    for number, pair in enumerate(zip(leaders, epochs, strict=True)):
+        pairs = [(view[0][number], view[1][number]) for view in (now, seen) if number < len(view[0])]
+        assert pair == max(pairs, key=lambda one: one[1]), "of equal epochs, the first: what the node says now"
+
+
+def test_a_view_without_epochs_is_older_than_one_with_them() -> None:
+    assert newest_leaders(((1, 1), ()), ((0,), (4,))) == ((0, 1), (4, NO_EPOCH))
+    assert newest_leaders(((1, 1), ()), ((0, 0), ())) == ((1, 1), ())
+
+
+@pytest.fixture
+def client(broker: FakeBroker) -> Iterator[BlockingClient]:
+    config = ClientConfig(
+        bootstrap_servers=f"127.0.0.1:{broker.port}", retry_backoff_ms=1, retry_backoff_max_ms=2, api_timeout_ms=300
+    )
+    with BlockingClient(config) as client:
+        yield client
+
+
+def test_a_lower_epoch_does_not_lead_back(broker: FakeBroker, client: BlockingClient) -> None:
+    partition = broker.create("t")[0]
+    partition.leader_epoch = 5
+    client.metadata(["t"])
+    partition.leader_epoch, partition.leader = 4, 7
+    client.metadata(["t"])
+    assert client.loop_thread.run(client.broker_client.leader(partition.tp)) == 0
+    assert client.broker_client.leader_epoch(partition.tp) == 5
+    partition.leader_epoch = 6
+    client.metadata(["t"])
+    assert client.loop_thread.run(client.broker_client.leader(partition.tp)) == 7
+
+
+def test_a_partition_without_a_leader_is_waited_for(broker: FakeBroker, client: BlockingClient) -> None:
+    partition = broker.create("t")[0]
+    partition.leader = NO_LEADER
+    with pytest.raises(NotLeaderError, match="partition 0 of topic 't' has no leader at present"):
+        client.loop_thread.run(client.broker_client.leader(partition.tp))
+
+
+def test_a_call_with_an_old_epoch_refreshes_its_metadata_once(broker: FakeBroker, client: BlockingClient) -> None:
+    partition = broker.create("t")[0]
+    client.metadata(["t"])
+    partition.leader_epoch = 2
+    metadata_calls = broker.calls["Metadata"]
+    assert isinstance(client.list_offsets({partition.tp: OffsetSpec.LATEST})[partition.tp], OffsetAndTimestamp)
+    assert broker.calls["Metadata"] == metadata_calls + 1
+    assert broker.leader_epochs["ListOffsets"] == [1, 2]
+
+
+def test_fetches_with_an_old_epoch_refresh_their_metadata_once(broker: FakeBroker, client: BlockingClient) -> None:
+    """However many partitions are read: the topic is looked up, not each partition."""
+    partitions = broker.create("t", 3)
+    for partition in partitions:
+        partition.put(new_batch(key_values([b"a"]), tp=partition.tp))
+    client.metadata(["t"])
+    for partition in partitions:
+        partition.leader_epoch = 2
+    metadata_calls = broker.calls["Metadata"]
+    ranges = [FetchRange(partition.tp, 0, 1) for partition in partitions]
+    with PartitionFetcher(client, ranges, ConsumerConfig()) as fetcher:
+        assert len(list(fetcher)) == 3
+    assert broker.calls["Metadata"] == metadata_calls + 1
+    assert broker.leader_epochs["Fetch"][:6] == [1, 1, 1, 2, 2, 2]
+
+
+def test_a_restored_copy_with_lower_epochs_is_an_error_once_and_then_read(broker: FakeBroker, client: BlockingClient) -> None:
+    """Nobody will ever hear of the higher epoch again: the call fails after its time-out, and the next one begins anew."""
+    partition = broker.create("t")[0]
+    partition.leader_epoch = 5
+    client.metadata(["t"])
+    partition.leader_epoch = 3
+    refused = client.list_offsets({partition.tp: OffsetSpec.LATEST})[partition.tp]
+    assert isinstance(refused, UnknownLeaderEpochError)
+    assert "newer: restored" in refused.message
+    assert isinstance(client.list_offsets({partition.tp: OffsetSpec.LATEST})[partition.tp], OffsetAndTimestamp)
