@@ -72,13 +72,13 @@ test-long: setup java  ## the same tests at twenty times the runs of what is ran
 	BROKERD_TEST_SCALE=20 $(MAKE) --no-print-directory test PYTEST_ARGS='--timeout 7200 $(PYTEST_ARGS)'
 
 # The test left out allows its child to write no file at all.
-coverage: setup java  ## the share of each package's lines and branches that the tests run, and the least covered modules
+coverage: setup java  ## the share of each module's lines and branches that the tests run, the least covered first
 	rm -f .coverage .coverage.*
 	-PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m coverage run -m pytest -q tests/spark $(PYTEST_ARGS)
 	-PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m coverage run $(PYTEST) --ignore tests/spark \
 	  --deselect tests/integration/test_cli.py::test_doctor_that_cannot_write_names_the_data_directory $(PYTEST_ARGS)
 	$(BIN)/python -m coverage combine --quiet
-	$(BIN)/python -m coverage json --quiet -o - | $(BIN)/python tests/support/coverage_table.py
+	$(BIN)/python -m coverage report --skip-covered --sort=cover
 
 # What can differ by version: what is sent, encoded or stored by a library. What meets libraries through that alone, and Spark,
 # whose lowest version is the newest, are left to `make test`.

@@ -20,10 +20,10 @@ from brokerd.config.client import ClientConfig, ProducerConfig
 from brokerd.errors import BrokerdError
 from brokerd.ids import NO_PRODUCER, NO_SEQUENCE, ProducerIdAndEpoch, TopicIdPartition
 from brokerd.producer.core.transport import Hello, PartitionResult
-from tests.integration.test_produce_contract import Session, TransportFactory, in_session
 from tests.support.broker_double import BrokerDouble
 from tests.support.daemon import running_daemon
 from tests.support.files import MemoryFiles
+from tests.support.produce_session import Session, TransportFactory, in_session
 
 MAX_MESSAGE_BYTES = 2_048
 PRODUCERS = 3

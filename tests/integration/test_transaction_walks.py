@@ -24,10 +24,10 @@ from brokerd.errors import WireError
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
 from brokerd.producer.core.membership import Membership, Totals, TransactionEnd, TransactionMember
 from brokerd.producer.transaction import Coordinator
-from tests.integration.test_produce_contract import Session, TransportFactory, in_session
 from tests.support.broker_double import BrokerDouble, CoordinatorDouble
 from tests.support.daemon import running_daemon
 from tests.support.files import MemoryFiles
+from tests.support.produce_session import Session, TransportFactory, in_session
 from tests.support.scale import TEST_SCALE
 
 PARTITIONS = 2

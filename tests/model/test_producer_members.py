@@ -24,10 +24,10 @@ from tests.support.scale import TEST_SCALE
 
 SCHEDULES = 2_000 * TEST_SCALE
 PARTS = 10
-SEEDS_MAX = 2_000
+SEARCHED = 3_000
 Patch = Callable[[type, str, Callable[..., Any]], None]
 MUTANTS = Mutants[Patch]()
-mutant = MUTANTS.found_by
+mutant = MUTANTS.add
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -52,12 +52,12 @@ def end_without_a_look(self: ProducerCore) -> MemberReport:
     return ended
 
 
-@mutant(30)
+@mutant
 def member_outlives_a_failed_batch(patch: Patch) -> None:
     patch(ProducerCore, "_note_failed", without_stop)
 
 
-@mutant(30)
+@mutant
 def epoch_raised_inside_a_transaction(patch: Patch) -> None:
     patch(ProducerCore, "_note_failed", without_stop)
     wanted = IdempotenceState.identity_wanted
@@ -72,7 +72,7 @@ def epoch_raised_inside_a_transaction(patch: Patch) -> None:
     patch(IdempotenceState, "identity_wanted", wanted_by_anybody)
 
 
-@mutant(2)
+@mutant
 def batch_of_the_old_member_under_the_new_id(patch: Patch) -> None:
     def stop(self: ProducerCore, error: Any, _now_ms: int) -> None:
         self.identities.present.error = self.identities.present.error or error
@@ -81,7 +81,7 @@ def batch_of_the_old_member_under_the_new_id(patch: Patch) -> None:
     patch(ProducerCore, "end_member", end_without_a_look)
 
 
-@mutant(28)
+@mutant
 def retry_that_outlives_its_member(patch: Patch) -> None:
     give_up = ProducerCore._give_up
 
@@ -93,12 +93,12 @@ def retry_that_outlives_its_member(patch: Patch) -> None:
     patch(ProducerCore, "end_member", end_without_a_look)
 
 
-@mutant(20)
+@mutant
 def id_of_the_old_member_given_to_the_new(patch: Patch) -> None:
     patch(Identities, "of", lambda self, _membership: self.present)
 
 
-@mutant(0)
+@mutant
 def request_that_does_not_name_its_member(patch: Patch) -> None:
     request = Streams.request
 
@@ -114,7 +114,7 @@ def request_that_does_not_name_its_member(patch: Patch) -> None:
     patch(Streams, "request", without_member)
 
 
-@mutant(14)
+@mutant
 def late_end_noted_in_the_next_identity(patch: Patch) -> None:
     def leave_behind(self: ProducerCore, batch: ProducerBatch, now_ms: int) -> None:
         if batch.has_sequence and self.sequences is not None:
@@ -124,7 +124,7 @@ def late_end_noted_in_the_next_identity(patch: Patch) -> None:
     patch(ProducerCore, "_leave_behind", leave_behind)
 
 
-@mutant(208)
+@mutant
 def same_id_for_the_next_member(patch: Patch) -> None:
     kept: WeakKeyDictionary[Identities, IdempotenceState] = WeakKeyDictionary()  # each schedule has its own
 
@@ -139,4 +139,4 @@ def same_id_for_the_next_member(patch: Patch) -> None:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    MUTANTS.assert_found(name, partial(plant, monkeypatch.setattr), run_seed_with_members, range(SEEDS_MAX))
+    MUTANTS.assert_found(name, partial(plant, monkeypatch.setattr), run_seed_with_members, SEARCHED)

@@ -9,7 +9,7 @@ from tests.support import transaction_rule_bugs
 from tests.support.transaction_bugs import MUTANTS
 from tests.support.transaction_simulation import run_seed
 
-SEEDS_MAX = 2_000  # from where the search for a bug begins
+SEARCHED = 3_000
 
 
 def test_all_bugs_are_known() -> None:
@@ -19,9 +19,4 @@ def test_all_bugs_are_known() -> None:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    MUTANTS.assert_found_from(name, monkeypatch, run_seed, SEEDS_MAX)
-
-
-def test_without_a_bug_nothing_is_found() -> None:
-    for seed in range(100):
-        run_seed(seed)
+    MUTANTS.assert_found(name, monkeypatch, run_seed, SEARCHED)

@@ -26,18 +26,18 @@ from tests.support.offsets_simulation import Log
 from tests.support.planting import plant
 
 MUTANTS = Mutants[pytest.MonkeyPatch]()
-mutant = MUTANTS.found_by
+mutant, rare = MUTANTS.add, MUTANTS.rare
 
 
 # --- zombies
 
 
-@mutant(1)
+@mutant
 def a_transaction_is_committed_wherever_the_group_is(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(group_table, "_check_expected", lambda *_: None)
 
 
-@mutant(3)
+@mutant
 def only_a_group_that_has_an_offset_can_have_another_one(patch: pytest.MonkeyPatch) -> None:
     original = group_table._check_expected
 
@@ -48,7 +48,7 @@ def only_a_group_that_has_an_offset_can_have_another_one(patch: pytest.MonkeyPat
     patch.setattr(group_table, "_check_expected", check)
 
 
-@mutant(2)
+@mutant
 def a_group_that_has_an_offset_is_taken_for_one_that_the_program_began(patch: pytest.MonkeyPatch) -> None:
     original = group_table._check_expected
 
@@ -61,7 +61,7 @@ def a_group_that_has_an_offset_is_taken_for_one_that_the_program_began(patch: py
 # --- what comes before what
 
 
-@mutant(2)
+@mutant
 def offsets_are_brought_in_before_the_commit_is_durable(patch: pytest.MonkeyPatch) -> None:
     original = Groups.bring_in
 
@@ -78,7 +78,7 @@ def offsets_are_brought_in_before_the_commit_is_durable(patch: pytest.MonkeyPatc
     plant(patch.setattr, Groups, "bring_in", hasty)
 
 
-@mutant(57)
+@mutant
 def a_commit_is_complete_before_its_offsets_are_durable(patch: pytest.MonkeyPatch) -> None:
     original, durable = Transactions._finish, Log.durable
     is_finishing: ContextVar[bool] = ContextVar("is_finishing", default=False)
@@ -98,7 +98,7 @@ def a_commit_is_complete_before_its_offsets_are_durable(patch: pytest.MonkeyPatc
     plant(patch.setattr, Log, "durable", hasty)
 
 
-@mutant(0)
+@mutant
 def whoever_asks_is_told_of_an_offset_of_before_the_decision(patch: pytest.MonkeyPatch) -> None:
     @contextlib.asynccontextmanager
     async def settled(self: Groups, group_id: str = "") -> Any:
@@ -110,7 +110,7 @@ def whoever_asks_is_told_of_an_offset_of_before_the_decision(patch: pytest.Monke
     plant(patch.setattr, Groups, "settled", settled)
 
 
-@mutant(31)
+@mutant
 def whoever_asks_is_told_of_an_offset_that_is_not_durable(patch: pytest.MonkeyPatch) -> None:
     @contextlib.asynccontextmanager
     async def settled(self: Groups, group_id: str = "") -> Any:
@@ -122,7 +122,7 @@ def whoever_asks_is_told_of_an_offset_that_is_not_durable(patch: pytest.MonkeyPa
     plant(patch.setattr, Groups, "settled", settled)
 
 
-@mutant(3)
+@mutant
 def a_plain_commit_does_not_wait_for_what_is_decided(patch: pytest.MonkeyPatch) -> None:
     original, is_waiting = Groups._recorded, Decided.is_waiting
     is_plain: ContextVar[bool] = ContextVar("is_plain", default=False)
@@ -138,7 +138,7 @@ def a_plain_commit_does_not_wait_for_what_is_decided(patch: pytest.MonkeyPatch) 
     plant(patch.setattr, Decided, "is_waiting", lambda self, group_id: not is_plain.get() and is_waiting(self, group_id))
 
 
-@mutant(88)
+@mutant
 def a_renewal_repeats_offsets_of_before(patch: pytest.MonkeyPatch) -> None:
     async def renew(self: Groups, group_id: str) -> None:
         self._check_usable()
@@ -151,7 +151,7 @@ def a_renewal_repeats_offsets_of_before(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Groups, "renew", renew)
 
 
-@mutant(75)
+@mutant
 def a_decision_rests_on_offsets_that_are_not_durable(patch: pytest.MonkeyPatch) -> None:
     async def ready(self: Groups, asked: AskedOffsets) -> None:
         while self.decided.is_waiting(asked.group_id):
@@ -163,7 +163,7 @@ def a_decision_rests_on_offsets_that_are_not_durable(patch: pytest.MonkeyPatch) 
 # --- recovery
 
 
-@mutant(4)
+@mutant
 def a_start_forgets_what_is_decided(patch: pytest.MonkeyPatch) -> None:
     original = Transactions.start
 
@@ -175,7 +175,7 @@ def a_start_forgets_what_is_decided(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Transactions, "start", start)
 
 
-@mutant(6)
+@mutant
 def a_start_brings_in_what_is_there_already(patch: pytest.MonkeyPatch) -> None:
     original = Decided.add
 
@@ -187,7 +187,7 @@ def a_start_brings_in_what_is_there_already(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Decided, "add", add)
 
 
-@mutant(15)
+@mutant
 def a_start_brings_in_the_newest_first(patch: pytest.MonkeyPatch) -> None:
     original = Transactions.start
 
@@ -209,7 +209,7 @@ def a_start_brings_in_the_newest_first(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Transactions, "start", start)
 
 
-@mutant(685)
+@rare(685)
 def a_compacted_log_of_groups_does_not_say_how_far_it_is(patch: pytest.MonkeyPatch) -> None:
     original = GroupTable.pieces
 
@@ -219,7 +219,7 @@ def a_compacted_log_of_groups_does_not_say_how_far_it_is(patch: pytest.MonkeyPat
     plant(patch.setattr, GroupTable, "pieces", pieces)
 
 
-@mutant(17)
+@mutant
 def a_state_of_the_transactions_leaves_out_the_offsets(patch: pytest.MonkeyPatch) -> None:
     original = TransactionalIdState.events
 
@@ -235,7 +235,7 @@ def a_state_of_the_transactions_leaves_out_the_offsets(patch: pytest.MonkeyPatch
     plant(patch.setattr, TransactionalIdState, "events", events)
 
 
-@mutant(0)
+@mutant
 def two_decisions_have_one_number(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Decided, "last", property(lambda self: self._table.decision))
 
@@ -243,7 +243,7 @@ def two_decisions_have_one_number(patch: pytest.MonkeyPatch) -> None:
 # --- trouble
 
 
-@mutant(1)
+@mutant
 def offsets_that_the_disk_refuses_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     original = Log.append
 
@@ -261,6 +261,6 @@ def offsets_that_the_disk_refuses_are_forgotten(patch: pytest.MonkeyPatch) -> No
     plant(patch.setattr, Log, "append", append)
 
 
-@mutant(1)
+@mutant
 def offsets_of_a_topic_that_is_gone_come_back(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Groups, "_of_known_topics", lambda _self, offsets: offsets)

@@ -32,7 +32,7 @@ from tests.support.planting import plant
 from tests.support.simulated_transactions import SimulatedLog
 
 MUTANTS = Mutants[pytest.MonkeyPatch]()
-mutant = MUTANTS.found_by
+mutant, rare = MUTANTS.add, MUTANTS.rare
 
 
 @contextlib.contextmanager
@@ -86,33 +86,33 @@ async def written(markers: Any) -> asyncio.Task[None]:
 # --- what is durable before what
 
 
-@mutant(0)
+@mutant
 def a_member_is_told_its_id_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
     skip_the_wait(patch, "init_member")
 
 
-@mutant(0)
+@mutant
 def markers_are_written_before_the_commit_is_durable(patch: pytest.MonkeyPatch) -> None:
     skip_the_wait(patch, "_finish")
 
 
-@mutant(0)
+@mutant
 def markers_are_written_before_the_abort_is_durable(patch: pytest.MonkeyPatch) -> None:
     for method in ("_abort", "_expire"):
         skip_the_wait(patch, method)
 
 
-@mutant(342)
+@rare(342)
 def a_sweep_goes_by_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
     skip_the_wait(patch, "_end_unmarked")
 
 
-@mutant(0)
+@mutant
 def a_heartbeat_is_refused_before_the_end_is_durable(patch: pytest.MonkeyPatch) -> None:
     skip_the_wait(patch, "heartbeat")
 
 
-@mutant(0)
+@mutant
 def a_commit_is_answered_before_its_markers_are_durable(patch: pytest.MonkeyPatch) -> None:
     write = LocalLeaders.write_markers
 
@@ -124,7 +124,7 @@ def a_commit_is_answered_before_its_markers_are_durable(patch: pytest.MonkeyPatc
     plant(patch.setattr, LocalLeaders, "write_markers", hasty)
 
 
-@mutant(0)
+@mutant
 def data_is_acknowledged_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
     write = PartitionCore.written
 
@@ -136,7 +136,7 @@ def data_is_acknowledged_before_it_is_durable(patch: pytest.MonkeyPatch) -> None
     plant(patch.setattr, PartitionCore, "written", hasty)
 
 
-@mutant(540)
+@rare(540)
 def a_commit_takes_data_that_is_not_durable(patch: pytest.MonkeyPatch) -> None:
     """A task that reports it before it is acknowledged would be believed."""
     plant(patch.setattr, LocalLeaders, "_not_durable", lambda _self: set())
@@ -145,12 +145,12 @@ def a_commit_takes_data_that_is_not_durable(patch: pytest.MonkeyPatch) -> None:
 # --- markers
 
 
-@mutant(0)
+@mutant
 def a_commit_holds_nothing_back(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, LocalLeaders, "hold_back", lambda _self, _commit, _held_back: None)
 
 
-@mutant(0)
+@mutant
 def markers_of_a_commit_count_one_by_one(patch: pytest.MonkeyPatch) -> None:
     write = LocalLeaders.write_markers
 
@@ -165,7 +165,7 @@ def markers_of_a_commit_count_one_by_one(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, LocalLeaders, "write_markers", eager)
 
 
-@mutant(210)
+@rare(210)
 def markers_of_a_failed_attempt_are_not_waited_for(patch: pytest.MonkeyPatch) -> None:
     finish = Transactions._finish
 
@@ -176,7 +176,7 @@ def markers_of_a_failed_attempt_are_not_waited_for(patch: pytest.MonkeyPatch) ->
     plant(patch.setattr, Transactions, "_finish", forgetful)
 
 
-@mutant(0)
+@mutant
 def a_marker_that_cannot_be_written_is_let_go(patch: pytest.MonkeyPatch) -> None:
     write = LocalLeaders.write_markers
 
@@ -187,7 +187,7 @@ def a_marker_that_cannot_be_written_is_let_go(patch: pytest.MonkeyPatch) -> None
     plant(patch.setattr, LocalLeaders, "write_markers", careless)
 
 
-@mutant(0)
+@mutant
 def losers_get_no_marker(patch: pytest.MonkeyPatch) -> None:
     apply = TransactionalIdState.apply
 
@@ -200,7 +200,7 @@ def losers_get_no_marker(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "apply", forgetful)
 
 
-@mutant(0)
+@mutant
 def markers_go_where_the_driver_says_alone(patch: pytest.MonkeyPatch) -> None:
     finish, partitions_of = Transactions._finish, LocalLeaders.partitions_of
     named: ContextVar[set[tuple[bytes, int]] | None] = ContextVar("named", default=None)
@@ -222,7 +222,7 @@ def markers_go_where_the_driver_says_alone(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, LocalLeaders, "partitions_of", named_alone)
 
 
-@mutant(0)
+@mutant
 def a_deleted_topic_is_waited_for(patch: pytest.MonkeyPatch) -> None:
     held = LocalLeaders.held
 
@@ -235,7 +235,7 @@ def a_deleted_topic_is_waited_for(patch: pytest.MonkeyPatch) -> None:
 # --- recovery
 
 
-@mutant(301)
+@rare(301)
 def a_recovery_holds_nothing_back(patch: pytest.MonkeyPatch) -> None:
     load, hold_back = Transactions._load, LocalLeaders.hold_back
     is_loading = False
@@ -254,7 +254,7 @@ def a_recovery_holds_nothing_back(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, LocalLeaders, "hold_back", unless_loading)
 
 
-@mutant(0)
+@mutant
 def it_is_not_recorded_what_a_commit_holds_back(patch: pytest.MonkeyPatch) -> None:
     record = Transactions._record
 
@@ -264,7 +264,7 @@ def it_is_not_recorded_what_a_commit_holds_back(patch: pytest.MonkeyPatch) -> No
     plant(patch.setattr, Transactions, "_record", forgetful)
 
 
-@mutant(617)
+@rare(617)
 def a_state_forgets_what_a_commit_holds_back(patch: pytest.MonkeyPatch) -> None:
     events = TransactionalIdState.events
 
@@ -277,12 +277,12 @@ def a_state_forgets_what_a_commit_holds_back(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "events", forgetful)
 
 
-@mutant(0)
+@mutant
 def nobody_presumes_an_abort(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Coordinator, "presumed_aborted", lambda _self, _producer_ids: [])
 
 
-@mutant(0)
+@mutant
 def open_members_are_presumed_aborted(patch: pytest.MonkeyPatch) -> None:
     def rash(self: Coordinator, producer_ids: Iterable[int]) -> list[int]:
         prepared = {pid for _, commit in self.prepared() for pid in (*commit.committed_producer_ids, *commit.aborted_producer_ids)}
@@ -291,7 +291,7 @@ def open_members_are_presumed_aborted(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Coordinator, "presumed_aborted", rash)
 
 
-@mutant(0)
+@mutant
 def prepared_members_are_presumed_aborted(patch: pytest.MonkeyPatch) -> None:
     def rash(self: Coordinator, producer_ids: Iterable[int]) -> list[int]:
         return [pid for pid in producer_ids if pid not in self.open_members]
@@ -299,7 +299,7 @@ def prepared_members_are_presumed_aborted(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Coordinator, "presumed_aborted", rash)
 
 
-@mutant(0)
+@mutant
 def a_torn_state_counts(patch: pytest.MonkeyPatch) -> None:
     def credulous(self: Loading) -> None:
         if self._state is not None:
@@ -309,7 +309,7 @@ def a_torn_state_counts(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Loading, "_give_up_state", credulous)
 
 
-@mutant(3)
+@mutant
 def events_among_the_pieces_of_a_state_are_lost(patch: pytest.MonkeyPatch) -> None:
     adopt = Loading._adopt
 
@@ -320,12 +320,12 @@ def events_among_the_pieces_of_a_state_are_lost(patch: pytest.MonkeyPatch) -> No
     plant(patch.setattr, Loading, "_adopt", forgetful)
 
 
-@mutant(0)
+@mutant
 def a_state_is_of_the_moment_when_an_id_has_its_turn(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, StateWriter, "keep", lambda _self, _transactional_id: None)
 
 
-@mutant(0)
+@mutant
 def parts_of_a_state_bear_no_mark(patch: pytest.MonkeyPatch) -> None:
     pieces = StateWriter.pieces
 
@@ -338,7 +338,7 @@ def parts_of_a_state_bear_no_mark(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, StateWriter, "pieces", unmarked)
 
 
-@mutant(0)
+@mutant
 def the_log_goes_before_its_state_is_durable(patch: pytest.MonkeyPatch) -> None:
     write, durable = OwnLog._write, SimulatedLog.durable
     is_writing: ContextVar[bool] = ContextVar("is_writing", default=False)
@@ -376,17 +376,17 @@ def state_without(patch: pytest.MonkeyPatch, kind: type) -> None:
     patch.setattr(Loading, "_end_state", end_state_without_a_count)
 
 
-@mutant(0)
+@mutant
 def a_state_forgets_open_members(patch: pytest.MonkeyPatch) -> None:
     state_without(patch, MemberOpened)
 
 
-@mutant(0)
+@mutant
 def a_state_forgets_the_last_version(patch: pytest.MonkeyPatch) -> None:
     state_without(patch, CommitPrepared)
 
 
-@mutant(214)
+@rare(214)
 def a_state_takes_what_is_prepared_for_complete(patch: pytest.MonkeyPatch) -> None:
     events = TransactionalIdState.events
 
@@ -397,7 +397,7 @@ def a_state_takes_what_is_prepared_for_complete(patch: pytest.MonkeyPatch) -> No
     plant(patch.setattr, TransactionalIdState, "events", hasty)
 
 
-@mutant(0)
+@mutant
 def a_restart_grants_no_time(patch: pytest.MonkeyPatch) -> None:
     init = Loading.__init__
 

@@ -53,22 +53,22 @@ def without_check(
     plant(patch.setattr, TransactionalIdState, "_problem", lenient)
 
 
-@mutant(0)
+@mutant
 def a_commit_takes_members_that_are_not_open(patch: pytest.MonkeyPatch) -> None:
     without_check(patch, lambda state, report, _execution, _records: report.producer_id not in state.members)
 
 
-@mutant(0)
+@mutant
 def a_commit_takes_members_whose_records_are_not_there(patch: pytest.MonkeyPatch) -> None:
     without_check(patch, lambda state, report, _execution, _records: report.producer_id in state.members)
 
 
-@mutant(0)
+@mutant
 def a_commit_leaves_losers_open(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "ending", lambda _self, _version: [])
 
 
-@mutant(0)
+@mutant
 def a_commit_ends_losers_of_its_own_version_alone(patch: pytest.MonkeyPatch) -> None:
     def narrow(self: TransactionalIdState, version: int) -> list[int]:
         return [pid for pid, member in self.members.items() if member.txn_version == version]
@@ -76,12 +76,12 @@ def a_commit_ends_losers_of_its_own_version_alone(patch: pytest.MonkeyPatch) -> 
     plant(patch.setattr, TransactionalIdState, "ending", narrow)
 
 
-@mutant(0)
+@mutant
 def a_commit_ends_newer_versions_too(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "ending", lambda self, _version: list(self.members))
 
 
-@mutant(0)
+@mutant
 def a_second_commit_wins(patch: pytest.MonkeyPatch) -> None:
     decide = TransactionalIdState.decide_commit
 
@@ -98,7 +98,7 @@ def a_second_commit_wins(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "decide_commit", lenient)
 
 
-@mutant(0)
+@mutant
 def a_commit_does_not_wait_for_the_one_before(patch: pytest.MonkeyPatch) -> None:
     decide = TransactionalIdState.decide_commit
 
@@ -109,17 +109,17 @@ def a_commit_does_not_wait_for_the_one_before(patch: pytest.MonkeyPatch) -> None
     plant(patch.setattr, TransactionalIdState, "decide_commit", hasty)
 
 
-@mutant(0)
+@mutant
 def a_replay_is_not_compared(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "_check_replay", lambda _self, _asked, _last: None)
 
 
-@mutant(0)
+@mutant
 def a_second_write_of_a_run_is_no_conflict(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "_is_another_write", lambda _self, _execution: False)
 
 
-@mutant(0)
+@mutant
 def a_repetition_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
     decide = TransactionalIdState.decide_commit
 
@@ -130,7 +130,7 @@ def a_repetition_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "decide_commit", forgetful)
 
 
-@mutant(0)
+@mutant
 def a_repetition_is_no_part_of_a_state(patch: pytest.MonkeyPatch) -> None:
     events = TransactionalIdState.events
 
@@ -140,12 +140,12 @@ def a_repetition_is_no_part_of_a_state(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "events", forgetful)
 
 
-@mutant(0)
+@mutant
 def a_repetition_is_told_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
     skip_the_wait(patch, "_commit")
 
 
-@mutant(0)
+@mutant
 def a_repetition_hides_the_run_that_committed(patch: pytest.MonkeyPatch) -> None:
     known = TransactionalIdState._of_its_run
 
@@ -155,7 +155,7 @@ def a_repetition_hides_the_run_that_committed(patch: pytest.MonkeyPatch) -> None
     plant(patch.setattr, TransactionalIdState, "_of_its_run", newest)
 
 
-@mutant(0)
+@mutant
 def an_older_version_is_not_fenced(patch: pytest.MonkeyPatch) -> None:
     commit = TransactionalIdState.decide_commit
 
@@ -170,17 +170,17 @@ def an_older_version_is_not_fenced(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "decide_commit", lenient)
 
 
-@mutant(0)
+@mutant
 def a_commit_before_the_last_one_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "_history", lambda _self: ())
 
 
-@mutant(0)
+@mutant
 def any_older_version_counts_as_committed(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "_check_earlier", lambda _self, _asked: None)
 
 
-@mutant(0)
+@mutant
 def a_commit_without_rows_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
     decide = TransactionalIdState.decide_commit
 
@@ -196,7 +196,7 @@ def a_commit_without_rows_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
 # --- members
 
 
-@mutant(0)
+@mutant
 def the_members_of_others_are_aborted_at_init(patch: pytest.MonkeyPatch) -> None:
     init = Transactions.init_member
 
@@ -216,7 +216,7 @@ def the_members_of_others_are_aborted_at_init(patch: pytest.MonkeyPatch) -> None
     plant(patch.setattr, Transactions, "init_member", jealous)
 
 
-@mutant(0)
+@mutant
 def a_committed_version_takes_members(patch: pytest.MonkeyPatch) -> None:
     decide = TransactionalIdState.decide_init
 
@@ -236,7 +236,7 @@ def a_committed_version_takes_members(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "decide_init", lenient)
 
 
-@mutant(0)
+@mutant
 def a_repeated_member_gets_another_id(patch: pytest.MonkeyPatch) -> None:
     decide = TransactionalIdState.decide_init
 
@@ -249,12 +249,12 @@ def a_repeated_member_gets_another_id(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "decide_init", forgetful)
 
 
-@mutant(0)
+@mutant
 def an_ended_member_begins_again(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Coordinator, "_remember_ended", lambda _self, _name, _members: None)
 
 
-@mutant(0)
+@mutant
 def producer_ids_are_used_again(patch: pytest.MonkeyPatch) -> None:
     init = Transactions.init_member
 
@@ -266,12 +266,12 @@ def producer_ids_are_used_again(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Transactions, "init_member", forgetful)
 
 
-@mutant(0)
+@mutant
 def anybody_may_write(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Transactions, "is_open_member", lambda _self, _header: True)
 
 
-@mutant(0)
+@mutant
 def membership_is_looked_up_before_the_append(patch: pytest.MonkeyPatch) -> None:
     look_up, known = Transactions.is_open_member, set[int]()
 
@@ -286,7 +286,7 @@ def membership_is_looked_up_before_the_append(patch: pytest.MonkeyPatch) -> None
 # --- abort and expiry
 
 
-@mutant(0)
+@mutant
 def an_abort_ends_all_members_of_the_version(patch: pytest.MonkeyPatch) -> None:
     def broad(self: TransactionalIdState, asked: EndTransactionRequest) -> MembersAborted | None:
         if asked.txn_version <= self.last_version:
@@ -297,7 +297,7 @@ def an_abort_ends_all_members_of_the_version(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, TransactionalIdState, "decide_abort", broad)
 
 
-@mutant(0)
+@mutant
 def an_abort_undoes_a_commit(patch: pytest.MonkeyPatch) -> None:
     abort = Transactions.abort
 
@@ -308,12 +308,12 @@ def an_abort_undoes_a_commit(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Transactions, "abort", rash)
 
 
-@mutant(0)
+@mutant
 def an_execution_expires_by_its_first_member(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Coordinator, "renew", lambda _self, _producer_id, _now_ms: None)
 
 
-@mutant(0)
+@mutant
 def an_expiry_is_not_decided_again(patch: pytest.MonkeyPatch) -> None:
     expired, expire = Coordinator.expired, Coordinator.expire
     due: dict[ExecutionKey, MembersAborted | None] = {}
@@ -327,7 +327,7 @@ def an_expiry_is_not_decided_again(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Coordinator, "expire", lambda _self, key, _now_ms: due[key])
 
 
-@mutant(0)
+@mutant
 def all_executions_of_an_id_expire_together(patch: pytest.MonkeyPatch) -> None:
     expire = Coordinator.expire
 
@@ -337,6 +337,6 @@ def all_executions_of_an_id_expire_together(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Coordinator, "expire", broad)
 
 
-@mutant(0)
+@mutant
 def nobody_expires(patch: pytest.MonkeyPatch) -> None:
     plant(patch.setattr, Coordinator, "expired", lambda _self, _now_ms: [])

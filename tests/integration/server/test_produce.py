@@ -1,4 +1,4 @@
-"""Produce over the wire: every response of the table of sequences, acks, order, what is refused and with which fate."""
+"""Produce over the wire: sequences, acks, order, what is refused and with which fate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from brokerd.errors import ErrorCode, Fate
 from brokerd.ids import TopicIdPartition
-from brokerd.wire.v1 import error_pb2, produce_pb2, transaction_pb2
+from brokerd.wire.v1 import produce_pb2, transaction_pb2
 from tests.support.daemon import RunningDaemon
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
@@ -23,89 +23,32 @@ def code_of(result: produce_pb2.PartitionProduceResult | produce_pb2.ProduceResp
     return ErrorCode(result.error.code) if result.HasField("error") else ErrorCode.NONE
 
 
-class Sequences:
-    """One idempotent producer on one partition."""
+def test_a_refused_sequence_says_what_is_expected_and_appends_nothing(client: RawClient) -> None:
+    """The other answers of the table: tests/integration/test_produce_walks.py."""
+    (tp,) = client.create_topic()
+    stream, producer_id = client.producer(), client.new_producer_id()
 
-    def __init__(self, client: RawClient) -> None:
-        self.client = client
-        (self.tp,) = client.create_topic()
-        self.stream = client.producer()
-        self.producer_id = client.new_producer_id()
+    def send(sequence: int, count: int = 1, *, epoch: int = 3) -> produce_pb2.PartitionProduceResult:
+        return stream.produce(tp, idempotent_batch(tp, producer_id, sequence, count, epoch=epoch))
 
-    def send(self, sequence: int, count: int = 1, *, epoch: int = 0) -> produce_pb2.PartitionProduceResult:
-        return self.stream.produce(self.tp, idempotent_batch(self.tp, self.producer_id, sequence, count, epoch=epoch))
-
-    def refused(self, code: ErrorCode, sequence: int, count: int = 1, *, epoch: int = 0) -> error_pb2.Error:
-        """Sends, and expects this error; nothing may be appended."""
-        before = self.client.latest(self.tp)
-        result = self.send(sequence, count, epoch=epoch)
-        assert code_of(result) is code
-        assert result.base_offset == -1
-        assert self.client.latest(self.tp) == before
-        return result.error
-
-
-@pytest.fixture
-def sequences(client: RawClient) -> Sequences:
-    return Sequences(client)
+    unknown = send(1)
+    assert code_of(unknown) is ErrorCode.UNKNOWN_PRODUCER_ID
+    assert unknown.error.log_start_offset == 0
+    assert send(0, 3).base_offset == 0
+    gap = send(4)
+    assert code_of(gap) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert (gap.base_offset, gap.error.expected_sequence, gap.error.current_epoch) == (-1, 3, 3)
+    assert Fate(gap.error.fate) is Fate.NOT_APPENDED
+    fenced = send(3, epoch=2)
+    assert code_of(fenced) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert fenced.error.current_epoch == 3
+    assert client.latest(tp) == 3
 
 
-def test_the_next_sequence_is_appended(sequences: Sequences) -> None:
-    assert [sequences.send(sequence, 3).base_offset for sequence in (0, 3, 6)] == [0, 3, 6]
-
-
-def test_each_of_the_last_five_batches_is_answered_with_its_first_offset(sequences: Sequences) -> None:
-    for sequence in range(0, 12, 2):
-        sequences.send(sequence, 2)
-    assert [sequences.send(sequence, 2).base_offset for sequence in (2, 4, 6, 8, 10)] == [2, 4, 6, 8, 10]
-    assert sequences.client.latest(sequences.tp) == 12
-
-
-def test_an_older_duplicate_is_known_but_not_its_offset(sequences: Sequences) -> None:
-    for sequence in range(7):
-        sequences.send(sequence)
-    error = sequences.refused(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, 1)
-    assert not error.retriable
-
-
-def test_a_gap_is_refused_and_says_what_is_expected(sequences: Sequences) -> None:
-    sequences.send(0, 3)
-    error = sequences.refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 4)
-    assert (error.expected_sequence, error.current_epoch, Fate(error.fate)) == (3, 0, Fate.NOT_APPENDED)
-    assert "3" in error.message
-    assert sequences.send(3).base_offset == 3, "the refusal changed nothing"
-
-
-def test_a_partial_overlap_is_refused(sequences: Sequences) -> None:
-    sequences.send(0, 3)
-    assert sequences.refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 2, 3).expected_sequence == 3
-
-
-def test_a_lower_epoch_is_fenced(sequences: Sequences) -> None:
-    sequences.send(0, epoch=3)
-    error = sequences.refused(ErrorCode.INVALID_PRODUCER_EPOCH, 1, epoch=2)
-    assert error.current_epoch == 3
-
-
-def test_a_higher_epoch_begins_at_zero(sequences: Sequences) -> None:
-    sequences.send(0, 5)
-    sequences.refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 5, epoch=1)
-    assert sequences.send(0, epoch=1).base_offset == 5
-    sequences.refused(ErrorCode.INVALID_PRODUCER_EPOCH, 5)
-
-
-def test_an_unknown_producer_begins_at_zero(sequences: Sequences) -> None:
-    error = sequences.refused(ErrorCode.UNKNOWN_PRODUCER_ID, 1)
-    assert error.log_start_offset == 0
-    assert Fate(error.fate) is Fate.NOT_APPENDED
-    assert sequences.send(0).base_offset == 0
-
-
-def test_a_negative_sequence_is_no_sequence(sequences: Sequences) -> None:
-    result = sequences.stream.produce(
-        sequences.tp, values_batch(sequences.tp, producer_id=sequences.producer_id, producer_epoch=0, base_sequence=-5)
-    )
-    assert code_of(result) is ErrorCode.INVALID_REQUEST
+def test_a_negative_sequence_is_no_sequence(client: RawClient) -> None:
+    (tp,) = client.create_topic()
+    batch = values_batch(tp, producer_id=client.new_producer_id(), producer_epoch=0, base_sequence=-5)
+    assert code_of(client.producer().produce(tp, batch)) is ErrorCode.INVALID_REQUEST
 
 
 def test_a_transactional_batch_of_no_member_is_refused(client: RawClient) -> None:

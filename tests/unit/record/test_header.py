@@ -57,7 +57,6 @@ FIELDS = {
     "leader_epoch_id": Field(88, "<I", 32),
     "clock_ahead_s": Field(92, "<i", 31),
 }
-STAMPED = {"stamp_flags", "base_offset", "append_timestamp", "leader_epoch", "leader_epoch_id", "clock_ahead_s"}
 
 
 def plain() -> BatchHeader:
