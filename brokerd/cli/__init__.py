@@ -12,7 +12,7 @@
     produce.py         writes lines as records
     consume.py         prints records as lines
     record_lines.py    converts records from and to lines of text or JSON
-    top.py             watches a broker (top_model.py computes what top_view.py draws)
+    top.py             watches a broker
     info.py            prints a broker's versions, features, limits, nodes
     dump_log.py        prints the contents of a data directory's files
     doctor.py          checks a data directory, and repairs it at an operator's request

@@ -516,13 +516,11 @@ _TOP = Command(
     ),
     description="Shows topics with their rates, groups with their lag, and open transactions, until interrupted.",
     epilog="""\
-Topics are sorted by rate, groups by lag, transactions by age. OFFSETS/S and BYTES/S are what was written between two samples;
-markers of transactions take some offsets. BYTES/S takes a wide terminal, and is unknown where old records were deleted
-meanwhile. HELD BACK are offsets that readers of committed records do not see yet; TO READ and BEHIND are a group's lag in bytes
-and in time. Groups beyond the 50 that committed last are counted and not shown. A broker that is down is shown as unreachable,
-and asked again. Ctrl-C ends it.
-
-The view needs rich: pip install rich. --json does not: it prints one line for each sample.
+Topics are sorted by rate, groups by lag, transactions by age. OFFSETS/S and BYTES/S are the rates of writing between two
+samples; markers of transactions take some offsets. BYTES/S is unknown if old records were deleted between the samples. HELD
+BACK is the number of offsets that readers of committed records do not see yet; TO READ and BEHIND are a group's lag in bytes
+and in time. Only the 50 groups that committed last are shown. A broker that is down is shown as unreachable and is polled
+until it responds. A narrow terminal cuts the columns on the right. Press Ctrl-C to end.
 
 examples:
   brokerd top

@@ -5,23 +5,18 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
-import sys
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-import pyarrow as pa
-
 from brokerd.cli.output import size_text
-from brokerd.cli.record_lines import Printer, format_printer, json_printer
+from brokerd.cli.record_lines import json_printer
 from brokerd.client.fetching.columns import decode_slice
 from brokerd.client.fetching.positions import BatchSlice
-from brokerd.config.client import ConsumerConfig
 from brokerd.errors import BrokerdError
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.dump import describe_path
-from brokerd.offline.own_logs import records_in
-from brokerd.record.batch import walk_batches
+from brokerd.offline.own_logs import describe_records, is_own_log
+from brokerd.record.batch import MAX_DECOMPRESSED_BYTES, RecordBatch
 
 Entry: TypeAlias = Mapping[str, Any]
 
@@ -29,15 +24,8 @@ Entry: TypeAlias = Mapping[str, Any]
 def run(args: argparse.Namespace) -> None:
     """Prints all entries. Raises DataDirectoryError if a path does not exist or is not a file of brokerd's."""
     for path in args.paths:
-        for entry in describe_path(path):
-            if args.json:
-                records = {"records": _records(entry)} if args.print_data and _has_records(entry) else {}
-                print(json.dumps({**entry, **records}, ensure_ascii=False))
-                continue
-            print(_text(entry))
-            if args.print_data and _has_records(entry):
-                sys.stdout.flush()
-                sys.stdout.buffer.write(_record_lines(entry))
+        for entry in describe_path(path, _decoded if args.print_data else None):
+            print(json.dumps(entry, ensure_ascii=False) if args.json else _text(entry))
 
 
 def _text(entry: Entry) -> str:
@@ -85,7 +73,8 @@ def _batch_text(entry: Entry) -> str:
         word for word, is_set in (("transactional", entry["is_transactional"]), ("control", entry["is_control"])) if is_set
     )
     parts.append(f"crc {entry['header_crc']} {entry['payload_crc']}")
-    return ", ".join(parts) + (_control_text(entry["control"]) if entry["is_control"] else "")
+    text = ", ".join(parts) + (_control_text(entry["control"]) if entry["is_control"] else "")
+    return text + "".join(map(_record_text, entry.get("records", ())))
 
 
 def _control_text(control: Entry) -> str:
@@ -108,55 +97,28 @@ def _time_text(timestamp_ms: int) -> str:
     return moment.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _has_records(entry: Entry) -> bool:
-    return bool(entry["type"] == "batch" and not entry["is_control"])
-
-
-def _records(entry: Entry) -> list[Any]:
-    own = _own_records(entry)
-    if own is not None:
-        return own
-    return [json.loads(line) for line in _printed(entry, json_printer({})).splitlines()]
-
-
-def _record_lines(entry: Entry) -> bytes:
-    own = _own_records(entry)
-    if own is not None:
-        return "".join(map(_own_line, own)).encode()
-    return _printed(entry, format_printer("    offset %o, timestamp %T, key %k, value %s, headers %h\n", {}, null=b"null"))
-
-
-def _own_records(entry: Entry) -> list[dict[str, Any]] | None:
-    """The records of a batch of an internal log, or the problem of decoding them; None for other logs."""
+def _decoded(tp: TopicIdPartition, batch: RecordBatch) -> list[Any]:
+    """The records of a batch, or the problem of decoding them."""
     try:
-        return records_in(entry["path"], entry["position"], entry["size_bytes"])
+        if is_own_log(tp):
+            return describe_records(tp, batch)
+        whole = BatchSlice(tp, batch, batch.header.base_offset, batch.header.next_offset)
+        found = decode_slice(whole, max_uncompressed_bytes=MAX_DECOMPRESSED_BYTES, check_crc=True)
     except BrokerdError as error:
         return [{"problem": str(error)}]
+    return [] if found is None else [json.loads(line) for line in bytes(json_printer({})(found)).splitlines()]
 
 
-def _own_line(record: Entry) -> str:
+def _record_text(record: Entry) -> str:
     if "problem" in record:
-        return f"    PROBLEM: {record['problem']}\n"
+        return f"\n    PROBLEM: {record['problem']}"
+    text = f"\n    offset {record['offset']}, {_time_text(record['timestamp'])}, "
+    if "event" not in record:
+        names = ("key", "key_base64", "value", "value_base64", "headers")
+        return text + ", ".join(f"{name} {json.dumps(record[name], ensure_ascii=False)}" for name in names if name in record)
     name_key = "group_id" if "group_id" in record else "transactional_id"
     known = ("offset", "timestamp", name_key, "principal", "event")
-    offset, timestamp, name, principal, event = (record[key] for key in known)
     fields = _compact({key: value for key, value in record.items() if key not in known})
-    owner = f"{name_key.replace('_', ' ')} {json.dumps(name)} of {json.dumps(principal)}, " if name else ""
-    return f"    offset {offset}, {_time_text(timestamp)}, {owner}{event}: {fields}\n"
-
-
-def _printed(entry: Entry, printer: Printer) -> bytes:
-    """The records of a batch, read from its file again. If the batch cannot be decoded, one line with the problem instead."""
-    with open(entry["path"], "rb") as file:
-        data = pa.py_buffer(os.pread(file.fileno(), entry["size_bytes"], entry["position"]))
-    tp = TopicIdPartition(bytes(16), 0)
-    try:
-        lines = []
-        for batch in walk_batches(data):
-            piece = BatchSlice(tp, batch, batch.header.base_offset, batch.header.next_offset)
-            fetched = decode_slice(piece, max_uncompressed_bytes=ConsumerConfig().max_decompressed_bytes, check_crc=True)
-            if fetched is not None:
-                lines.append(bytes(memoryview(printer(fetched))))
-        return b"".join(lines)
-    except BrokerdError as error:
-        return f"    PROBLEM: {error}\n".encode()
+    name = record[name_key]
+    owner = f"{name_key.replace('_', ' ')} {json.dumps(name)} of {json.dumps(record['principal'])}, " if name else ""
+    return f"{text}{owner}{record['event']}: {fields}"

@@ -6,14 +6,14 @@ import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from brokerd.cli.output import NONE, dashed, duration_text, known, show, size_text, table, time_text, topic_text
+from brokerd.cli.output import NONE, dashed, duration_text, fields, known, show, size_text, table, time_text, topic_text
 from brokerd.cli.parser import checked, client_config, connect, usage_error
 from brokerd.cli.topic_lookup import check_partition, find_topic
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.bounds import offsets_at, parse_timestamp
+from brokerd.client.bounds import Bound, LogBounds, log_bounds, offset_of, parse_timestamp
 from brokerd.client.groups import OffsetAndMetadata, lag_of, partition_of
 from brokerd.client.io.response_checks import error_in
-from brokerd.client.offsets import READ_COMMITTED, OffsetSpec, Wanted
+from brokerd.client.offsets import READ_COMMITTED, GivenOffset, OffsetSpec
 from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.settings import INT32_MAX, INT64_MAX
@@ -45,12 +45,7 @@ def _listing_lines(groups: Sequence[GroupListing]) -> Iterator[str]:
 
 
 def _listing(group: GroupListing) -> dict[str, Any]:
-    return {
-        "group_id": group.group_id,
-        "principal": group.principal,
-        "partition_count": group.partitions,
-        "commit_timestamp": known(group.commit_timestamp),
-    }
+    return fields(group, "group_id principal commit_timestamp") | {"partition_count": group.partitions}
 
 
 def describe_group(args: argparse.Namespace) -> None:
@@ -134,18 +129,9 @@ def _name(one: GroupPartitionDescription) -> str:
 def _partition(one: GroupPartitionDescription) -> dict[str, Any]:
     return {
         "topic": one.topic or None,
-        "topic_id": one.committed.topic_id.hex(),
-        "partition": one.committed.partition,
-        "offset": known(one.committed.offset),
-        "log_start_offset": known(one.log_start_offset),
-        "end_offset": known(one.end_offset),
+        **fields(one.committed, "topic_id partition offset leader_epoch metadata commit_timestamp error"),
+        **fields(one, "log_start_offset end_offset lag_bytes lag_ms"),
         "lag": known(lag_of(one)),
-        "lag_bytes": known(one.lag_bytes),
-        "lag_ms": known(one.lag_ms),
-        "leader_epoch": known(one.committed.leader_epoch),
-        "metadata": one.committed.metadata,
-        "commit_timestamp": known(one.committed.commit_timestamp),
-        "error": str(error_in(one.committed)) if one.committed.HasField("error") else None,
     }
 
 
@@ -162,57 +148,34 @@ def delete_group(args: argparse.Namespace) -> None:
     show(args, {"group_id": args.group_id, "deleted_offsets": count}, [text])
 
 
-class Target(NamedTuple):
-    """Where to reset offsets: to an end of the log or a time (`wanted`), to the offset `exact`, or by `shift` offsets from the
-    committed one."""
+class Shift(NamedTuple):
+    """A reset by this many offsets from the committed one."""
 
-    wanted: Wanted | None = None
-    exact: int | None = None
-    shift: int | None = None
-
-
-class Bounds(NamedTuple):
-    """One partition: its ends, the committed offset (-1: none), and the offset of the requested time (-1: no record that
-    new)."""
-
-    log_start_offset: int
-    end_offset: int
-    committed: int = -1
-    at_time: int = -1
-
-
-class NewOffset(NamedTuple):
-    """The offset to commit, and the requested one, which may be outside the log."""
-
-    offset: int
-    asked: int
-
-
-def new_offset(name: str, target: Target, bounds: Bounds) -> NewOffset:
-    """The requested offset, moved into the log's range. Raises ConfigError if there is no committed offset to shift; `name` is the
-    partition's."""
-    if target.exact is not None:
-        asked = target.exact
-    elif target.shift is not None:
-        if bounds.committed < 0:
-            raise ConfigError(f"{name} has no committed offset that --shift-by could move: leave it out, or use --to-offset")
-        asked = bounds.committed + target.shift
-    elif target.wanted is OffsetSpec.EARLIEST:
-        asked = bounds.log_start_offset
-    elif target.wanted is OffsetSpec.LATEST or bounds.at_time < 0:
-        asked = bounds.end_offset
-    else:
-        asked = bounds.at_time
-    return NewOffset(min(max(asked, bounds.log_start_offset), bounds.end_offset), asked)
+    offsets: int
 
 
 class Reset(NamedTuple):
-    """One partition of a reset: the committed offset (-1: none), and the new one."""
+    """One partition of a reset: the committed offset (-1: none), the new one, and the requested one, which may lie outside the
+    log."""
 
     topic: str
     partition: int
     before: int
-    after: NewOffset
+    after: int
+    asked: int
+
+
+def reset_of(topic: str, partition: int, target: Bound | Shift, log: LogBounds, committed: int) -> Reset:
+    """The reset of one partition, moved into the log's range. Raises ConfigError if there is no committed offset to shift."""
+    if isinstance(target, Shift):
+        if committed < 0:
+            raise ConfigError(
+                f"{topic}-{partition} has no committed offset that --shift-by could move: leave it out, or use --to-offset"
+            )
+        asked = committed + target.offsets
+    else:
+        asked = offset_of(target, log)
+    return Reset(topic, partition, committed, min(max(asked, log.earliest), log.latest), asked)
 
 
 def reset_group(args: argparse.Namespace) -> None:
@@ -221,46 +184,38 @@ def reset_group(args: argparse.Namespace) -> None:
     target = _target(args)
     with connect(args, config) as client:
         named = _selected(client, args)
-        bounds = _bounds(client, args.group_id, named, target, config.isolation_level)
-        new = {tp: new_offset(f"{name}-{tp.partition}", target, bounds[tp]) for tp, name in named.items()}
+        committed = client.group_offsets(args.group_id, list(named))
+        held = {tp: one.offset for tp, one in committed.items() if isinstance(one, OffsetAndMetadata)}
+        logs = log_bounds(client, named, OffsetSpec.LATEST if isinstance(target, Shift) else target, config.isolation_level)
+        resets = {tp: reset_of(name, tp.partition, target, logs[tp], held.get(tp, -1)) for tp, name in named.items()}
         if not args.dry_run:
-            refused = client.commit_group_offsets(args.group_id, {tp: OffsetAndMetadata(one.offset) for tp, one in new.items()})
-            for error in refused.values():
+            new = {tp: OffsetAndMetadata(one.after) for tp, one in resets.items()}
+            for error in client.commit_group_offsets(args.group_id, new).values():
                 raise error
-    resets = [Reset(name, tp.partition, bounds[tp].committed, new[tp]) for tp, name in named.items()]
-    document = [
-        {
-            "topic": one.topic,
-            "partition": one.partition,
-            "offset": known(one.before),
-            "new_offset": one.after.offset,
-            "asked_offset": one.after.asked,
-        }
-        for one in resets
-    ]
-    show(args, document, _reset_lines(args, resets))
+    keys = ("topic", "partition", "offset", "new_offset", "asked_offset")
+    document = [dict(zip(keys, one, strict=True)) | {"offset": known(one.before)} for one in resets.values()]
+    show(args, document, _reset_lines(args, list(resets.values())))
 
 
 def _reset_lines(args: argparse.Namespace, resets: Sequence[Reset]) -> Iterator[str]:
     yield f"{'would set' if args.dry_run else 'set'} group {args.group_id} in {counted(len(resets), 'partition')}"
-    rows = [(one.topic, one.partition, dashed(one.before), one.after.offset) for one in resets]
+    rows = [(one.topic, one.partition, dashed(one.before), one.after) for one in resets]
     yield table(("TOPIC", "PARTITION", "OFFSET", "NEW OFFSET"), rows, indent="  ")
     for one in resets:
-        offset, asked = one.after
-        if asked != offset:
-            yield f"  {one.topic}-{one.partition}: offset {asked} lies outside of the log, the nearest is {offset}"
+        if one.asked != one.after:
+            yield f"  {one.topic}-{one.partition}: offset {one.asked} lies outside of the log, the nearest is {one.after}"
 
 
-def _target(args: argparse.Namespace) -> Target:
+def _target(args: argparse.Namespace) -> Bound | Shift:
     for option, value in (("--to-offset", args.to_offset), ("--shift-by", args.shift_by)):
         if value is not None and (abs(value) > INT64_MAX or (option == "--to-offset" and value < 0)):
             raise usage_error(args, f"{option} is {value}, but offsets lie between 0 and {INT64_MAX}")
     if args.to_earliest or args.to_latest:
-        return Target(OffsetSpec.EARLIEST if args.to_earliest else OffsetSpec.LATEST)
+        return OffsetSpec.EARLIEST if args.to_earliest else OffsetSpec.LATEST
     if args.to_timestamp is not None:
         now_ms = SystemClock().wall_ms()
-        return Target(wanted=checked(args, lambda: parse_timestamp("--to-timestamp", args.to_timestamp, now_ms=now_ms)))
-    return Target(exact=args.to_offset, shift=args.shift_by)
+        return checked(args, lambda: parse_timestamp("--to-timestamp", args.to_timestamp, now_ms=now_ms))
+    return Shift(args.shift_by) if args.to_offset is None else GivenOffset(args.to_offset)
 
 
 def _selected(client: BlockingClient, args: argparse.Namespace) -> _Named:
@@ -298,16 +253,6 @@ def parse_selection(text: str) -> tuple[str, tuple[int, ...] | None]:
     if not topic or not all(part.isascii() and part.isdecimal() and len(part) <= _DIGITS_MAX for part in parts):
         raise ConfigError(f"--topic takes TOPIC or TOPIC:PARTITION[,PARTITION], such as events:0,1, not '{text:.200}'")
     return topic, tuple(dict.fromkeys(int(part) for part in parts))
-
-
-def _bounds(client: BlockingClient, group_id: str, named: _Named, target: Target, isolation: str) -> dict[TopicIdPartition, Bounds]:
-    tps = list(named)
-    committed = client.group_offsets(group_id, tps)
-    first = offsets_at(client, tps, OffsetSpec.EARLIEST, isolation)
-    end = offsets_at(client, tps, OffsetSpec.LATEST, isolation)
-    at_time = offsets_at(client, tps, target.wanted, isolation) if isinstance(target.wanted, int) else {}
-    held = {tp: one.offset for tp, one in committed.items() if isinstance(one, OffsetAndMetadata)}
-    return {tp: Bounds(first[tp], end[tp], held.get(tp, -1), at_time.get(tp, -1)) for tp in tps}
 
 
 def _with_nearest(client: BlockingClient, group_id: str) -> UnknownGroupError:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from brokerd import __version__
-from brokerd.cli.output import NONE, show, table
+from brokerd.cli.output import NONE, fields, show, table
 from brokerd.cli.parser import connect
 from brokerd.client.metadata import Metadata
 from brokerd.wire.v1.metadata_pb2 import GetServerInfoResponse
@@ -32,19 +32,12 @@ def _lines(server: GetServerInfoResponse, cluster: Metadata) -> Iterator[str]:
 
 def _document(server: GetServerInfoResponse, cluster: Metadata) -> dict[str, Any]:
     return {
-        "cluster_id": server.cluster_id,
-        "node_id": server.node_id,
-        "software_version": server.software_version,
-        "min_wire_version": server.min_wire_version,
-        "max_wire_version": server.max_wire_version,
+        **fields(server, "cluster_id node_id software_version min_wire_version max_wire_version"),
         "client_version": __version__,
         "features": sorted(server.features),
         "limits": dict(_limits(server)),
         "controller_id": cluster.controller_id,
-        "nodes": [
-            {"node_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack or None}
-            for node in cluster.nodes.values()
-        ],
+        "nodes": [fields(node, "node_id host port") | {"rack": node.rack or None} for node in cluster.nodes.values()],
     }
 
 

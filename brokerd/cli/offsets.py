@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from brokerd.cli.output import dashed, show, size_text, table, time_text
+from brokerd.cli.output import dashed, fields, show, size_text, table, time_text
 from brokerd.cli.parser import checked, client_config, connect
 from brokerd.cli.topic_lookup import find_topics, named_partitions, topic_patterns
 from brokerd.client.blocking import BlockingClient
@@ -86,17 +86,8 @@ def _cells(row: Row) -> tuple[object, ...]:
 
 
 def _document(row: Row) -> dict[str, Any]:
-    one = row.found
-    document: dict[str, Any] = {
-        "topic": row.topic,
-        "topic_id": row.topic_id.hex(),
-        "partition": one.partition,
-        "log_start_offset": one.log_start_offset,
-        "last_stable_offset": one.last_stable_offset,
-        "high_watermark": one.high_watermark,
-        "size_bytes": one.size_bytes,
-        "error": one.error.message if one.HasField("error") else None,
-    }
+    names = "partition log_start_offset last_stable_offset high_watermark size_bytes error"
+    document = {"topic": row.topic, "topic_id": row.topic_id.hex(), **fields(row.found, names)}
     if row.at_time is not None:
         found = row.at_time if not isinstance(row.at_time, WireError) and row.at_time.offset >= 0 else None
         document["offset_at_time"] = found.offset if found is not None else None

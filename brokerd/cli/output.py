@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from brokerd.wire.v1.error_pb2 import Error
+
 NONE = "-"  # in a table: unknown or absent
 _DURATIONS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 _MS_PER_S = 1_000
@@ -67,6 +69,11 @@ def known(value: int) -> int | None:
     return None if value < 0 else value
 
 
+def fields(value: object, names: str) -> dict[str, Any]:
+    """The named fields of a message for a JSON document: None for -1, bytes in hex, an error as its text."""
+    return {name: _plain(getattr(value, name)) for name in names.split()}
+
+
 def dashed(value: int) -> object:
     """The number for a table: "-" if unknown (-1)."""
     return NONE if value < 0 else value
@@ -89,6 +96,14 @@ def show(args: argparse.Namespace, document: Any, lines: Iterable[str]) -> None:
 def note(text: str) -> None:
     """Prints a line for people on standard error."""
     print(text, file=sys.stderr, flush=True)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Error):
+        return value.message or None
+    return None if value == -1 else value
 
 
 def _text(cell: object) -> str:

@@ -1,4 +1,15 @@
-"""`brokerd top`: samples the topics, groups and transactions of a broker repeatedly. top_model.py computes, top_view.py draws."""
+"""`brokerd top`: samples topics, groups and transactions of a broker; prints each sample as a screen of text or a line of JSON.
+
+A screen is a dict with the names that --json prints. A value is None if the broker does not know it, or if a rate has no earlier
+sample.
+
+    time_ms, version, cluster_id, group_count
+    unreachable_since_ms, problem   while the broker does not respond; the rest is its last answer then
+    topics        topic, partitions, offsets (from start to end; markers of transactions take some), offsets_per_s and bytes_per_s
+                  (written), size_bytes, held_back (offsets that readers of committed records do not see), unhealthy (partitions)
+    groups        group_id, partitions, lag, lag_bytes, lag_ms (the longest), offsets_per_s
+    transactions  transactional_id, state, open_members, age_ms (of the oldest open member), owner
+"""
 
 from __future__ import annotations
 
@@ -6,27 +17,44 @@ import argparse
 import contextlib
 import json
 import logging
-import os
-import select
+import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from types import FrameType
-from typing import Any, Self
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+from brokerd.cli.output import NONE, duration_text, known, size_text, table, time_text
 from brokerd.cli.parser import client_config, connect, usage_error
-from brokerd.cli.top_model import Look, Screen, document, tables_of
 from brokerd.client.blocking import BlockingClient
+from brokerd.client.groups import lag_of, partition_of
+from brokerd.client.topics import offset_count
 from brokerd.client.transactions import state_name
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ClientConfig
-from brokerd.errors import BrokerdError, ConfigError, UnknownGroupError, WireError
+from brokerd.errors import BrokerdError, UnknownGroupError, WireError
+from brokerd.ids import TopicIdPartition
+from brokerd.wire.v1.offsets_pb2 import DescribeGroupResponse
+from brokerd.wire.v1.topics_pb2 import PartitionDescription, TopicDescription
+from brokerd.wire.v1.transaction_pb2 import TransactionListing
 
 GROUPS_MAX = 50  # each costs a call
 _INTERVAL_MIN_MS = 100
 _INTERVAL_MAX_MS = 3_600_000
 _API_TIMEOUT_MS = 3_000  # short, to show "unreachable" soon
+_MS_PER_S = 1_000
+_LINES_OF_A_TABLE = 3  # title, headings, and an empty line after it
+_NAME_MIN_WIDTH = 12
+# The alternate screen, without cursor and line wrap: the terminal itself cuts long lines.
+_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
+_LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+_HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
+
+Offsets = Mapping[TopicIdPartition, int]
+Partitions = Mapping[TopicIdPartition, PartitionDescription]
+Row = dict[str, Any]
+Screen = dict[str, Any]
 
 
 def run(args: argparse.Namespace) -> None:
@@ -35,74 +63,75 @@ def run(args: argparse.Namespace) -> None:
         raise usage_error(args, f"--interval-ms must be between {_INTERVAL_MIN_MS} and {_INTERVAL_MAX_MS}, not {args.interval_ms}")
     if not (args.once or args.json or sys.stdout.isatty()):
         raise usage_error(args, "standard output is no terminal: give --once or --json")
-    if not args.json:
-        _require_rich()
     config = client_config(args, ClientConfig)
     config = replace(config, api_timeout_ms=min(config.api_timeout_ms, _API_TIMEOUT_MS))
     clock = SystemClock()
-    with connect(args, config) as client, _quiet_client(), _Pause() as pause:
+    with connect(args, config) as client, _quiet_client():
         watch = Watch(lambda: look(client, clock), clock)
         if args.once:
             client.server_info()  # a broker that is down is an error here
-            _show_once(args, watch, pause)
+            watch.next_screen()
+            time.sleep(args.interval_ms / _MS_PER_S)
+            _print(args, watch.next_screen())
         elif args.json:
-            _print_lines(args, watch, pause)
+            while True:
+                _print(args, watch.next_screen())
+                time.sleep(args.interval_ms / _MS_PER_S)
         else:
-            _show(args, watch, pause)
+            _watch_at_terminal(args, watch)
 
 
-def _show_once(args: argparse.Namespace, watch: Watch, pause: _Pause) -> None:
-    watch.next_screen()
-    pause.wait(args.interval_ms)
-    screen = watch.next_screen()
-    if args.json:
-        _print_json(screen)
-        return
-    from rich.console import Console
-
-    from brokerd.cli.top_view import drawn
-
-    console = Console()
-    height = console.height if console.is_terminal else sys.maxsize
-    console.print(drawn(screen, args.bootstrap_server, width=console.width, height=height))
+def _print(args: argparse.Namespace, screen: Screen) -> None:
+    text = json.dumps(screen, ensure_ascii=False) if args.json else "\n".join(lines_of(screen, args.bootstrap_server))
+    print(text, flush=True)
 
 
-def _print_lines(args: argparse.Namespace, watch: Watch, pause: _Pause) -> None:
-    while True:
-        _print_json(watch.next_screen())
-        pause.wait(args.interval_ms)
-
-
-def _show(args: argparse.Namespace, watch: Watch, pause: _Pause) -> None:
+def _watch_at_terminal(args: argparse.Namespace, watch: Watch) -> None:
     """Redraws in place until Ctrl-C or SIGTERM, then restores the terminal."""
-    from rich.console import Console
-    from rich.live import Live
-
-    from brokerd.cli.top_view import drawn
-
-    console = Console()
     terminate = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with contextlib.suppress(KeyboardInterrupt), Live(console=console, screen=True, auto_refresh=False) as live:
-            while True:
-                screen = watch.next_screen()
-                is_resized = True
-                while is_resized:
-                    live.update(drawn(screen, args.bootstrap_server, width=console.width, height=console.height), refresh=True)
-                    is_resized = pause.wait(args.interval_ms)
+        sys.stdout.write(_ENTER)
+        while True:
+            screen = watch.next_screen()
+            width, height = shutil.get_terminal_size()
+            lines = lines_of(screen, args.bootstrap_server, width=width, height=height)
+            sys.stdout.write(_HOME + "\n".join(line + _CLEAR_LINE for line in lines) + _CLEAR_REST)
+            sys.stdout.flush()
+            time.sleep(args.interval_ms / _MS_PER_S)
+    except KeyboardInterrupt:
+        pass
     finally:
+        sys.stdout.write(_LEAVE)
+        sys.stdout.flush()
         signal.signal(signal.SIGTERM, terminate)
 
 
-def _print_json(screen: Screen) -> None:
-    print(json.dumps(document(screen), ensure_ascii=False), flush=True)
-
-
-def _require_rich() -> None:
+@contextlib.contextmanager
+def _quiet_client() -> Iterator[None]:
+    """Keeps the client's warnings off the screen, which shows the same problems."""
+    quiet = logging.NullHandler()
+    client_logger = logging.getLogger("brokerd")
+    client_logger.addHandler(quiet)
     try:
-        import rich  # noqa: F401
-    except ImportError:
-        raise ConfigError("the view needs rich: pip install rich, or use --json") from None
+        yield
+    finally:
+        client_logger.removeHandler(quiet)
+
+
+# --- samples
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A sample of the broker. `groups` are those that committed last, out of `group_count`."""
+
+    monotonic_ms: int
+    version: str
+    cluster_id: str
+    topics: tuple[TopicDescription, ...] = ()
+    groups: tuple[DescribeGroupResponse, ...] = ()
+    group_count: int = 0
+    transactions: tuple[TransactionListing, ...] = ()
 
 
 def look(client: BlockingClient, clock: Clock) -> Look:
@@ -112,14 +141,11 @@ def look(client: BlockingClient, clock: Clock) -> Look:
     listed = sorted(client.list_groups(), key=lambda one: -one.commit_timestamp)
     groups = []
     for listing in listed[:GROUPS_MAX]:
-        try:
+        with contextlib.suppress(UnknownGroupError):  # deleted since it was listed
             groups.append(client.describe_group(listing.group_id))
-        except UnknownGroupError:
-            continue  # deleted since it was listed
     transactions = tuple(one for one in client.list_transactions() if state_name(one.state) != "empty")
     return Look(
         monotonic_ms=clock.monotonic_ms(),
-        wall_ms=clock.wall_ms(),
         version=server.software_version,
         cluster_id=server.cluster_id,
         topics=topics,
@@ -136,58 +162,189 @@ class Watch:
         self._take = take
         self._clock = clock
         self._before: Look | None = None
-        self._tables: dict[str, Any] = {}
+        self._tables: Screen = {"version": None, "cluster_id": None, "group_count": 0}
+        self._tables |= {"topics": [], "groups": [], "transactions": []}
         self._unreachable_since_ms: int | None = None
 
     def next_screen(self) -> Screen:
         """Takes one sample. After a failure the screen keeps the last answers, shows the broker as unreachable since its first
         failure, and computes rates anew."""
-        began_ms = self._clock.wall_ms()
+        began_ms, problem = self._clock.wall_ms(), None
         try:
             now = self._take()
         except BrokerdError as error:
+            problem = error.message
             self._before = None
             if self._unreachable_since_ms is None:
                 self._unreachable_since_ms = began_ms
-            return Screen(self._tables, self._clock.wall_ms(), self._unreachable_since_ms, error.message)
-        self._tables = tables_of(self._before, now)
-        self._before, self._unreachable_since_ms = now, None
-        return Screen(self._tables, self._clock.wall_ms())
+        else:
+            self._tables = tables_of(self._before, now)
+            self._before, self._unreachable_since_ms = now, None
+        state = {"unreachable_since_ms": self._unreachable_since_ms, "problem": problem}
+        return {"time_ms": self._clock.wall_ms(), **state, **self._tables}
 
 
-class _Pause:
-    """A wait that ends early if the terminal is resized. The signal handler only writes to a pipe."""
-
-    def __enter__(self) -> Self:
-        self._read, self._write = os.pipe()
-        os.set_blocking(self._write, False)
-        self._before = signal.signal(signal.SIGWINCH, self._on_resize)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGWINCH, self._before)
-        os.close(self._read)
-        os.close(self._write)
-
-    def wait(self, interval_ms: int) -> bool:
-        """Waits; returns True if the terminal was resized."""
-        readable, _, _ = select.select([self._read], [], [], interval_ms / 1_000)
-        if readable:
-            os.read(self._read, 4_096)
-        return bool(readable)
-
-    def _on_resize(self, _number: int, _frame: FrameType | None) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._write, b"x")
+def tables_of(before: Look | None, now: Look) -> Screen:
+    """The rows of `now`, with rates since `before`; topics are sorted by rate, groups by lag, transactions by age."""
+    elapsed_ms = 0 if before is None else now.monotonic_ms - before.monotonic_ms
+    partitions = {tp: one for topic in (before.topics if before else ()) for tp, one in _partitions_of(topic).items()}
+    committed = {group.group.group_id: _committed_of(group) for group in (before.groups if before else ())}
+    topics = [_topic(topic, partitions, elapsed_ms) for topic in now.topics]
+    groups = [_group(group, committed.get(group.group.group_id, {}), elapsed_ms) for group in now.groups]
+    transactions = [_transaction(one) for one in now.transactions]
+    return {
+        "version": now.version,
+        "cluster_id": now.cluster_id,
+        "topics": sorted(topics, key=lambda one: (-(one["offsets_per_s"] or 0), -one["size_bytes"], one["topic"])),
+        "group_count": now.group_count,
+        "groups": sorted(groups, key=lambda one: (-(one["lag"] or 0), one["group_id"])),
+        "transactions": sorted(transactions, key=lambda one: (-(one["age_ms"] or 0), one["transactional_id"])),
+    }
 
 
-@contextlib.contextmanager
-def _quiet_client() -> Iterator[None]:
-    """Keeps the client's warnings off the screen, which shows the same problems."""
-    quiet = logging.NullHandler()
-    client_logger = logging.getLogger("brokerd")
-    client_logger.addHandler(quiet)
-    try:
-        yield
-    finally:
-        client_logger.removeHandler(quiet)
+def rate(before: Offsets, now: Offsets, elapsed_ms: int) -> float | None:
+    """Offsets or bytes per second over the partitions in both samples; None if there are none, no time has passed, or a value
+    decreased."""
+    steps = [now[one] - before[one] for one in now if one in before]
+    if elapsed_ms <= 0 or not steps or min(steps) < 0:
+        return None
+    return sum(steps) * _MS_PER_S / elapsed_ms
+
+
+def _partitions_of(topic: TopicDescription) -> Partitions:
+    return {TopicIdPartition(topic.topic_id, one.partition): one for one in topic.partitions}
+
+
+def _written_per_s(before: Partitions, now: Partitions, elapsed_ms: int) -> float | None:
+    """The growth of logs in bytes per second; None if records may have been deleted meanwhile, which hides growth. A segment's file
+    may be deleted later than its records."""
+    for tp, one in before.items():
+        if now[tp].log_start_offset != one.log_start_offset or now[tp].segment_count < one.segment_count:
+            return None
+    return rate({tp: one.size_bytes for tp, one in before.items()}, {tp: one.size_bytes for tp, one in now.items()}, elapsed_ms)
+
+
+def _committed_of(group: DescribeGroupResponse) -> dict[TopicIdPartition, int]:
+    return {partition_of(one.committed): one.committed.offset for one in group.partitions if one.committed.offset >= 0}
+
+
+def _topic(topic: TopicDescription, partitions_before: Partitions, elapsed_ms: int) -> Row:
+    now = _partitions_of(topic)
+    before = {tp: partitions_before[tp] for tp in now if tp in partitions_before}
+    ends_before, ends = ({tp: one.high_watermark for tp, one in partitions.items()} for partitions in (before, now))
+    return {
+        "topic": topic.name,
+        "partitions": len(topic.partitions),
+        "offsets": sum(map(offset_count, topic.partitions)),
+        "offsets_per_s": rate(ends_before, ends, elapsed_ms),
+        "bytes_per_s": _written_per_s(before, now, elapsed_ms),
+        "size_bytes": sum(one.size_bytes for one in topic.partitions),
+        "held_back": sum(one.high_watermark - one.last_stable_offset for one in topic.partitions),
+        "unhealthy": sum(one.HasField("error") for one in topic.partitions),
+    }
+
+
+def _group(group: DescribeGroupResponse, before: Offsets, elapsed_ms: int) -> Row:
+    return {
+        "group_id": group.group.group_id,
+        "partitions": len(group.partitions),
+        "lag": _sum_of_known(map(lag_of, group.partitions)),
+        "lag_bytes": _sum_of_known(one.lag_bytes for one in group.partitions),
+        "lag_ms": max((one.lag_ms for one in group.partitions if one.lag_ms >= 0), default=None),
+        "offsets_per_s": rate(before, _committed_of(group), elapsed_ms),
+    }
+
+
+def _transaction(one: TransactionListing) -> Row:
+    return {
+        "transactional_id": one.transactional_id,
+        "state": state_name(one.state),
+        "open_members": one.open_members,
+        "age_ms": known(one.age_ms),
+        "owner": one.owner,
+    }
+
+
+def _sum_of_known(values: Iterable[int]) -> int | None:
+    """The sum of the known values (-1 is the wire's value for unknown); None if there are none."""
+    found = [value for value in values if value >= 0]
+    return sum(found) if found else None
+
+
+# --- text
+
+
+def rate_text(per_s: float) -> str:
+    """A rate for people, with one decimal below ten."""
+    return f"{per_s:.1f}" if 0 < per_s < 10 else f"{per_s:.0f}"
+
+
+# Columns of a table: heading, name of the value, and its text (None: the value itself). A narrow terminal cuts the last ones.
+_Column = tuple[str, str, Callable[[Any], str] | None]
+_TOPICS: Sequence[_Column] = (
+    ("TOPIC", "topic", None),
+    ("OFFSETS", "offsets", None),
+    ("OFFSETS/S", "offsets_per_s", rate_text),
+    ("SIZE", "size_bytes", size_text),
+    ("PARTITIONS", "partitions", None),
+    ("NOT HEALTHY", "unhealthy", None),
+    ("HELD BACK", "held_back", None),
+    ("BYTES/S", "bytes_per_s", lambda per_s: size_text(round(per_s))),
+)
+_GROUPS: Sequence[_Column] = (
+    ("GROUP", "group_id", None),
+    ("LAG", "lag", None),
+    ("BEHIND", "lag_ms", duration_text),
+    ("OFFSETS/S", "offsets_per_s", rate_text),
+    ("TO READ", "lag_bytes", size_text),
+    ("PARTITIONS", "partitions", None),
+)
+_TRANSACTIONS: Sequence[_Column] = (
+    ("TRANSACTION", "transactional_id", None),
+    ("AGE", "age_ms", duration_text),
+    ("STATE", "state", None),
+    ("MEMBERS", "open_members", None),
+    ("OWNER", "owner", None),
+)
+
+
+def lines_of(screen: Screen, address: str, *, width: int = sys.maxsize, height: int = sys.maxsize) -> list[str]:
+    """The screen as at most `height` lines. Lines may be wider than `width`, but names leave room for the numbers beside them."""
+    version = f" {screen['version']}" if screen["version"] else ""
+    lines = [f"brokerd{version} at {address}, {time_text(screen['time_ms'])}"]
+    if screen["unreachable_since_ms"] is not None:
+        lines.append(f"unreachable since {time_text(screen['unreachable_since_ms'])}: {screen['problem']}")
+    lines.append("")
+    if not screen["version"]:
+        return lines[:height]
+    parts = [("topics", _TOPICS, screen["topics"]), ("groups", _GROUPS, screen["groups"])]
+    if screen["transactions"]:
+        parts.append(("open transactions", _TRANSACTIONS, screen["transactions"]))
+    room = height - len(lines) - _LINES_OF_A_TABLE * len(parts)
+    for (title, columns, rows), shown in zip(parts, shares([len(rows) for _, _, rows in parts], room), strict=True):
+        count = screen["group_count"] if rows is screen["groups"] else len(rows)
+        lines.append(f"{count} {title}" + (f", {shown} shown" if shown < count else ""))
+        if shown:
+            cells = [_cells(columns, row, max(_NAME_MIN_WIDTH, width // 3)) for row in rows[:shown]]
+            lines += table([heading for heading, _, _ in columns], cells).splitlines()
+        lines.append("")
+    return lines[:height]
+
+
+def _cells(columns: Sequence[_Column], row: Row, name_width: int) -> list[object]:
+    (_, name, _), *others = columns
+    cells: list[object] = [row[name] if len(row[name]) <= name_width else row[name][: name_width - 3] + "..."]
+    for _, name, text in others:
+        cells.append(NONE if row[name] is None else row[name] if text is None else text(row[name]))
+    return cells
+
+
+def shares(wanted: Sequence[int], room: int) -> list[int]:
+    """Shares `room` lines among tables: equal parts, where a table's unused lines go to the others."""
+    given = [0] * len(wanted)
+    left = max(0, room)
+    order = sorted(range(len(wanted)), key=lambda one: wanted[one])
+    for position, one in enumerate(order):
+        given[one] = min(wanted[one], left // (len(order) - position))
+        left -= given[one]
+    return given

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from brokerd.cli.output import show, size_text, table
+from brokerd.cli.output import fields, show, size_text, table
 from brokerd.cli.parser import check_range, checked, client_config, connect, pairs, usage_error
 from brokerd.cli.topic_lookup import find_topic, named_partitions, with_nearest_name
 from brokerd.client.blocking import BlockingClient
@@ -114,30 +114,15 @@ def _described(topic: TopicDescription, *, all_configs: bool) -> Iterator[str]:
             yield f"  partition {partition.partition} is not healthy: {error_in(partition)}"
 
 
-_PARTITION_NUMBERS = (
-    "partition",
-    "log_start_offset",
-    "last_stable_offset",
-    "high_watermark",
-    "log_end_offset",
-    "size_bytes",
-    "segment_count",
-    "producer_count",
-)
+_PARTITION = "partition log_start_offset last_stable_offset high_watermark log_end_offset"
+_FILES = "size_bytes segment_count producer_count error"
 
 
 def _document(topic: TopicDescription) -> dict[str, Any]:
     return {
-        "name": topic.name,
-        "topic_id": topic.topic_id.hex(),
-        "configs": {entry.name: {"value": entry.value, "is_default": entry.is_default} for entry in topic.configs},
-        "partitions": [
-            {
-                **{name: getattr(partition, name) for name in _PARTITION_NUMBERS},
-                "error": partition.error.message if partition.HasField("error") else None,
-            }
-            for partition in topic.partitions
-        ],
+        **fields(topic, "name topic_id"),
+        "configs": {entry.name: fields(entry, "value is_default") for entry in topic.configs},
+        "partitions": [fields(partition, f"{_PARTITION} {_FILES}") for partition in topic.partitions],
     }
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from brokerd.cli.output import NONE, dashed, duration_text, known, show, size_text, table, topic_text
+from brokerd.cli.output import NONE, dashed, duration_text, fields, known, show, size_text, table, topic_text
 from brokerd.cli.parser import check_range, connect
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.transactions import NO_VERSION, state_name
@@ -24,7 +24,6 @@ from brokerd.wire.v1.transaction_pb2 import (
 )
 
 _NAMED_MAX = 2  # partitions
-_TOTALS = ("rows", "key_bytes", "value_bytes", "key_hash_sum")
 _Held = Mapping[str, Sequence[OpenPartition]]  # partitions that are held back, by transactional id
 
 
@@ -38,7 +37,8 @@ def list_transactions(args: argparse.Namespace) -> None:
         held.setdefault(one.transactional_id, []).append(one.partition)
     if found.more:
         print(f"of the partitions that are held back, {len(found.transactions):,} are named", file=sys.stderr)
-    show(args, _listing_documents(listings, held), _listing_lines(listings, held))
+    document = [_listing(one) | {"holds_back": [_partition(tp) for tp in held.get(one.transactional_id, ())]} for one in listings]
+    show(args, document, _listing_lines(listings, held))
 
 
 def _listing_lines(listings: Sequence[TransactionListing], held: _Held) -> Iterator[str]:
@@ -59,10 +59,6 @@ def _listing_lines(listings: Sequence[TransactionListing], held: _Held) -> Itera
         for one in listings
     ]
     yield table(("TRANSACTIONAL ID", "STATE", "COMMITTED", "OPEN", "MEMBERS", "AGE", "HOLDS BACK", "OWNER"), rows)
-
-
-def _listing_documents(listings: Sequence[TransactionListing], held: _Held) -> list[dict[str, Any]]:
-    return [_listing(one) | {"holds_back": [_partition(tp) for tp in held.get(one.transactional_id, ())]} for one in listings]
 
 
 def describe_transaction(args: argparse.Namespace) -> None:
@@ -117,11 +113,9 @@ def _committed_text(described: DescribeTransactionResponse) -> str:
 def _description_document(described: DescribeTransactionResponse) -> dict[str, Any]:
     return {
         **_listing(described.listing),
-        "last_execution_id": described.last_execution_id,
-        "last_run_id": described.last_run_id,
-        "last_totals": {name: getattr(described.last_totals, name) for name in _TOTALS},
+        **fields(described, "last_execution_id last_run_id more_members"),
+        "last_totals": fields(described.last_totals, "rows key_bytes value_bytes key_hash_sum"),
         "members": [_member(member) for member in described.members],
-        "more_members": described.more_members,
     }
 
 
@@ -153,11 +147,7 @@ def forget_transactional_id(args: argparse.Namespace) -> None:
     with connect(args) as client:
         _check_known(client, args.transactional_id)
         forgotten = client.forget_transactional_id(args.transactional_id)
-    document = {
-        "transactional_id": args.transactional_id,
-        "principal": forgotten.principal,
-        "last_version": known(forgotten.last_version),
-    }
+    document = {"transactional_id": args.transactional_id, **fields(forgotten, "principal last_version")}
     show(args, document, [_forgotten_text(args.transactional_id, forgotten)])
 
 
@@ -224,41 +214,18 @@ def _topic(partition: OpenPartition) -> str:
 
 
 def _listing(listing: TransactionListing) -> dict[str, Any]:
-    return {
-        "transactional_id": listing.transactional_id,
-        "state": state_name(listing.state),
-        "last_version": known(listing.last_version),
-        "txn_version": known(listing.txn_version),
-        "open_members": listing.open_members,
-        "age_ms": known(listing.age_ms),
-        "owner": listing.owner,
-    }
+    state = {"state": state_name(listing.state)}
+    return fields(listing, "transactional_id") | state | fields(listing, "last_version txn_version open_members age_ms owner")
 
 
 def _member(member: OpenMember) -> dict[str, Any]:
-    names = ("producer_id", "txn_version", "execution_id", "run_id", "owner", "age_ms", "expires_in_ms")
-    return {
-        "member_id": member.member_id.hex(),
-        "epoch": member.producer_epoch,
-        **{name: getattr(member, name) for name in names},
-        "partitions": [_partition(partition) for partition in member.partitions],
-    }
+    found = fields(member, "member_id producer_id producer_epoch txn_version execution_id run_id owner age_ms expires_in_ms")
+    return found | {"partitions": [_partition(partition) for partition in member.partitions]}
 
 
 def _partition(partition: OpenPartition) -> dict[str, Any]:
-    return {
-        "topic": partition.topic,
-        "topic_id": partition.topic_id.hex(),
-        "partition": partition.partition,
-        "first_offset": partition.first_offset,
-        "last_stable_offset": partition.last_stable_offset,
-    }
+    return fields(partition, "topic topic_id partition first_offset last_stable_offset")
 
 
 def _hanging(one: HangingTransaction) -> dict[str, Any]:
-    return {
-        **_partition(one.partition),
-        "producer_id": known(one.producer_id),
-        "transactional_id": one.transactional_id or None,
-        "idle_ms": one.idle_ms,
-    }
+    return _partition(one.partition) | fields(one, "producer_id idle_ms") | {"transactional_id": one.transactional_id or None}

@@ -16,10 +16,11 @@ from brokerd.datadir import checkpoint, decided_members, node_state, topic_store
 from brokerd.datadir.start_epoch import EPOCH_KIND, read_epoch
 from brokerd.errors import BrokerdError, CorruptMessageError, DataDirectoryError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
+from brokerd.offline.own_logs import fields_of
 from brokerd.partition import leader_epochs, snapshots
 from brokerd.record.batch import RecordBatch
 from brokerd.record.control import decode_control
-from brokerd.record.header import BatchHeader, crc_seed
+from brokerd.record.header import BatchHeader, crc_seed, decode_header
 from brokerd.storage import damage, names, segment
 from brokerd.storage.checksummed_file import DocumentError, decode_document
 from brokerd.storage.files import File, RealFiles, read_whole
@@ -27,10 +28,12 @@ from brokerd.storage.index import INDEX_VERSION, decode_summary
 from brokerd.storage.segment_walk import SegmentWalk
 
 Entry = dict[str, Any]
+DecodeRecords = Callable[[TopicIdPartition, RecordBatch], list[Entry]]
 
 
-def describe_path(path: str) -> Iterator[Entry]:
-    """Describes a file, or all files of a partition or data directory, one dict at a time; each has "type" and "path".
+def describe_path(path: str, records: DecodeRecords | None = None) -> Iterator[Entry]:
+    """Describes a file, or all files of a partition or data directory, one dict at a time; each has "type" and "path". With
+    `records`, batches of data have "records": the result of that function.
 
     A file that cannot be read or decoded yields a dict of type "problem". Raises DataDirectoryError if the path does not exist or
     is not a file of brokerd's.
@@ -44,7 +47,7 @@ def describe_path(path: str) -> Iterator[Entry]:
         for name in entries:
             below = os.path.join(path, name)
             if os.path.isdir(below) or _describer(name) is not None:
-                yield from describe_path(below)
+                yield from describe_path(below, records)
         return
     parent, name = os.path.split(os.path.abspath(path))
     describer = _describer(name)
@@ -54,7 +57,10 @@ def describe_path(path: str) -> Iterator[Entry]:
         raise DataDirectoryError(f"{path} is not a file of a brokerd data directory: its name is unknown")
     files = RealFiles(parent, must_exist=True)
     try:
-        for entry in describer(files, name, names.parse_partition_directory(os.path.basename(parent))):
+        tp = names.parse_partition_directory(os.path.basename(parent))
+        for entry in describer(files, name, tp):
+            if records is not None and tp is not None and entry["type"] == "batch" and not entry["is_control"]:
+                entry["records"] = records(tp, _batch_at(files, name, entry["position"], entry["size_bytes"]))
             yield {"type": entry.pop("type"), "path": path, **entry}
     except FileNotFoundError:
         raise DataDirectoryError(f"there is no file {path}") from None
@@ -70,6 +76,15 @@ Describer = Callable[[RealFiles, str, TopicIdPartition | None], Iterable[Entry]]
 def _describer(name: str) -> Describer | None:
     parsed = names.parse_offset_file(name)
     return _BY_SUFFIX.get(parsed[1]) if parsed is not None else _BY_NAME.get(name)
+
+
+def _batch_at(files: RealFiles, name: str, position: int, size: int) -> RecordBatch:
+    file = files.open(name)
+    try:
+        data = bytes(file.pread(size, position))
+    finally:
+        file.close()
+    return RecordBatch(decode_header(data), pa.py_buffer(data))
 
 
 def _describe_segment(files: RealFiles, name: str, tp: TopicIdPartition | None) -> Iterator[Entry]:
@@ -131,14 +146,7 @@ def _describe_control(file: File, position: int, header: BatchHeader) -> Entry:
         record = decode_control(RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position)))))
     except (CorruptMessageError, UnsupportedVersionError) as error:
         return {"problem": error.message}
-    return {
-        "version": record.version,
-        "coordinator_epoch": record.coordinator_epoch,
-        "transactional_id": record.transactional_id,
-        "txn_version": record.txn_version,
-        "committed_producer_ids": list(record.committed_producer_ids),
-        "aborted_producer_ids": list(record.aborted_producer_ids),
-    }
+    return fields_of(record)
 
 
 def _describe_index(files: RealFiles, name: str, tp: TopicIdPartition | None) -> Iterator[Entry]:

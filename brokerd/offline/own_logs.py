@@ -4,7 +4,6 @@ Read-only."""
 from __future__ import annotations
 
 import contextlib
-import os
 from typing import Any
 
 import pyarrow as pa
@@ -16,10 +15,9 @@ from brokerd.errors import CorruptMessageError, UnsupportedVersionError
 from brokerd.groups import records as group_records
 from brokerd.ids import TopicIdPartition
 from brokerd.record.batch import RecordBatch
-from brokerd.record.header import crc_seed, decode_header
+from brokerd.record.header import crc_seed
 from brokerd.storage.damage import holes_end, is_covered, read_holes
 from brokerd.storage.files import Files
-from brokerd.storage.names import parse_partition_directory
 from brokerd.storage.segment_walk import batches_of
 from brokerd.transaction import records as transaction_records
 from brokerd.wire.v1.group_log_pb2 import GroupLogRecord
@@ -42,31 +40,19 @@ _IF_UNUSABLE = {
 }
 
 
-def is_own_log(tp: TopicIdPartition | None) -> bool:
+def is_own_log(tp: TopicIdPartition) -> bool:
     """True if the partition is one of the broker's internal logs."""
-    return tp is not None and tp.topic_id in OWN_TOPICS
+    return tp.topic_id in OWN_TOPICS
 
 
-def is_transaction_log(tp: TopicIdPartition | None) -> bool:
+def is_transaction_log(tp: TopicIdPartition) -> bool:
     """True if the partition is the transaction log."""
-    return tp is not None and tp.topic_id == TRANSACTION_STATE.id
+    return tp.topic_id == TRANSACTION_STATE.id
 
 
 def if_unusable(tp: TopicIdPartition) -> str | None:
     """What a damaged internal log leads to, as a sentence; None for other partitions."""
     return _IF_UNUSABLE.get(tp.topic_id)
-
-
-def records_in(path: str, position: int, size: int) -> list[dict[str, Any]] | None:
-    """The records of a batch in a segment file, one dict each; None if the segment is not of an internal log. Raises
-    CorruptMessageError, UnsupportedVersionError, OSError.
-    """
-    tp = parse_partition_directory(os.path.basename(os.path.dirname(os.path.abspath(path))))
-    if tp is None or not is_own_log(tp):
-        return None
-    with open(path, "rb") as file:
-        data = os.pread(file.fileno(), size, position)
-    return describe_records(tp, RecordBatch(decode_header(data), pa.py_buffer(data)))
 
 
 def describe_records(tp: TopicIdPartition, batch: RecordBatch) -> list[dict[str, Any]]:
@@ -93,12 +79,12 @@ def _described(record: TransactionLogRecord | GroupLogRecord) -> dict[str, Any]:
     """A record's ids, the name and fields of its event, then its other fields; `version` is left out."""
     name = record.WhichOneof("event") or ""
     event: Message = getattr(record, name)
-    own = {key: value for key, value in _fields(record).items() if key not in ("version", name)}
+    own = {key: value for key, value in fields_of(record).items() if key not in ("version", name)}
     ids: dict[str, Any] = {key: own.pop(key) for key in ("timestamp", "transactional_id", "group_id", "principal") if key in own}
-    return {**ids, "event": type(event).__name__, **_fields(event), **{key: value for key, value in own.items() if value}}
+    return {**ids, "event": type(event).__name__, **fields_of(event), **{key: value for key, value in own.items() if value}}
 
 
-def _fields(message: Message) -> dict[str, Any]:
+def fields_of(message: Message) -> dict[str, Any]:
     """All fields of a message except unset submessages, as JSON values; bytes become hex."""
     fields: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
@@ -112,7 +98,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, GroupLogRecord):
         return _described(value)
     if isinstance(value, Message):
-        return _fields(value)
+        return fields_of(value)
     if isinstance(value, bytes):
         return value.hex()
     return value if isinstance(value, int | str) else [_plain(part) for part in value]

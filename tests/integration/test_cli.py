@@ -202,8 +202,8 @@ def test_dump_log_and_doctor(terminal: Terminal, tmp_path: Path) -> None:
     assert json.loads(terminal.run("doctor", str(data_dir), "--json")[1]) == []
     out = terminal.run("dump-log", str(data_dir), "--print-data")[1]
     assert "offsets 0-1, 2 records" in out
-    assert "key k, value one" in out
-    assert "key null, value two" in out
+    assert 'key "k", value "one"' in out
+    assert 'key null, value "two"' in out
     assert "durable_end 2" in out
     entries = [json.loads(line) for line in terminal.run("dump-log", str(data_dir), "--json", "--print-data")[1].splitlines()]
     (batch,) = (entry for entry in entries if entry["type"] == "batch")

@@ -1,10 +1,34 @@
-"""How `brokerd dump-log` prints what stands in a file, whatever stands there."""
+"""How `brokerd dump-log` prints the contents of a file, whatever they are."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from brokerd.cli import main
 from brokerd.cli.dump_log import _time_text
+from brokerd.record.batch import RecordBatch
+from brokerd.storage.files import RealFiles
+from tests.support.build import first_log, open_manager
+from tests.support.clock import START_WALL_MS
+from tests.support.records import header_of, key_values, new_batch, poisoned
+
+
+def test_a_batch_that_cannot_be_decoded_is_a_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manager, _ = open_manager(RealFiles(str(tmp_path)))
+    log = first_log(manager)
+    data = poisoned(new_batch(key_values([b"x" * 80] * 2), "none", log.tp), tp=log.tp)
+    log.append(RecordBatch(header_of(data), data), now_wall_ms=START_WALL_MS)
+    manager.close()
+    (path,) = tmp_path.glob("*/*.log")
+    assert main(["dump-log", str(path), "--json", "--print-data"]) == 0
+    _, batch = map(json.loads, capsys.readouterr().out.splitlines())
+    (record,) = batch["records"]
+    assert "batch at offset 0" in record["problem"]
+    assert main(["dump-log", str(path), "--print-data"]) == 0
+    assert "    PROBLEM: batch at offset 0" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

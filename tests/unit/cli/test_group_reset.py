@@ -4,38 +4,40 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.cli.groups import Bounds, NewOffset, Target, new_offset, parse_selection
-from brokerd.client.offsets import OffsetSpec
+from brokerd.cli.groups import Shift, parse_selection, reset_of
+from brokerd.client.bounds import Bound, LogBounds
+from brokerd.client.offsets import GivenOffset, OffsetSpec
 from brokerd.errors import ConfigError
 
-BOUNDS = Bounds(10, 50, committed=20)
-EARLIEST, LATEST = Target(OffsetSpec.EARLIEST), Target(OffsetSpec.LATEST)
+LOG = LogBounds(10, 50)
+EARLIEST, LATEST = OffsetSpec.EARLIEST, OffsetSpec.LATEST
 
 
 @pytest.mark.parametrize(
-    ("target", "bounds", "expected"),
+    ("target", "log", "expected"),
     [
-        (EARLIEST, BOUNDS, NewOffset(10, 10)),
-        (LATEST, BOUNDS, NewOffset(50, 50)),
-        (Target(exact=30), BOUNDS, NewOffset(30, 30)),
-        (Target(exact=5), BOUNDS, NewOffset(10, 5)),
-        (Target(exact=51), BOUNDS, NewOffset(50, 51)),
-        (Target(shift=7), BOUNDS, NewOffset(27, 27)),
-        (Target(shift=-7), BOUNDS, NewOffset(13, 13)),
-        (Target(shift=-11), BOUNDS, NewOffset(10, 9)),
-        (Target(shift=0), BOUNDS, NewOffset(20, 20)),
-        (Target(wanted=1_000), BOUNDS._replace(at_time=33), NewOffset(33, 33)),
-        (Target(wanted=1_000), BOUNDS, NewOffset(50, 50)),
-        (EARLIEST, Bounds(0, 0), NewOffset(0, 0)),
+        (EARLIEST, LOG, (10, 10)),
+        (LATEST, LOG, (50, 50)),
+        (GivenOffset(30), LOG, (30, 30)),
+        (GivenOffset(5), LOG, (10, 5)),
+        (GivenOffset(51), LOG, (50, 51)),
+        (Shift(7), LOG, (27, 27)),
+        (Shift(-7), LOG, (13, 13)),
+        (Shift(-11), LOG, (10, 9)),
+        (Shift(0), LOG, (20, 20)),
+        (1_000, LOG._replace(found=33), (33, 33)),
+        (1_000, LOG, (50, 50)),
+        (EARLIEST, LogBounds(0, 0), (0, 0)),
     ],
 )
-def test_the_nearest_offset_of_the_log_is_set(target: Target, bounds: Bounds, expected: NewOffset) -> None:
-    assert new_offset("t-0", target, bounds) == expected
+def test_the_nearest_offset_of_the_log_is_set(target: Bound | Shift, log: LogBounds, expected: tuple[int, int]) -> None:
+    reset = reset_of("t", 0, target, log, 20)
+    assert (reset.after, reset.asked) == expected
 
 
 def test_there_is_nothing_to_shift_without_a_committed_offset() -> None:
     with pytest.raises(ConfigError, match=r"^t-0 has no committed offset that --shift-by could move"):
-        new_offset("t-0", Target(shift=1), Bounds(0, 5))
+        reset_of("t", 0, Shift(1), LogBounds(0, 5), -1)
 
 
 def test_topics_and_partitions_are_selected() -> None:
