@@ -21,8 +21,7 @@ import pyarrow as pa
 from benchmarks.raw_http2 import RawHttp2
 from brokerd.ids import TopicIdPartition
 from brokerd.record.header import crc_seed, encode_header, new_header
-from brokerd.record.payload import Payload, encode_payload
-from brokerd.record.schema import SCHEMA_0
+from brokerd.record.schema import SCHEMA_0, Payload, encode_payload
 from brokerd.wire.methods import FETCH, PRODUCE, SERVICE, UNARY, UNARY_REQUEST_MAX_BYTES
 from brokerd.wire.v1 import fetch_pb2, metadata_pb2, offsets_pb2, produce_pb2, topics_pb2
 

@@ -16,7 +16,7 @@ from brokerd.client.fetching.positions import FetchRange
 from brokerd.client.offsets import OffsetSpec
 from brokerd.config.client import ConsumerConfig
 from brokerd.ids import TopicIdPartition
-from brokerd.record.payload import encode_payload
+from brokerd.record.schema import encode_payload
 
 PRODUCER_GOAL = 0.40
 CONSUMER_GOAL = 0.60

@@ -26,8 +26,7 @@ from brokerd.event_loop import GrpcLoop, settle
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 from brokerd.producer.core.transport import BatchToProduce, Hello, ProduceRequest, RequestLimits
 from brokerd.record.header import Attributes, crc_seed, encode_header, new_header
-from brokerd.record.payload import Payload, encode_payload
-from brokerd.record.schema import SCHEMA_0
+from brokerd.record.schema import SCHEMA_0, Payload, encode_payload
 from brokerd.wire.v1 import fetch_pb2
 
 T = TypeVar("T")

@@ -40,7 +40,7 @@ from brokerd.partition.truncation import LogCut
 from brokerd.purgatory.purgatory import Waiters
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import crc_seed, header_problem, stamp
-from brokerd.record.payload import payload_crc
+from brokerd.record.schema import payload_crc
 from brokerd.sharing import Caller
 from brokerd.storage.damage import damage_error
 from brokerd.storage.files import Buffer, Files, is_no_space, is_too_many_open

@@ -12,8 +12,8 @@ from typing import NamedTuple, cast
 
 from brokerd.errors import LogDamagedError, StorageError
 from brokerd.partition.core import PartitionCore
+from brokerd.record.batch import NO_OFFSET_LIMIT, Walk, walk_whole
 from brokerd.record.header import HEADER_SIZE
-from brokerd.record.whole import NO_OFFSET_LIMIT, Walk, walk_whole
 from brokerd.storage.damage import DamagedRange, Hole, damage_at, damage_error, is_covered, past_taken_out
 from brokerd.storage.files import Buffer, File, WouldBlock
 from brokerd.storage.open_files import OpenFiles

@@ -19,7 +19,7 @@ from brokerd.partition.look_up import LookUp
 from brokerd.partition.reader import PartitionReader
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import BatchHeader, StampFlags
-from brokerd.record.payload import decode_timestamps, payload_crc
+from brokerd.record.schema import decode_timestamps, payload_crc
 from brokerd.storage.damage import DamagedRange, damage_error, past_taken_out
 from brokerd.storage.files import File
 from brokerd.storage.segment import Segment, batch_timestamp

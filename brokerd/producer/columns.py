@@ -19,8 +19,7 @@ from brokerd.producer.core.accumulator import NO_TIMESTAMP, Piece, ProducerBatch
 from brokerd.producer.core.partitioner import Int32s, sort_by_partition
 from brokerd.producer.core.transport import ROW_OVERHEAD_BYTES
 from brokerd.record.header import HEADER_SIZE, Attributes, crc_seed, encode_header, new_header
-from brokerd.record.payload import Payload, decode_payload, encode_payload
-from brokerd.record.schema import HEADERS, KEY, SCHEMA_0, TIMESTAMP, VALUE, Column, Schema
+from brokerd.record.schema import HEADERS, KEY, SCHEMA_0, TIMESTAMP, VALUE, Column, Payload, Schema, decode_payload, encode_payload
 
 # Bytes that one round of splitting copies.
 ROUND_BYTES_MAX = 8 * 1024 * 1024

@@ -11,7 +11,7 @@ from brokerd.errors import CorruptMessageError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import Attributes, crc_seed, decode_header, encode_header, new_header
-from brokerd.record.payload import payload_crc
+from brokerd.record.schema import payload_crc
 from brokerd.wire.v1 import control_pb2
 
 CONTROL_VERSION = 1

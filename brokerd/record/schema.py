@@ -1,14 +1,19 @@
-"""The columns of a batch's records, and the nodes and buffers of each in the Arrow message.
+"""The columns of a batch's records, the nodes and buffers of each in the Arrow message, and their encoding.
 
 Everything that depends on the columns is derived here, so a new schema is an entry in SCHEMAS and no other change. Nodes and
 buffers are numbered as in Arrow's columnar format: a column's own node, then its children's; the validity bitmap first, then
-offsets or data. payload.py encodes and decodes.
+offsets or data.
+
+A payload is one Arrow IPC encapsulated record batch message, without a schema: `schema_id` in the batch header selects it.
+Compression is Arrow's own, so a reader decodes uncompressed columns without copying.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import google_crc32c
 import pyarrow as pa
 
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
@@ -18,6 +23,10 @@ TIMESTAMP_NAME = "timestamp"
 TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
 OFFSET_DELTA = pa.field("offset_delta", pa.int32())  # the last column of a batch with sparse offsets
 _PADDING_MAX_BYTES = 128
+_WRITE_OPTIONS = {
+    "lz4": pa.ipc.IpcWriteOptions(compression="lz4"),
+    "zstd": pa.ipc.IpcWriteOptions(compression="zstd"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,3 +194,80 @@ SCHEMA_0 = Schema(
 )
 KEY, VALUE, HEADERS, TIMESTAMP = SCHEMA_0.columns
 SCHEMAS: dict[int, Schema] = {SCHEMA_0.id: SCHEMA_0}
+
+
+class Payload(NamedTuple):
+    """Encoded records, and the fields of the batch header that describe them."""
+
+    data: pa.Buffer
+    crc: int
+    record_count: int
+    uncompressed_bytes: int
+    schema_id: int = SCHEMA_0.id
+
+
+def encode_payload(arrow_batch: pa.RecordBatch, compression: str = "none", schema: Schema = SCHEMA_0) -> Payload:
+    """Encodes at least one row with the columns of `schema` or of its sparse form. `compression`: none, lz4 or zstd."""
+    if compression == "none":
+        data = arrow_batch.serialize()
+    else:
+        stream_of = schema if arrow_batch.num_columns == len(schema.columns) else schema.sparse
+        sink = pa.BufferOutputStream()
+        writer = pa.ipc.new_stream(sink, stream_of.arrow, options=_WRITE_OPTIONS[compression])
+        writer.write_batch(arrow_batch)
+        written = sink.tell() - stream_of.message.size
+        data = sink.getvalue().slice(stream_of.message.size, written)
+    view = memoryview(data)
+    uncompressed = sum(uncompressed_lengths(read_arrow_metadata(view), view))
+    return Payload(data, payload_crc(data), arrow_batch.num_rows, uncompressed, schema.id)
+
+
+def payload_crc(data: pa.Buffer) -> int:
+    """CRC32C of a payload, a pa.Buffer or bytes (google-crc32c takes no memoryview)."""
+    crc: int = google_crc32c.value(data)
+    return crc
+
+
+def decode_timestamps(data: pa.Buffer, *, schema_id: int, record_count: int, uncompressed_bytes: int) -> pa.Array:
+    """Decodes the timestamp column alone, and allocates little more than its size. Raises CorruptMessageError,
+    UnsupportedVersionError.
+    """
+    schema = known_schema(schema_id)
+    view = memoryview(data)
+    metadata = schema.check(view, record_count=record_count, uncompressed_bytes=uncompressed_bytes)
+    schema.check_timestamps(view, metadata, record_count=record_count)
+    stream = pa.py_buffer(schema.message.to_pybytes() + data.to_pybytes())
+    try:
+        with pa.ipc.open_stream(stream, options=schema.timestamp_alone) as reader:
+            arrow_batch = reader.read_next_batch()
+        arrow_batch.validate(full=True)
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptMessageError(f"the Arrow payload is malformed: {error}") from None
+    return arrow_batch.column(0)
+
+
+def decode_payload(
+    data: pa.Buffer,
+    *,
+    schema_id: int,
+    record_count: int,
+    uncompressed_bytes: int,
+    max_uncompressed_bytes: int,
+    is_sparse: bool = False,
+) -> pa.RecordBatch:
+    """Decodes a payload into columns; copies only what is compressed. Validates it fully, so that a hostile payload cannot crash
+    the process, and allocates at most `max_uncompressed_bytes`. Raises CorruptMessageError, UnsupportedVersionError.
+    """
+    schema = known_schema(schema_id, is_sparse=is_sparse)
+    if uncompressed_bytes > max_uncompressed_bytes:
+        raise CorruptMessageError(
+            f"the batch takes {uncompressed_bytes} bytes uncompressed, more than max.decompressed.bytes "
+            f"({max_uncompressed_bytes}): raise it to read the batch"
+        )
+    schema.check(memoryview(data), record_count=record_count, uncompressed_bytes=uncompressed_bytes)
+    try:
+        arrow_batch = pa.ipc.read_record_batch(data, schema.arrow)
+        arrow_batch.validate(full=True)
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptMessageError(f"the Arrow payload is malformed: {error}") from None
+    return arrow_batch

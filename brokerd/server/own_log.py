@@ -22,8 +22,7 @@ from brokerd.partition.partition import Partition
 from brokerd.purgatory.driver import TimedPurgatory
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import decode_header, encode_header, new_header
-from brokerd.record.payload import encode_payload
-from brokerd.record.schema import SCHEMA_0
+from brokerd.record.schema import SCHEMA_0, encode_payload
 from brokerd.server.admin import Admin
 from brokerd.server.waiting.delayed_produce import Appended, wait_durable
 from brokerd.sharing import CALLER

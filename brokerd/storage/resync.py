@@ -20,9 +20,8 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from brokerd.errors import UnsupportedVersionError
+from brokerd.record.batch import NO_EPOCH_LIMIT, NO_OFFSET_LIMIT, payload_problem, walk_whole
 from brokerd.record.header import HEADER_SIZE, MARK, BatchHeader, decode_header, header_size_claimed
-from brokerd.record.whole import NO_EPOCH_LIMIT, NO_OFFSET_LIMIT, MoreBytesError, NotWholeError, next_batch, payload_problem
 from brokerd.storage.files import File
 from brokerd.storage.scan import Scan
 
@@ -231,8 +230,5 @@ class _Resync:
             return None
         size = header_size_claimed(prefix)
         head = prefix if size == HEADER_SIZE else bytes(self.file.pread(size, position))
-        try:
-            next_batch(head, 0, end, self.seed, None, epoch, max_epoch)
-        except (NotWholeError, MoreBytesError, UnsupportedVersionError):
-            return None
-        return decode_header(prefix)
+        walk = walk_whole(head, 0, end, self.seed, None, epoch, max_epoch, only_headers=True)
+        return None if walk.problem is not None or walk.needed else decode_header(prefix)

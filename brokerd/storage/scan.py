@@ -1,4 +1,4 @@
-"""Iterates over the batches of a segment file, header by header, until one is not whole or not the next (record/whole.py).
+"""Iterates over the batches of a segment file, header by header, until one is not whole or not the next (record/batch.py).
 
 resync.py finds where a log continues after a bad batch; segment_walk.py walks past it.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from brokerd.record.batch import NO_EPOCH_LIMIT, NO_OFFSET_LIMIT, Walk, payload_problem, walk_whole
 from brokerd.record.header import HEADER_SIZE, BatchHeader, decode_header
-from brokerd.record.whole import NO_EPOCH_LIMIT, NO_OFFSET_LIMIT, Walk, payload_problem, walk_whole
 from brokerd.storage.files import File
 
 _SMALL_WINDOW_BYTES = 2_048  # no header is longer

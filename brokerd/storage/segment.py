@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
+from brokerd.record.batch import NO_EPOCH_LIMIT
 from brokerd.record.header import BatchHeader, StampFlags
-from brokerd.record.whole import NO_EPOCH_LIMIT
 from brokerd.storage.checksummed_file import DocumentError, read_document, write_document
 from brokerd.storage.files import Buffer, File, Files, write_all
 from brokerd.storage.index import INDEX_VERSION, SegmentSummary, SparseIndex, decode_index, decode_summary, encode_index

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from brokerd.ids import TopicIdPartition
+from brokerd.record.batch import NO_EPOCH_LIMIT, NO_OFFSET_LIMIT
 from brokerd.record.header import BatchHeader, crc_seed
-from brokerd.record.whole import NO_EPOCH_LIMIT, NO_OFFSET_LIMIT
 from brokerd.storage.files import File, Files
 from brokerd.storage.names import LOG_SUFFIX, offset_file, parse_offset_file
 from brokerd.storage.resync import Place, find_after_damage

@@ -20,7 +20,7 @@ from brokerd.partition import flush_state
 from brokerd.partition.flush_task import FlushTask
 from brokerd.partition.partition import Partition
 from brokerd.record.header import HEADER_SIZE, decode_header
-from brokerd.record.payload import payload_crc
+from brokerd.record.schema import payload_crc
 from tests.support.build import damaged_ranges, delete_records, first_log, open_manager, raw_batch, read_batches, run_flush
 from tests.support.clock import ManualClock
 from tests.support.files import SECTOR, Hook, Killed, MemoryFiles

@@ -9,7 +9,7 @@ import pytest
 
 from brokerd.errors import Fate, LogDamagedError
 from brokerd.partition.partition import Partition
-from brokerd.record.payload import payload_crc
+from brokerd.record.schema import payload_crc
 from brokerd.storage.names import CLEAN_SHUTDOWN
 from tests.support.build import append, damaged_ranges, first_log, open_manager, payloads, read_batches
 from tests.support.files import MemoryFiles

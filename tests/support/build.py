@@ -18,8 +18,7 @@ from brokerd.partition.flush_task import FlushTask
 from brokerd.partition.partition import Partition
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import crc_seed, encode_header, new_header
-from brokerd.record.payload import encode_payload, payload_crc
-from brokerd.record.schema import SCHEMA_0
+from brokerd.record.schema import SCHEMA_0, encode_payload, payload_crc
 from brokerd.storage.damage import DamagedRange
 from brokerd.storage.files import Files
 from tests.support.clock import START_WALL_MS, ManualClock

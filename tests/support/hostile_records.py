@@ -23,8 +23,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.record.arrow_metadata import read_arrow_metadata, uncompressed_lengths
 from brokerd.record.batch import RecordBatch, check_produced, walk_batches
 from brokerd.record.header import Attributes, BatchHeader
-from brokerd.record.payload import encode_payload
-from brokerd.record.schema import SCHEMA_0
+from brokerd.record.schema import SCHEMA_0, encode_payload
 from tests.support.records import HEADER_BYTES, MAX_BYTES, SAMPLE, SEED, TP, body_at, header_of, key_values, new_batch, reseal
 
 UNCOMPRESSED_LIMIT_BYTES = 1_048_576

@@ -10,8 +10,7 @@ import pyarrow as pa
 from brokerd.ids import TopicIdPartition
 from brokerd.record.arrow_metadata import read_arrow_metadata
 from brokerd.record.header import BatchHeader, crc_seed, decode_header, encode_header, new_header
-from brokerd.record.payload import encode_payload, payload_crc
-from brokerd.record.schema import SCHEMA_0
+from brokerd.record.schema import SCHEMA_0, encode_payload, payload_crc
 
 TP = TopicIdPartition(bytes(range(16)), 3)
 SEED = crc_seed(TP)

@@ -15,7 +15,7 @@ from brokerd.partition.partition import Partition
 from brokerd.record.arrow_metadata import read_arrow_metadata
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import HEADER_SIZE, crc_seed, decode_header, encode_header
-from brokerd.record.payload import decode_timestamps, encode_payload
+from brokerd.record.schema import decode_timestamps, encode_payload
 from tests.support.build import append, arrow_batch, first_log, open_manager, raw_batch
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles

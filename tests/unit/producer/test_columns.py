@@ -10,8 +10,7 @@ import pytest
 
 from brokerd.errors import MessageTooLargeError
 from brokerd.producer.columns import ROUND_BYTES_MAX, check_row_sizes, encode_pieces, normalize, rounds, split
-from brokerd.record.payload import decode_payload
-from brokerd.record.schema import SCHEMA_0
+from brokerd.record.schema import SCHEMA_0, decode_payload
 
 HEADERS = [[{"key": "h", "value": b"1"}], None, []]
 

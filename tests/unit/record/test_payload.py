@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
 from brokerd.record.arrow_metadata import read_arrow_metadata, uncompressed_lengths
 from brokerd.record.batch import RecordBatch
-from brokerd.record.payload import decode_payload, encode_payload
-from brokerd.record.schema import SCHEMA_0
+from brokerd.record.schema import SCHEMA_0, decode_payload, encode_payload
 from tests.support.records import MAX_BYTES, SAMPLE, header_of, key_values, new_batch
 
 CODECS = ["none", "lz4", "zstd"]

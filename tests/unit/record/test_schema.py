@@ -20,8 +20,7 @@ from brokerd.producer.core.accumulator import Piece, ProducerBatch
 from brokerd.record.arrow_metadata import read_arrow_metadata
 from brokerd.record.batch import RecordBatch, check_produced
 from brokerd.record.header import Attributes
-from brokerd.record.payload import encode_payload
-from brokerd.record.schema import OFFSET_DELTA, SCHEMA_0, SCHEMAS, TIMESTAMP_TYPE, Schema
+from brokerd.record.schema import OFFSET_DELTA, SCHEMA_0, SCHEMAS, TIMESTAMP_TYPE, Schema, encode_payload
 from tests.support.build import first_log, open_manager, read_batches
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles

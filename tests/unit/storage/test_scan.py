@@ -8,8 +8,8 @@ import struct
 import pytest
 
 from brokerd.ids import TopicIdPartition
+from brokerd.record.batch import NO_OFFSET_LIMIT
 from brokerd.record.header import HEADER_SIZE, crc_seed, encode_header, stamp
-from brokerd.record.whole import NO_OFFSET_LIMIT
 from brokerd.storage.files import Buffer
 from brokerd.storage.scan import Scan
 from tests.support.build import raw_batch
