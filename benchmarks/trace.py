@@ -27,7 +27,7 @@ from brokerd.cli import main as brokerd_main
 from brokerd.clock import SystemClock
 from brokerd.datasource.batch_reader import BrokerdBatchReader
 from brokerd.datasource.options import parse_source_options
-from brokerd.datasource.schema import SourceColumn
+from brokerd.datasource.schema import arrow_schema
 from brokerd.sink.options import parse_sink_options
 from brokerd.sink.task import write_at_least_once
 
@@ -125,10 +125,10 @@ def main(*, is_listed: bool) -> int:
             servers = {"bootstrap.servers": broker.address}
             sink = parse_sink_options({**servers, "topic": topic, "linger.ms": "0"})
             source = parse_source_options({**servers, "subscribe": one}, is_streaming=False)
-            columns = [SourceColumn("key", "binary", True), SourceColumn("value", "binary", True)]
+            schema = arrow_schema([("key", "binary", True), ("value", "binary", True)])
 
             def read() -> None:
-                reader = BrokerdBatchReader(source, columns, SystemClock())
+                reader = BrokerdBatchReader(source, schema, SystemClock())
                 for part in reader.partitions():
                     for _ in reader.read(part):
                         pass

@@ -22,7 +22,6 @@ from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.partition_reader import RangePartition, read_partition
 from brokerd.datasource.planning import OffsetRange, TopicState, passed_by, report_losses, require_topics, split_ranges
 from brokerd.datasource.row_filter import ALL_ROWS
-from brokerd.datasource.schema import SourceColumn
 from brokerd.errors import ConfigError
 from brokerd.ids import LogPosition, TopicPartition
 
@@ -30,9 +29,9 @@ from brokerd.ids import LogPosition, TopicPartition
 class BrokerdBatchReader(DataSourceReader):
     """Rows between startingOffsets and endingOffsets."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[SourceColumn], clock: Clock) -> None:
+    def __init__(self, options: SourceOptions, schema: pa.Schema, clock: Clock) -> None:
         self._options = options
-        self._columns = tuple(columns)
+        self._schema = schema
         self._clock = clock
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -78,7 +77,7 @@ class BrokerdBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range."""
-        return read_partition(partition, self._options, self._columns)
+        return read_partition(partition, self._options, self._schema)
 
 
 class PushdownReader(BrokerdBatchReader):
@@ -95,9 +94,9 @@ class PushdownReader(BrokerdBatchReader):
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
-def batch_reader(options: SourceOptions, columns: Sequence[SourceColumn], clock: Clock) -> BrokerdBatchReader:
+def batch_reader(options: SourceOptions, schema: pa.Schema, clock: Clock) -> BrokerdBatchReader:
     """The reader for the calling process. A reader with `pushFilters` may be returned only if filter push-down is on: with
     spark.sql.python.filterPushdown.enabled=false, the default, Spark refuses to read with it."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     is_pushdown = _PUSHDOWN_WORKER in (*sys.argv[-1:], getattr(main, "name", None))
-    return (PushdownReader if is_pushdown else BrokerdBatchReader)(options, columns, clock)
+    return (PushdownReader if is_pushdown else BrokerdBatchReader)(options, schema, clock)

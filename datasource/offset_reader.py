@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Collection, Container, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.metadata import TopicInfo
@@ -68,24 +68,25 @@ class OffsetReader:
         """
         for tries_left in reversed(range(_SNAPSHOT_TRIES)):
             topics, missing = self._topics()
-            partitions = self._partitions(topics.values())
+            tps, absent = self._partitions(topics)
+            topic_ids = {name: topic.topic_id for name, topic in topics.items()}
+            ids = {tp: TopicIdPartition(topic_ids[tp.topic], tp.partition) for tp in tps}
             try:
-                earliest, answers = self._ends(partitions, previous)
+                ends = self._client.list_ends(list(ids.values()), self._isolation, _same(previous, ids)) if ids else ({}, {})
+                earliest, answers = (_named(ids, found) for found in ends)
             except UnknownTopicIdError:
                 if not tries_left:
                     raise
             else:
-                topic_ids = {name: topic.topic_id for name, topic in topics.items()}
-                latest = {tp: one.offset for tp, one in answers.items()}
-                absent = self._absent(topics, partitions)
-                return TopicState(topic_ids, earliest, latest, missing, absent, answers=answers, truncations=_truncations(answers))
+                begins, latest = ({tp: one.offset for tp, one in found.items()} for found in (earliest, answers))
+                return TopicState(topic_ids, begins, latest, missing, absent, answers=answers, truncations=_truncations(answers))
         raise AssertionError("the last attempt returns or raises")
 
     def checked(self, snapshot: TopicState, previous: SourceOffset) -> TopicState:
         """The snapshot, with its truncations replaced by a fresh check of the positions of `previous`."""
         known = {tp: GivenOffset(previous.offsets[tp]) for tp in previous.epochs if tp in snapshot.latest}
         try:
-            answers = self._results(_with_ids(snapshot, known), known, positions=previous)
+            answers = self._results(snapshot, known, positions=previous)
         except UnknownTopicIdError:  # deleted since: the tasks report it
             return snapshot
         return dataclasses.replace(snapshot, truncations=_truncations(answers))
@@ -98,7 +99,7 @@ class OffsetReader:
         epochs = {tp: snapshot.answers[tp].id_before(end) for tp, end in ends.items() if end <= snapshot.latest[tp]}
         unknown = {tp: GivenOffset(ends[tp]) for tp, epoch_id in epochs.items() if epoch_id is None}
         with contextlib.suppress(UnknownTopicIdError):  # deleted since: the tasks report it
-            for tp, answer in self._results(_with_ids(snapshot, unknown), unknown, positions=previous).items():
+            for tp, answer in self._results(snapshot, unknown, positions=previous).items():
                 if answer.truncation is not None and tp not in snapshot.truncations:
                     raise answer.truncation
                 epochs[tp] = answer.leader_epoch_id
@@ -111,8 +112,7 @@ class OffsetReader:
         ahead = snapshot.beyond_latest(offsets)
         if not ahead or self._isolation == READ_UNCOMMITTED:
             return snapshot
-        partitions = _with_ids(snapshot, ahead)
-        log_ends = self._offsets(partitions, dict.fromkeys(ahead, OffsetSpec.LATEST), READ_UNCOMMITTED)
+        log_ends = self._offsets(snapshot, dict.fromkeys(ahead, OffsetSpec.LATEST), READ_UNCOMMITTED)
         return dataclasses.replace(snapshot, log_ends={**snapshot.log_ends, **log_ends})
 
     def require_not_hidden(self, known: Iterable[str], snapshot: TopicState) -> None:
@@ -157,14 +157,13 @@ class OffsetReader:
                 "cannot: upgrade it, or use maxOffsetsPerTrigger"
             )
         waiting = {tp: AfterBytes(begins[tp], end, INT64_MAX) for tp, end in ends.items() if end > begins[tp]}
-        partitions = _with_ids(snapshot, waiting)
         try:
-            sizes = {tp: found.size_bytes for tp, found in self._results(partitions, waiting).items()}
+            sizes = {tp: found.size_bytes for tp, found in self._results(snapshot, waiting).items()}
             shares = share_bytes(sizes, max_bytes)
             if shares is None:
                 return dict(ends)
             wanted = {tp: waiting[tp]._replace(max_bytes=share) for tp, share in shares.items()}
-            return cut_ends(begins, ends, self._offsets(partitions, wanted))
+            return cut_ends(begins, ends, self._offsets(snapshot, wanted))
         except UnknownTopicIdError:  # deleted since the snapshot: the task that reads it reports the loss
             return dict(ends)
 
@@ -180,13 +179,12 @@ class OffsetReader:
         ranges = cut_ranges(ranges, wanted, {})
         if wanted.start_time_ms is None or not ranges:
             return ranges
-        begins = {TopicIdPartition(one.topic_id, one.partition): one.start for one in ranges}
+        begins = {one.id_tp: one.start for one in ranges}
         unknown = {tp: begin for tp, begin in begins.items() if tp not in time_starts}
         found = self._first_of_time(unknown, wanted.start_time_ms)
         time_starts.update({tp: offset for tp, offset in found.items() if offset is not None})
-        names = {TopicIdPartition(one.topic_id, one.partition): TopicPartition(one.topic, one.partition) for one in ranges}
         known: dict[TopicIdPartition, int | None] = {**found, **time_starts}
-        return cut_ranges(ranges, wanted, {name: known[tp] for tp, name in names.items() if tp in known})
+        return cut_ranges(ranges, wanted, {one.tp: known[one.id_tp] for one in ranges if one.id_tp in known})
 
     def _first_of_time(self, begins: Mapping[TopicIdPartition, int], time_ms: int) -> dict[TopicIdPartition, int | None]:
         """The first offset at or after a time (None without such a record), for the partitions whose log still reaches back to
@@ -205,7 +203,7 @@ class OffsetReader:
 
     def wait_for_records(self, snapshot: TopicState, *, timeout_ms: int) -> None:
         """Returns once a partition has grown past `snapshot`, or after `timeout_ms`, or early if the broker cannot be reached."""
-        ends = {TopicIdPartition(snapshot.topic_ids[tp.topic], tp.partition): offset for tp, offset in snapshot.latest.items()}
+        ends = {id_tp: snapshot.latest[tp] for tp, id_tp in snapshot.ids_of(snapshot.latest).items()}
         self._client.wait_for_records(ends, self._isolation, timeout_ms=timeout_ms)
 
     def _topics(self) -> tuple[dict[str, TopicInfo], frozenset[str]]:
@@ -223,32 +221,23 @@ class OffsetReader:
                 raise error
         return dict(metadata.topics), frozenset(metadata.errors)
 
-    def _partitions(self, topics: Iterable[TopicInfo]) -> dict[TopicPartition, TopicIdPartition]:
-        existing = {
-            TopicPartition(topic.name, partition): TopicIdPartition(topic.topic_id, partition)
-            for topic in topics
-            for partition in range(len(topic.leaders))
-        }
+    def _partitions(self, topics: Mapping[str, TopicInfo]) -> tuple[list[TopicPartition], frozenset[TopicPartition]]:
+        """The subscribed partitions, and those assigned that do not exist, of topics that do."""
+        existing = [TopicPartition(name, number) for name, topic in topics.items() for number in range(topic.partition_count)]
         if not isinstance(self._subscription, AssignedPartitions):
-            return existing
-        return {tp: existing[tp] for tp in self._subscription.partitions if tp in existing}
-
-    def _absent(self, topics: Container[str], partitions: Container[TopicPartition]) -> frozenset[TopicPartition]:
-        if not isinstance(self._subscription, AssignedPartitions):
-            return frozenset()
-        return frozenset(tp for tp in self._subscription.partitions if tp.topic in topics and tp not in partitions)
+            return existing, frozenset()
+        assigned, there = self._subscription.partitions, set(existing)
+        absent = frozenset(tp for tp in assigned if tp.topic in topics and tp not in there)
+        return [tp for tp in assigned if tp in there], absent
 
     def _offsets(
-        self,
-        partitions: Mapping[TopicPartition, TopicIdPartition],
-        wanted: Mapping[TopicPartition, Wanted],
-        isolation: str | None = None,
+        self, snapshot: TopicState, wanted: Mapping[TopicPartition, Wanted], isolation: str | None = None
     ) -> dict[TopicPartition, int]:
-        return {tp: found.offset for tp, found in self._results(partitions, wanted, isolation).items()}
+        return {tp: found.offset for tp, found in self._results(snapshot, wanted, isolation).items()}
 
     def _results(
         self,
-        partitions: Mapping[TopicPartition, TopicIdPartition],
+        snapshot: TopicState,
         wanted: Mapping[TopicPartition, Wanted],
         isolation: str | None = None,
         positions: SourceOffset = INITIAL,
@@ -256,23 +245,13 @@ class OffsetReader:
         """Answers by partition. Checks `positions` in topics that were not recreated."""
         if not wanted:
             return {}
-        asked = {partitions[tp]: one for tp, one in wanted.items()}
-        results = self._client.list_offsets(asked, isolation or self._isolation, _same(positions, partitions))
-        return _named(wanted, partitions, results)
-
-    def _ends(
-        self, partitions: Mapping[TopicPartition, TopicIdPartition], positions: SourceOffset
-    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, OffsetAndTimestamp]]:
-        """The first offsets of partitions, and the full answers for their ends."""
-        if not partitions:
-            return {}, {}
-        earliest, latest = self._client.list_ends(list(partitions.values()), self._isolation, _same(positions, partitions))
-        begins = {tp: found.offset for tp, found in _named(partitions, partitions, earliest).items()}
-        return begins, _named(partitions, partitions, latest)
+        ids = snapshot.ids_of(wanted)
+        asked = {ids[tp]: one for tp, one in wanted.items()}
+        return _named(ids, self._client.list_offsets(asked, isolation or self._isolation, _same(positions, ids)))
 
     def _committed(self, snapshot: TopicState) -> SpecificOffsets:
         """The group's offsets. Raises ConfigError if it has none in any of these partitions: its name may be mistyped."""
-        partitions = _with_ids(snapshot, snapshot.latest)
+        partitions = snapshot.ids_of(snapshot.latest)
         found = self._client.group_offsets(self._group_id, list(partitions.values())) if partitions else {}
         if partitions and not found:
             raise ConfigError(
@@ -289,8 +268,7 @@ class OffsetReader:
         return SpecificOffsets("startingOffsets", offsets)
 
     def _newest(self, bound: LastRecords, snapshot: TopicState) -> dict[TopicPartition, int]:
-        partitions = _with_ids(snapshot, snapshot.latest)
-        found = self._offsets(partitions, dict.fromkeys(partitions, bound))
+        found = self._offsets(snapshot, dict.fromkeys(snapshot.latest, bound))
         return {tp: min(offset, snapshot.latest[tp]) for tp, offset in found.items()}
 
     def _at_timestamp(self, bound: AtTimestamp, snapshot: TopicState) -> dict[TopicPartition, int]:
@@ -298,8 +276,7 @@ class OffsetReader:
         named = {tp: time_ms for tp, time_ms in times.items() if time_ms is not None}
         others = [tp for tp in bound.timestamp_ms if tp not in snapshot.latest] if isinstance(bound.timestamp_ms, Mapping) else []
         _check_names(bound.option, [tp for tp in times if tp not in named], others)
-        partitions = _with_ids(snapshot, named)
-        found = self._offsets(partitions, named)
+        found = self._offsets(snapshot, named)
         for tp, offset in found.items():
             if offset < 0 and not bound.latest_if_unmatched:
                 raise ConfigError(
@@ -309,32 +286,26 @@ class OffsetReader:
         return {tp: min(offset, snapshot.latest[tp]) if offset >= 0 else snapshot.latest[tp] for tp, offset in found.items()}
 
 
-def _same(positions: SourceOffset, partitions: Mapping[TopicPartition, TopicIdPartition]) -> dict[TopicIdPartition, LogPosition]:
+def _same(positions: SourceOffset, ids: Mapping[TopicPartition, TopicIdPartition]) -> dict[TopicIdPartition, LogPosition]:
     """The positions in topics that were not recreated."""
     return {
         id_tp: position
-        for tp, id_tp in partitions.items()
+        for tp, id_tp in ids.items()
         if positions.topic_ids.get(tp.topic) == id_tp.topic_id and (position := positions.position(tp)) is not None
     }
 
 
 def _named(
-    wanted: Iterable[TopicPartition],
-    partitions: Mapping[TopicPartition, TopicIdPartition],
-    results: Mapping[TopicIdPartition, OffsetAndTimestamp | WireError],
+    ids: Mapping[TopicPartition, TopicIdPartition], results: Mapping[TopicIdPartition, OffsetAndTimestamp | WireError]
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
     """Results by name. Raises the first error among them."""
     found = {}
-    for tp in wanted:
-        result = results[partitions[tp]]
+    for tp, id_tp in ids.items():
+        result = results[id_tp]
         if isinstance(result, WireError):
             raise result
         found[tp] = result
     return found
-
-
-def _with_ids(snapshot: TopicState, tps: Iterable[TopicPartition]) -> dict[TopicPartition, TopicIdPartition]:
-    return {tp: TopicIdPartition(snapshot.topic_ids[tp.topic], tp.partition) for tp in tps}
 
 
 def _truncations(answers: Mapping[TopicPartition, OffsetAndTimestamp]) -> dict[TopicPartition, WireError]:

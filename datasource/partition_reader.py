@@ -7,7 +7,7 @@ each batch costs Spark about as much as a thousand rows.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,9 +23,7 @@ from brokerd.datasource.offset_reader import require_not_hidden
 from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.planning import OffsetRange, range_gone, report_losses
 from brokerd.datasource.row_filter import ALL_ROWS, wanted_rows
-from brokerd.datasource.schema import SourceColumn, arrow_schema
 from brokerd.errors import LogTruncationError, OffsetOutOfRangeError, UnknownTopicIdError
-from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.record.schema import HEADERS, SCHEMA_0
 
 logger = logging.getLogger(__name__)
@@ -44,8 +42,8 @@ class RangePartition(InputPartition):
         self.offsets = offsets
 
 
-def read_partition(partition: InputPartition, options: SourceOptions, columns: Sequence[SourceColumn]) -> Iterator[pa.RecordBatch]:
-    """The rows of one range, in the requested columns.
+def read_partition(partition: InputPartition, options: SourceOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of one range, in the columns of `schema`.
 
     Raises DataLossError if records are gone, LogDamagedError if they are damaged; with failOnDataLoss=false it yields the remaining
     records instead, unless the end of the damage is unknown. Raises BrokerUnreachableError, CorruptMessageError.
@@ -54,7 +52,7 @@ def read_partition(partition: InputPartition, options: SourceOptions, columns: S
         return
     tune_spark_worker()
     wanted = partition.offsets
-    shaper = _Shaper(wanted, arrow_schema(columns))
+    shaper = _Shaper(wanted, schema)
     with lease_client(options.consumer) as client:
         batches: Iterator[FetchedBatch | None] = _counted(wanted, _fetched(client, wanted, options))
         if options.where != ALL_ROWS:
@@ -73,11 +71,10 @@ def _counted(wanted: OffsetRange, batches: Iterator[FetchedBatch]) -> Iterator[F
 
 def _fetched(client: BlockingClient, wanted: OffsetRange, options: SourceOptions) -> Iterator[FetchedBatch]:
     """The remaining records of a range, in offset order."""
-    name = TopicPartition(wanted.topic, wanted.partition)
-    tp = TopicIdPartition(wanted.topic_id, wanted.partition)
+    name = wanted.tp
     next_offset, until, end = wanted.start, wanted.until, wanted.end
     while next_offset < until:
-        asked = FetchRange(tp, next_offset, until, f"{wanted.topic}-{wanted.partition}", end=end)
+        asked = FetchRange(wanted.id_tp, next_offset, until, str(name), end=end)
         with PartitionFetcher(client, [asked], options.consumer, goes_past_damage=not options.fail_on_data_loss) as fetcher:
             try:
                 for fetched in fetcher:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from brokerd.client.offsets import OffsetAndTimestamp
 from brokerd.datasource.offsets import SourceOffset
 from brokerd.errors import DataLossError, UnknownTopicOrPartitionError, WireError
-from brokerd.ids import LogPosition, TopicPartition
+from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -31,12 +31,22 @@ class OffsetRange(NamedTuple):
     end: LogPosition | None = None  # the batch's end, for the truncation check; `until` of a piece may be lower
 
     @property
+    def tp(self) -> TopicPartition:
+        """The partition by name."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def id_tp(self) -> TopicIdPartition:
+        """The partition by topic id."""
+        return TopicIdPartition(self.topic_id, self.partition)
+
+    @property
     def size(self) -> int:
         """The number of offsets in the range; there may be fewer records."""
         return self.until - self.start
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.partition} [{self.start}, {self.until})"
+        return f"{self.tp} [{self.start}, {self.until})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +63,10 @@ class TopicState:
     log_ends: Mapping[TopicPartition, int] = field(default_factory=dict)  # where looked up (with_log_ends)
     answers: Mapping[TopicPartition, OffsetAndTimestamp] = field(default_factory=dict)  # the full answers for `latest`
     truncations: Mapping[TopicPartition, WireError] = field(default_factory=dict)  # for positions of another history
+
+    def ids_of(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, TopicIdPartition]:
+        """The ids of partitions."""
+        return {tp: TopicIdPartition(self.topic_ids[tp.topic], tp.partition) for tp in tps}
 
     def log_end(self, tp: TopicPartition) -> int:
         """The log end offset, as far as it was looked up; at least `latest`."""
@@ -233,12 +247,12 @@ def split_ranges(
         return pieces
     total = sum(one.size for one in pieces)
     whole = [one for one in pieces if _share(one.size, total, min_partitions) == 1]
-    whole_partitions = {(one.topic, one.partition) for one in whole}
+    whole_partitions = {one.tp for one in whole}
     rest_total = total - sum(one.size for one in whole)
     rest_count = max(min_partitions - len(whole), 1)
 
     def count(one: OffsetRange) -> int:
-        return 1 if (one.topic, one.partition) in whole_partitions else _share(one.size, rest_total, rest_count)
+        return 1 if one.tp in whole_partitions else _share(one.size, rest_total, rest_count)
 
     return [piece for one in pieces for piece in _cut(one, count(one))]
 

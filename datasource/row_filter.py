@@ -108,9 +108,8 @@ def cut_ranges(
     """
     left = []
     for one in ranges:
-        tp = TopicPartition(one.topic, one.partition)
-        first_in_time = time_starts.get(tp, one.start)
-        if not wanted.reads(tp) or first_in_time is None:
+        first_in_time = time_starts.get(one.tp, one.start)
+        if not wanted.reads(one.tp) or first_in_time is None:
             continue
         start = max(one.start, wanted.offsets.low, first_in_time)
         until = min(one.until, wanted.offsets.high + 1)

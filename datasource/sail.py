@@ -22,18 +22,18 @@ class SailDataSource(BrokerdDataSource):
     def schema(self) -> Any:
         """The source's columns as an Arrow schema. Raises ConfigError for invalid options."""
         from brokerd.datasource.options import check_at_load
-        from brokerd.datasource.schema import all_columns, arrow_schema
+        from brokerd.datasource.schema import source_schema
 
-        return arrow_schema(all_columns(include_headers=check_at_load(self.options)))
+        return source_schema(include_headers=check_at_load(self.options))
 
     def reader(self, schema: pa.Schema) -> DataSourceReader:
         """The reader of spark.read. Raises ConfigError for invalid options or a column of another type."""
         from brokerd.clock import SystemClock
         from brokerd.datasource.batch_reader import batch_reader
         from brokerd.datasource.options import parse_source_options
-        from brokerd.datasource.schema import columns_of
+        from brokerd.datasource.schema import checked_schema
 
-        return batch_reader(parse_source_options(self.options, is_streaming=False), columns_of(schema), SystemClock())
+        return batch_reader(parse_source_options(self.options, is_streaming=False), checked_schema(schema), SystemClock())
 
     def streamReader(self, schema: object) -> NoReturn:  # noqa: ARG002, N802 (Spark's signature)
         """Raises ConfigError."""

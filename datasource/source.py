@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 if TYPE_CHECKING:
-    from brokerd.datasource.schema import SourceColumn
+    import pyarrow as pa
 
 
 class BrokerdDataSource(DataSource):
@@ -44,7 +44,7 @@ class BrokerdDataSource(DataSource):
         from brokerd.datasource.batch_reader import batch_reader
         from brokerd.datasource.options import parse_source_options
 
-        return batch_reader(parse_source_options(self.options, is_streaming=False), _columns(schema), SystemClock())
+        return batch_reader(parse_source_options(self.options, is_streaming=False), _arrow_schema(schema), SystemClock())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
         """The reader of spark.readStream."""
@@ -52,7 +52,7 @@ class BrokerdDataSource(DataSource):
         from brokerd.datasource.options import parse_source_options
         from brokerd.datasource.stream_reader import BrokerdStreamReader
 
-        return BrokerdStreamReader(parse_source_options(self.options, is_streaming=True), _columns(schema), SystemClock())
+        return BrokerdStreamReader(parse_source_options(self.options, is_streaming=True), _arrow_schema(schema), SystemClock())
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The writer of df.write."""
@@ -68,12 +68,11 @@ class BrokerdDataSource(DataSource):
         return BrokerdStreamWriter(plan)
 
 
-def _columns(schema: StructType) -> list[SourceColumn]:
-    from brokerd.datasource.schema import SourceColumn, arrow_schema
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    """Refuses a wrong .schema(...) on the driver."""
+    from brokerd.datasource.schema import arrow_schema
 
-    columns = [SourceColumn(field.name, field.dataType.simpleString(), field.nullable) for field in schema.fields]
-    arrow_schema(columns)  # refuses a wrong .schema(...) on the driver, not in every task
-    return columns
+    return arrow_schema((field.name, field.dataType.simpleString(), field.nullable) for field in schema.fields)
 
 
 def _names_and_types(schema: StructType) -> list[tuple[str, str]]:

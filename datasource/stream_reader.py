@@ -33,7 +33,6 @@ from brokerd.datasource.planning import (
 )
 from brokerd.datasource.progress import GroupProgress
 from brokerd.datasource.row_filter import ALL_ROWS
-from brokerd.datasource.schema import SourceColumn
 from brokerd.ids import TopicIdPartition, TopicPartition
 
 # How long latestOffset waits for new records: Spark would otherwise call it a hundred times a second.
@@ -45,9 +44,9 @@ _FINISH_MS = 1_000
 class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads micro-batches; offsets are kept in Spark's checkpoint."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[SourceColumn], clock: Clock) -> None:
+    def __init__(self, options: SourceOptions, schema: pa.Schema, clock: Clock) -> None:
         self._options = options
-        self._columns = tuple(columns)
+        self._schema = schema
         self._clock = clock
         self._last_batch_ms: int | None = None  # monotonic; None until the first batch
         self._target: TopicState | None = None  # trigger(availableNow=True): where the query ends
@@ -114,7 +113,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range."""
-        return read_partition(partition, self._options, self._columns)
+        return read_partition(partition, self._options, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Does nothing: offsets are in Spark's checkpoint, and this call lags a batch and never comes for the last one."""

@@ -13,12 +13,13 @@ import pyarrow as pa
 from brokerd.arguments import checked_int, checked_partition
 from brokerd.client import bounds
 from brokerd.client.blocking import BlockingClient
+from brokerd.client.fetching.columns import CONSUMED_SCHEMA
 from brokerd.client.fetching.fetcher import PartitionFetcher
 from brokerd.client.fetching.positions import FetchRange
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.settings import by_name, from_mapping
-from brokerd.consumer.core.records import CONSUMED_SCHEMA, to_arrow
+from brokerd.consumer.core.records import to_arrow
 from brokerd.errors import ConfigError
 from brokerd.ids import TopicPartition
 

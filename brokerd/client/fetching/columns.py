@@ -13,11 +13,24 @@ from brokerd.client.io.response_checks import TIMESTAMP_MAX_MS
 from brokerd.errors import CorruptMessageError
 from brokerd.ids import TopicIdPartition
 from brokerd.record.header import BatchHeader, StampFlags
-from brokerd.record.schema import OFFSET_DELTA, known_schema
+from brokerd.record.schema import HEADERS, KEY, OFFSET_DELTA, TIMESTAMP, VALUE, known_schema
 
 CREATE_TIME = 0  # Spark's and Kafka's numbers of timestampType
 LOG_APPEND_TIME = 1
 _US_PER_MS = 1_000
+# The columns in which readers get records, as Spark's Kafka source has them.
+CONSUMED_SCHEMA = pa.schema(
+    [
+        pa.field(KEY.name, KEY.type),
+        pa.field(VALUE.name, VALUE.type),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field(TIMESTAMP.name, TIMESTAMP.type),
+        pa.field("timestampType", pa.int32()),
+        pa.field(HEADERS.name, HEADERS.type),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,24 +8,12 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from brokerd.client.fetching.columns import FetchedBatch
+from brokerd.client.fetching.columns import CONSUMED_SCHEMA, FetchedBatch
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.record.schema import HEADERS, KEY, TIMESTAMP, VALUE
 
 Headers = tuple[tuple[str, bytes | None], ...]
 NO_TIMESTAMP = -1
-CONSUMED_SCHEMA = pa.schema(
-    [
-        pa.field(KEY.name, KEY.type),
-        pa.field(VALUE.name, VALUE.type),
-        pa.field("topic", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("offset", pa.int64()),
-        pa.field(TIMESTAMP.name, TIMESTAMP.type),
-        pa.field("timestampType", pa.int32()),
-        pa.field(HEADERS.name, HEADERS.type),
-    ]
-)
 # Rows converted to records at once, even if fewer are requested: converting them one by one costs more.
 _ROWS_AT_ONCE = 500
 _US_PER_MS = 1_000

@@ -8,20 +8,11 @@ from typing import Any
 import pyarrow as pa
 
 from brokerd.datasource.options import SourceOptions, parse_source_options
-from brokerd.datasource.schema import SourceColumn
+from brokerd.datasource.schema import source_schema
 from tests.support.fake_broker import FakeBroker, Partition
 from tests.support.records import key_values, new_batch
 
-ALL_COLUMNS = (
-    SourceColumn("key", "binary", True),
-    SourceColumn("value", "binary", True),
-    SourceColumn("topic", "string", True),
-    SourceColumn("partition", "int", True),
-    SourceColumn("offset", "bigint", True),
-    SourceColumn("timestamp", "timestamp", True),
-    SourceColumn("timestampType", "int", True),
-)
-HEADERS = SourceColumn("headers", "array<struct<key:string,value:binary>>", True)
+ALL_COLUMNS = source_schema(include_headers=False)
 
 
 def fill(partition: Partition, counts: Sequence[int], *, value_bytes: int = 0, is_log_append_time: bool = False) -> None:

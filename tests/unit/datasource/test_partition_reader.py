@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,11 +11,11 @@ from pyspark.sql.datasource import InputPartition
 
 from brokerd.datasource.partition_reader import BYTES_PER_BATCH, ROWS_PER_BATCH, RangePartition, read_partition
 from brokerd.datasource.planning import OffsetRange
-from brokerd.datasource.schema import SourceColumn, arrow_schema
+from brokerd.datasource.schema import arrow_schema, source_schema
 from brokerd.errors import DataLossError, LogDamagedError, OffsetOutOfRangeError, TopicAuthorizationFailedError
 from tests.support.fake_broker import FakeBroker, Partition
 from tests.support.records import TIMESTAMP_MS, key_values, new_batch
-from tests.unit.datasource.reading import ALL_COLUMNS, HEADERS, fill, options_for, table_of
+from tests.unit.datasource.reading import ALL_COLUMNS, fill, options_for, table_of
 
 
 def read(
@@ -24,18 +23,18 @@ def read(
     partition: Partition,
     start: int,
     until: int,
-    columns: Sequence[SourceColumn] = ALL_COLUMNS,
+    schema: pa.Schema = ALL_COLUMNS,
     **options: Any,
 ) -> list[pa.RecordBatch]:
     wanted = RangePartition(OffsetRange("events", partition.tp.topic_id, partition.tp.partition, start, until))
-    return list(read_partition(wanted, options_for(broker, is_streaming=True, **options), columns))
+    return list(read_partition(wanted, options_for(broker, is_streaming=True, **options), schema))
 
 
 def test_rows_come_in_offset_order_in_sparks_schema(broker: FakeBroker) -> None:
     partition = broker.create("events", 2)[1]
     fill(partition, [3, 1, 5])
     batches = read(broker, partition, 2, 8)
-    assert all(batch.schema.equals(arrow_schema(ALL_COLUMNS)) for batch in batches)
+    assert all(batch.schema.equals(ALL_COLUMNS) for batch in batches)
     rows = table_of(batches)
     assert rows["offset"] == [2, 3, 4, 5, 6, 7]
     assert rows["value"] == [b"2", b"3", b"4", b"5", b"6", b"7"]
@@ -64,7 +63,7 @@ def test_log_append_time_is_told_apart(broker: FakeBroker) -> None:
 def test_columns_left_out_by_a_users_schema_are_not_made(broker: FakeBroker) -> None:
     (partition,) = broker.create("events")
     fill(partition, [2])
-    (batch,) = read(broker, partition, 0, 2, [SourceColumn("offset", "bigint", False), SourceColumn("value", "binary", True)])
+    (batch,) = read(broker, partition, 0, 2, arrow_schema([("offset", "bigint", False), ("value", "binary", True)]))
     assert batch.to_pydict() == {"offset": [0, 1], "value": [b"0", b"1"]}
     assert not batch.schema.field("offset").nullable
 
@@ -74,7 +73,7 @@ def test_a_record_without_headers_has_null_however_it_was_written(broker: FakeBr
     given = key_values([b"a", b"b", b"c"], headers=[None, [("h", b"1"), ("h", None)], []])
     partition.put(new_batch(given, tp=partition.tp))
     fill(partition, [2])
-    rows = table_of(read(broker, partition, 0, 5, [*ALL_COLUMNS, HEADERS]))
+    rows = table_of(read(broker, partition, 0, 5, source_schema(include_headers=True)))
     assert rows["headers"] == [None, [{"key": "h", "value": b"1"}, {"key": "h", "value": None}], None, None, None]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from brokerd.datasource.batch_reader import BrokerdBatchReader
 from brokerd.datasource.sail import SailDataSource
-from brokerd.datasource.schema import SourceColumn, column_names, columns_of
+from brokerd.datasource.schema import checked_schema, source_schema
 from brokerd.errors import ConfigError
 
 OPTIONS = {"bootstrap.servers": "127.0.0.1:9192", "subscribe": "t"}
@@ -30,15 +30,15 @@ def test_the_entry_point_leads_to_the_class() -> None:
 @pytest.mark.parametrize("include_headers", [False, True])
 def test_the_columns_are_those_of_spark_in_arrows_types(include_headers: bool) -> None:
     schema = SailDataSource({**OPTIONS, "includeHeaders": str(include_headers).lower()}).schema()
-    assert tuple(schema.names) == column_names(include_headers=include_headers)
+    assert schema == source_schema(include_headers=include_headers)
     assert schema.field("timestamp").type == pa.timestamp("us", tz="UTC")
-    assert [column.name for column in columns_of(schema)] == schema.names
+    assert checked_schema(schema) == schema
 
 
 def test_a_reader_takes_arrows_schema() -> None:
     source = SailDataSource({**OPTIONS, "startingOffsets": "-3"})
     assert isinstance(source.reader(source.schema()), BrokerdBatchReader)
-    assert columns_of(pa.schema([("value", pa.binary())])) == [SourceColumn("value", "binary", True)]
+    assert checked_schema(pa.schema([("value", pa.binary())])) == pa.schema([("value", pa.binary())])
     with pytest.raises(ConfigError, match="column 'value' is string, but the source's is binary: cast it in the query"):
         source.reader(pa.schema([("value", pa.string())]))
     with pytest.raises(ConfigError, match=r"startingOffset.*did you mean 'startingOffsets'"):

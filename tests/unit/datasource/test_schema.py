@@ -17,7 +17,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from brokerd.datasource.schema import SourceColumn, arrow_schema, column_names, spark_ddl
+from brokerd.datasource.schema import arrow_schema, source_schema, spark_ddl
 from brokerd.errors import ConfigError
 
 _SPARK_TYPES: dict[str, DataType] = {
@@ -34,29 +34,39 @@ _SPARK_TYPES: dict[str, DataType] = {
 
 @pytest.mark.parametrize("include_headers", [False, True])
 def test_arrow_schema_is_what_spark_makes_of_the_columns(include_headers: bool) -> None:
-    spark_schema = StructType([StructField(name, _SPARK_TYPES[name]) for name in column_names(include_headers=include_headers)])
-    columns = [SourceColumn(field.name, field.dataType.simpleString(), field.nullable) for field in spark_schema.fields]
+    spark_schema = StructType(
+        [StructField(name, _SPARK_TYPES[name]) for name in source_schema(include_headers=include_headers).names]
+    )
+    columns = [(field.name, field.dataType.simpleString(), field.nullable) for field in spark_schema.fields]
     assert to_arrow_schema(spark_schema, timezone="UTC").equals(arrow_schema(columns))
 
 
 @pytest.mark.parametrize("include_headers", [False, True])
 def test_ddl_names_the_same_types(include_headers: bool) -> None:
-    names = column_names(include_headers=include_headers)
+    names = source_schema(include_headers=include_headers).names
     assert spark_ddl(include_headers=include_headers) == ", ".join(f"{name} {_SPARK_TYPES[name].simpleString()}" for name in names)
 
 
 def test_headers_are_the_last_column_or_none_at_all() -> None:
-    assert column_names(include_headers=False) == ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-    assert column_names(include_headers=True)[-1] == "headers"
+    assert source_schema(include_headers=False).names == [
+        "key",
+        "value",
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "timestampType",
+    ]
+    assert source_schema(include_headers=True).names[-1] == "headers"
 
 
 def test_a_users_own_schema_prunes_and_reorders() -> None:
-    schema = arrow_schema([SourceColumn("offset", "bigint", False), SourceColumn("value", "binary", True)])
+    schema = arrow_schema([("offset", "bigint", False), ("value", "binary", True)])
     assert schema.equals(pa.schema([pa.field("offset", pa.int64(), nullable=False), pa.field("value", pa.binary())]))
 
 
 def test_a_users_own_schema_cannot_invent_or_cast() -> None:
     with pytest.raises(ConfigError, match=r"column 'id' in \.schema\(\.\.\.\) is not one of the source's: key, value"):
-        arrow_schema([SourceColumn("id", "bigint", True)])
+        arrow_schema([("id", "bigint", True)])
     with pytest.raises(ConfigError, match=r"column 'value' in \.schema\(\.\.\.\) is string, but the source's is binary"):
-        arrow_schema([SourceColumn("value", "string", True)])
+        arrow_schema([("value", "string", True)])
