@@ -215,6 +215,17 @@ def test_imports_go_one_way() -> None:
     )
 
 
+def test_what_uses_a_data_directory_gets_its_parts() -> None:
+    assembly = ("brokerd/server/daemon.py", "brokerd/server/broker.py")
+    offences(
+        f"{name}:{line} imports {module}: take the table of partitions, the topics or the time instead"
+        for name in sources(*PRODUCT)
+        if not name.startswith("brokerd/datadir/") and name not in assembly
+        for line, _, module in project_imports(name, parsed(name))
+        if module.startswith("brokerd.datadir.log_manager")
+    )
+
+
 @pytest.mark.parametrize(
     ("root", "folders"),
     [

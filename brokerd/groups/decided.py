@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from brokerd.groups.group_table import Group, GroupTable, Limits
+from brokerd.groups.group_table import Group, GroupLimits, GroupTable
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.v1.group_log_pb2 import CommittedOffset, GroupLogRecord
 
@@ -27,7 +27,7 @@ class _Waiting(NamedTuple):
 class Decided:
     """The queue of decided offsets. `limits` are the table's."""
 
-    def __init__(self, table: GroupTable, limits: Limits) -> None:
+    def __init__(self, table: GroupTable, limits: GroupLimits) -> None:
         self._table = table
         self._limits = limits
         self._waiting: deque[_Waiting] = deque()  # by decision number

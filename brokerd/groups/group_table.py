@@ -29,7 +29,7 @@ _CHUNK = 50  # partitions in one record of `pieces` or `renew`
 NameOf = Callable[[TopicIdPartition], str]
 
 
-class Limits(NamedTuple):
+class GroupLimits(NamedTuple):
     """Limits of a table."""
 
     groups: Shares
@@ -123,7 +123,7 @@ class Group:
 class GroupTable:
     """The committed offsets of all groups."""
 
-    def __init__(self, limits: Limits, name_of: NameOf = str) -> None:
+    def __init__(self, limits: GroupLimits, name_of: NameOf = str) -> None:
         """`name_of` names a partition in messages."""
         self._limits = limits
         self._name_of = name_of

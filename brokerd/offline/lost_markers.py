@@ -21,7 +21,7 @@ from brokerd.sharing import Shares
 from brokerd.storage.files import Files
 from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.segment_walk import batches_of
-from brokerd.transaction.coordinator import Coordinator, Limits
+from brokerd.transaction.coordinator import TransactionCoordinator, TransactionLimits
 from brokerd.transaction.loading import load
 from brokerd.transaction.markers import Ending, Outcome, endings
 from brokerd.wire.v1.transaction_log_pb2 import TransactionLogRecord
@@ -95,8 +95,10 @@ def problem_of_log(files: Files, tp: TopicIdPartition, log_start_offset: int) ->
     return ""
 
 
-def _loaded(records: Iterable[TransactionLogRecord | None]) -> Coordinator:
-    return load(records, lambda: Coordinator(Limits(Shares(0), Shares(0), 1, 1)), 0)  # loading is exempt from the limits
+def _loaded(records: Iterable[TransactionLogRecord | None]) -> TransactionCoordinator:
+    return load(
+        records, lambda: TransactionCoordinator(TransactionLimits(Shares(0), Shares(0), 1, 1)), 0
+    )  # loading is exempt from the limits
 
 
 def _lost_marker(partition: CheckedPartition, data: UnmarkedData, ending: Ending, markers: Mapping[int, _Marker]) -> LostMarker:

@@ -2,7 +2,8 @@
 
 A watched object is anything that moves, such as a partition's high watermark. Its owner keeps its Waiters and wakes them when it
 moves. Each operation then checks that object only, so a wake-up costs the same however many objects the operation watches. A
-Purgatory holds the operations, with one timing wheel for their deadlines.
+Purgatory holds the operations, with one timing wheel for their deadlines; a TimedPurgatory advances the wheel by one timer of the
+event loop, set to the next deadline, without a task and without polling.
 
 A subclass of DelayedOperation defines the condition and the completion. Completion removes an operation from all Waiters and from
 the wheel at once, in time proportional to the number of watched objects. So, unlike in Kafka, nothing is purged later.
@@ -11,11 +12,16 @@ the wheel at once, in time proportional to the number of watched objects. So, un
 from __future__ import annotations
 
 import abc
+import asyncio
 import enum
 import itertools
 from collections.abc import Callable, Sequence
 
+from brokerd.clock import Clock
 from brokerd.purgatory.timing_wheel import TimerEntry, TimingWheel
+
+_TICK_MS = 1
+_WHEEL_SIZE = 20
 
 
 class Completion(enum.Enum):
@@ -169,3 +175,54 @@ class Purgatory:
             if not waiters.places:
                 waiters.places.clear()  # a dict keeps its table until cleared
         operation.waits_for = ()
+
+
+class TimedPurgatory(Purgatory):
+    """A purgatory that expires due operations on its own, at most every `period_ms`, so that many deadlines share a wake-up.
+
+    Add operations with `watch`.
+    """
+
+    def __init__(self, clock: Clock, *, period_ms: int = 1) -> None:
+        super().__init__(TimingWheel(tick_ms=_TICK_MS, wheel_size=_WHEEL_SIZE, start_ms=clock.monotonic_ms()))
+        self.clock = clock
+        self._period_ms = period_ms
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_ms = 0
+        self._is_closed = False
+
+    def watch(self, operation: DelayedOperation) -> bool:
+        """Like `try_complete_else_watch`; also sets the timer to the operation's deadline, unless it is set to an earlier one."""
+        if self.try_complete_else_watch(operation):
+            return True
+        if self._timer is None or self._timer_due_ms > operation.expiry_ms:
+            self._set_timer()
+        return False
+
+    def close(self) -> None:
+        """Stops the timer. Complete pending operations before."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _set_timer(self) -> None:
+        """Sets the timer to the next deadline. O(wheels)."""
+        due_ms = self.next_due_ms()
+        if due_ms is None or self._is_closed:
+            return
+        now_ms = self.clock.monotonic_ms()
+        due_ms = max(due_ms, now_ms + self._period_ms)
+        if self._timer is not None:
+            if self._timer_due_ms <= due_ms:
+                return
+            self._timer.cancel()
+        self._timer_due_ms = due_ms
+        self._timer = asyncio.get_running_loop().call_later((due_ms - now_ms) / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        try:
+            self.advance(now_ms=self.clock.monotonic_ms())
+        finally:
+            self._set_timer()

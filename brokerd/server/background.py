@@ -11,7 +11,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from brokerd.server.broker import Broker
+from brokerd.datadir.steps import Job
+from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import internal
 from brokerd.server.limits import memory
 from brokerd.server.limits.disconnect import address_of, disconnect
@@ -29,8 +30,13 @@ _OWN_LOG_INTERVAL_MS = 100  # the log grows by at most some hundred entries in b
 class Background:
     """The periodic jobs of one broker."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(
+        self, broker: BrokerParts, expire_producers: Callable[[], object], checkpoint_job: Callable[[int], Job | None]
+    ) -> None:
+        """The last two are LogManager's."""
         self._broker = broker
+        self._expire_producers = expire_producers
+        self._checkpoint_job = checkpoint_job
         limit_bytes = memory.memory_limit_bytes(broker.config, memory.available_bytes())
         self._memory_guard = memory.MemoryGuard(limit_bytes, lambda: {broker.port})
         self._tasks: list[asyncio.Task[None]] = []
@@ -59,14 +65,14 @@ class Background:
 
     async def _retention(self) -> None:
         broker = self._broker
-        for log in broker.logs.retention.roll_expired():
+        for log in broker.retention.roll_expired():
             await broker.flusher.flush(log, BROKER)
-        removed = await broker.admin.run(broker.logs.retention.retire())
+        removed = await broker.admin.run(broker.retention.retire())
         if removed:
             logger.info("retention removed %d segments", removed)
 
     async def _producer_expiry(self) -> None:
-        self._broker.logs.expire_producers()
+        self._expire_producers()
 
     async def _slow_readers(self) -> None:
         overdue = self._broker.response_budget.overdue(now_ms=self._broker.clock.monotonic_ms())
@@ -77,7 +83,7 @@ class Background:
                 logger.warning("%s does not read its fetch responses: closing its connection", peer)
 
     async def _checkpoint(self) -> None:
-        job = self._broker.logs.checkpoint_job(self._broker.clock.monotonic_ms())
+        job = self._checkpoint_job(self._broker.clock.monotonic_ms())
         if job is not None:
             await asyncio.to_thread(job)
 

@@ -9,15 +9,18 @@ from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.flusher import Flusher
 from brokerd.datadir.log_manager import LogManager
-from brokerd.purgatory.driver import TimedPurgatory
+from brokerd.datadir.topic_store import GROUP_OFFSETS, TRANSACTION_STATE
+from brokerd.purgatory.purgatory import TimedPurgatory
 from brokerd.server.admin import Admin
 from brokerd.server.groups.groups import Groups
 from brokerd.server.limits.fence import InstanceFence
 from brokerd.server.limits.response_budget import ResponseBudget
 from brokerd.server.limits.threads import Threads
 from brokerd.server.metrics.counters import Counters
+from brokerd.server.own_log import OwnLog
 from brokerd.server.security.audit import Audit
 from brokerd.server.stopping import within
+from brokerd.server.transactions.local_leaders import LocalLeaders
 from brokerd.server.transactions.transactions import Transactions
 from brokerd.server.waiting.response_queue import ResponseQueue
 from brokerd.sharing import Budget, Shares, Turns
@@ -31,14 +34,19 @@ _FLUSH_THREADS = 5  # each syncs one partition at a time; one principal gets fou
 _LOGS = ""
 
 
-class Broker:
+class BrokerParts:
     """One running node. Create it inside the running event loop, after `logs` is open."""
 
     def __init__(self, config: BrokerConfig, logs: LogManager, clock: Clock) -> None:
         self.config = config
         self.clock = clock
-        self.logs = logs
+        self.cluster_id, self.node_id, self.start_epoch = logs.cluster_id, logs.node_id, logs.leader_epoch
         self.partitions = logs.partitions
+        self.topics = logs.topics
+        self.topic_changes = logs.changes
+        self.retention = logs.retention
+        self.time = logs.time
+        self.producer_ids = logs.producer_ids
         self.counters = Counters()
         self.audit = Audit(clock)
         self.dirty = Budget(config.log_max_dirty_bytes)
@@ -48,9 +56,28 @@ class Broker:
         self.produce_purgatory = TimedPurgatory(clock)
         self.fetch_purgatory = TimedPurgatory(clock)
         self.admin = Admin()
-        self.producer_ids = Admin()  # separate, so that no producer waits for the creation of a thousand partitions
-        self.groups = Groups(config, logs, self.produce_purgatory, self.admin, clock)
-        self.transactions = Transactions(config, logs, self.produce_purgatory, self.admin, self.producer_ids, self.groups, clock)
+        self.reserving = Admin()  # of producer ids; separate, so that none waits for the creation of a thousand partitions
+        own_log = partial(
+            OwnLog,
+            partitions=logs.partitions,
+            changes=logs.changes,
+            retention=logs.retention,
+            time=logs.time,
+            purgatory=self.produce_purgatory,
+            admin=self.admin,
+            clock=clock,
+        )
+        self.groups = Groups(config, own_log(GROUP_OFFSETS), logs.topics, logs.time)
+        self.transactions = Transactions(
+            config,
+            own_log(TRANSACTION_STATE),
+            LocalLeaders(logs.partitions, logs.time, self.produce_purgatory, logs.leader_epoch),
+            self.groups,
+            logs.producer_ids,
+            self.reserving,
+            clock,
+            decided_members=logs.decided_members,
+        )
         self.fence = InstanceFence(max_instances=config.max_producer_instances)
         self.in_flight = Budget(config.max_in_flight_bytes)
         self.response_queue = ResponseQueue()
@@ -67,7 +94,7 @@ class Broker:
         """Refuses new work from now on."""
         self.is_stopping = True
         self.admin.begin_stop()
-        self.producer_ids.begin_stop()
+        self.reserving.begin_stop()
         self.transactions.begin_stop()
 
     def drop_waiting(self) -> None:

@@ -24,7 +24,7 @@ from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.partition_opening import RecoveryReport
 from brokerd.errors import BrokerdError, counted
 from brokerd.server.background import Background
-from brokerd.server.broker import Broker
+from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import internal
 from brokerd.server.health import HealthService
 from brokerd.server.limits.descriptors import fitted, raise_limit
@@ -72,7 +72,7 @@ class Daemon:
         self._health = HealthService()  # reports "serving" from the start on; before that, no call is answered
         self._server: grpc.aio.Server | None = None
         self._logs: LogManager | None = None
-        self._broker: Broker | None = None
+        self._broker: BrokerParts | None = None
         self._service: BrokerService | None = None
         self._background: Background | None = None
         self._metrics: MetricsEndpoint | None = None
@@ -89,7 +89,7 @@ class Daemon:
         return stop_limit_ms(grace_ms=self.config.shutdown_grace_ms, partition_count=partition_count)
 
     @property
-    def broker(self) -> Broker:
+    def broker(self) -> BrokerParts:
         """The running broker's parts; available from start() to stop()."""
         assert self._broker is not None
         return self._broker
@@ -171,7 +171,7 @@ class Daemon:
                 await self._service.close_streams()
         await self._release()
 
-    async def _end_parked_fetches(self, broker: Broker) -> None:
+    async def _end_parked_fetches(self, broker: BrokerParts) -> None:
         ended = 1
         while ended:
             ended = broker.fetch_purgatory.force_complete(_FETCHES_AT_ONCE)
@@ -195,7 +195,7 @@ class Daemon:
         report = await asyncio.to_thread(logs.open)
         level = logging.WARNING if report.read_only_reason or report.damaged else logging.INFO
         logger.log(level, "data directory %s %s", self.config.data_dir, _summary(report))
-        self._broker = Broker(self.config, logs, self._clock)
+        self._broker = BrokerParts(self.config, logs, self._clock)
         self._broker.port = self.port
         await self._broker.groups.start()
         await self._broker.transactions.start()
@@ -212,7 +212,7 @@ class Daemon:
         await self._health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
         self._server.add_registered_method_handlers(health.SERVICE_NAME, self._health.method_handlers())
         reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
-        self._background = Background(self._broker)
+        self._background = Background(self._broker, logs.expire_producers, logs.checkpoint_job)
         self._background.start()
         if self.config.metrics_port >= 0:
             await self._start_metrics(authenticator)
@@ -246,7 +246,7 @@ class Daemon:
         if self._broker is not None:
             self._step = "finishing topic changes"
             await self._broker.admin.drain()
-            await self._broker.producer_ids.drain()
+            await self._broker.reserving.drain()
             await self._broker.transactions.drain()
             self._step = "finishing flushes and reads"
             await self._broker.close()

@@ -14,12 +14,15 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from brokerd.clock import Clock
-from brokerd.datadir.log_manager import LogManager
+from brokerd.datadir.directory_time import DirectoryTime
 from brokerd.datadir.own_entries import values_of
+from brokerd.datadir.partition_table import PartitionTable
+from brokerd.datadir.retention import Retention
+from brokerd.datadir.topic_changes import TopicChanges
 from brokerd.datadir.topic_store import Topic
 from brokerd.errors import CorruptMessageError, DataDirectoryError, LogDamagedError, StorageError, UnsupportedVersionError
 from brokerd.partition.partition import Partition
-from brokerd.purgatory.driver import TimedPurgatory
+from brokerd.purgatory.purgatory import TimedPurgatory
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import decode_header, encode_header, new_header
 from brokerd.record.schema import SCHEMA_0, encode_payload
@@ -35,7 +38,7 @@ _READ_BYTES = 1_048_576
 READ_ERRORS = (LogDamagedError, CorruptMessageError, UnsupportedVersionError, StorageError, OSError)
 
 
-class Record(NamedTuple):
+class OwnEntry(NamedTuple):
     """An entry of the log."""
 
     key: bytes
@@ -45,9 +48,23 @@ class Record(NamedTuple):
 class OwnLog:
     """An internal log; see the module. Belongs to the event loop, except `read`."""
 
-    def __init__(self, topic: Topic, logs: LogManager, purgatory: TimedPurgatory, admin: Admin, clock: Clock) -> None:
+    def __init__(
+        self,
+        topic: Topic,
+        partitions: PartitionTable,
+        changes: TopicChanges,
+        retention: Retention,
+        time: DirectoryTime,
+        *,
+        purgatory: TimedPurgatory,
+        admin: Admin,
+        clock: Clock,
+    ) -> None:
         self._topic = topic
-        self._logs = logs
+        self._partitions = partitions
+        self._changes = changes
+        self._retention = retention
+        self._time = time
         self._purgatory = purgatory
         self._admin = admin
         self._clock = clock
@@ -61,7 +78,7 @@ class OwnLog:
         self._find()
 
     def _find(self) -> None:
-        self._partition = self._logs.partitions.own(self._topic)
+        self._partition = self._partitions.own(self._topic)
         if self._partition is not None:
             self._leader_epoch = self._partition.leader_epoch
             self._end_offset = self._partition.ends.log_end_offset
@@ -77,7 +94,7 @@ class OwnLog:
             return
         async with self._making:
             if self._partition is None:
-                await self._admin.run(self._logs.changes.create_own(self._topic))
+                await self._admin.run(self._changes.create_own(self._topic))
                 self._find()
 
     def read(self) -> Iterator[bytes | None]:
@@ -120,14 +137,14 @@ class OwnLog:
                     yield batch
             offset = found.next_offset
 
-    def append(self, records: Sequence[Record]) -> None:
+    def append(self, records: Sequence[OwnEntry]) -> None:
         """Appends entries, all or none; a later `durable` makes them durable. Raises StorageError and others: the entries must then
         not be applied.
         """
         partition = self._partition
         assert partition is not None, "made before"
         batch = _batch(records, partition.crc_seed, self._clock.wall_ms())
-        now_ms, ahead_ms = self._logs.time.stamp_ms()
+        now_ms, ahead_ms = self._time.stamp_ms()
         info = partition.append(batch, now_wall_ms=now_ms, clock_ahead_ms=ahead_ms, caller=CALLER.get())
         self._end_offset = info.last_offset + 1
         self._size_bytes += batch.header.size
@@ -157,7 +174,7 @@ class OwnLog:
         """True if `compact` should be called."""
         return self._size_bytes >= max(COMPACTION_MIN_BYTES, 2 * self._state_bytes, self._retry_bytes)
 
-    async def compact(self, pieces: Iterable[Sequence[Record]]) -> None:
+    async def compact(self, pieces: Iterable[Sequence[OwnEntry]]) -> None:
         """Appends `pieces`, which repeat the complete state, then drops all entries before them. Each piece is produced when it is
         appended. Other entries may be appended in between, and a crash at any point must leave a log with the same meaning. One
         call at a time. Raises as `append` and `durable` do, having dropped nothing.
@@ -166,7 +183,7 @@ class OwnLog:
         assert log is not None, "it has grown"
         try:
             state_bytes = await self._write(pieces)
-            error = await self._admin.run(self._logs.retention.give_up_below(log, begin))
+            error = await self._admin.run(self._retention.give_up_below(log, begin))
             if error is not None:
                 raise error
         except BaseException:
@@ -176,7 +193,7 @@ class OwnLog:
         self._state_bytes, self._retry_bytes = state_bytes, 0
         logger.debug("%s: %d bytes of entries became a state of %d bytes", log.name, before_bytes, state_bytes)
 
-    async def _write(self, pieces: Iterable[Sequence[Record]]) -> int:
+    async def _write(self, pieces: Iterable[Sequence[OwnEntry]]) -> int:
         """Appends the pieces, durable on return. Returns their bytes."""
         written_bytes = unsynced_bytes = 0
         for piece in pieces:
@@ -192,7 +209,7 @@ class OwnLog:
         return written_bytes
 
 
-def _batch(records: Sequence[Record], seed: int, now_wall_ms: int) -> RecordBatch:
+def _batch(records: Sequence[OwnEntry], seed: int, now_wall_ms: int) -> RecordBatch:
     count = len(records)
     columns = [
         pa.array([record.key for record in records], pa.binary()),

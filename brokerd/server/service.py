@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 from brokerd.clock import stopwatch_ns
 from brokerd.errors import BrokerdError, NotReadyError, ResourceExhaustedError
 from brokerd.server.admin import STOPPING
-from brokerd.server.broker import Broker
+from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import NotServedError, Trailer, internal, malformed, status_of, to_its_end
 from brokerd.server.handlers import (
     groups,
@@ -31,8 +31,8 @@ from brokerd.server.handlers import (
     transaction_admin,
     transactions,
 )
-from brokerd.server.handlers.fetch import FetchStream
-from brokerd.server.handlers.produce import ProduceStream
+from brokerd.server.handlers.fetch import FetchHandler
+from brokerd.server.handlers.produce import ProduceHandler
 from brokerd.server.metrics.counters import TOTAL
 from brokerd.server.requests import Requests
 from brokerd.server.security.authenticator import Callers
@@ -41,7 +41,7 @@ from brokerd.server.streams import Context
 from brokerd.sharing import CALLER, Caller, Shares
 from brokerd.wire.methods import UNARY, Unary
 
-Handler = Callable[[Broker, TopicAuthorizer, Any], Coroutine[Any, Any, Message]]
+Handler = Callable[[BrokerParts, TopicAuthorizer, Any], Coroutine[Any, Any, Message]]
 
 
 class Method(NamedTuple):
@@ -59,7 +59,7 @@ _HALF_OPEN_MAX = 10_000
 _STOPPING = "the broker is stopping: connect again"
 
 
-async def _coordinator(_broker: Broker, _authorizer: TopicAuthorizer, _request: Message) -> Message:
+async def _coordinator(_broker: BrokerParts, _authorizer: TopicAuthorizer, _request: Message) -> Message:
     raise NotServedError(
         "coordinators of groups and transactions are not supported by this broker; GetServerInfo lists its features"
     )
@@ -99,11 +99,11 @@ METHODS: dict[str, Method] = {
 class BrokerService:
     """The methods of one broker, and its open streams."""
 
-    def __init__(self, broker: Broker, callers: Callers) -> None:
+    def __init__(self, broker: BrokerParts, callers: Callers) -> None:
         self._broker = broker
         self._callers = callers
         self._requests = Requests(broker.config)
-        self._streams: set[ProduceStream | FetchStream] = set()
+        self._streams: set[ProduceHandler | FetchHandler] = set()
         self._half_open = Shares(_HALF_OPEN_MAX)  # calls whose request has not arrived yet
         self._stream_shares = Shares(broker.config.max_streams)
         self._calls = 0
@@ -213,12 +213,12 @@ class BrokerService:
                 self._idle.set()
 
     async def _produce(self, _requests: object, context: Context) -> None:
-        await self._serve("Produce", ProduceStream, context)
+        await self._serve("Produce", ProduceHandler, context)
 
     async def _fetch(self, _requests: object, context: Context) -> None:
-        await self._serve("Fetch", FetchStream, context)
+        await self._serve("Fetch", FetchHandler, context)
 
-    async def _serve(self, name: str, kind: type[ProduceStream | FetchStream], context: Context) -> None:
+    async def _serve(self, name: str, kind: type[ProduceHandler | FetchHandler], context: Context) -> None:
         self._broker.turns.arrived += 1
         fail: Callable[..., Awaitable[None]] = context.abort
         try:
@@ -259,7 +259,7 @@ def _place(shares: Shares, owner: str, what: str, why: str = "") -> Iterator[Non
         shares.add(owner, -1)
 
 
-async def _close(stream: ProduceStream | FetchStream) -> None:
+async def _close(stream: ProduceHandler | FetchHandler) -> None:
     await _ended(stream.close(grpc.StatusCode.UNAVAILABLE, _STOPPING))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grpc
 
-from brokerd.server.broker import Broker
+from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import Trailer
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.sharing import Caller
@@ -18,10 +18,10 @@ LARGE_PARTITIONS = 64
 LARGE_BYTES = 4_194_304
 
 
-class ClientStream:
+class StreamHandler:
     """One client's stream, from start to end."""
 
-    def __init__(self, broker: Broker, context: Context, authorizer: TopicAuthorizer, caller: Caller) -> None:
+    def __init__(self, broker: BrokerParts, context: Context, authorizer: TopicAuthorizer, caller: Caller) -> None:
         self.caller = caller
         self._broker = broker
         self.context = context

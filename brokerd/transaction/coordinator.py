@@ -48,7 +48,7 @@ ENDED_MEMBERS_MAX = 50_000
 COMMITTED_IDS_MAX = 100_000
 
 
-class Limits(NamedTuple):
+class TransactionLimits(NamedTuple):
     """Limits of a coordinator."""
 
     transactional_ids: Shares
@@ -85,10 +85,10 @@ class _Life:
         self.timeout_ms = 0  # the longest requested by a member
 
 
-class Coordinator:
+class TransactionCoordinator:
     """The state of all transactional ids, and the decisions on requests."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: TransactionLimits) -> None:
         self._limits = limits
         self._states: dict[str, TransactionalIdState] = {}  # in the order of their last commits
         self._owned: dict[str, dict[str, TransactionalIdState]] = {}  # the same, by principal

@@ -15,14 +15,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from brokerd.errors import CorruptMessageError
-from brokerd.transaction.coordinator import Coordinator
+from brokerd.transaction.coordinator import TransactionCoordinator
 from brokerd.wire.v1.transaction_log_pb2 import StateEnds, TransactionLogRecord
 
 _NO_BEGINNING = "the transaction log has a part of a state whose beginning is not there, and nothing in its place"
 _NO_END = "the transaction log has a state whose end is not there, and nothing in its place"
 
 
-def load(records: Iterable[TransactionLogRecord | None], new: Callable[[], Coordinator], now_ms: int) -> Coordinator:
+def load(
+    records: Iterable[TransactionLogRecord | None], new: Callable[[], TransactionCoordinator], now_ms: int
+) -> TransactionCoordinator:
     """The coordinator after `records`: the whole log, with None where records are lost. `new` makes an empty coordinator; all of
     them share their limits. Every execution gets its full time-out from now on. Raises CorruptMessageError if a snapshot does not
     match its end, or is incomplete with nothing to replace it.
@@ -36,7 +38,7 @@ def load(records: Iterable[TransactionLogRecord | None], new: Callable[[], Coord
 class _State:
     """A snapshot whose end has not been read yet."""
 
-    def __init__(self, known: Coordinator, *, is_first: bool) -> None:
+    def __init__(self, known: TransactionCoordinator, *, is_first: bool) -> None:
         self.known = known  # its content so far
         self.is_first = is_first  # nothing usable precedes it
         self.has_lost = False
@@ -46,7 +48,7 @@ class _State:
 class Loading:
     """Replays the log, record by record."""
 
-    def __init__(self, new: Callable[[], Coordinator], now_ms: int) -> None:
+    def __init__(self, new: Callable[[], TransactionCoordinator], now_ms: int) -> None:
         self._new = new
         self._now_ms = now_ms
         self._state: _State | None = None
@@ -75,7 +77,7 @@ class Loading:
                 state.later.append(record)
         self._is_at_start = False
 
-    def end(self) -> Coordinator:
+    def end(self) -> TransactionCoordinator:
         """The coordinator, after the last record. Raises CorruptMessageError."""
         self._give_up_state()
         if self._unusable:

@@ -15,7 +15,7 @@ import pytest
 
 from brokerd.errors import PolicyViolationError, UnknownGroupError
 from brokerd.groups import group_table
-from brokerd.groups.group_table import GroupTable, Limits
+from brokerd.groups.group_table import GroupLimits, GroupTable
 from brokerd.groups.records import decode, group_deleted, offsets_committed
 from brokerd.ids import TopicIdPartition
 from brokerd.sharing import Shares
@@ -63,7 +63,7 @@ def holds(done: Sequence[GroupLogRecord | TopicGone], gone: set[bytes]) -> Held:
 
 
 def new_table() -> GroupTable:
-    return GroupTable(Limits(Shares(GROUPS_MAX), Shares(SLOTS_MAX)))
+    return GroupTable(GroupLimits(Shares(GROUPS_MAX), Shares(SLOTS_MAX)))
 
 
 def held_by(table: GroupTable) -> Held:
@@ -236,13 +236,13 @@ def test_a_group_that_was_committed_by_a_wrong_clock_expires_as_others_do(ahead_
 
 
 def test_a_large_group_is_written_in_pieces_of_bounded_size() -> None:
-    table = GroupTable(Limits(Shares(10), Shares(1_000_000)))
+    table = GroupTable(GroupLimits(Shares(10), Shares(1_000_000)))
     offsets = [committed(TopicIdPartition(b"t" * 16, number), number, -1, "x" * 4_096) for number in range(500)]
     table.apply(offsets_committed("large", "ann", offsets))
     pieces = list(table.pieces())
     assert len(pieces) > 5
     assert max(sum(len(entry.SerializeToString()) for entry in piece) for piece in pieces) < 524_288
-    again = GroupTable(Limits(Shares(10), Shares(1_000_000)))
+    again = GroupTable(GroupLimits(Shares(10), Shares(1_000_000)))
     for piece in pieces:
         for entry in piece:
             again.apply(entry)

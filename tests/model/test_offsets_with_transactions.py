@@ -7,7 +7,7 @@ import pytest
 
 from brokerd.errors import PolicyViolationError
 from brokerd.groups.decided import Decided
-from brokerd.groups.group_table import GroupTable, Limits
+from brokerd.groups.group_table import GroupLimits, GroupTable
 from brokerd.ids import TopicIdPartition
 from brokerd.sharing import Shares
 from tests.support.group_offsets import committed
@@ -34,7 +34,7 @@ def test_a_rule_that_is_left_out_is_missed(name: str, monkeypatch: pytest.Monkey
 
 
 def test_room_is_kept_free_for_what_is_decided() -> None:
-    limits = Limits(Shares(10), Shares(5))  # of which one principal has four
+    limits = GroupLimits(Shares(10), Shares(5))  # of which one principal has four
     table = GroupTable(limits)
     decided, tp, other = Decided(table, limits), TopicIdPartition(b"t" * 16, 0), TopicIdPartition(b"t" * 16, 1)
     caller, offsets = "ann", [committed(tp, 1), committed(other, 1)]

@@ -14,7 +14,7 @@ from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 from brokerd.partition.partition import Partition
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import Attributes
-from brokerd.server.broker import Broker
+from brokerd.server.broker import BrokerParts
 from brokerd.server.waiting.delayed_produce import Appended, wait_durable
 from brokerd.storage.files import Files
 from brokerd.wire.v1.transaction_log_pb2 import MemberOpened
@@ -45,7 +45,7 @@ class Write(NamedTuple):
 class TransactionBroker:
     """A running broker; see `running`."""
 
-    def __init__(self, logs: LogManager, broker: Broker) -> None:
+    def __init__(self, logs: LogManager, broker: BrokerParts) -> None:
         self.logs = logs
         self.broker = broker
         self.transactions = broker.transactions
@@ -134,7 +134,7 @@ async def running(files: Files, clock: Clock, *, is_killed: bool = False, **sett
     config = dataclasses.replace(BrokerConfig(), **settings)  # type: ignore[arg-type]
     logs = LogManager(config, files, clock)
     logs.open()
-    broker = Broker(config, logs, clock)
+    broker = BrokerParts(config, logs, clock)
     try:
         await broker.groups.start()
         await broker.transactions.start()
@@ -150,7 +150,7 @@ async def running(files: Files, clock: Clock, *, is_killed: bool = False, **sett
         raise
 
 
-async def _release(broker: Broker) -> None:
+async def _release(broker: BrokerParts) -> None:
     broker.drop_waiting()
     await broker.transactions.drain()
     await broker.close()

@@ -29,7 +29,7 @@ from brokerd.groups import records as group_records
 from brokerd.groups.group_table import NO_OFFSET, partition_of
 from brokerd.ids import TopicIdPartition
 from brokerd.server.groups.groups import AskedOffsets, Groups
-from brokerd.server.own_log import Record
+from brokerd.server.own_log import OwnEntry
 from brokerd.server.transactions.transactions import Transactions
 from brokerd.transaction.records import decode
 from brokerd.transaction.snapshot import StateWriter
@@ -67,7 +67,7 @@ class Log:
     def __init__(self, name: str, sim: Simulation) -> None:
         self.name = name
         self.sim = sim
-        self.batches: list[Sequence[Record]] = []
+        self.batches: list[Sequence[OwnEntry]] = []
         self.start = 0
         self.durable_end = 0
         self._flushed = asyncio.Event()
@@ -98,7 +98,7 @@ class Log:
         while not self.is_durable(end):
             await self._flushed.wait()
 
-    def append(self, records: Sequence[Record]) -> None:
+    def append(self, records: Sequence[OwnEntry]) -> None:
         if self.sim.refuses(self.name):
             raise StorageError("no space")
         self.batches.append(tuple(records))
@@ -111,7 +111,7 @@ class Log:
     def has_grown(self) -> bool:
         return True
 
-    async def compact(self, pieces: Iterator[Sequence[Record]]) -> None:
+    async def compact(self, pieces: Iterator[Sequence[OwnEntry]]) -> None:
         begin = self.end_offset
         for piece in pieces:
             self.batches.append(tuple(piece))
@@ -127,6 +127,7 @@ class Leaders:
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
+        self.known = PartitionTable(sim)  # type: ignore[arg-type]
 
     def held(self, *_: object) -> Held:
         return Held({})
@@ -171,16 +172,15 @@ class Simulation:
     # --- the broker
 
     def new_broker(self) -> None:
-        time = SimpleNamespace(stamp_ms=lambda: (next(self.stamps), 0))
+        time: Any = SimpleNamespace(stamp_ms=lambda: (next(self.stamps), 0))
         topics: Any = self
-        logs: Any = SimpleNamespace(topics=self, partitions=PartitionTable(topics), decided_members=None, time=time)
+        logs: Any = self.logs
+        leaders: Any = Leaders(self)
         nothing: Any = None
-        self.groups = Groups(BrokerConfig(), logs, nothing, nothing, self.clock)
-        self.groups.log = self.logs["groups"]  # type: ignore[assignment]
-        self.transactions = Transactions(BrokerConfig(), logs, nothing, nothing, nothing, self.groups, self.clock)
-        self.transactions.log = self.logs["transactions"]  # type: ignore[assignment]
-        self.transactions.leaders = Leaders(self)  # type: ignore[assignment]
-        self.groups.decisions_durable = self.logs["transactions"].durable
+        self.groups = Groups(BrokerConfig(), logs["groups"], topics, time)
+        self.transactions = Transactions(
+            BrokerConfig(), logs["transactions"], leaders, self.groups, nothing, nothing, self.clock, decided_members=nothing
+        )
 
     def by_id(self, topic_id: bytes) -> Topic:
         """As the store of topics."""

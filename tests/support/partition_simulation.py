@@ -25,7 +25,7 @@ from brokerd.purgatory.timing_wheel import TimingWheel
 from brokerd.record.batch import RecordBatch
 from brokerd.record.control import encode_control
 from brokerd.record.header import Attributes
-from brokerd.server.waiting.delayed_produce import Awaited, DelayedProduce
+from brokerd.server.waiting.delayed_produce import Appended, DelayedProduce
 from brokerd.wire.v1 import control_pb2
 from tests.support.build import raw_batch, run_flush
 from tests.support.clock import START_WALL_MS
@@ -179,7 +179,7 @@ class Simulation:
     def _wait(self, leader: Replica, stored: Stored) -> None:
         """The batch's request waits until all in-sync replicas have it durably."""
         log = leader.log
-        operation = DelayedProduce(_NEVER_MS, [Awaited(0, log, stored.header.last_offset, log.leader_epoch)], _NOBODY)
+        operation = DelayedProduce(_NEVER_MS, {0: Appended(log, stored.header.last_offset, log.leader_epoch)}, _NOBODY)
         self.purgatory.try_complete_else_watch(operation)
         self.waiting.append((leader, stored, operation))
 

@@ -21,7 +21,7 @@ from brokerd.datadir.decided_members import DecidedMembers
 from brokerd.datadir.topic_store import TRANSACTION_STATE
 from brokerd.errors import RequestTimedOutError, StorageError, UnknownTopicIdError, WireError
 from brokerd.ids import TopicIdPartition
-from brokerd.server.own_log import OwnLog, Record
+from brokerd.server.own_log import OwnEntry, OwnLog
 from brokerd.server.transactions import local_leaders
 from brokerd.server.transactions.transactions import Transactions
 from brokerd.transaction.records import Event, decode, event_of
@@ -85,9 +85,8 @@ class Witness(NamedTuple):
 class SimulatedLog(OwnLog):
     """The broker's own log on the disk's list; all else of it is real."""
 
-    def __init__(self, broker: SimulatedBroker, logs: Any) -> None:
-        nothing: Any = None
-        super().__init__(TRANSACTION_STATE, logs, nothing, broker.admin, broker.clock)
+    def __init__(self, broker: SimulatedBroker, parts: Any) -> None:
+        super().__init__(TRANSACTION_STATE, parts, parts, parts, parts, purgatory=parts, admin=parts, clock=broker.clock)
         self._broker = broker
         self._disk = broker.disk
         self._end_offset = len(self._disk.log)
@@ -96,7 +95,7 @@ class SimulatedLog(OwnLog):
     def read(self) -> Iterator[bytes | None]:
         return (data for batch in self._disk.log for data in batch)
 
-    def append(self, records: Sequence[Record]) -> None:
+    def append(self, records: Sequence[OwnEntry]) -> None:
         known = [decode(record.value) for record in records]
         if known[0].in_state or isinstance(event_of(known[0]), StateBegins | StateEnds):
             self._broker.take_piece()
@@ -119,11 +118,9 @@ class SimulatedLog(OwnLog):
 
 
 class SimulatedBroker:
-    """See the module. It stands for the data directory and the table of partitions of its Transactions."""
+    """See the module. It stands for the parts that its Transactions use."""
 
-    leader_epoch = 1
     has_next = True
-    decided_members = DecidedMembers((), ())
 
     def __init__(self, loop: SimulatedLoop, disk: Disk, rng: random.Random, clock: Clock, witness: Witness) -> None:
         self.loop = loop
@@ -133,22 +130,20 @@ class SimulatedBroker:
         self.witness = witness
         self.is_serving = False
         self.fails_markers = False
-        self.admin: Any = self
-        self.time = self.partitions = self.retention = self.producer_ids = self
         self._at_work: set[str] = set()  # background work, of each kind one at a time
         self._pieces_left = -1  # of the state that is being written, until the disk refuses one; -1: it refuses none
         config = dataclasses.replace(BrokerConfig(), transaction_max_age_ms=AGE_MAX_MS)
         own: Any = self
         groups: Any = SimpleNamespace()
-        self.transactions = Transactions(config, own, own, own, own, groups, clock)
-        self.transactions.log = SimulatedLog(self, own)
+        log, leaders = SimulatedLog(self, own), local_leaders.LocalLeaders(own, own, own, coordinator_epoch=1)
+        self.transactions = Transactions(config, log, leaders, groups, own, own, clock, decided_members=DecidedMembers((), ()))
 
     @property
     def coordinator(self) -> Any:
         """As it is now: a start makes another."""
         return self.transactions.coordinator
 
-    # As LogManager
+    # As ProducerIds, DirectoryTime and Retention
 
     @property
     def next_id(self) -> int:

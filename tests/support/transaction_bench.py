@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from brokerd.ids import TopicIdPartition
 from brokerd.sharing import Shares
-from brokerd.transaction.coordinator import Coordinator, Limits
+from brokerd.transaction.coordinator import TransactionCoordinator, TransactionLimits
 from brokerd.transaction.loading import load
 from brokerd.transaction.markers import RecordFor, control_records
 from brokerd.transaction.records import Event, decode, record_of
@@ -100,7 +100,7 @@ def summed(partitions: Iterable[Mapping[int, HeldData]]) -> dict[int, HeldData]:
     return sums
 
 
-def known_of(coordinator: Coordinator) -> list[object]:
+def known_of(coordinator: TransactionCoordinator) -> list[object]:
     """All that a coordinator knows, so that it can be compared."""
     for principal in {state.principal for state in coordinator.states.values()} | {"nobody"}:
         owned = {name: state for name, state in coordinator.states.items() if state.principal == principal}
@@ -125,8 +125,8 @@ class TransactionBench:
         self.deleted: set[TopicIdPartition] = set()
         self.coordinator = self._new()
 
-    def _new(self) -> Coordinator:
-        return Coordinator(Limits(self.ids, self.members, 3_600_000, AGE_MAX_MS))
+    def _new(self) -> TransactionCoordinator:
+        return TransactionCoordinator(TransactionLimits(self.ids, self.members, 3_600_000, AGE_MAX_MS))
 
     def record(self, event: Event, name: str = ID, principal: str = PRINCIPAL) -> None:
         """Appends an event and applies it."""

@@ -20,7 +20,7 @@ from brokerd.partition.flush_state import FlushOutcome
 from brokerd.server.own_log import OwnLog
 from brokerd.server.transactions.local_leaders import LocalLeaders, Markers
 from brokerd.server.transactions.transactions import Transactions
-from brokerd.transaction.coordinator import Coordinator
+from brokerd.transaction.coordinator import TransactionCoordinator
 from brokerd.transaction.loading import Loading
 from brokerd.transaction.markers import RecordFor
 from brokerd.transaction.records import Event
@@ -159,7 +159,7 @@ def markers_of_a_commit_count_one_by_one(patch: pytest.MonkeyPatch) -> None:
         records = [record_for(self._partitions.get(tp, {}).keys()) for tp in tps[:1]]
         writing = await written(write(self, tps, record_for, markers))
         for record in filter(None, records):
-            self._known.release(record.transactional_id, [self._known.leader(tps[0])])
+            self.known.release(record.transactional_id, [self.known.leader(tps[0])])
         await writing
 
     plant(patch.setattr, LocalLeaders, "write_markers", eager)
@@ -279,24 +279,24 @@ def a_state_forgets_what_a_commit_holds_back(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def nobody_presumes_an_abort(patch: pytest.MonkeyPatch) -> None:
-    plant(patch.setattr, Coordinator, "presumed_aborted", lambda _self, _producer_ids: [])
+    plant(patch.setattr, TransactionCoordinator, "presumed_aborted", lambda _self, _producer_ids: [])
 
 
 @mutant
 def open_members_are_presumed_aborted(patch: pytest.MonkeyPatch) -> None:
-    def rash(self: Coordinator, producer_ids: Iterable[int]) -> list[int]:
+    def rash(self: TransactionCoordinator, producer_ids: Iterable[int]) -> list[int]:
         prepared = {pid for _, commit in self.prepared() for pid in (*commit.committed_producer_ids, *commit.aborted_producer_ids)}
         return [pid for pid in producer_ids if pid not in prepared]
 
-    plant(patch.setattr, Coordinator, "presumed_aborted", rash)
+    plant(patch.setattr, TransactionCoordinator, "presumed_aborted", rash)
 
 
 @mutant
 def prepared_members_are_presumed_aborted(patch: pytest.MonkeyPatch) -> None:
-    def rash(self: Coordinator, producer_ids: Iterable[int]) -> list[int]:
+    def rash(self: TransactionCoordinator, producer_ids: Iterable[int]) -> list[int]:
         return [pid for pid in producer_ids if pid not in self.open_members]
 
-    plant(patch.setattr, Coordinator, "presumed_aborted", rash)
+    plant(patch.setattr, TransactionCoordinator, "presumed_aborted", rash)
 
 
 @mutant

@@ -10,7 +10,7 @@ import pytest
 from brokerd.errors import AlreadyCommittedError
 from brokerd.record.header import BatchHeader
 from brokerd.server.transactions.transactions import Transactions
-from brokerd.transaction.coordinator import Coordinator, ExecutionKey
+from brokerd.transaction.coordinator import ExecutionKey, TransactionCoordinator
 from brokerd.transaction.records import Event
 from brokerd.transaction.transactional_id import (
     CommitDecision,
@@ -251,7 +251,7 @@ def a_repeated_member_gets_another_id(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def an_ended_member_begins_again(patch: pytest.MonkeyPatch) -> None:
-    plant(patch.setattr, Coordinator, "_remember_ended", lambda _self, _name, _members: None)
+    plant(patch.setattr, TransactionCoordinator, "_remember_ended", lambda _self, _name, _members: None)
 
 
 @mutant
@@ -310,33 +310,33 @@ def an_abort_undoes_a_commit(patch: pytest.MonkeyPatch) -> None:
 
 @mutant
 def an_execution_expires_by_its_first_member(patch: pytest.MonkeyPatch) -> None:
-    plant(patch.setattr, Coordinator, "renew", lambda _self, _producer_id, _now_ms: None)
+    plant(patch.setattr, TransactionCoordinator, "renew", lambda _self, _producer_id, _now_ms: None)
 
 
 @mutant
 def an_expiry_is_not_decided_again(patch: pytest.MonkeyPatch) -> None:
-    expired, expire = Coordinator.expired, Coordinator.expire
+    expired, expire = TransactionCoordinator.expired, TransactionCoordinator.expire
     due: dict[ExecutionKey, MembersAborted | None] = {}
 
-    def noted(self: Coordinator, now_ms: int) -> list[ExecutionKey]:
+    def noted(self: TransactionCoordinator, now_ms: int) -> list[ExecutionKey]:
         keys = expired(self, now_ms)
         due.update((key, expire(self, key, now_ms)) for key in keys)
         return keys
 
-    plant(patch.setattr, Coordinator, "expired", noted)
-    plant(patch.setattr, Coordinator, "expire", lambda _self, key, _now_ms: due[key])
+    plant(patch.setattr, TransactionCoordinator, "expired", noted)
+    plant(patch.setattr, TransactionCoordinator, "expire", lambda _self, key, _now_ms: due[key])
 
 
 @mutant
 def all_executions_of_an_id_expire_together(patch: pytest.MonkeyPatch) -> None:
-    expire = Coordinator.expire
+    expire = TransactionCoordinator.expire
 
-    def broad(self: Coordinator, key: ExecutionKey, now_ms: int) -> MembersAborted | None:
+    def broad(self: TransactionCoordinator, key: ExecutionKey, now_ms: int) -> MembersAborted | None:
         return self.abort_all(key.transactional_id) if expire(self, key, now_ms) is not None else None
 
-    plant(patch.setattr, Coordinator, "expire", broad)
+    plant(patch.setattr, TransactionCoordinator, "expire", broad)
 
 
 @mutant
 def nobody_expires(patch: pytest.MonkeyPatch) -> None:
-    plant(patch.setattr, Coordinator, "expired", lambda _self, _now_ms: [])
+    plant(patch.setattr, TransactionCoordinator, "expired", lambda _self, _now_ms: [])

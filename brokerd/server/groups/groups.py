@@ -19,10 +19,9 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
-from brokerd.datadir.log_manager import LogManager
-from brokerd.datadir.topic_store import GROUP_OFFSETS
+from brokerd.datadir.directory_time import DirectoryTime
+from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import (
     CorruptMessageError,
     DataDirectoryError,
@@ -33,12 +32,10 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.groups.decided import Decided
-from brokerd.groups.group_table import GroupTable, Limits
+from brokerd.groups.group_table import GroupLimits, GroupTable
 from brokerd.groups.records import decode, offsets_committed
 from brokerd.ids import TopicIdPartition, TopicPartition
-from brokerd.purgatory.driver import TimedPurgatory
-from brokerd.server.admin import Admin
-from brokerd.server.own_log import OwnLog, Record
+from brokerd.server.own_log import OwnEntry, OwnLog
 from brokerd.sharing import Shares
 from brokerd.wire.v1.group_log_pb2 import CommittedOffset, GroupLogRecord
 
@@ -64,18 +61,18 @@ async def _nothing_is_decided() -> None:
 
 
 class Groups:
-    """The broker's groups. Create it inside the running event loop, after `logs` is open."""
+    """The broker's groups. Create it inside the running event loop."""
 
-    def __init__(self, config: BrokerConfig, logs: LogManager, purgatory: TimedPurgatory, admin: Admin, clock: Clock) -> None:
-        self._logs = logs
-        self._clock = clock
+    def __init__(self, config: BrokerConfig, log: OwnLog, topics: TopicStore, time: DirectoryTime) -> None:
+        self.log = log
+        self._topics = topics
+        self._time = time
         self._retention_ms = config.offsets_retention_minutes * _MS_PER_MINUTE
         self._unusable = ""  # why the log is not served
-        limits = Limits(Shares(config.max_groups), Shares(config.max_group_offsets))
+        limits = GroupLimits(Shares(config.max_groups), Shares(config.max_group_offsets))
         self.table = GroupTable(limits, self._name_of)
         self.decided = Decided(self.table, limits)
         self.decisions_durable: Callable[[], Awaitable[None]] = _nothing_is_decided  # waits for all decisions before the call
-        self.log = OwnLog(GROUP_OFFSETS, logs, purgatory, admin, clock)
         self._deciding: dict[str, asyncio.Event] = {}  # groups reserved by a transaction until it may decide
         self._undurable: dict[str, int] = {}  # groups with possibly undurable changes: the log's end offset after the last one
 
@@ -101,7 +98,7 @@ class Groups:
     async def renew(self, group_id: str) -> None:
         """Keeps a group from expiring while it is read. Recorded only if a quarter of the retention has passed since its last
         commit, so most calls cost no write. Raises LogDamagedError, and retriable errors."""
-        now_ms, ahead_ms = self._logs.time.stamp_ms()
+        now_ms, ahead_ms = self._time.stamp_ms()
         async with self.settled(group_id) as table:
             group = table.groups.get(group_id)
         if group is not None and now_ms - ahead_ms - group.last_commit_ms >= self._retention_ms // _RENEWED_PARTS:
@@ -219,7 +216,7 @@ class Groups:
             logger.warning("the log of group offsets cannot be compacted: %s", error)
 
     def _expired(self) -> Iterator[GroupLogRecord]:
-        expired = self.table.expired(self._logs.time.now_ms() - self._retention_ms)
+        expired = self.table.expired(self._time.now_ms() - self._retention_ms)
         return (record for record in expired if not self.decided.is_waiting(record.group_id))
 
     # Recording
@@ -265,15 +262,15 @@ class Groups:
     def _name_of(self, tp: TopicIdPartition) -> str:
         if not self._exists(tp.topic_id):
             return str(tp)
-        return str(TopicPartition(self._logs.topics.by_id(tp.topic_id).name, tp.partition))
+        return str(TopicPartition(self._topics.by_id(tp.topic_id).name, tp.partition))
 
     def _exists(self, topic_id: bytes) -> bool:
         try:
-            self._logs.topics.by_id(topic_id)
+            self._topics.by_id(topic_id)
         except UnknownTopicIdError:
             return False
         return True
 
 
-def _entry(record: GroupLogRecord) -> Record:
-    return Record(record.group_id.encode(), record.SerializeToString())
+def _entry(record: GroupLogRecord) -> OwnEntry:
+    return OwnEntry(record.group_id.encode(), record.SerializeToString())

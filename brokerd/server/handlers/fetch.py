@@ -1,4 +1,4 @@
-"""Fetch: a stream of requests for whole record batches. ../waiting/delayed_fetch.py has the conditions of waiting.
+"""Fetch: a stream of requests for whole record batches. `DelayedFetch` has the conditions of waiting.
 
 Behaviour
 - A partition of a topic that the caller may not read gets an error; rights are checked again for each read.
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, cast
 
@@ -40,9 +40,10 @@ from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.partition import Partition
 from brokerd.partition.reader import FetchDataInfo, NeedsRoom
+from brokerd.purgatory.purgatory import Completion, DelayedOperation
 from brokerd.record.batch import begun_below, producer_ids_in
 from brokerd.server.admin import STOPPING
-from brokerd.server.broker import Broker
+from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import internal, look_at_end, malformed
 from brokerd.server.requests import (
     FIELDS_PER_ENTRY,
@@ -54,8 +55,7 @@ from brokerd.server.requests import (
     topic_id_partition,
 )
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
-from brokerd.server.streams import LARGE_BYTES, LARGE_PARTITIONS, ClientStream, Context
-from brokerd.server.waiting.delayed_fetch import DelayedFetch, ParkedPartition
+from brokerd.server.streams import LARGE_BYTES, LARGE_PARTITIONS, Context, StreamHandler
 from brokerd.sharing import Caller
 from brokerd.storage.files import Buffer, WouldBlock
 from brokerd.wire.errors import to_proto
@@ -113,7 +113,7 @@ class _Left(NamedTuple):
     first_batch_bytes: int | None = None
 
 
-def decode(broker: Broker, data: bytes) -> FetchParams:
+def decode(broker: BrokerParts, data: bytes) -> FetchParams:
     """Decodes a request. Raises MalformedError, InvalidRequestError."""
     config = broker.config
     partitions_max = config.max_partitions_per_request
@@ -154,7 +154,7 @@ def _decode_partition(entry: fetch_pb2.PartitionFetch) -> FetchPartition:
 
 
 async def read(
-    broker: Broker, authorizer: TopicAuthorizer, caller: Caller, params: FetchParams, *, room_bytes: int
+    broker: BrokerParts, authorizer: TopicAuthorizer, caller: Caller, params: FetchParams, *, room_bytes: int
 ) -> list[PartitionRead]:
     """Reads the data available now, in order, within the limits and `room_bytes`. Raises NeedsRoom if the first batch alone exceeds
     them.
@@ -170,7 +170,7 @@ async def read(
 
 
 async def _read_partition(
-    broker: Broker, authorizer: TopicAuthorizer, caller: Caller, asked: FetchPartition, end: LogEnd, left: _Left
+    broker: BrokerParts, authorizer: TopicAuthorizer, caller: Caller, asked: FetchPartition, end: LogEnd, left: _Left
 ) -> PartitionRead:
     partition = None
     try:
@@ -210,7 +210,7 @@ def _aborted(partition: Partition, fetch_offset: int, data: FetchDataInfo) -> Se
 
 
 async def _read_log(
-    broker: Broker, caller: Caller, partition: Partition, asked: FetchPartition, left: _Left, until_offset: int
+    broker: BrokerParts, caller: Caller, partition: Partition, asked: FetchPartition, left: _Left, until_offset: int
 ) -> FetchDataInfo:
     read = partial(
         partition.read,
@@ -238,6 +238,77 @@ def _begun_below(data: FetchDataInfo, until_offset: int) -> FetchDataInfo:
         if size_bytes < len(chunk):
             break
     return FetchDataInfo(chunks, sum(map(len, chunks)), data.first_offset, next_offset)
+
+
+class ParkedPartition(NamedTuple):
+    """One partition of a parked fetch, as of the time of parking."""
+
+    partition: Partition
+    leader_epoch: int  # at the time of the read
+    fetch_offset: int
+    found_bytes: int  # bytes that the read found
+    counted_bytes: int  # the partition's readable bytes up to there; later ones are added
+    # The offset up to which it was read, if more was readable: the undecided bytes above cannot be counted. When the end moves past
+    # it, the partition counts in full.
+    uncounted_above: int | None
+    max_bytes: int  # the most that it counts for
+
+
+class DelayedFetch(DelayedOperation):
+    """A fetch that found too little data and waits for more. It holds no data: the response reads it again.
+
+    It completes when one of these holds:
+
+    A. The readable bytes reach min_bytes; each partition counts for at most its partition_max_bytes.
+    B. A fetch offset is out of range: the log start has moved past it. (An offset between high watermark and log end is in
+       range: its fetch waits.)
+    C. A topic was deleted, or this node no longer leads a partition in the epoch of the read.
+    D. Its deadline passes (max_wait_ms).
+    E. The next request arrived on its stream, or the broker is stopping: forced.
+    F. The client is gone: cancelled, never answered.
+
+    Unlike in Kafka, rolling a segment is not a case: bytes are counted as they are appended, not by positions in a segment, and a
+    read crosses segments. Bytes are kept per partition, so that updating one costs the same however many others are fetched.
+    """
+
+    __slots__ = ("_available_bytes", "_log_end", "_min_bytes", "_on_done", "_partition_bytes", "_partitions")
+
+    def __init__(
+        self, expiry_ms: int, partitions: list[ParkedPartition], *, end: LogEnd, min_bytes: int, on_done: Callable[[], None]
+    ) -> None:
+        super().__init__(expiry_ms, [parked.partition.waiters[end] for parked in partitions])
+        self._partitions = partitions
+        self._log_end = end
+        self._min_bytes = min_bytes
+        self._on_done = on_done
+        self._partition_bytes = [0] * len(partitions)  # counted for each
+        self._available_bytes = 0  # their sum
+
+    def is_satisfied(self, place: int) -> bool:
+        """Cases A to C."""
+        parked = self._partitions[place]
+        if parked.fetch_offset < parked.partition.ends.log_start_offset:  # case B
+            return True
+        if parked.partition.health.is_deleted or not parked.partition.leads_in(parked.leader_epoch):  # case C
+            return True
+        readable_bytes = self._readable_bytes(parked)
+        self._available_bytes += readable_bytes - self._partition_bytes[place]
+        self._partition_bytes[place] = readable_bytes
+        return self._available_bytes >= self._min_bytes  # case A
+
+    def _readable_bytes(self, parked: ParkedPartition) -> int:
+        ends = parked.partition.ends
+        end_offset = ends.of(self._log_end)
+        if end_offset <= parked.fetch_offset:
+            return 0
+        if parked.uncounted_above is not None and end_offset > parked.uncounted_above:
+            return parked.max_bytes
+        gained_bytes = ends.readable_bytes - parked.counted_bytes
+        return min(parked.found_bytes + gained_bytes, parked.max_bytes)
+
+    def on_complete(self, completion: Completion) -> None:  # noqa: ARG002 - all cases are answered alike
+        """Cases A to E: the data is read and the response sent."""
+        self._on_done()
 
 
 def must_answer_now(params: FetchParams, reads: Sequence[PartitionRead]) -> bool:
@@ -315,10 +386,10 @@ def encode_error(params: FetchParams, error: WireError) -> bytes:
     ).SerializeToString()
 
 
-class FetchStream(ClientStream):
+class FetchHandler(StreamHandler):
     """Serves one stream to its end."""
 
-    def __init__(self, broker: Broker, context: Context, authorizer: TopicAuthorizer, caller: Caller) -> None:
+    def __init__(self, broker: BrokerParts, context: Context, authorizer: TopicAuthorizer, caller: Caller) -> None:
         super().__init__(broker, context, authorizer, caller)
         self._is_large = False  # whether the last request named many partitions
         self._parked: DelayedFetch | None = None

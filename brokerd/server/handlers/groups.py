@@ -18,7 +18,7 @@ from brokerd.groups.group_table import METADATA_MAX_BYTES, Group
 from brokerd.ids import LogPosition, TopicIdPartition
 from brokerd.partition.look_up import Backlog
 from brokerd.partition.partition import Partition
-from brokerd.server.broker import Broker
+from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import internal, malformed
 from brokerd.server.requests import TOPIC_ID_BYTES, check_id, check_not_negative, check_text, topic_id_partition
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
@@ -55,7 +55,7 @@ def check_entry(field: str, entry: Entry) -> None:
 
 
 async def commit_group_offsets(
-    broker: Broker, authorizer: TopicAuthorizer, request: offsets_pb2.CommitGroupOffsetsRequest
+    broker: BrokerParts, authorizer: TopicAuthorizer, request: offsets_pb2.CommitGroupOffsetsRequest
 ) -> offsets_pb2.CommitGroupOffsetsResponse:
     """Records how far a group has read.
 
@@ -97,13 +97,13 @@ def _check_no_member(request: offsets_pb2.CommitGroupOffsetsRequest) -> None:
 
 
 async def _checked(
-    broker: Broker,
+    broker: BrokerParts,
     authorizer: TopicAuthorizer,
     request: offsets_pb2.CommitGroupOffsetsRequest,
     response: offsets_pb2.CommitGroupOffsetsResponse,
 ) -> list[CommittedOffset]:
     """The offsets to record; adds all results to the response."""
-    now_ms, ahead_ms = broker.logs.time.stamp_ms()
+    now_ms, ahead_ms = broker.time.stamp_ms()
     offsets: list[CommittedOffset] = []
     pauses = Pauses(broker.turns)
     for entry in request.offsets:
@@ -120,7 +120,7 @@ async def _checked(
     return offsets
 
 
-def checked_offset(broker: Broker, entry: Entry, now_ms: int, ahead_ms: int) -> CommittedOffset:
+def checked_offset(broker: BrokerParts, entry: Entry, now_ms: int, ahead_ms: int) -> CommittedOffset:
     """The offset to record. Raises UnknownTopicIdError and others for the partition, LogTruncationError, OffsetOutOfRangeError,
     OffsetMetadataTooLargeError."""
     partition = broker.partitions.leader(TopicIdPartition(entry.topic_id, entry.partition))
@@ -165,7 +165,7 @@ def check_fetch_group_offsets(request: Request) -> None:
         raise malformed("after_topic_id", f"has {len(request.after_topic_id)} bytes, but must have {TOPIC_ID_BYTES} or none")
 
 
-async def fetch_group_offsets(broker: Broker, authorizer: TopicAuthorizer, request: Request) -> Response:
+async def fetch_group_offsets(broker: BrokerParts, authorizer: TopicAuthorizer, request: Request) -> Response:
     """How far a group has read.
 
     - The offset is -1 for a partition without a committed one, and for all partitions if there is no such group.
@@ -190,7 +190,7 @@ async def fetch_group_offsets(broker: Broker, authorizer: TopicAuthorizer, reque
 
 
 async def _add_asked(
-    broker: Broker, authorizer: TopicAuthorizer, request: Request, group: Group | None, response: Response
+    broker: BrokerParts, authorizer: TopicAuthorizer, request: Request, group: Group | None, response: Response
 ) -> None:
     asked = [TopicIdPartition(one.topic_id, one.partition) for one in request.partitions]
     pauses = Pauses(broker.turns)
@@ -233,7 +233,7 @@ def check_describe_group(request: offsets_pb2.DescribeGroupRequest) -> None:
 
 
 async def describe_group(
-    broker: Broker, authorizer: TopicAuthorizer, request: offsets_pb2.DescribeGroupRequest
+    broker: BrokerParts, authorizer: TopicAuthorizer, request: offsets_pb2.DescribeGroupRequest
 ) -> offsets_pb2.DescribeGroupResponse:
     """How far a group has read, and how much it has left.
 
@@ -250,7 +250,7 @@ async def describe_group(
         async with broker.groups.settled(request.group_id) as table:
             group = table.required(request.group_id)
             response = offsets_pb2.DescribeGroupResponse(group=listing(group))
-            page = _page(authorizer, group, after, broker.logs.topics.count_of)
+            page = _page(authorizer, group, after, broker.topics.count_of)
     except WireError as error:
         return offsets_pb2.DescribeGroupResponse(error=to_proto(error))
     is_committed = request.isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
@@ -280,7 +280,7 @@ def _page(
 
 
 async def _described(
-    broker: Broker, tp: TopicIdPartition, committed: CommittedOffset | None, *, is_committed: bool
+    broker: BrokerParts, tp: TopicIdPartition, committed: CommittedOffset | None, *, is_committed: bool
 ) -> offsets_pb2.GroupPartitionDescription:
     described = offsets_pb2.GroupPartitionDescription(
         committed=_offset_result(tp, committed), log_start_offset=_NONE, end_offset=_NONE, lag_bytes=_NONE, lag_ms=_NONE
@@ -303,7 +303,7 @@ async def _described(
     return described
 
 
-async def _backlog(broker: Broker, log: Partition, offset: int, end_offset: int, *, is_committed: bool) -> Backlog:
+async def _backlog(broker: BrokerParts, log: Partition, offset: int, end_offset: int, *, is_committed: bool) -> Backlog:
     if offset >= end_offset:
         return Backlog(0, _NONE)
     is_over = threading.Event()
@@ -324,7 +324,7 @@ def check_list_groups(request: offsets_pb2.ListGroupsRequest) -> None:
 
 
 async def list_groups(
-    broker: Broker, authorizer: TopicAuthorizer, request: offsets_pb2.ListGroupsRequest
+    broker: BrokerParts, authorizer: TopicAuthorizer, request: offsets_pb2.ListGroupsRequest
 ) -> offsets_pb2.ListGroupsResponse:
     """Lists groups by id.
 
@@ -363,7 +363,7 @@ def check_delete_group(request: offsets_pb2.DeleteGroupRequest) -> None:
 
 
 async def delete_group(
-    broker: Broker, authorizer: TopicAuthorizer, request: offsets_pb2.DeleteGroupRequest
+    broker: BrokerParts, authorizer: TopicAuthorizer, request: offsets_pb2.DeleteGroupRequest
 ) -> offsets_pb2.DeleteGroupResponse:
     """Forgets a group, or its offsets of some partitions.
 

@@ -23,7 +23,7 @@ from typing import TypeVar
 from brokerd.errors import LogTruncationError, UnsupportedVersionError, WireError
 from brokerd.ids import LogPosition, TopicIdPartition
 from brokerd.partition.partition import Partition
-from brokerd.server.broker import Broker
+from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import internal, malformed
 from brokerd.server.requests import check_not_negative, topic_id_partition
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
@@ -47,7 +47,7 @@ def check(request: offsets_pb2.ListOffsetsRequest) -> None:
 
 
 async def handle(
-    broker: Broker, authorizer: TopicAuthorizer, request: offsets_pb2.ListOffsetsRequest
+    broker: BrokerParts, authorizer: TopicAuthorizer, request: offsets_pb2.ListOffsetsRequest
 ) -> offsets_pb2.ListOffsetsResponse:
     """One result per requested partition, in the same order."""
     asked = [(TopicIdPartition(entry.topic_id, entry.partition), entry) for entry in request.partitions]
@@ -77,7 +77,11 @@ def _check_entry(entry: offsets_pb2.PartitionListOffsets) -> None:
 
 
 async def _answer(
-    broker: Broker, authorizer: TopicAuthorizer, tp: TopicIdPartition, entry: offsets_pb2.PartitionListOffsets, is_committed: bool
+    broker: BrokerParts,
+    authorizer: TopicAuthorizer,
+    tp: TopicIdPartition,
+    entry: offsets_pb2.PartitionListOffsets,
+    is_committed: bool,
 ) -> offsets_pb2.PartitionListOffsetsResult:
     result = offsets_pb2.PartitionListOffsetsResult(
         topic_id=tp.topic_id, partition=tp.partition, offset=_NONE, timestamp=_NONE, leader_epoch=_NONE
@@ -113,7 +117,9 @@ def _check_position(
             result.truncation.CopyFrom(to_proto(error))
 
 
-async def _look_up(broker: Broker, log: Partition, entry: offsets_pb2.PartitionListOffsets, is_committed: bool) -> tuple[int, int]:
+async def _look_up(
+    broker: BrokerParts, log: Partition, entry: offsets_pb2.PartitionListOffsets, is_committed: bool
+) -> tuple[int, int]:
     """Offset and timestamp (ms), each -1 if there is none. Raises UnsupportedVersionError for reserved specs."""
     if entry.spec in _RESERVED:
         raise UnsupportedVersionError(
@@ -135,7 +141,7 @@ async def _look_up(broker: Broker, log: Partition, entry: offsets_pb2.PartitionL
     return found if found is not None else (_NONE, _NONE)
 
 
-async def _searched(broker: Broker, look_up: Callable[..., T], is_committed: bool) -> T:
+async def _searched(broker: BrokerParts, look_up: Callable[..., T], is_committed: bool) -> T:
     """Runs a look-up in a thread, and stops it if its caller is cancelled."""
     is_over = threading.Event()
     work = partial(look_up, is_committed=is_committed, is_wanted=lambda: not is_over.is_set())

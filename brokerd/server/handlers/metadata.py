@@ -27,7 +27,7 @@ from brokerd.errors import NotLeaderError, StorageError, TopicAlreadyExistsError
 from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.partition.partition import Partition
 from brokerd.record.header import MAGIC, PAYLOAD_KIND_ARROW
-from brokerd.server.broker import Broker
+from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import malformed, to_its_end
 from brokerd.server.handlers.produce import WAITING_REQUESTS_MAX
 from brokerd.server.requests import check_topic_id
@@ -73,16 +73,14 @@ def check(request: metadata_pb2.MetadataRequest) -> None:
 
 
 async def handle(
-    broker: Broker, authorizer: TopicAuthorizer, request: metadata_pb2.MetadataRequest
+    broker: BrokerParts, authorizer: TopicAuthorizer, request: metadata_pb2.MetadataRequest
 ) -> metadata_pb2.MetadataResponse:
     """The cluster as this node sees it."""
-    response = metadata_pb2.MetadataResponse(
-        cluster_id=broker.logs.cluster_id, controller_id=broker.logs.node_id, nodes=[this_node(broker)]
-    )
+    response = metadata_pb2.MetadataResponse(cluster_id=broker.cluster_id, controller_id=broker.node_id, nodes=[this_node(broker)])
     pauses = Pauses(broker.turns)
     if request.all_topics:
         for topic in _seen_by(broker, authorizer):
-            if broker.logs.topics.has(topic.name):  # False: deleted meanwhile
+            if broker.topics.has(topic.name):  # False: deleted meanwhile
                 response.topics.append(await _described(broker, topic, pauses))
     for name in request.topics:
         response.topics.append(await _by_name(broker, authorizer, name, pauses))
@@ -91,16 +89,16 @@ async def handle(
     return response
 
 
-def this_node(broker: Broker) -> metadata_pb2.Node:
+def this_node(broker: BrokerParts) -> metadata_pb2.Node:
     """This node's address for clients."""
     host = broker.config.advertised_host or broker.config.host
     if host in _WILDCARDS:
         host = socket.gethostname()
     port = broker.config.advertised_port or broker.port
-    return metadata_pb2.Node(node_id=broker.logs.node_id, host=host, port=port, epoch=broker.logs.leader_epoch)
+    return metadata_pb2.Node(node_id=broker.node_id, host=host, port=port, epoch=broker.start_epoch)
 
 
-async def _by_name(broker: Broker, authorizer: TopicAuthorizer, name: str, pauses: Pauses) -> metadata_pb2.TopicMetadata:
+async def _by_name(broker: BrokerParts, authorizer: TopicAuthorizer, name: str, pauses: Pauses) -> metadata_pb2.TopicMetadata:
     await pauses.after()
     try:
         authorizer.require_name(None, name)
@@ -109,9 +107,9 @@ async def _by_name(broker: Broker, authorizer: TopicAuthorizer, name: str, pause
         return metadata_pb2.TopicMetadata(name=name, error=to_proto(error))
 
 
-async def _find_or_create(broker: Broker, authorizer: TopicAuthorizer, name: str) -> Topic:
+async def _find_or_create(broker: BrokerParts, authorizer: TopicAuthorizer, name: str) -> Topic:
     try:
-        return broker.logs.topics.by_name(name)
+        return broker.topics.by_name(name)
     except UnknownTopicOrPartitionError:
         if not broker.config.auto_create_topics:
             raise
@@ -119,26 +117,26 @@ async def _find_or_create(broker: Broker, authorizer: TopicAuthorizer, name: str
     try:
         return await to_its_end(_create(broker, name))
     except TopicAlreadyExistsError:  # created by another request meanwhile
-        return broker.logs.topics.by_name(name)
+        return broker.topics.by_name(name)
 
 
-async def _create(broker: Broker, name: str) -> Topic:
-    topic = await broker.admin.run(broker.logs.changes.create(name, broker.config.num_partitions, {}))
+async def _create(broker: BrokerParts, name: str) -> Topic:
+    topic = await broker.admin.run(broker.topic_changes.create(name, broker.config.num_partitions, {}))
     broker.audit.changed(f"created topic '{name}'")
     return topic
 
 
-async def _by_id(broker: Broker, authorizer: TopicAuthorizer, topic_id: bytes, pauses: Pauses) -> metadata_pb2.TopicMetadata:
+async def _by_id(broker: BrokerParts, authorizer: TopicAuthorizer, topic_id: bytes, pauses: Pauses) -> metadata_pb2.TopicMetadata:
     await pauses.after()
     try:
         authorizer.require_id(None, topic_id)
-        return await _described(broker, broker.logs.topics.by_id(topic_id), pauses)
+        return await _described(broker, broker.topics.by_id(topic_id), pauses)
     except WireError as error:
         return metadata_pb2.TopicMetadata(topic_id=topic_id, error=to_proto(error))
 
 
-async def _described(broker: Broker, topic: Topic, pauses: Pauses) -> metadata_pb2.TopicMetadata:
-    node_id = broker.logs.node_id
+async def _described(broker: BrokerParts, topic: Topic, pauses: Pauses) -> metadata_pb2.TopicMetadata:
+    node_id = broker.node_id
     described = metadata_pb2.TopicMetadata(name=topic.name, topic_id=topic.id)
     for number in range(topic.partition_count):
         described.partitions.append(_partition(broker, TopicIdPartition(topic.id, number), node_id))
@@ -146,7 +144,7 @@ async def _described(broker: Broker, topic: Topic, pauses: Pauses) -> metadata_p
     return described
 
 
-def _partition(broker: Broker, tp: TopicIdPartition, node_id: int) -> metadata_pb2.PartitionMetadata:
+def _partition(broker: BrokerParts, tp: TopicIdPartition, node_id: int) -> metadata_pb2.PartitionMetadata:
     described = metadata_pb2.PartitionMetadata(partition=tp.partition, leader=node_id, replicas=[node_id], isr=[node_id])
     try:
         partition = broker.partitions.leader(tp)
@@ -163,7 +161,7 @@ def _partition(broker: Broker, tp: TopicIdPartition, node_id: int) -> metadata_p
 
 
 async def describe(
-    broker: Broker, authorizer: TopicAuthorizer, request: topics_pb2.DescribeTopicsRequest
+    broker: BrokerParts, authorizer: TopicAuthorizer, request: topics_pb2.DescribeTopicsRequest
 ) -> topics_pb2.DescribeTopicsResponse:
     """One description per requested topic."""
     response = topics_pb2.DescribeTopicsResponse()
@@ -173,21 +171,21 @@ async def describe(
             response.topics.append(await _description(broker, authorizer, name, pauses))
         return response
     for topic in _seen_by(broker, authorizer):
-        if broker.logs.topics.has(topic.name):  # False: deleted meanwhile
+        if broker.topics.has(topic.name):  # False: deleted meanwhile
             response.topics.append(await _description(broker, authorizer, topic.name, pauses))
     return response
 
 
-def _seen_by(broker: Broker, authorizer: TopicAuthorizer) -> list[Topic]:
+def _seen_by(broker: BrokerParts, authorizer: TopicAuthorizer) -> list[Topic]:
     """All topics that the caller may see; the others cost it no turns."""
-    return [topic for topic in broker.logs.topics.list() if authorizer.rights.sees(topic.name)]
+    return [topic for topic in broker.topics.list() if authorizer.rights.sees(topic.name)]
 
 
-async def _description(broker: Broker, authorizer: TopicAuthorizer, name: str, pauses: Pauses) -> topics_pb2.TopicDescription:
+async def _description(broker: BrokerParts, authorizer: TopicAuthorizer, name: str, pauses: Pauses) -> topics_pb2.TopicDescription:
     await pauses.after()
     try:
         authorizer.require_name(None, name)
-        topic = broker.logs.topics.by_name(name)
+        topic = broker.topics.by_name(name)
         logs = [broker.partitions.leader(TopicIdPartition(topic.id, partition)) for partition in range(topic.partition_count)]
     except WireError as error:
         return topics_pb2.TopicDescription(name=name, error=to_proto(error))
@@ -199,7 +197,7 @@ async def _description(broker: Broker, authorizer: TopicAuthorizer, name: str, p
     return described
 
 
-def _configs(broker: Broker, topic: Topic) -> list[topics_pb2.ConfigEntry]:
+def _configs(broker: BrokerParts, topic: Topic) -> list[topics_pb2.ConfigEntry]:
     values = values_of(topic_config(topic.configs, broker.config.topic_defaults()))
     return [
         topics_pb2.ConfigEntry(name=name, value=str(values[name]), is_default=name not in topic.configs, documentation=spec.doc)
@@ -241,13 +239,13 @@ def check_server_info(request: metadata_pb2.GetServerInfoRequest) -> None:
 
 
 async def server_info(
-    broker: Broker, _authorizer: TopicAuthorizer, _request: metadata_pb2.GetServerInfoRequest
+    broker: BrokerParts, _authorizer: TopicAuthorizer, _request: metadata_pb2.GetServerInfoRequest
 ) -> metadata_pb2.GetServerInfoResponse:
     """The server's version, features and limits."""
     settings = [(name, getattr(broker.config, attribute)) for name, attribute in _LIMITS]
     return metadata_pb2.GetServerInfoResponse(
-        cluster_id=broker.logs.cluster_id,
-        node_id=broker.logs.node_id,
+        cluster_id=broker.cluster_id,
+        node_id=broker.node_id,
         software_version=brokerd.__version__,
         min_wire_version=WIRE_VERSION,
         max_wire_version=WIRE_VERSION,

@@ -53,7 +53,7 @@ from brokerd.partition.partition import Partition
 from brokerd.record.batch import RecordBatch, check_produced
 from brokerd.record.header import BatchHeader
 from brokerd.server.admin import STOPPING
-from brokerd.server.broker import Broker
+from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import ENDED, StreamFencedError, internal, malformed, not_appended
 from brokerd.server.limits.fence import Instance
 from brokerd.server.requests import (
@@ -65,8 +65,8 @@ from brokerd.server.requests import (
     topic_id_partition,
 )
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
-from brokerd.server.streams import LARGE_BYTES, LARGE_PARTITIONS, ClientStream, Context
-from brokerd.server.waiting.delayed_produce import WAIT_MAX_MS, Awaited, DelayedProduce
+from brokerd.server.streams import LARGE_BYTES, LARGE_PARTITIONS, Context, StreamHandler
+from brokerd.server.waiting.delayed_produce import WAIT_MAX_MS, Appended, DelayedProduce
 from brokerd.sharing import Caller
 from brokerd.wire.errors import to_proto
 from brokerd.wire.records import split_records
@@ -127,7 +127,7 @@ def refuse(request: Produce, error: WireError) -> PendingResponse | None:
     return PendingResponse(response, request.size_bytes)
 
 
-def handle(broker: Broker, authorizer: TopicAuthorizer, caller: Caller, request: Produce) -> PendingResponse | None:
+def handle(broker: BrokerParts, authorizer: TopicAuthorizer, caller: Caller, request: Produce) -> PendingResponse | None:
     """Checks and appends; returns the response, which may have to wait for durability, or None for acks=0.
 
     There is no await before the last append, so the stream's next request sees the state after this one.
@@ -139,15 +139,15 @@ def handle(broker: Broker, authorizer: TopicAuthorizer, caller: Caller, request:
         return refuse(request, error)
     head = request.head
     response = produce_pb2.ProduceResponse(correlation_id=head.correlation_id)
-    awaited: list[Awaited] = []
+    appended: dict[int, Appended] = {}  # by index in the request
     for index, (tp, data) in enumerate(zip(request.partitions, request.batches, strict=True)):
         result = response.results.add(topic_id=tp.topic_id, partition=tp.partition, base_offset=-1, append_timestamp=-1)
-        waits_for = _append(broker, authorizer, caller, head, result, index, data)
-        if waits_for is not None:
-            awaited.append(waits_for)
+        batch = _append(broker, authorizer, caller, head, result, index, data)
+        if batch is not None:
+            appended[index] = batch
     if head.acks == ACKS_NONE:
         return None
-    operation = _wait_until_durable(broker, awaited, head.timeout_ms) if head.acks == ACKS_ALL and awaited else None
+    operation = _wait_until_durable(broker, appended, head.timeout_ms) if head.acks == ACKS_ALL and appended else None
     return PendingResponse(response, request.size_bytes, operation)
 
 
@@ -162,7 +162,7 @@ def encode(pending: PendingResponse) -> bytes:
     return response.SerializeToString()
 
 
-def _check_request(broker: Broker, request: Produce) -> None:
+def _check_request(broker: BrokerParts, request: Produce) -> None:
     if broker.is_stopping:
         raise NotReadyError(STOPPING)
     head = request.head
@@ -179,14 +179,14 @@ def _check_request(broker: Broker, request: Produce) -> None:
 
 
 def _append(
-    broker: Broker,
+    broker: BrokerParts,
     authorizer: TopicAuthorizer,
     caller: Caller,
     head: produce_pb2.ProduceRequest,
     result: produce_pb2.PartitionProduceResult,
     index: int,
     data: pa.Buffer,
-) -> Awaited | None:
+) -> Appended | None:
     """Appends one batch and fills in its result. Returns what acks=-1 waits for, or None on an error."""
     partition = None
     tp = TopicIdPartition(result.topic_id, result.partition)
@@ -195,7 +195,7 @@ def _append(
         partition = broker.partitions.leader(tp, head.partitions[index].current_leader_epoch)
         batch = _check_batch(broker, authorizer, partition, data)
         is_open_member = _check_member(broker, head, batch.header)
-        now_ms, ahead_ms = broker.logs.time.stamp_ms()
+        now_ms, ahead_ms = broker.time.stamp_ms()
         info = partition.append(batch, now_wall_ms=now_ms, clock_ahead_ms=ahead_ms, is_open_member=is_open_member, caller=caller)
         if is_open_member:
             broker.transactions.appended(batch.header.producer_id, tp, 0 if info.is_duplicate else batch.header.record_count)
@@ -216,10 +216,10 @@ def _append(
     result.append_timestamp = info.append_timestamp
     result.is_log_append_time = partition.config.message_timestamp_type == "LogAppendTime"
     result.log_start_offset = info.log_start_offset
-    return Awaited(index, partition, info.last_offset, partition.leader_epoch)
+    return Appended(partition, info.last_offset, partition.leader_epoch)
 
 
-def _check_batch(broker: Broker, authorizer: TopicAuthorizer, partition: Partition, data: pa.Buffer) -> RecordBatch:
+def _check_batch(broker: BrokerParts, authorizer: TopicAuthorizer, partition: Partition, data: pa.Buffer) -> RecordBatch:
     """The batch, if it is intact and the caller may use its producer id. Raises WireErrors."""
     batch = check_produced(
         data,
@@ -232,7 +232,7 @@ def _check_batch(broker: Broker, authorizer: TopicAuthorizer, partition: Partiti
     return batch
 
 
-def _check_member(broker: Broker, head: produce_pb2.ProduceRequest, header: BatchHeader) -> bool:
+def _check_member(broker: BrokerParts, head: produce_pb2.ProduceRequest, header: BatchHeader) -> bool:
     """True if the batch's producer is an open member of a transaction: the log accepts transactional batches from open members
     only, and no other batches from them. Raises InvalidTxnStateError for a batch that contradicts its request.
     """
@@ -253,17 +253,17 @@ def _check_member(broker: Broker, head: produce_pb2.ProduceRequest, header: Batc
     return is_open
 
 
-def _wait_until_durable(broker: Broker, awaited: list[Awaited], timeout_ms: int) -> DelayedProduce:
+def _wait_until_durable(broker: BrokerParts, appended: dict[int, Appended], timeout_ms: int) -> DelayedProduce:
     wait_ms = min(timeout_ms or WAIT_MAX_MS, WAIT_MAX_MS)
-    operation = DelayedProduce(broker.clock.monotonic_ms() + wait_ms, awaited, asyncio.get_running_loop().create_future())
+    operation = DelayedProduce(broker.clock.monotonic_ms() + wait_ms, appended, asyncio.get_running_loop().create_future())
     broker.produce_purgatory.watch(operation)
     return operation
 
 
-class ProduceStream(ClientStream):
+class ProduceHandler(StreamHandler):
     """Serves one stream from hello to its end."""
 
-    def __init__(self, broker: Broker, context: Context, authorizer: TopicAuthorizer, caller: Caller) -> None:
+    def __init__(self, broker: BrokerParts, context: Context, authorizer: TopicAuthorizer, caller: Caller) -> None:
         super().__init__(broker, context, authorizer, caller)
         self._is_large = True  # whether the last request named many partitions; the first may
         self._instance: Instance | None = None  # set by the hello

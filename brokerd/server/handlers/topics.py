@@ -35,7 +35,7 @@ from brokerd.errors import InvalidPartitionsError, InvalidReplicationFactorError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.core import HIGH_WATERMARK
 from brokerd.partition.partition import Partition
-from brokerd.server.broker import Broker
+from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import fails_with, malformed
 from brokerd.server.requests import check_config_texts, check_not_negative, check_topic_id, topic_id_partition
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
@@ -67,7 +67,7 @@ def check_create(request: CreateTopicsRequest) -> None:
         check_config_texts("topics.configs", chain(topic.configs, topic.configs.values()))
 
 
-async def create(broker: Broker, authorizer: TopicAuthorizer, request: CreateTopicsRequest) -> CreateTopicsResponse:
+async def create(broker: BrokerParts, authorizer: TopicAuthorizer, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """One result per requested topic, in the same order."""
     response = CreateTopicsResponse()
     checked: list[Topic] = []  # for validate_only: later topics of the request must see earlier ones
@@ -77,14 +77,14 @@ async def create(broker: Broker, authorizer: TopicAuthorizer, request: CreateTop
             authorizer.require_name(Right.ADMIN, topic.name)
             wanted = (topic.name, _partition_count(broker, topic), dict(topic.configs))
             if request.validate_only:
-                checked.append(broker.logs.changes.check_create(*wanted, checked))
+                checked.append(broker.topic_changes.check_create(*wanted, checked))
             else:
-                result.topic_id = (await broker.admin.run(broker.logs.changes.create(*wanted))).id
+                result.topic_id = (await broker.admin.run(broker.topic_changes.create(*wanted))).id
                 broker.audit.changed(f"created topic '{topic.name}'")
     return response
 
 
-def _partition_count(broker: Broker, topic: NewTopic) -> int:
+def _partition_count(broker: BrokerParts, topic: NewTopic) -> int:
     """The requested number of partitions; 0 = the broker's default. Raises WireErrors."""
     if topic.replication_factor > _NODES:
         raise InvalidReplicationFactorError(f"replication_factor is {topic.replication_factor}, but there is {_NODES} node")
@@ -94,7 +94,7 @@ def _partition_count(broker: Broker, topic: NewTopic) -> int:
         raise InvalidRequestError("topics.assignments: partitions and replication_factor must be 0 with it")
     if sorted(assignment.partition for assignment in topic.assignments) != list(range(len(topic.assignments))):
         raise InvalidPartitionsError("topics.assignments: partitions must be numbered from 0 without a gap")
-    node_id = broker.logs.node_id
+    node_id = broker.node_id
     if any(list(assignment.node_ids) != [node_id] for assignment in topic.assignments):
         raise InvalidReplicationFactorError(f"topics.assignments: every partition must be on the one node there is, {node_id}")
     return len(topic.assignments)
@@ -106,7 +106,7 @@ def check_delete(request: DeleteTopicsRequest) -> None:
         check_topic_id("topic_ids", topic_id)
 
 
-async def delete(broker: Broker, authorizer: TopicAuthorizer, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+async def delete(broker: BrokerParts, authorizer: TopicAuthorizer, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """One result per requested topic."""
     response = DeleteTopicsResponse()
     for name in request.names:
@@ -116,18 +116,18 @@ async def delete(broker: Broker, authorizer: TopicAuthorizer, request: DeleteTop
     return response
 
 
-async def _delete(broker: Broker, authorizer: TopicAuthorizer, result: TopicResult, wanted: str | bytes) -> None:
+async def _delete(broker: BrokerParts, authorizer: TopicAuthorizer, result: TopicResult, wanted: str | bytes) -> None:
     with fails_with(result, f"deleting topic {wanted!r}"):
         if isinstance(wanted, str):
             authorizer.require_name(Right.ADMIN, wanted)
         else:
             authorizer.require_id(Right.ADMIN, wanted)
-        deleted = await broker.admin.run(broker.logs.changes.delete(wanted, lambda topic: _forget(broker, topic)))
+        deleted = await broker.admin.run(broker.topic_changes.delete(wanted, lambda topic: _forget(broker, topic)))
         result.name, result.topic_id = deleted.name, deleted.id
         broker.audit.changed(f"deleted topic '{deleted.name}'")
 
 
-def _forget(broker: Broker, topic: Topic) -> None:
+def _forget(broker: BrokerParts, topic: Topic) -> None:
     broker.counters.topics.pop(topic.id, None)
     broker.groups.forget_topic(topic.id)
     for partition in range(topic.partition_count):
@@ -135,16 +135,16 @@ def _forget(broker: Broker, topic: Topic) -> None:
 
 
 async def create_partitions(
-    broker: Broker, authorizer: TopicAuthorizer, request: CreatePartitionsRequest
+    broker: BrokerParts, authorizer: TopicAuthorizer, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     """The topic, or its error."""
     result = TopicResult(name=request.name)
     with fails_with(result, "creating partitions"):
         authorizer.require_name(Right.ADMIN, request.name)
         if request.validate_only:
-            topic = broker.logs.changes.check_grow(request.name, request.total_count)
+            topic = broker.topic_changes.check_grow(request.name, request.total_count)
         else:
-            topic = await broker.admin.run(broker.logs.changes.grow(request.name, request.total_count))
+            topic = await broker.admin.run(broker.topic_changes.grow(request.name, request.total_count))
             broker.audit.changed(f"gave topic '{request.name}' {request.total_count} partitions")
         result.topic_id = topic.id
     return CreatePartitionsResponse(result=result)
@@ -159,16 +159,16 @@ def check_alter(request: AlterTopicConfigsRequest) -> None:
         raise malformed("unset", f"'{both[0]}' is in set too")
 
 
-async def alter(broker: Broker, authorizer: TopicAuthorizer, request: AlterTopicConfigsRequest) -> AlterTopicConfigsResponse:
+async def alter(broker: BrokerParts, authorizer: TopicAuthorizer, request: AlterTopicConfigsRequest) -> AlterTopicConfigsResponse:
     """The topic, or its error."""
     result = TopicResult(name=request.name)
     change = (request.name, dict(request.set), list(request.unset))
     with fails_with(result, "changing a topic's settings"):
         authorizer.require_name(Right.ADMIN, request.name)
         if request.validate_only:
-            topic = broker.logs.changes.check_alter(*change)
+            topic = broker.topic_changes.check_alter(*change)
         else:
-            topic = await broker.admin.run(broker.logs.changes.alter(*change))
+            topic = await broker.admin.run(broker.topic_changes.alter(*change))
             for name, value in sorted(request.set.items()):
                 broker.audit.changed(f"altered topic '{request.name}': {name}={value.strip()}")
             for name in sorted(request.unset):
@@ -187,7 +187,7 @@ def check_delete_records(request: DeleteRecordsRequest) -> None:
         topic_id_partition("partitions", entry.topic_id, entry.partition)
 
 
-async def delete_records(broker: Broker, authorizer: TopicAuthorizer, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+async def delete_records(broker: BrokerParts, authorizer: TopicAuthorizer, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """One result per requested partition, in the same order."""
     response = DeleteRecordsResponse()
     found: list[tuple[Partition, int, PartitionDeleteRecordsResult]] = []
@@ -199,7 +199,7 @@ async def delete_records(broker: Broker, authorizer: TopicAuthorizer, request: D
             authorizer.require_id(Right.ADMIN, entry.topic_id)
             found.append((broker.partitions.leader(TopicIdPartition(entry.topic_id, entry.partition)), entry.before_offset, result))
     starts = [(partition, before_offset) for partition, before_offset, _ in found]
-    errors = await broker.admin.run(broker.logs.retention.delete_records(starts))
+    errors = await broker.admin.run(broker.retention.delete_records(starts))
     for (partition, _, result), error in zip(found, errors, strict=True):
         if error is not None:
             result.error.CopyFrom(to_proto(error))

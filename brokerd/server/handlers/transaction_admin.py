@@ -9,7 +9,7 @@ from operator import itemgetter
 
 from brokerd.errors import InvalidRequestError, TransactionalIdAuthorizationFailedError, WireError, counted
 from brokerd.partition.partition import Partition
-from brokerd.server.broker import Broker
+from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import malformed
 from brokerd.server.requests import check_id, check_not_negative, check_text
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
@@ -38,7 +38,7 @@ def check_list_transactions(request: transaction_pb2.ListTransactionsRequest) ->
 
 
 async def list_transactions(
-    broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.ListTransactionsRequest
+    broker: BrokerParts, authorizer: TopicAuthorizer, request: transaction_pb2.ListTransactionsRequest
 ) -> transaction_pb2.ListTransactionsResponse:
     """Lists transactional ids by name.
 
@@ -71,7 +71,7 @@ def check_describe_transaction(request: transaction_pb2.DescribeTransactionReque
 
 
 async def describe_transaction(
-    broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.DescribeTransactionRequest
+    broker: BrokerParts, authorizer: TopicAuthorizer, request: transaction_pb2.DescribeTransactionRequest
 ) -> transaction_pb2.DescribeTransactionResponse:
     """One transactional id in detail: its last commit, and its open members with their partitions.
 
@@ -101,7 +101,7 @@ async def describe_transaction(
     return response
 
 
-def _member(broker: Broker, authorizer: TopicAuthorizer, member: MemberOpened) -> transaction_pb2.OpenMember | None:
+def _member(broker: BrokerParts, authorizer: TopicAuthorizer, member: MemberOpened) -> transaction_pb2.OpenMember | None:
     coordinator = broker.transactions.coordinator
     known = coordinator.open_members.get(member.producer_id)
     if known is None:
@@ -132,7 +132,7 @@ def check_abort_transaction(request: transaction_pb2.AbortTransactionRequest) ->
 
 
 async def abort_transaction(
-    broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.AbortTransactionRequest
+    broker: BrokerParts, authorizer: TopicAuthorizer, request: transaction_pb2.AbortTransactionRequest
 ) -> transaction_pb2.AbortTransactionResponse:
     """Aborts open members, of one execution or of all.
 
@@ -159,7 +159,7 @@ def check_forget_transactional_id(request: transaction_pb2.ForgetTransactionalId
 
 
 async def forget_transactional_id(
-    broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.ForgetTransactionalIdRequest
+    broker: BrokerParts, authorizer: TopicAuthorizer, request: transaction_pb2.ForgetTransactionalIdRequest
 ) -> transaction_pb2.ForgetTransactionalIdResponse:
     """Forgets a transactional id, so that any principal may use it from then on.
 
@@ -191,7 +191,7 @@ def check_find_hanging_transactions(request: transaction_pb2.FindHangingTransact
 
 
 async def find_hanging_transactions(
-    broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.FindHangingTransactionsRequest
+    broker: BrokerParts, authorizer: TopicAuthorizer, request: transaction_pb2.FindHangingTransactionsRequest
 ) -> transaction_pb2.FindHangingTransactionsResponse:
     """Finds transactions that hold back the last stable offset of partitions, longest idle first.
 
@@ -210,7 +210,7 @@ async def find_hanging_transactions(
     return transaction_pb2.FindHangingTransactionsResponse(transactions=oldest, more=len(found) > LISTED_MAX)
 
 
-def _hanging(broker: Broker, authorizer: TopicAuthorizer, log: Partition) -> transaction_pb2.HangingTransaction | None:
+def _hanging(broker: BrokerParts, authorizer: TopicAuthorizer, log: Partition) -> transaction_pb2.HangingTransaction | None:
     if log.health.is_deleted:  # deleted meanwhile
         return None
     producer_id = next(iter(log.producers.open_transactions), None)
@@ -234,7 +234,7 @@ def _hanging(broker: Broker, authorizer: TopicAuthorizer, log: Partition) -> tra
 
 
 def _unfinished(
-    broker: Broker, authorizer: TopicAuthorizer, log: Partition, name: str, first_offset: int
+    broker: BrokerParts, authorizer: TopicAuthorizer, log: Partition, name: str, first_offset: int
 ) -> transaction_pb2.HangingTransaction | None:
     state = broker.transactions.coordinator.states.get(name)
     if state is None or state.last is None or not _may_see(authorizer, state):
@@ -247,7 +247,7 @@ def _unfinished(
     )
 
 
-def _seen_by(broker: Broker, authorizer: TopicAuthorizer) -> Mapping[str, TransactionalIdState]:
+def _seen_by(broker: BrokerParts, authorizer: TopicAuthorizer) -> Mapping[str, TransactionalIdState]:
     """The transactional ids that the caller may see: its own or, with ADMIN on every topic, all."""
     coordinator = broker.transactions.coordinator
     return coordinator.states if authorizer.rights.administers_everything else coordinator.states_of(authorizer.principal)
@@ -258,7 +258,7 @@ def _may_see(authorizer: TopicAuthorizer, state: TransactionalIdState) -> bool:
     return state.principal == authorizer.principal or authorizer.rights.administers_everything
 
 
-def _find(broker: Broker, authorizer: TopicAuthorizer, transactional_id: str) -> TransactionalIdState:
+def _find(broker: BrokerParts, authorizer: TopicAuthorizer, transactional_id: str) -> TransactionalIdState:
     """The state of an id. Raises InvalidRequestError if there is none that the caller may see."""
     state = broker.transactions.coordinator.states.get(transactional_id)
     if state is None or not _may_see(authorizer, state):
@@ -275,7 +275,7 @@ def _state_of(state: TransactionalIdState) -> transaction_pb2.TransactionState:
     return transaction_pb2.TRANSACTION_STATE_OPEN if state.members else transaction_pb2.TRANSACTION_STATE_EMPTY
 
 
-def _listing(broker: Broker, state: TransactionalIdState) -> transaction_pb2.TransactionListing:
+def _listing(broker: BrokerParts, state: TransactionalIdState) -> transaction_pb2.TransactionListing:
     """Summary of a transactional id."""
     members = state.members.values()
     versions = [member.txn_version for member in members]

@@ -7,7 +7,7 @@ from typing import Protocol
 from brokerd.errors import TxnAbortedError, UnknownTopicIdError, UnknownTopicOrPartitionError, WireError
 from brokerd.groups.group_table import NO_OFFSET
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition, is_member_producer_id
-from brokerd.server.broker import Broker
+from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import malformed
 from brokerd.server.groups.groups import AskedOffsets
 from brokerd.server.handlers.groups import check_entry, checked_offset
@@ -50,7 +50,7 @@ def check_init_producer_id(request: transaction_pb2.InitProducerIdRequest) -> No
 
 
 async def init_producer_id(
-    broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.InitProducerIdRequest
+    broker: BrokerParts, authorizer: TopicAuthorizer, request: transaction_pb2.InitProducerIdRequest
 ) -> transaction_pb2.InitProducerIdResponse:
     """Issues a producer id, for idempotence or for a member of a transaction.
 
@@ -68,19 +68,19 @@ async def init_producer_id(
     return transaction_pb2.InitProducerIdResponse(producer_id=granted.producer_id, producer_epoch=granted.epoch, last_version=-1)
 
 
-async def _grant(broker: Broker, authorizer: TopicAuthorizer, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
+async def _grant(broker: BrokerParts, authorizer: TopicAuthorizer, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
     is_usable = current != NO_PRODUCER and current.epoch < EPOCH_MAX and not is_member_producer_id(current.producer_id)
     if is_usable and authorizer.owns_producer(current.producer_id):
         return ProducerIdAndEpoch(current.producer_id, current.epoch + 1)
-    ids = broker.logs.producer_ids
+    ids = broker.producer_ids
     while not ids.has_next:
-        await broker.producer_ids.run(ids.reserve())
+        await broker.reserving.run(ids.reserve())
     # No await from here on: no other request may run before the id is the caller's.
     return ProducerIdAndEpoch(authorizer.own_producer_id(ids.take()), 0)
 
 
 async def _member(
-    broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.InitProducerIdRequest
+    broker: BrokerParts, authorizer: TopicAuthorizer, request: transaction_pb2.InitProducerIdRequest
 ) -> transaction_pb2.InitProducerIdResponse:
     response = transaction_pb2.InitProducerIdResponse(last_version=-1)
     try:
@@ -106,7 +106,7 @@ def check_heartbeat(request: transaction_pb2.HeartbeatRequest) -> None:
 
 
 async def heartbeat(
-    broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.HeartbeatRequest
+    broker: BrokerParts, authorizer: TopicAuthorizer, request: transaction_pb2.HeartbeatRequest
 ) -> transaction_pb2.HeartbeatResponse:
     """A member's heartbeat, which counts for its whole execution.
 
@@ -153,7 +153,7 @@ def _check_offsets(request: transaction_pb2.EndTransactionRequest) -> None:
 
 
 async def end_transaction(
-    broker: Broker, authorizer: TopicAuthorizer, request: transaction_pb2.EndTransactionRequest
+    broker: BrokerParts, authorizer: TopicAuthorizer, request: transaction_pb2.EndTransactionRequest
 ) -> transaction_pb2.EndTransactionResponse:
     """Commits or aborts what the listed members wrote.
 
@@ -190,14 +190,14 @@ async def end_transaction(
     return response
 
 
-def _keep_one_deleted(broker: Broker, request: transaction_pb2.EndTransactionRequest) -> None:
+def _keep_one_deleted(broker: BrokerParts, request: transaction_pb2.EndTransactionRequest) -> None:
     """Keeps only the first partition of a deleted topic, which stands for all: so the work of a page is limited by the number of
     existing partitions."""
     kept: list[transaction_pb2.TransactionPartition] = []
     is_any_missing = False
     for entry in request.partitions:
         tp = TopicIdPartition(entry.topic_id, entry.partition)
-        is_missing = broker.partitions.get(tp) is None and not broker.logs.topics.count_of(tp.topic_id)
+        is_missing = broker.partitions.get(tp) is None and not broker.topics.count_of(tp.topic_id)
         if not (is_missing and is_any_missing):
             kept.append(entry)
         is_any_missing |= is_missing
@@ -206,12 +206,12 @@ def _keep_one_deleted(broker: Broker, request: transaction_pb2.EndTransactionReq
         request.partitions.extend(kept)
 
 
-def _offsets(broker: Broker, authorizer: TopicAuthorizer, asked: transaction_pb2.EndTransactionRequest) -> AskedOffsets:
+def _offsets(broker: BrokerParts, authorizer: TopicAuthorizer, asked: transaction_pb2.EndTransactionRequest) -> AskedOffsets:
     authorizer.require_group(asked.group_id)
     entries = {TopicIdPartition(one.topic_id, one.partition): one for one in asked.group_offsets}
 
     def checked() -> list[CommittedOffset]:
-        now_ms, ahead_ms = broker.logs.time.stamp_ms()
+        now_ms, ahead_ms = broker.time.stamp_ms()
         offsets: list[CommittedOffset] = []
         for tp, entry in entries.items():
             try:

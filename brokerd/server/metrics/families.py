@@ -21,19 +21,19 @@ from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.groups.group_table import GroupTable
 from brokerd.partition.partition import Partition
-from brokerd.server.broker import Broker
+from brokerd.server.broker import BrokerParts
 from brokerd.server.metrics.counters import Traffic
 from brokerd.server.waiting.pauses import Pauses
-from brokerd.transaction.coordinator import Coordinator, ExecutionKey
+from brokerd.transaction.coordinator import ExecutionKey, TransactionCoordinator
 
 _MEMBERS_AT_ONCE = 1_000
 _NO_OFFSET = -1
 
 
-async def families(broker: Broker, *, stream_count: int) -> list[Metric]:
+async def families(broker: BrokerParts, *, stream_count: int) -> list[Metric]:
     """Reads the broker, a few partitions (some microseconds each) per turn, so the values are of slightly different moments."""
     pauses = Pauses(broker.turns)
-    info = {"version": brokerd.__version__, "cluster_id": broker.logs.cluster_id, "node_id": str(broker.logs.node_id)}
+    info = {"version": brokerd.__version__, "cluster_id": broker.cluster_id, "node_id": str(broker.node_id)}
     found: list[Metric] = [InfoMetricFamily("brokerd", "The broker.", value=info), *_broker_families(broker, stream_count)]
     logs = LogFamilies(broker.counters.topics, broker.config.metrics_max_partitions)
     for log in broker.partitions.of_clients():
@@ -42,12 +42,12 @@ async def families(broker: Broker, *, stream_count: int) -> list[Metric]:
     found += logs.families()
     found += await transaction_families(broker.transactions.coordinator, pauses, now_ms=broker.clock.monotonic_ms())
     found += _outcomes(broker)
-    figures = group_figures(broker.groups.table, broker.logs.topics, broker.partitions, broker.config.metrics_max_group_partitions)
+    figures = group_figures(broker.groups.table, broker.topics, broker.partitions, broker.config.metrics_max_group_partitions)
     found += _group_families(broker.groups.table, figures)
     return found
 
 
-async def scrape(broker: Broker, *, stream_count: int) -> bytes:
+async def scrape(broker: BrokerParts, *, stream_count: int) -> bytes:
     """The text of /metrics."""
     found = await families(broker, stream_count=stream_count)
     return await asyncio.to_thread(render, found, broker.counters.registry, broker.config.data_dir)
@@ -82,7 +82,7 @@ def _gauge(name: str, doc: str, value: float) -> Metric:
     return GaugeMetricFamily(f"brokerd_{name}", doc, value=value)
 
 
-def _broker_families(broker: Broker, stream_count: int) -> Iterator[Metric]:
+def _broker_families(broker: BrokerParts, stream_count: int) -> Iterator[Metric]:
     yield _gauge(
         "dirty_bytes", "Bytes appended but not yet on disk; at log.max.dirty.bytes producers are throttled.", broker.dirty.used
     )
@@ -170,7 +170,7 @@ class LogFamilies:
         return iter((counts, sizes, messages_in, bytes_in, bytes_out))
 
 
-async def transaction_families(coordinator: Coordinator, pauses: Pauses, *, now_ms: int) -> list[Metric]:
+async def transaction_families(coordinator: TransactionCoordinator, pauses: Pauses, *, now_ms: int) -> list[Metric]:
     """Metrics of open transactions; takes about a microsecond per open member."""
     known = list(coordinator.open_members.values())
     executions: set[ExecutionKey] = set()
@@ -191,7 +191,7 @@ async def transaction_families(coordinator: Coordinator, pauses: Pauses, *, now_
     ]
 
 
-def _outcomes(broker: Broker) -> Iterator[Metric]:
+def _outcomes(broker: BrokerParts) -> Iterator[Metric]:
     outcomes = broker.transactions.outcomes
     yield CounterMetricFamily("brokerd_committed_transactions", "Versions committed.", value=outcomes.committed)
     yield CounterMetricFamily(

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, MutableMapping
 
-from brokerd.datadir.log_manager import LogManager
+from brokerd.datadir.directory_time import DirectoryTime
+from brokerd.datadir.partition_table import PartitionTable
 from brokerd.errors import InvalidRequestError, UnknownTopicIdError, UnknownTopicOrPartitionError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.core import OpenData
 from brokerd.partition.partition import Partition
-from brokerd.purgatory.driver import TimedPurgatory
+from brokerd.purgatory.purgatory import TimedPurgatory
 from brokerd.record.control import encode_control
 from brokerd.server.waiting.delayed_produce import Appended, wait_durable
 from brokerd.server.waiting.pauses import Pauses
@@ -41,13 +42,14 @@ class _MemberData:
 class LocalLeaders:
     """The partitions of this node, as the coordinator uses them. Use it in the event loop only."""
 
-    def __init__(self, logs: LogManager, purgatory: TimedPurgatory) -> None:
-        self._logs = logs
-        self._known = logs.partitions
+    def __init__(self, partitions: PartitionTable, time: DirectoryTime, purgatory: TimedPurgatory, coordinator_epoch: int) -> None:
+        self.known = partitions
+        self._time = time
         self._purgatory = purgatory
+        self._coordinator_epoch = coordinator_epoch
         self._members: dict[int, _MemberData] = {}  # by producer id
         self._partitions: dict[TopicIdPartition, dict[int, None]] = {}  # producer ids
-        for partition in self._known.of_clients():
+        for partition in self.known.of_clients():
             for producer_id in partition.producers.open_transactions:
                 data = partition.open_data(producer_id)
                 assert data is not None, "it is open there"
@@ -78,7 +80,7 @@ class LocalLeaders:
         held = {}
         member = self._members.get(producer_id)
         for tp in sorted(member.partitions) if member is not None else ():
-            partition = self._known.get(tp)
+            partition = self.known.get(tp)
             found = partition.open_data(producer_id) if partition is not None else None
             if partition is not None and found is not None:
                 held[partition] = found
@@ -107,7 +109,7 @@ class LocalLeaders:
         ended = frozenset(producer_ids)
         found = []
         for tp in self.partitions_of(ended):
-            partition = self._known.get(tp)
+            partition = self.known.get(tp)
             first_offset = partition.first_open_offset(ended) if partition is not None else None
             if first_offset is not None:
                 found.append(HeldBack(topic_id=tp.topic_id, partition=tp.partition, first_offset=first_offset))
@@ -116,7 +118,7 @@ class LocalLeaders:
     def hold_back(self, commit: str, held_back: Iterable[HeldBack]) -> None:
         """Keeps last stable offsets below the commit's data until `release`, even where its markers are written already."""
         for one in held_back:
-            partition = self._known.get(TopicIdPartition(one.topic_id, one.partition))
+            partition = self.known.get(TopicIdPartition(one.topic_id, one.partition))
             if partition is not None:
                 partition.hold_back(commit, one.first_offset)
 
@@ -147,19 +149,19 @@ class LocalLeaders:
 
     def release(self, commit: str, held_back: Iterable[HeldBack]) -> None:
         """Makes the markers of a commit take effect in all its partitions, atomically."""
-        partitions = [self._known.get(TopicIdPartition(one.topic_id, one.partition)) for one in held_back]
-        self._known.release(commit, [partition for partition in partitions if partition is not None])
+        partitions = [self.known.get(TopicIdPartition(one.topic_id, one.partition)) for one in held_back]
+        self.known.release(commit, [partition for partition in partitions if partition is not None])
 
     def _write(self, tp: TopicIdPartition, record_for: RecordFor, markers: Markers) -> None:
-        partition = self._known.get(tp)
+        partition = self.known.get(tp)
         if partition is None:
             self.forget(tp)
             return
         record = record_for(self._partitions.get(tp, {}).keys())
         if record is None:
             return
-        record.coordinator_epoch = self._logs.leader_epoch
-        now_ms, ahead_ms = self._logs.time.stamp_ms()
+        record.coordinator_epoch = self._coordinator_epoch
+        now_ms, ahead_ms = self._time.stamp_ms()
         batch = encode_control(record, tp, timestamp_ms=now_ms)
         info = partition.append_marker(batch, now_wall_ms=now_ms, clock_ahead_ms=ahead_ms, caller=CALLER.get())
         markers[tp] = Appended(partition, info.last_offset, partition.leader_epoch)
@@ -182,7 +184,7 @@ class LocalLeaders:
         """Members with data that is not durable in some partition."""
         found: set[int] = set()
         for tp, held in self._partitions.items():
-            partition = self._known.get(tp)
+            partition = self.known.get(tp)
             if partition is not None and partition.ends.high_watermark < partition.ends.log_end_offset:
                 for producer_id in held:
                     data = partition.open_data(producer_id)
@@ -192,7 +194,7 @@ class LocalLeaders:
 
     def _exists(self, tp: TopicIdPartition) -> bool:
         try:
-            self._known.leader(tp)
+            self.known.leader(tp)
         except UnknownTopicIdError:
             return False
         except UnknownTopicOrPartitionError as error:

@@ -24,8 +24,8 @@ from weakref import WeakValueDictionary
 
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
-from brokerd.datadir.log_manager import LogManager
-from brokerd.datadir.topic_store import TRANSACTION_STATE
+from brokerd.datadir.decided_members import DecidedMembers
+from brokerd.datadir.node_state import ProducerIds
 from brokerd.errors import (
     CorruptMessageError,
     DataDirectoryError,
@@ -36,17 +36,16 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import TopicIdPartition, member_producer_id
-from brokerd.purgatory.driver import TimedPurgatory
 from brokerd.record.header import BatchHeader
 from brokerd.server.admin import STOPPING, Admin
 from brokerd.server.failures import to_its_end
 from brokerd.server.groups.groups import AskedOffsets, Groups
-from brokerd.server.own_log import OwnLog, Record
+from brokerd.server.own_log import OwnEntry, OwnLog
 from brokerd.server.transactions.local_leaders import LocalLeaders, Markers
 from brokerd.server.transactions.lost_markers import LostMarkers
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.sharing import Shares
-from brokerd.transaction.coordinator import Coordinator, Limits
+from brokerd.transaction.coordinator import TransactionCoordinator, TransactionLimits
 from brokerd.transaction.loading import load
 from brokerd.transaction.markers import RecordFor, control_records
 from brokerd.transaction.pages import Pages
@@ -117,32 +116,36 @@ class Outcomes:
 
 
 class Transactions:
-    """The broker's transactions. Create it inside the running event loop, after `logs` is open."""
+    """The broker's transactions. Create it inside the running event loop."""
 
     def __init__(
         self,
         config: BrokerConfig,
-        logs: LogManager,
-        purgatory: TimedPurgatory,
-        admin: Admin,
-        producer_ids: Admin,
+        log: OwnLog,
+        leaders: LocalLeaders,
         groups: Groups,
+        producer_ids: ProducerIds,
+        reserving: Admin,
         clock: Clock,
+        *,
+        decided_members: DecidedMembers,
     ) -> None:
-        self._logs = logs
-        self._clock = clock
+        """`reserving` runs the reservations of producer ids."""
+        self.log = log
+        self.leaders = leaders
+        self._groups = groups
+        groups.decisions_durable = log.durable
         self._producer_ids = producer_ids
-        self._limits = Limits(
+        self._reserving = reserving
+        self._clock = clock
+        self._decided_members = decided_members
+        self._limits = TransactionLimits(
             Shares(config.max_transactional_ids),
             Shares(config.max_open_members),
             config.transaction_max_timeout_ms,
             config.transaction_max_age_ms,
         )
         self.coordinator = self._new_coordinator()
-        self.log = OwnLog(TRANSACTION_STATE, logs, purgatory, admin, clock)
-        self._groups = groups
-        groups.decisions_durable = self.log.durable
-        self.leaders = LocalLeaders(logs, purgatory)
         self.pages = Pages()
         self.outcomes = Outcomes()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by transactional id
@@ -153,8 +156,8 @@ class Transactions:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_stopping = False
 
-    def _new_coordinator(self) -> Coordinator:
-        return Coordinator(self._limits)
+    def _new_coordinator(self) -> TransactionCoordinator:
+        return TransactionCoordinator(self._limits)
 
     # Start and stop
 
@@ -182,7 +185,7 @@ class Transactions:
         for record in sorted(offsets, key=lambda record: record.decision):
             self._groups.decided.add(record)
         ended = self.coordinator.presumed_aborted(self.leaders.producer_ids)
-        self._lost_markers.find(ended, self._logs.partitions.of_clients(), self._records(), self._logs.decided_members)
+        self._lost_markers.find(ended, self.leaders.known.of_clients(), self._records(), self._decided_members)
 
     def _records(self) -> Iterator[TransactionLogRecord | None]:
         return (decode(value) if value is not None else None for value in self.log.read())
@@ -205,12 +208,12 @@ class Transactions:
 
     async def init_member(self, principal: str, asked: InitProducerIdRequest, own_id: Callable[[int], int]) -> MemberOpened:
         """The member, open and durable. `own_id` turns a fresh number into a producer id of the caller's. Raises the errors of
-        Coordinator.init, StorageError and other retriable errors.
+        TransactionCoordinator.init, StorageError and other retriable errors.
         """
         await self.log.make()
-        ids = self._logs.producer_ids
+        ids = self._producer_ids
         while not ids.has_next:
-            await self._producer_ids.run(ids.reserve())
+            await self._reserving.run(ids.reserve())
         next_id = own_id(member_producer_id(ids.next_id))
         member = await self._decided(lambda: self.coordinator.init(principal, asked, self._clock.monotonic_ms(), next_id))
         if member.producer_id not in self.coordinator.open_members:
@@ -220,7 +223,7 @@ class Transactions:
         return member
 
     async def heartbeat(self, principal: str, asked: HeartbeatRequest) -> None:
-        """Renews a member. Raises the errors of Coordinator.heartbeat."""
+        """Renews a member. Raises the errors of TransactionCoordinator.heartbeat."""
         await self._decided(lambda: self.coordinator.heartbeat(principal, asked, self._clock.monotonic_ms()))
 
     def is_open_member(self, header: BatchHeader) -> bool:
@@ -238,13 +241,14 @@ class Transactions:
     # Decisions
 
     async def commit(self, principal: str, asked: EndTransactionRequest, offsets: AskedOffsets | None = None) -> None:
-        """Commits a version, and `offsets` with it; returns once all of it is visible. Raises the errors of Coordinator.commit and
-        Groups.decide; a retriable error if the commit is unfinished or its outcome unknown, so that the request may be repeated.
+        """Commits a version, and `offsets` with it; returns once all of it is visible. Raises the errors of
+        TransactionCoordinator.commit and Groups.decide; a retriable error if the commit is unfinished or its outcome unknown: the
+        request may be repeated.
         """
         await self._run(self._commit(principal, asked, offsets))
 
     async def abort(self, principal: str, asked: EndTransactionRequest) -> None:
-        """Ends the listed members, durably on return. Raises the errors of Coordinator.abort, and retriable errors."""
+        """Ends the listed members, durably on return. Raises the errors of TransactionCoordinator.abort, and retriable errors."""
         await self._run(self._abort(asked.transactional_id, lambda: self.coordinator.abort(principal, asked)))
 
     async def abort_all(self, transactional_id: str, execution_id: str) -> int:
@@ -496,8 +500,8 @@ class Transactions:
         return f"{len(members)} members of " + ", ".join(dict.fromkeys(map(execution_text, members)))
 
 
-def _entry(record: TransactionLogRecord) -> Record:
-    return Record(record.transactional_id.encode(), record.SerializeToString())
+def _entry(record: TransactionLogRecord) -> OwnEntry:
+    return OwnEntry(record.transactional_id.encode(), record.SerializeToString())
 
 
 def _subject(name: str, prepared: CommitPrepared) -> str:

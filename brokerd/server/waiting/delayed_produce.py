@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from brokerd.errors import Fate, NotLeaderError, NotReadyError, RequestTimedOutError, StorageError, UnknownTopicIdError, WireError
 from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.partition import Partition
-from brokerd.purgatory.driver import TimedPurgatory
-from brokerd.purgatory.purgatory import Completion, DelayedOperation
+from brokerd.purgatory.purgatory import Completion, DelayedOperation, TimedPurgatory
 
 WAIT_MAX_MS = 30_000
 
 
 class Appended(NamedTuple):
-    """One batch in a log."""
-
-    partition: Partition
-    last_offset: int
-    leader_epoch: int  # in which it was appended
-
-
-class Awaited(NamedTuple):
     """One appended batch (or recognised duplicate): durable once the high watermark is above `last_offset`."""
 
-    place: int  # its index in the request
     partition: Partition
     last_offset: int
     leader_epoch: int  # in which it was appended
@@ -47,46 +37,47 @@ class DelayedProduce(DelayedOperation):
 
     __slots__ = ("_unsettled", "errors", "settled")
 
-    def __init__(self, expiry_ms: int, awaited: list[Awaited], settled: asyncio.Future[None]) -> None:
-        """At least one batch is awaited. `settled` is done once the operation is complete; not if it is cancelled."""
-        super().__init__(expiry_ms, [one.partition.waiters[LogEnd.HIGH_WATERMARK] for one in awaited])
-        self._unsettled = dict(enumerate(awaited))
+    def __init__(self, expiry_ms: int, batches: Mapping[int, Appended], settled: asyncio.Future[None]) -> None:
+        """`batches`: by index in the request, at least one. `settled` is done once the operation is complete; not if it is
+        cancelled."""
+        super().__init__(expiry_ms, [batch.partition.waiters[LogEnd.HIGH_WATERMARK] for batch in batches.values()])
+        self._unsettled = dict(enumerate(batches.items()))
         self.settled = settled
         self.errors: dict[int, WireError] = {}  # by index in the request
 
     def is_satisfied(self, place: int) -> bool:
         """Settles the batch at `place` if possible; True if none is left."""
-        awaited = self._unsettled.get(place)
-        if awaited is not None and self._settle(awaited):
+        unsettled = self._unsettled.get(place)
+        if unsettled is not None and self._settle(*unsettled):
             del self._unsettled[place]
         return not self._unsettled
 
     def on_complete(self, completion: Completion) -> None:
         """Gives the remaining batches their error."""
-        for awaited in self._unsettled.values():
-            self.errors[awaited.place] = _unsettled(completion)
+        for index, _ in self._unsettled.values():
+            self.errors[index] = _unsettled(completion)
         self._unsettled = {}
         if not self.settled.done():  # the task waiting for it was cancelled
             self.settled.set_result(None)
 
-    def _settle(self, awaited: Awaited) -> bool:
-        partition = awaited.partition
-        if not partition.leads_in(awaited.leader_epoch):  # case A
-            self.errors[awaited.place] = NotLeaderError(
+    def _settle(self, index: int, batch: Appended) -> bool:
+        partition = batch.partition
+        if not partition.leads_in(batch.leader_epoch):  # case A
+            self.errors[index] = NotLeaderError(
                 f"{partition.name} has another leader, or none, since the batch was appended",
                 fate=Fate.UNKNOWN,
                 current_leader_epoch=partition.leader_epoch,
             )
             return True
-        if partition.ends.high_watermark > awaited.last_offset:  # case B
+        if partition.ends.high_watermark > batch.last_offset:  # case B
             return True
         if partition.health.failure is not None:  # case C
-            self.errors[awaited.place] = StorageError(
+            self.errors[index] = StorageError(
                 "the disk refused to make the batch durable; the log stopped until the broker's next start", fate=Fate.UNKNOWN
             )
             return True
         if partition.health.is_deleted:  # case D
-            self.errors[awaited.place] = UnknownTopicIdError(f"topic {partition.topic} was deleted meanwhile", fate=Fate.UNKNOWN)
+            self.errors[index] = UnknownTopicIdError(f"topic {partition.topic} was deleted meanwhile", fate=Fate.UNKNOWN)
             return True
         return False
 
@@ -104,9 +95,8 @@ async def wait_durable(purgatory: TimedPurgatory, batches: Sequence[Appended]) -
     """
     if not batches:
         return {}
-    awaited = [Awaited(place, *batch) for place, batch in enumerate(batches)]
     settled = asyncio.get_running_loop().create_future()
-    operation = DelayedProduce(purgatory.clock.monotonic_ms() + WAIT_MAX_MS, awaited, settled)
+    operation = DelayedProduce(purgatory.clock.monotonic_ms() + WAIT_MAX_MS, dict(enumerate(batches)), settled)
     purgatory.watch(operation)
     await settled
     return operation.errors

@@ -389,8 +389,8 @@ def test_retention_wakes_who_waits_for_more_behind_what_it_takes(running: Runnin
     fetcher.post({tp: 0}, max_wait_ms=LONG_MS, min_bytes=2**20)
     wait_until(lambda: parked(running) == 1)
     broker = running.daemon.broker
-    topic = broker.logs.topics.by_id(tp.topic_id)
-    running.run(broker.admin.run(broker.logs.changes.alter(topic.name, {"retention.bytes": "4096"}, [])))
+    topic = broker.topics.by_id(tp.topic_id)
+    running.run(broker.admin.run(broker.topic_changes.alter(topic.name, {"retention.bytes": "4096"}, [])))
     head, _ = fetcher.answer()
     assert ErrorCode(head.results[0].error.code) is ErrorCode.OFFSET_OUT_OF_RANGE
-    assert head.results[0].error.log_start_offset == broker.logs.partitions.leader(tp).ends.log_start_offset > 0
+    assert head.results[0].error.log_start_offset == broker.partitions.leader(tp).ends.log_start_offset > 0

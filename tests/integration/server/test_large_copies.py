@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from brokerd.server.handlers import fetch, produce
-from brokerd.server.handlers.fetch import FetchStream
+from brokerd.server.handlers.fetch import FetchHandler
 from brokerd.server.streams import LARGE_BYTES, LARGE_PARTITIONS
 from tests.support.daemon import RunningDaemon
 from tests.support.raw_client import RawClient, values_batch
@@ -65,7 +65,7 @@ def test_large_responses_that_become_due_at_once_are_copied_one_in_a_turn(
         reader.post({tp: 0}, max_wait_ms=60_000)
     wait_until(lambda: len(running.daemon.broker.fetch_purgatory) == READERS)
     monkeypatch.setattr(fetch, "encode", loop_turns.noting(fetch.encode))
-    monkeypatch.setattr(FetchStream, "_write", loop_turns.noting(FetchStream._write))
+    monkeypatch.setattr(FetchHandler, "_write", loop_turns.noting(FetchHandler._write))
     client.producer().produce(tp, values_batch(tp, size=LARGE))
     for reader in readers:
         assert [len(batches) for batches in reader.answer()[1]] == [1]

@@ -160,7 +160,7 @@ def test_a_log_start_that_moves_during_a_read_leaves_nothing_to_return(
     transactions.abort(7)
     files.is_cold = True
     fetcher = client.fetcher()
-    log = running.daemon.broker.logs.partitions.leader(tp)
+    log = running.daemon.broker.partitions.leader(tp)
     with Gate(files, "pread", path=tp.directory_name) as gate:
         fetcher.post({tp: 0}, isolation_level=COMMITTED)
         gate.wait_until_reached()

@@ -229,7 +229,7 @@ def test_settings_are_stored_as_they_are_understood(client: RawClient, running: 
     client.create_topic("t", retention_ms="  +1000\t", cleanup_policy="delete ")
     request = topics_pb2.AlterTopicConfigsRequest(name="t", set={"segment.ms": " 0000007"})
     assert code(client.call("AlterTopicConfigs", request).result) is ErrorCode.NONE
-    stored = running.daemon.broker.logs.topics.by_name("t").configs
+    stored = running.daemon.broker.topics.by_name("t").configs
     assert stored == {"retention.ms": "1000", "cleanup.policy": "delete", "segment.ms": "7"}
 
 

@@ -15,7 +15,7 @@ from brokerd.groups.group_table import NO_OFFSET
 from brokerd.offline.doctor import check_data_dir, rebuild_checkpoint
 from brokerd.server import own_log
 from brokerd.server.groups.groups import AskedOffsets
-from brokerd.server.own_log import Record
+from brokerd.server.own_log import OwnEntry
 from brokerd.storage.files import RealFiles
 from brokerd.transaction import records as transaction_records
 from brokerd.transaction.records import record_of
@@ -138,7 +138,7 @@ def test_a_log_that_no_start_can_use_is_an_error_though_all_its_batches_are_whol
         async with running(RealFiles(str(tmp_path)), ManualClock()) as broker:
             log = broker.transactions.log
             await log.make()
-            log.append([Record(b"", record_of("", "", 1, StateBegins()).SerializeToString())])
+            log.append([OwnEntry(b"", record_of("", "", 1, StateBegins()).SerializeToString())])
             await log.durable()
 
     asyncio.run(scenario())

@@ -21,8 +21,8 @@ from brokerd.purgatory.purgatory import Completion, Purgatory
 from brokerd.purgatory.timing_wheel import TimingWheel
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import HEADER_SIZE, crc_seed, decode_header
-from brokerd.server.waiting.delayed_fetch import DelayedFetch, ParkedPartition
-from brokerd.server.waiting.delayed_produce import Awaited, DelayedProduce
+from brokerd.server.handlers.fetch import DelayedFetch, ParkedPartition
+from brokerd.server.waiting.delayed_produce import Appended, DelayedProduce
 from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.segment import Segment
 from brokerd.storage.spare_files import SpareFiles
@@ -118,7 +118,7 @@ def test_what_waits_is_settled_before_anything_of_another_epoch_happens() -> Non
         append(log, b"mine")
         log.flush()
         settled = asyncio.get_running_loop().create_future()
-        produce = DelayedProduce(1_000, [Awaited(0, log, 0, log.leader_epoch)], settled)
+        produce = DelayedProduce(1_000, {0: Appended(log, 0, log.leader_epoch)}, settled)
         parked = ParkedPartition(log, log.leader_epoch, 0, 0, 0, None, 1_000)
         fetch = DelayedFetch(1_000, [parked], end=LogEnd.HIGH_WATERMARK, min_bytes=1, on_done=lambda: None)
         assert not purgatory.try_complete_else_watch(produce)
@@ -144,7 +144,7 @@ def test_a_wait_that_begins_too_late_is_no_acknowledgement_either() -> None:
         offset = log.append(raw_batch(b"x"), now_wall_ms=START_WALL_MS).last_offset
         log.flush()
         log.resign()
-        late = DelayedProduce(1_000, [Awaited(0, log, offset, 1)], asyncio.get_running_loop().create_future())
+        late = DelayedProduce(1_000, {0: Appended(log, offset, 1)}, asyncio.get_running_loop().create_future())
         Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=0)).try_complete_else_watch(late)
         assert isinstance(late.errors[0], NotLeaderError)
 

@@ -11,7 +11,7 @@ import pytest
 
 from brokerd.groups.records import offsets_committed
 from brokerd.ids import TopicIdPartition
-from brokerd.server.broker import Broker
+from brokerd.server.broker import BrokerParts
 from brokerd.server.handlers import groups, list_offsets, metadata, transaction_admin, transactions
 from brokerd.server.metrics.endpoint import MetricsEndpoint
 from brokerd.server.metrics.families import families
@@ -43,8 +43,8 @@ def with_broker(scenario: Callable[[TransactionBroker], Coroutine[Any, Any, None
     asyncio.run(run())
 
 
-def authorizer_of(broker: Broker, principal: Principal) -> TopicAuthorizer:
-    return TopicAuthorizer(principal, broker.logs.topics)
+def authorizer_of(broker: BrokerParts, principal: Principal) -> TopicAuthorizer:
+    return TopicAuthorizer(principal, broker.topics)
 
 
 def at_once(work: Coroutine[Any, Any, Any]) -> Any:

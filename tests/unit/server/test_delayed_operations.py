@@ -15,8 +15,8 @@ from brokerd.partition.log_ends import LogEnd, LogEnds, Moved
 from brokerd.partition.partition import Partition
 from brokerd.purgatory.purgatory import Completion, Purgatory, Waiters
 from brokerd.purgatory.timing_wheel import TimingWheel
-from brokerd.server.waiting.delayed_fetch import DelayedFetch, ParkedPartition
-from brokerd.server.waiting.delayed_produce import Awaited, DelayedProduce
+from brokerd.server.handlers.fetch import DelayedFetch, ParkedPartition
+from brokerd.server.waiting.delayed_produce import Appended, DelayedProduce
 from tests.support.scale import TEST_SCALE
 
 WIDE = 2_000
@@ -106,7 +106,9 @@ def test_a_flush_settles_one_batch_of_a_wide_produce_request() -> None:
         partitions, purgatory = [Moving() for _ in range(WIDE)], new_purgatory()
         for partition in partitions:
             partition.append()
-        awaited = [Awaited(place, partition.partition, last_offset=0, leader_epoch=1) for place, partition in enumerate(partitions)]
+        awaited = {
+            place: Appended(partition.partition, last_offset=0, leader_epoch=1) for place, partition in enumerate(partitions)
+        }
         produce = DelayedProduce(EXPIRY_MS, awaited, asyncio.get_running_loop().create_future())
         assert not purgatory.try_complete_else_watch(produce)
         partitions[3].health.is_deleted = True
@@ -127,9 +129,9 @@ def test_what_is_not_settled_at_the_deadline_has_an_error_in_its_place() -> None
         partitions, purgatory = [Moving() for _ in range(3)], new_purgatory()
         for partition in partitions:
             partition.append()
-        awaited = [
-            Awaited(10 + place, partition.partition, last_offset=0, leader_epoch=1) for place, partition in enumerate(partitions)
-        ]
+        awaited = {
+            10 + place: Appended(partition.partition, last_offset=0, leader_epoch=1) for place, partition in enumerate(partitions)
+        }
         produce = DelayedProduce(EXPIRY_MS, awaited, asyncio.get_running_loop().create_future())
         purgatory.try_complete_else_watch(produce)
         partitions[1].flush()

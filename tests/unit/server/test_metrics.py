@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.topic_store import TopicStore
-from brokerd.groups.group_table import GroupTable, Limits
+from brokerd.groups.group_table import GroupLimits, GroupTable
 from brokerd.ids import TopicIdPartition
 from brokerd.server.metrics.counters import Counters, Traffic
 from brokerd.server.metrics.families import equal_shares, group_figures, render
@@ -84,7 +84,7 @@ def test_groups_beyond_the_limit_are_not_even_counted() -> None:
         asked.append(topic_id)
         return 1_000
 
-    table = GroupTable(Limits(Shares(1_000), Shares(1_000)))
+    table = GroupTable(GroupLimits(Shares(1_000), Shares(1_000)))
     for number in range(100):
         offsets = [committed(TopicIdPartition(bytes(16), 0))]
         table.apply(table.commit(f"g{number}", "ann", offsets))

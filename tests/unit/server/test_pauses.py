@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from brokerd.config.broker import BrokerConfig
-from brokerd.server.broker import Broker
+from brokerd.server.broker import BrokerParts
 from brokerd.server.handlers import groups, metadata
 from brokerd.server.security.topic_authorizer import ANYBODY, Principal, TopicAuthorizer
 from brokerd.server.waiting.pauses import Pauses
@@ -25,24 +25,24 @@ from tests.support.loop import one_turn
 
 PARTITIONS = 1_000
 OTHERS = 4  # at least as many others are to have had their turn meanwhile
-Handle = Callable[[Broker], Coroutine[Any, Any, Any]]
+Handle = Callable[[BrokerParts], Coroutine[Any, Any, Any]]
 
 
-def authorizer_of(broker: Broker, principal: Principal = ANYBODY) -> TopicAuthorizer:
-    return TopicAuthorizer(principal, broker.logs.topics)
+def authorizer_of(broker: BrokerParts, principal: Principal = ANYBODY) -> TopicAuthorizer:
+    return TopicAuthorizer(principal, broker.topics)
 
 
-def all_metadata(broker: Broker) -> Coroutine[Any, Any, Any]:
+def all_metadata(broker: BrokerParts) -> Coroutine[Any, Any, Any]:
     return metadata.handle(broker, authorizer_of(broker), metadata_pb2.MetadataRequest(all_topics=True))
 
 
-def metadata_of_two(broker: Broker) -> Coroutine[Any, Any, Any]:
-    topic_id = broker.logs.topics.by_name("wide").id
+def metadata_of_two(broker: BrokerParts) -> Coroutine[Any, Any, Any]:
+    topic_id = broker.topics.by_name("wide").id
     request = metadata_pb2.MetadataRequest(topics=["narrow"], topic_ids=[topic_id])
     return metadata.handle(broker, authorizer_of(broker), request)
 
 
-def all_described(broker: Broker) -> Coroutine[Any, Any, Any]:
+def all_described(broker: BrokerParts) -> Coroutine[Any, Any, Any]:
     return metadata.describe(broker, authorizer_of(broker), topics_pb2.DescribeTopicsRequest())
 
 
@@ -54,10 +54,19 @@ def manager() -> LogManager:
     return manager
 
 
-def broker_of(manager: LogManager) -> Broker:
+def broker_of(manager: LogManager) -> BrokerParts:
     return cast(
-        "Broker",
-        SimpleNamespace(logs=manager, partitions=manager.partitions, config=BrokerConfig(), port=1, turns=Turns()),
+        "BrokerParts",
+        SimpleNamespace(
+            topics=manager.topics,
+            cluster_id="c",
+            node_id=0,
+            start_epoch=1,
+            partitions=manager.partitions,
+            config=BrokerConfig(),
+            port=1,
+            turns=Turns(),
+        ),
     )
 
 

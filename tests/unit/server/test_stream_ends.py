@@ -10,8 +10,8 @@ import pytest
 
 from brokerd.ids import TopicIdPartition
 from brokerd.server.handlers import produce
-from brokerd.server.handlers.fetch import FetchStream
-from brokerd.server.handlers.produce import ProduceStream
+from brokerd.server.handlers.fetch import FetchHandler
+from brokerd.server.handlers.produce import ProduceHandler
 from brokerd.server.security.authenticator import Authenticator, Callers, UnauthenticatedError
 from brokerd.server.security.topic_authorizer import ANYBODY, TopicAuthorizer
 from brokerd.server.service import BrokerService
@@ -28,7 +28,7 @@ from tests.support.raw_client import values_batch
 from tests.support.wait import DEADLINE_S
 from tests.unit.server.one_execution import run
 
-Stream = ProduceStream | FetchStream
+Stream = ProduceHandler | FetchHandler
 CALLER = Caller("ipv4:127.0.0.1:1", "ipv4:127.0.0.1:1")
 ENDED = grpc.StatusCode.UNAVAILABLE, "ended"
 
@@ -45,7 +45,7 @@ def fetch_request(tp: TopicIdPartition) -> bytes:
     return head.SerializeToString()
 
 
-@pytest.mark.parametrize(("kind", "end"), [(ProduceStream, "close"), (ProduceStream, "revoke"), (FetchStream, "close")])
+@pytest.mark.parametrize(("kind", "end"), [(ProduceHandler, "close"), (ProduceHandler, "revoke"), (FetchHandler, "close")])
 def test_a_stream_whose_client_has_ended_it_is_not_ended_twice(
     kind: type[Stream], end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,7 +55,7 @@ def test_a_stream_whose_client_has_ended_it_is_not_ended_twice(
         files = MemoryFiles()
         async with running(files, ManualClock()) as broker:
             (tp, _) = await broker.topic()
-            context = Context([produce_request(tp) if kind is ProduceStream else fetch_request(tp)])  # and the client's end
+            context = Context([produce_request(tp) if kind is ProduceHandler else fetch_request(tp)])  # and the client's end
             stream = kind(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
             with Gate(files, "fdatasync", path=tp.directory_name):
                 serving = asyncio.create_task(stream.run())
@@ -82,7 +82,7 @@ def test_a_stream_that_fails_while_it_is_revoked_is_not_ended_twice(monkeypatch:
             service = BrokerService(broker.broker, callers)
             context = Context([produce_request(tp), b"senseless"])
             with Gate(files, "fdatasync", path=tp.directory_name):
-                serving = asyncio.create_task(service._serve("Produce", ProduceStream, context))  # type: ignore[arg-type]
+                serving = asyncio.create_task(service._serve("Produce", ProduceHandler, context))  # type: ignore[arg-type]
                 await all_wait()
                 assert not serving.done(), "its last response is not out"
                 monkeypatch.setattr(callers, "revoked", lambda *_: UnauthenticatedError("revoked"))
@@ -96,7 +96,7 @@ def test_a_stream_that_fails_while_it_is_revoked_is_not_ended_twice(monkeypatch:
     run(scenario())
 
 
-@pytest.mark.parametrize(("kind", "end"), [(ProduceStream, "close"), (FetchStream, "close"), (FetchStream, "revoke")])
+@pytest.mark.parametrize(("kind", "end"), [(ProduceHandler, "close"), (FetchHandler, "close"), (FetchHandler, "revoke")])
 def test_a_stream_that_two_tasks_end_is_ended_once(kind: type[Stream], end: str) -> None:
     async def scenario() -> None:
         async with running(MemoryFiles(), ManualClock()) as broker:
@@ -115,7 +115,7 @@ def test_a_stream_that_has_ended_is_left_alone(end: str) -> None:
     async def scenario() -> None:
         async with running(MemoryFiles(), ManualClock()) as broker:
             context = Context([])
-            stream = FetchStream(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
+            stream = FetchHandler(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
             await stream.run()
             await getattr(stream, end)(*ENDED)
             assert context.code is grpc.StatusCode.OK

@@ -21,7 +21,7 @@ from brokerd.offline.doctor import accept_damaged
 from brokerd.partition.partition import Partition
 from brokerd.record.batch import walk_batches
 from brokerd.server import own_log
-from brokerd.server.own_log import OwnLog, Record
+from brokerd.server.own_log import OwnEntry, OwnLog
 from brokerd.storage.files import RealFiles
 from brokerd.transaction.records import decode
 from brokerd.transaction.snapshot import StateWriter
@@ -80,7 +80,7 @@ class AfterPieces:
         self.pieces = 0
         append = OwnLog.append
 
-        def noted(log: OwnLog, records: Sequence[Record]) -> None:
+        def noted(log: OwnLog, records: Sequence[OwnEntry]) -> None:
             append(log, records)
             entries = [decode(record.value) for record in records]
             if entries[0].HasField("state_begins"):

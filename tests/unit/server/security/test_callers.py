@@ -99,7 +99,7 @@ def test_a_topic_whose_deletion_has_no_caller_any_more_leaves_its_line(caplog: p
         async with running(MemoryFiles(), ManualClock()) as broker:
             await broker.topic("elsewhere", 1)
             authenticator = Authenticator(parse_identities(tomllib.loads(AUTH_FILE)), needs_certificate=False)
-            callers = Callers(authenticator, broker.broker.logs.topics, broker.broker.audit)
+            callers = Callers(authenticator, broker.broker.topics, broker.broker.audit)
             authorizer, caller = callers.authenticate(with_token(TOKENS["outsider"]))
             CALLER.set(caller)
             go_on = threading.Event()
