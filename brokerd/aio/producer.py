@@ -147,16 +147,21 @@ class Producer:
     async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 (its error says how many are left)
         """Sends all records without further linger; returns once each is acknowledged or has failed. Raises TimeoutError after
         `timeout` seconds."""
-        await self._wait(partial(self._engine.flushing, timeout))
+        await self._wait(partial(self._engine.flush, timeout))
 
     async def partitions_for(self, topic: str) -> int:
         """Number of partitions of a topic. Waits and raises as `send`."""
-        return len((await self._wait(partial(self._engine.view, topic))).leaders)
+        self._home.enter()
+        return len((await self._engine.shared.wait_in_task(self._engine.view(topic))).leaders)
 
-    async def _wait(self, begin: Callable[[], Wait[T]]) -> T:
+    async def _wait(self, call: Callable[[], T]) -> T:
         """Calls the blocking producer, and awaits what it would wait for."""
         self._home.enter()
-        return await self._engine.shared.wait_in_task(begin())
+        try:
+            return call()
+        except WouldBlockError as would_block:
+            wait: Wait[T] = would_block.wait
+        return await self._engine.shared.wait_in_task(wait)
 
     # --- transactions
 
@@ -177,15 +182,15 @@ class Producer:
 
     async def begin_member(self, membership: Membership) -> None:
         """See brokerd.Producer."""
-        await self._wait(partial(self._engine.member_begin, membership))
+        await self._wait(partial(self._engine.begin_member, membership))
 
     async def end_member(self) -> MemberReport:
         """See brokerd.Producer."""
-        return await self._wait(self._engine.member_end)
+        return await self._wait(self._engine.end_member)
 
     async def abort_member(self, *, only: Membership | None = None) -> MemberReport:
         """See brokerd.Producer."""
-        return await self._wait(partial(self._engine.member_abort, only=only))
+        return await self._wait(partial(self._engine.abort_member, only=only))
 
     # --- the end
 

@@ -8,5 +8,5 @@ columns.py      Arrow columns: checked, split by partition, encoded
 core/           batches, sequences, retries, epochs: pure
 sender.py       the loop that sends, on its own thread
 futures.py      futures of records and batches
-transaction.py  transactions and their members, and the consumer group offsets committed with them
+transaction.py  transactions, and the consumer group offsets committed with them
 """

@@ -338,6 +338,10 @@ class Intake:
         wait = Wait(poll, deadline_ms)
         return wait
 
+    def peek(self, topic: str) -> TopicView | None:
+        """The topic's view, if rows for it are accepted now. Needs no lock, since whatever takes the rows checks again under it."""
+        return None if self.is_unusable else self._core.topics.peek(topic, self._shared.now_ms())
+
     def for_newer_view(self, topic: str, view: TopicView, deadline_ms: int, call: Wait[T] | None = None) -> Wait[TopicView]:
         """Waits for a newer view of the topic, for a call that misses a partition; returns `view` if no broker answers in time."""
         waiter: TopicWaiter | None = None
@@ -377,12 +381,11 @@ class Intake:
                 raise columns.too_large(size, self._config.max_request_size)
             chunk = self._chunk_for(topic, view, size, partition, wait, now_ms)
             if chunk is None:
-                self._check_room(size, deadline_ms, now_ms)
                 return None
             chunk.room_bytes -= size
             return add(chunk)
 
-        wait = Wait(poll, deadline_ms)
+        wait = Wait(poll, deadline_ms, lambda: self._may_have_room(wait))
         return wait
 
     def _chunk_for(
@@ -401,11 +404,13 @@ class Intake:
                 chunk.room_bytes += more
                 self._usual_bytes[topic] = chunk.paid_bytes  # the next one will need as much
                 return chunk
-        self._stage_chunk(topic)
+        if chunk is not None:
+            self._wake()
+            self._stage_chunk(topic)
         if len(self._usual_bytes) > _TOPICS_REMEMBERED_MAX:
             self._usual_bytes.clear()
         paid = max(size, min(self._usual_bytes.get(topic, CHUNK_BYTES_MIN), self._most_bytes))
-        if not pool.admits(paid, call):
+        if not self._has_room(paid, call, now_ms):
             return None
         chunk = RecordChunk(topic, len(view.leaders), now_ms, paid, self._shared)
         self._wake()
@@ -419,19 +424,35 @@ class Intake:
 
         def poll(now_ms: int) -> bool | None:
             self.check_usable()
-            pool = self._core.pool
-            if not pool.admits(size, wait):
-                self._check_room(size, deadline_ms, now_ms)
+            if not self._has_room(size, wait, now_ms):
                 return None
             self._stage_chunk(batch.topic)
             self._core.topics.use(batch.topic, now_ms)
             self._wake()
-            pool.used_bytes += size
+            self._core.pool.used_bytes += size
             self._staged.append(batch)
             return True
 
-        wait = Wait(poll, deadline_ms)
+        wait = Wait(poll, deadline_ms, lambda: self._may_have_room(wait))
         return wait
+
+    def _has_room(self, size: int, call: Wait[Any], now_ms: int) -> bool:
+        """True if buffer.memory has room for the call, else it waits in line. Raises BufferExhaustedError at its deadline."""
+        pool = self._core.pool
+        was_exhausted = pool.is_exhausted
+        if pool.admits(size, call):
+            return True
+        if now_ms >= call.deadline_ms:
+            raise BufferExhaustedError(
+                f"no room for {size} bytes in max.block.ms ({self._config.max_block_ms} ms): buffer.memory "
+                f"({self._config.buffer_memory}) is full of records that wait to be acknowledged{self._last_trouble()}"
+            )
+        if not was_exhausted:
+            self._wake()  # from now on, nothing lingers
+        return False
+
+    def _may_have_room(self, call: Wait[Any]) -> bool:
+        return self.is_unusable or not self._core.pool.blocks(call)
 
     def for_flush(self, timeout: float | None, deadline_ms: int) -> Wait[bool]:
         """Waits until all records accepted so far have a final state. Raises TimeoutError."""
@@ -473,15 +494,6 @@ class Intake:
             f"nothing is known of topic '{topic}' {waited}, bootstrap.servers {self._config.bootstrap_servers}"
             + (f": {trouble}" if trouble else "")
         )
-
-    def _check_room(self, size: int, deadline_ms: int, now_ms: int) -> None:
-        """Raises BufferExhaustedError at the deadline. Before it, wakes the sender, since nothing lingers while a call waits."""
-        if now_ms >= deadline_ms:
-            raise BufferExhaustedError(
-                f"no room for {size} bytes in max.block.ms ({self._config.max_block_ms} ms): buffer.memory "
-                f"({self._config.buffer_memory}) is full of records that wait to be acknowledged{self._last_trouble()}"
-            )
-        self._wake()
 
     def _last_trouble(self) -> str:
         trouble = self._core.accumulator.last_error() or self._core.last_trouble

@@ -12,20 +12,28 @@ import os
 import random
 from collections.abc import Generator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
 from brokerd.clock import Clock, SystemClock
-from brokerd.config.client import ProducerConfig
-from brokerd.errors import BrokerdError, ClientError, ProducerClosedError
+from brokerd.config.client import ProducerConfig, transaction_conflict
+from brokerd.errors import (
+    AbortedBatchError,
+    BrokerdError,
+    ClientError,
+    ConfigError,
+    ProducerClosedError,
+    TransactionStateError,
+    fresh,
+)
 from brokerd.ids import TopicPartition
 from brokerd.process import Open, end_daemon_thread
 from brokerd.producer import arguments, columns
 from brokerd.producer.arguments import Headers
 from brokerd.producer.columns import split_rows
 from brokerd.producer.core.accumulator import NEVER_MS
-from brokerd.producer.core.idempotence import DeliveredTotals
+from brokerd.producer.core.idempotence import DeliveredTotals, Identity
 from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.core.metrics import ProducerMetrics
 from brokerd.producer.core.partitioner import Int32s
@@ -34,7 +42,7 @@ from brokerd.producer.core.transport import TopicView
 from brokerd.producer.futures import BatchFuture, Placement, RecordFuture
 from brokerd.producer.intake import RECORD_OVERHEAD_BYTES, Intake, RecordChunk, SplitBatch, small_batch_bytes
 from brokerd.producer.sender import Sender, TransportFactory
-from brokerd.producer.transaction import Coordinator, Members, Transaction, transactional_id_of
+from brokerd.producer.transaction import Coordinator, Transaction, transactional_id_of
 from brokerd.producer.waiting import SharedLock, Wait
 from brokerd.steps import drive
 
@@ -42,52 +50,6 @@ logger = logging.getLogger(__name__)
 
 _EXIT_TIMEOUT_MS = 10_000
 
-
-class Closing(Protocol):
-    """A producer that can be closed."""
-
-    @property
-    def abandoned_count(self) -> int:
-        """Number of records that close() gave up at its timeout."""
-
-    def flush(self, timeout: float | None = None) -> None:
-        """Sends all records and waits for them, at most `timeout` seconds. Raises TimeoutError."""
-
-    def close(self, timeout: float | None = None) -> None:
-        """Sends all records and waits for them, at most `timeout` seconds, then closes."""
-
-
-class Living(Closing, Protocol):
-    """A producer that is closed at exit and notified of forks."""
-
-    def after_fork(self) -> None:
-        """Called in the child process after a fork."""
-
-
-def close_each(producers: Sequence[Closing], clock: Clock) -> None:
-    """Closes all producers within one time limit: they send concurrently, and are waited for in turn."""
-    for producer in producers:
-        with contextlib.suppress(TimeoutError):
-            producer.flush(0)
-    deadline_ms = clock.monotonic_ms() + _EXIT_TIMEOUT_MS
-    for producer in producers:
-        try:
-            producer.close(max(0, deadline_ms - clock.monotonic_ms()) / 1000)
-        except KeyboardInterrupt:  # a second interrupt: do not wait any longer
-            deadline_ms = clock.monotonic_ms()
-            producer.close(0)
-        if producer.abandoned_count:  # no code will check their futures any more
-            logger.warning(
-                "%d record(s) were given up because the process ended: no broker has acknowledged them. Call flush() or close() "
-                "before the end, and look at the futures that send() returns",
-                producer.abandoned_count,
-            )
-
-
-open_producers: Open[Living] = Open(lambda producers: close_each(producers, SystemClock()), lambda producer: producer.after_fork())
-
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 CLOSE_AFTER_ERROR_S = 10
@@ -139,7 +101,6 @@ class Producer:
         )
         self._wake = self._sender.wake
         self._intake = Intake(self.config, self._core, clock=self._clock, rng=rng, shared=self._shared, wake=self._wake)
-        self._members = Members(self.config, self._core, intake=self._intake, wake=self._wake)
         self._chunks = self._intake.chunks
         columns.import_lazy_parts()
         self._sender.start(self._intake, owner=self)
@@ -271,7 +232,7 @@ class Producer:
             return BatchFuture(placement)
         view = None
         if partitions is not None:
-            view = yield self._intake.for_topic(topic, deadline_ms)
+            view = self._intake.peek(topic) or (yield self._intake.for_topic(topic, deadline_ms))
             if partitions.max() >= len(view.leaders):  # the topic may have grown
                 view = yield self._intake.for_newer_view(topic, view, deadline_ms)
             self._intake.partitioning.check(partitions, len(view.leaders))
@@ -282,7 +243,7 @@ class Producer:
                 return added
             future: BatchFuture = yield added
             return future
-        view = view or (yield self._intake.for_topic(topic, deadline_ms))
+        view = view or self._intake.peek(topic) or (yield self._intake.for_topic(topic, deadline_ms))
         placement = Placement(topic, self._shared)
         first_row = 0
         for together in columns.rounds(normalized):
@@ -396,13 +357,26 @@ class Producer:
         aborts. Sends no request: the producer id is requested at the first row, or after a third of the member's timeout.
 
         Raises ConfigError if the settings do not allow transactions, and TransactionStateError if one is open, or if earlier
-        records are not acknowledged yet.
+        records are not acknowledged yet. Waits for the end of a member that is being aborted.
         """
-        self._shared.wait(self.member_begin(membership))
 
-    def member_begin(self, membership: Membership) -> Wait[bool]:
-        """The Wait of `begin_member`."""
-        return self._members.begin(membership)
+        def poll(now_ms: int) -> bool | None:
+            conflict = transaction_conflict(self.config)
+            if conflict:
+                raise ConfigError(f"a transaction needs {conflict}: change the producer's settings")
+            self._intake.check_open()
+            present = self._core.identities.present
+            if present.abort_by_ms is not None:
+                if not self._intake.end_aborted(now_ms):
+                    return None
+            elif present.membership is not None:
+                raise TransactionStateError(f"{_named(present.membership)} is open: end it before the next one begins")
+            if self._intake.has_unacknowledged:
+                raise TransactionStateError("records that were sent before the transaction are not acknowledged yet: flush() first")
+            self._core.begin_member(membership)
+            return True
+
+        self._shared.wait(Wait(poll))
 
     def end_member(self, timeout: float | None = None) -> MemberReport:
         """Waits until all records of the member are acknowledged, ends it, and returns its report.
@@ -411,36 +385,65 @@ class Producer:
         member: among others AlreadyCommittedError, TxnConflictError, ProducerFencedError, InvalidTxnStateError,
         TransactionalIdAuthorizationFailedError.
         """
-        return self._shared.wait(self.member_end(timeout))
-
-    def member_end(self, timeout: float | None = None) -> Wait[MemberReport]:
-        """The Wait of `end_member`."""
+        deadline_ms = self._ends_ms(timeout)
         self._shared.refuse_senders_thread()
-        return self._members.end(timeout, self._ends_ms(timeout))
+        identity: Identity | None = None
+        flush = self._intake.for_flush(timeout, deadline_ms)
+
+        def poll(now_ms: int) -> MemberReport | None:
+            nonlocal identity, flush
+            if identity is None:
+                self._intake.check_open()
+                identity = self._core.identities.present
+            if identity.membership is None:
+                raise TransactionStateError("no transaction is open")
+            if flush.poll(now_ms) is None:
+                return None
+            if self._core.identities.present is not identity:
+                raise TransactionStateError(f"{_named(identity.membership)} was ended meanwhile")
+            if self._intake.has_unacknowledged:  # another thread sent more while this one waited
+                flush = self._intake.for_flush(timeout, deadline_ms)
+                flush.poll(now_ms)
+                return None
+            report = self._core.end_member()
+            if identity.error is not None:
+                raise fresh(identity.error)
+            return report
+
+        return self._shared.wait(Wait(poll, deadline_ms, lambda: flush.is_due is None or flush.is_due()))
 
     def abort_member(self, timeout: float = 1, *, only: Membership | None = None) -> MemberReport:
         """Ends the member, if one is open, gives up its unacknowledged records, and returns its report, or else the last member's.
         If a producer id has been requested, waits for it at most `timeout` seconds, since the broker's abort needs it. With
         `only`, ends no other member."""
-        return self._shared.wait(self.member_abort(timeout, only))
-
-    def member_abort(self, timeout: float = 1, only: Membership | None = None) -> Wait[MemberReport]:
-        """The Wait of `abort_member`."""
+        deadline_ms = self._ends_ms(timeout)
         self._shared.refuse_senders_thread()
-        return self._members.abort(self._ends_ms(timeout), only)
+        identity: Identity | None = None
+
+        def poll(now_ms: int) -> MemberReport | None:
+            nonlocal identity
+            if identity is None:
+                present = self._core.identities.present
+                if present.membership is None or (only is not None and present.membership != only):
+                    return self._core.last_report
+                error = AbortedBatchError(f"{_named(present.membership)} was aborted: nothing of it will be visible")
+                self._wake()
+                identity = present
+                present.error = present.error or error
+                present.abort_by_ms = deadline_ms  # from here on it ends even if this wait is abandoned
+            self._intake.end_aborted(now_ms)
+            return self._core.last_report if self._core.identities.present is not identity else None
+
+        return self._shared.wait(Wait(poll, deadline_ms))
 
     # --- waiting for all
 
     def flush(self, timeout: float | None = None) -> None:
         """Sends all records without further linger, and returns when each is acknowledged or has failed and its callbacks have run.
         Raises TimeoutError after `timeout` seconds."""
-        self._shared.wait(self.flushing(timeout))
-
-    def flushing(self, timeout: float | None) -> Wait[bool]:
-        """The Wait of `flush`."""
         deadline_ms = self._ends_ms(timeout)
         self._shared.refuse_senders_thread()
-        return self._intake.for_flush(timeout, deadline_ms)
+        self._shared.wait(self._intake.for_flush(timeout, deadline_ms))
 
     def close(self, timeout: float | None = None) -> None:
         """Sends all records and waits for them, at most `timeout` seconds, then gives up the rest (AbortedBatchError) and frees all
@@ -525,3 +528,30 @@ class Producer:
         self.is_forked = True
         self._shared.after_fork()
         self._chunks = {}  # makes every `send` take the slow path, which refuses it
+
+
+def _named(membership: Membership) -> str:
+    return f"transaction {membership.txn_version} of '{membership.transactional_id}'"
+
+
+def close_each(producers: Sequence[Producer], clock: Clock) -> None:
+    """Closes all producers within one time limit: they send concurrently, and are waited for in turn."""
+    for producer in producers:
+        with contextlib.suppress(TimeoutError):
+            producer.flush(0)
+    deadline_ms = clock.monotonic_ms() + _EXIT_TIMEOUT_MS
+    for producer in producers:
+        try:
+            producer.close(max(0, deadline_ms - clock.monotonic_ms()) / 1000)
+        except KeyboardInterrupt:  # a second interrupt: do not wait any longer
+            deadline_ms = clock.monotonic_ms()
+            producer.close(0)
+        if producer.abandoned_count:  # no code will check their futures any more
+            logger.warning(
+                "%d record(s) were given up because the process ended: no broker has acknowledged them. Call flush() or close() "
+                "before the end, and look at the futures that send() returns",
+                producer.abandoned_count,
+            )
+
+
+open_producers: Open[Producer] = Open(lambda producers: close_each(producers, SystemClock()), Producer.after_fork)

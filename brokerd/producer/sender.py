@@ -92,6 +92,7 @@ class Sender:
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()  # set by this thread alone
+        self._is_woken = False  # `wake` was called since the last step began; changed under the lock
         self._timer: asyncio.TimerHandle | None = None  # ends a sleep
         self._timer_ms = 0
         self.abandoned_count = 0  # records given up at the timeout of close()
@@ -106,14 +107,15 @@ class Sender:
         self._thread.start()
 
     def wake(self) -> None:
-        """Makes the loop take a step soon, from any thread. Call it only if there is work: a needless wake-up takes the GIL from a
+        """Under the lock: makes the loop take a step soon. Call it only if there is work: a needless wake-up takes the GIL from a
         thread that has some."""
         loop = self._loop
         if threading.get_ident() == self._thread.ident:
             self._news.set()
-        elif loop is not None:
+        elif loop is not None and not self._is_woken:
             with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile
                 loop.call_soon_threadsafe(self._news.set)
+                self._is_woken = True  # last, since an interrupt before it costs one wake-up in vain
 
     def join(self, timeout_s: float | None) -> bool:
         """Waits for the thread to end, at most `timeout_s`; returns True if it has."""
@@ -150,7 +152,9 @@ class Sender:
 
     async def _loop_until_closed(self) -> None:
         while True:
-            self._news.clear()  # before the step, which handles all news up to now
+            with self._shared.lock:
+                self._news.clear()  # before the step, which handles all news up to now
+                self._is_woken = False
             now_ms = self._clock.monotonic_ms()
             next_ms = self._intake.place_due(now_ms)
             with self._shared.lock:
@@ -227,51 +231,51 @@ class Sender:
     # --- commands
 
     def _do(self, command: Command) -> None:
+        core, transport = self._core, self._transport
         if isinstance(command, SendRequest):
             stream = self._streams.get(command.node_id)
             if stream is not None and stream.incarnation == command.incarnation:
                 stream.outbox.put_nowait(command)
         elif isinstance(command, FetchMetadata):
-            self._spawn(self._fetch_metadata(command))
+            ask = partial(transport.metadata, command.topics)
+            self._spawn(self._ask("metadata", ask, core.on_metadata, core.on_metadata_failed))
         elif isinstance(command, RequestProducerId):
-            self._spawn(self._request_producer_id(command))
+            membership = command.membership
+            new_id = partial(transport.init_producer_id, command.current)
+            ask_id = new_id if membership is None else partial(transport.init_member, membership)
+            on_failed = partial(core.on_identity_failed, command)
+            self._spawn(self._ask("a producer id", ask_id, partial(core.on_producer_id, membership), on_failed))
         elif isinstance(command, SendHeartbeat):
-            self._spawn(self._send_heartbeat(command))
+            member = command.membership
+            on_failed = partial(core.on_identity_failed, command)
+            on_heartbeat: Callable[[None, int], None] = lambda _none, now_ms: core.on_heartbeat(member, now_ms)  # noqa: E731
+            self._spawn(self._ask("a sign of life", partial(transport.heartbeat, member), on_heartbeat, on_failed))
         elif isinstance(command, OpenStream):
             self._open(command)
         else:
             self._close(command)
 
-    async def _fetch_metadata(self, command: FetchMetadata) -> None:
+    async def _ask(
+        self,
+        what: str,
+        call: Callable[[], Coroutine[Any, Any, T]],
+        on_result: Callable[[T, int], None],
+        on_failed: Callable[[BrokerdError, int], None],
+    ) -> None:
+        """Makes a call, and reports its result or error."""
+        timeout_ms = self._config.request_timeout_ms
         try:
-            response = await self._call(self._transport.metadata(command.topics), "metadata")
+            async with asyncio.timeout(timeout_ms / 1000):
+                result = await call()
+        except TimeoutError:
+            text = f"no response to the request for {what} in request.timeout.ms ({timeout_ms} ms)"
+            self._report_to_all(partial(on_failed, BrokerUnreachableError(text)))
         except (WireError, BrokerUnreachableError, AuthenticationError) as error:
             self._check_refusal(error)
-            self._report_to_all(partial(self._core.on_metadata_failed, error))
-            return
-        self._was_accepted = True
-        self._report_to_all(partial(self._core.on_metadata, response))
-
-    async def _request_producer_id(self, command: RequestProducerId) -> None:
-        membership = command.membership
-        transport = self._transport
-        call = transport.init_producer_id(command.current) if membership is None else transport.init_member(membership)
-        try:
-            identity = await self._call(call, "a producer id")
-        except (WireError, BrokerUnreachableError, AuthenticationError) as error:
-            self._check_refusal(error)
-            self._report_to_all(partial(self._core.on_identity_failed, command, error))
-            return
-        self._report_to_all(partial(self._core.on_producer_id, membership, identity))
-
-    async def _send_heartbeat(self, command: SendHeartbeat) -> None:
-        try:
-            await self._call(self._transport.heartbeat(command.membership), "a sign of life")
-        except (WireError, BrokerUnreachableError, AuthenticationError) as error:
-            self._check_refusal(error)
-            self._report_to_all(partial(self._core.on_identity_failed, command, error))
-            return
-        self._report_to_all(partial(self._core.on_heartbeat, command.membership))
+            self._report_to_all(partial(on_failed, error))
+        else:
+            self._was_accepted = True
+            self._report_to_all(partial(on_result, result))
 
     def _check_refusal(self, error: BrokerdError) -> None:
         """Raises a final refusal. If an accepted client lacks a right, only the pending records fail, not the producer, since the
@@ -287,14 +291,6 @@ class Sender:
             self._report_to_all(partial(self._core.on_forbidden, error))
         elif not error.may_pass or (not self._was_accepted and now_ms - self._refused_ms >= REFUSALS_MS):
             raise error
-
-    async def _call(self, call: Coroutine[Any, Any, Any], what: str) -> Any:
-        try:
-            async with asyncio.timeout(self._config.request_timeout_ms / 1000):
-                return await call
-        except TimeoutError:
-            text = f"no response to the request for {what} in request.timeout.ms ({self._config.request_timeout_ms} ms)"
-            raise BrokerUnreachableError(text) from None
 
     def _open(self, command: OpenStream) -> None:
         old = self._streams.pop(command.node_id, None)

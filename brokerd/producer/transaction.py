@@ -20,9 +20,8 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from brokerd.arguments import GivenOffset, checked_by_partition, checked_offset, checked_offsets, group_id_problem
-from brokerd.config.client import ProducerConfig, transaction_conflict
+from brokerd.config.client import ProducerConfig
 from brokerd.errors import (
-    AbortedBatchError,
     AlreadyCommittedError,
     BrokerdError,
     BrokerUnreachableError,
@@ -33,10 +32,8 @@ from brokerd.errors import (
     ReplayMismatchError,
     TransactionStateError,
     WireError,
-    fresh,
 )
 from brokerd.ids import NO_PRODUCER_ID, TopicIdPartition, TopicPartition
-from brokerd.producer.core.idempotence import Identity
 from brokerd.producer.core.membership import (
     GroupOffset,
     GroupOffsets,
@@ -46,9 +43,6 @@ from brokerd.producer.core.membership import (
     TransactionEnd,
     TransactionMember,
 )
-from brokerd.producer.core.producer_core import ProducerCore
-from brokerd.producer.intake import Intake
-from brokerd.producer.waiting import Wait
 
 NO_OFFSET = -1  # the group has no offset for the partition
 
@@ -169,91 +163,6 @@ def _before(expected: object) -> dict[TopicPartition, int]:
     """The offsets that the group must have at the commit, NO_OFFSET for none. Raises TypeError, ValueError."""
     given = checked_by_partition(expected, "expected", "offsets")
     return {tp: NO_OFFSET if one is None else checked_offset(tp, one).offset for tp, one in given.items()}
-
-
-class Members:
-    """Begins, ends and aborts the members of one producer, one at a time. `wake` wakes the sender."""
-
-    def __init__(self, config: ProducerConfig, core: ProducerCore, *, intake: Intake, wake: Callable[[], None]) -> None:
-        self._config = config
-        self._core = core
-        self._intake = intake
-        self._wake = wake
-
-    def begin(self, membership: Membership) -> Wait[bool]:
-        """Begins a member after the end of one that is being aborted: see Producer.begin_member."""
-
-        def poll(now_ms: int) -> bool | None:
-            conflict = transaction_conflict(self._config)
-            if conflict:
-                raise ConfigError(f"a transaction needs {conflict}: change the producer's settings")
-            self._intake.check_open()
-            present = self._core.identities.present
-            if present.abort_by_ms is not None:
-                return True if self._intake.end_aborted(now_ms) and self._begin(membership) else None
-            if present.membership is not None:
-                raise TransactionStateError(f"{_named(present)} is open: end it before the next one begins")
-            return self._begin(membership)
-
-        return Wait(poll)
-
-    def _begin(self, membership: Membership) -> bool:
-        if self._intake.has_unacknowledged:
-            raise TransactionStateError("records that were sent before the transaction are not acknowledged yet: flush() first")
-        self._core.begin_member(membership)
-        return True
-
-    def end(self, timeout: float | None, deadline_ms: int) -> Wait[MemberReport]:
-        """Ends the member when all its records are acknowledged: see Producer.end_member."""
-        identity: Identity | None = None
-        flush = self._intake.for_flush(timeout, deadline_ms)
-
-        def poll(now_ms: int) -> MemberReport | None:
-            nonlocal identity, flush
-            if identity is None:
-                self._intake.check_open()
-                identity = self._core.identities.present
-            if identity.membership is None:
-                raise TransactionStateError("no transaction is open")
-            if flush.poll(now_ms) is None:
-                return None
-            if self._core.identities.present is not identity:
-                raise TransactionStateError(f"{_named(identity)} was ended meanwhile")
-            if self._intake.has_unacknowledged:  # another thread sent more while this one waited
-                flush = self._intake.for_flush(timeout, deadline_ms)
-                flush.poll(now_ms)
-                return None
-            report = self._core.end_member()
-            if identity.error is not None:
-                raise fresh(identity.error)
-            return report
-
-        return Wait(poll, deadline_ms, lambda: flush.is_due is None or flush.is_due())
-
-    def abort(self, deadline_ms: int, only: Membership | None = None) -> Wait[MemberReport]:
-        """Ends the member without waiting for its records: see Producer.abort_member."""
-        identity: Identity | None = None
-
-        def poll(now_ms: int) -> MemberReport | None:
-            nonlocal identity
-            if identity is None:
-                present = self._core.identities.present
-                if present.membership is None or (only is not None and present.membership != only):
-                    return self._core.last_report
-                error = AbortedBatchError(f"{_named(present)} was aborted: nothing of it will be visible")
-                self._wake()
-                identity = present
-                present.error = present.error or error
-                present.abort_by_ms = deadline_ms  # from here on it ends even if this wait is abandoned
-            self._intake.end_aborted(now_ms)
-            return self._core.last_report if self._core.identities.present is not identity else None
-
-        return Wait(poll, deadline_ms)
-
-
-def _named(identity: Identity) -> str:
-    assert identity.membership is not None
-    return f"transaction {identity.membership.txn_version} of '{identity.membership.transactional_id}'"
 
 
 logger = logging.getLogger(__name__)

@@ -159,8 +159,7 @@ def waiters_served_newest_first(patch: Patch) -> None:
 
     def newest(self: BufferPool, size_bytes: int, call: WaitingCall | None = None) -> bool:
         if call is not None and call in self._waiting:
-            self._waiting.remove(call)
-            self._waiting.appendleft(call)
+            self._waiting.move_to_end(call, last=False)
         return admits(self, size_bytes, call)
 
     patch(BufferPool, "admits", newest)

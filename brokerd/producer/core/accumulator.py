@@ -232,7 +232,7 @@ class BufferPool:
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
         self.used_bytes = 0
-        self._waiting: deque[WaitingCall] = deque()
+        self._waiting: OrderedDict[WaitingCall, int] = OrderedDict()  # the bytes that each call in line waits for
 
     @property
     def available_bytes(self) -> int:
@@ -242,18 +242,22 @@ class BufferPool:
     @property
     def is_exhausted(self) -> bool:
         """True while a call waits for memory."""
-        while self._waiting and self._waiting[0].is_over:
-            self._waiting.popleft()
+        while self._waiting and next(iter(self._waiting)).is_over:
+            self._waiting.popitem(last=False)
         return bool(self._waiting)
 
     def admits(self, size_bytes: int, call: WaitingCall | None = None) -> bool:
         """True if the bytes fit and no other call has waited longer. Otherwise puts `call` in line until it is over."""
-        is_next = not self.is_exhausted or self._waiting[0] is call
+        is_next = not self.is_exhausted or next(iter(self._waiting)) is call
         if is_next and (self.used_bytes == 0 or self.used_bytes + size_bytes <= self.total_bytes):
             return True
-        if call is not None and call not in self._waiting:
-            self._waiting.append(call)
+        if call is not None:
+            self._waiting[call] = size_bytes
         return False
+
+    def blocks(self, call: WaitingCall) -> bool:
+        """True if the call is in line, and would not be admitted now."""
+        return call in self._waiting and not self.admits(self._waiting[call], call)
 
     def adjust(self, delta_bytes: int) -> None:
         """Corrects the bytes in use, for example after encoding; they may exceed the total briefly."""

@@ -80,7 +80,7 @@ class ProducerCore:
         self.identities = Identities(config, rng)
         self.accumulator = RecordAccumulator(config, self.sequences, self.pool)
         self.topics = TopicRegistry(config, rng)
-        self.streams = Streams(config, instance_id=instance_id, client_id=client_id)
+        self.streams = Streams(config, rng, instance_id=instance_id, client_id=client_id)
         self.fatal_error: BrokerdError | None = None
         self.last_trouble: BrokerdError | None = None  # the latest error of a request or stream, for error messages
         self.last_report = MemberReport()  # of the last member that ended
@@ -101,8 +101,8 @@ class ProducerCore:
             self._step_metadata(commands, now_ms, is_busy=is_busy),
             self.accumulator.next_expiry_ms(),
         )
-        commands[:0] = self.streams.take_closing()
-        return Step(commands, max(next_ms, now_ms))
+        closing, self.streams.closing = self.streams.closing, []
+        return Step([*closing, *commands], max(next_ms, now_ms))
 
     def take_ended(self) -> list[ProducerBatch]:
         """The batches that have ended or were split since the last call; the caller calls their listeners."""
@@ -112,7 +112,7 @@ class ProducerCore:
     @property
     def has_work(self) -> bool:
         """False if no step is needed before the time that the last one returned."""
-        return self.accumulator.has_incomplete or self.streams.has_closing
+        return self.accumulator.has_incomplete or bool(self.streams.closing)
 
     def _step_metadata(self, commands: list[Command], now_ms: int, *, is_busy: bool) -> int:
         due_ms = self.topics.due_ms(now_ms, is_busy=is_busy)
@@ -148,7 +148,7 @@ class ProducerCore:
             while check.nodes[node_id] and connection.may_send(self._config, now_ms):
                 batches = self.accumulator.drain(check, node_id, connection.limits, now_ms)
                 commands.append(self._request(connection, batches, now_ms))
-        return min(next_ms, self.streams.next_overdue_ms(), check.next_check_ms)
+        return min(next_ms, check.next_check_ms, *(overdue_ms for overdue_ms, _ in self.streams.overdue()))
 
     def _request(self, connection: NodeConnection, drained: list[ProducerBatch], now_ms: int) -> SendRequest:
         batches = {self.topics.id_of(batch.tp): batch for batch in drained}
@@ -240,7 +240,7 @@ class ProducerCore:
         self.topics.request_refresh()
         if not isinstance(error, BrokerUnreachableError):
             error = BrokerUnreachableError(error.message)  # for its batches, any end of the stream means no response
-        for request in connection.on_lost(self._config, self._rng, now_ms):
+        for request in self.streams.on_lost(connection, now_ms):
             for batch in request.batches.values():
                 batch.is_fate_unknown = True
                 self._settle(batch, error, 0, now_ms)
@@ -260,7 +260,7 @@ class ProducerCore:
         request = connection.in_flight.pop(response.correlation_id, None)
         if request is None:
             return
-        connection.on_response()
+        connection.failures = 0  # the next loss counts as the first
         throttled_until_ms = 0
         if response.throttle_time_ms > 0:
             throttled_until_ms = now_ms + response.throttle_time_ms
@@ -286,10 +286,11 @@ class ProducerCore:
         """Closes streams on which a request or the opening takes longer than request.timeout.ms. The fate of their requests is
         unknown.
         """
-        for connection in self.streams.overdue(now_ms):
-            self.streams.close(connection)
-            error = failures.overdue(connection.node_id, self._config)
-            self.on_stream_lost(connection.node_id, connection.incarnation, error, now_ms)
+        for overdue_ms, connection in self.streams.overdue():
+            if overdue_ms <= now_ms:
+                self.streams.close(connection)
+                error = failures.overdue(connection.node_id, self._config)
+                self.on_stream_lost(connection.node_id, connection.incarnation, error, now_ms)
 
     # --- judgement of responses
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from brokerd.backoff import backoff_ms
 from brokerd.config.client import ProducerConfig
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
-from brokerd.producer.core.accumulator import NEVER_MS, ProducerBatch
+from brokerd.producer.core.accumulator import ProducerBatch
 from brokerd.producer.core.membership import Membership
 from brokerd.producer.core.transport import Hello, RequestLimits
 
@@ -77,7 +76,6 @@ class Step(NamedTuple):
 class InFlightRequest(NamedTuple):
     """A request without a response yet; batches by partition."""
 
-    correlation_id: int
     batches: dict[TopicIdPartition, ProducerBatch]
     sent_ms: int
 
@@ -99,44 +97,10 @@ class NodeConnection:
         self.incarnation = 0
         self.opened_ms = 0  # when opening began
         self.limits = RequestLimits(1, 0)  # until the stream opens
-        self.in_flight: dict[int, InFlightRequest] = {}  # in order of sending
+        self.in_flight: dict[int, InFlightRequest] = {}  # by correlation id, in order of sending
         self.throttled_until_ms = 0
         self.not_before_ms = 0  # no new stream before
-        self._failures = 0
-
-    def begin_opening(self, incarnation: int, now_ms: int) -> None:
-        """Notes that a new stream is being opened."""
-        self.state = ConnectionState.OPENING
-        self.incarnation = incarnation
-        self.opened_ms = now_ms
-
-    def on_open(self, limits: RequestLimits) -> None:
-        """Notes that the stream is open, with limits for its requests."""
-        self.limits = limits
-        self.state = ConnectionState.OPEN
-
-    def on_response(self) -> None:
-        """Notes a response: the next loss counts as the first again."""
-        self._failures = 0
-
-    def on_lost(self, config: ProducerConfig, rng: random.Random, now_ms: int) -> Iterable[InFlightRequest]:
-        """Notes that the stream is lost. Returns the requests in flight, whose fate is unknown."""
-        self.state = ConnectionState.CLOSED
-        self._failures += 1
-        self.not_before_ms = now_ms + backoff_ms(
-            self._failures, first_ms=config.reconnect_backoff_ms, max_ms=config.reconnect_backoff_max_ms, random=rng.random()
-        )
-        lost = list(self.in_flight.values())
-        self.in_flight.clear()
-        return lost
-
-    def withdraw(self, batch: ProducerBatch) -> None:
-        """Removes an unsent batch from its request."""
-        for request in list(self.in_flight.values()):
-            for tp in [tp for tp, candidate in request.batches.items() if candidate is batch]:
-                del request.batches[tp]
-            if not request.batches:
-                del self.in_flight[request.correlation_id]
+        self.failures = 0  # streams lost since the last response
 
     def may_open(self, now_ms: int) -> bool:
         """True if a stream may be opened now."""
@@ -150,36 +114,32 @@ class NodeConnection:
             and now_ms >= self.throttled_until_ms
         )
 
-    def overdue_ms(self, config: ProducerConfig) -> int | None:
-        """The time when the stream is given up because a request or its opening takes too long; None if nothing is awaited."""
-        if self.state is ConnectionState.OPENING:
-            return self.opened_ms + config.request_timeout_ms
-        for request in self.in_flight.values():
-            return request.sent_ms + config.request_timeout_ms
-        return None
+    def withdraw(self, batch: ProducerBatch) -> None:
+        """Removes an unsent batch from its request."""
+        for correlation_id, request in list(self.in_flight.items()):
+            for tp in [tp for tp, candidate in request.batches.items() if candidate is batch]:
+                del request.batches[tp]
+            if not request.batches:
+                del self.in_flight[correlation_id]
 
 
 class Streams:
     """The streams of one producer."""
 
-    def __init__(self, config: ProducerConfig, *, instance_id: bytes, client_id: str) -> None:
+    def __init__(self, config: ProducerConfig, rng: random.Random, *, instance_id: bytes, client_id: str) -> None:
         self._config = config
+        self._rng = rng
         self._instance_id = instance_id
         self._client_id = client_id
         self.by_node: dict[int, NodeConnection] = {}
         self._incarnation = 0
         self._correlation_id = 0
-        self._closing: list[CloseStream] = []
+        self.closing: list[CloseStream] = []  # for the next step
 
     @property
     def requests_in_flight(self) -> int:
         """Number of requests without a response, over all nodes."""
         return sum(len(connection.in_flight) for connection in self.by_node.values())
-
-    @property
-    def has_closing(self) -> bool:
-        """True while a stream waits to be closed."""
-        return bool(self._closing)
 
     def to(self, node_id: int) -> NodeConnection:
         """The connection to a node."""
@@ -193,35 +153,49 @@ class Streams:
     def open(self, connection: NodeConnection, now_ms: int) -> OpenStream:
         """Begins to open a stream; returns the command."""
         self._incarnation += 1
-        connection.begin_opening(self._incarnation, now_ms)
+        connection.state = ConnectionState.OPENING
+        connection.incarnation = self._incarnation
+        connection.opened_ms = now_ms
         return OpenStream(connection.node_id, Hello(self._instance_id, self._incarnation, self._client_id))
 
     def on_open(self, node_id: int, incarnation: int, limits: RequestLimits) -> None:
         """Notes that a stream takes requests, each within `limits`."""
         connection = self.by_node[node_id]
         if connection.incarnation == incarnation and connection.state is ConnectionState.OPENING:
-            connection.on_open(limits)
+            connection.limits = limits
+            connection.state = ConnectionState.OPEN
+
+    def on_lost(self, connection: NodeConnection, now_ms: int) -> list[InFlightRequest]:
+        """Notes that a stream is lost. Returns the requests in flight, whose fate is unknown."""
+        config = self._config
+        connection.state = ConnectionState.CLOSED
+        connection.failures += 1
+        connection.not_before_ms = now_ms + backoff_ms(
+            connection.failures,
+            first_ms=config.reconnect_backoff_ms,
+            max_ms=config.reconnect_backoff_max_ms,
+            random=self._rng.random(),
+        )
+        lost = list(connection.in_flight.values())
+        connection.in_flight.clear()
+        return lost
 
     def close(self, connection: NodeConnection) -> None:
         """Makes the next step close a stream."""
-        self._closing.append(CloseStream(connection.node_id, connection.incarnation))
+        self.closing.append(CloseStream(connection.node_id, connection.incarnation))
 
-    def take_closing(self) -> list[CloseStream]:
-        """Returns the pending commands that close streams, and clears them."""
-        taken, self._closing = self._closing, []
-        return taken
-
-    def overdue(self, now_ms: int) -> Iterator[NodeConnection]:
-        """The connections whose opening or oldest request takes longer than request.timeout.ms."""
+    def overdue(self) -> list[tuple[int, NodeConnection]]:
+        """The connections that await something, each with the time when it is given up: a request or the opening takes longer than
+        request.timeout.ms then.
+        """
+        awaited = []
         for connection in self.by_node.values():
-            overdue_ms = connection.overdue_ms(self._config)
-            if overdue_ms is not None and overdue_ms <= now_ms:
-                yield connection
-
-    def next_overdue_ms(self) -> int:
-        """The time when the next connection is overdue."""
-        times = (connection.overdue_ms(self._config) for connection in self.by_node.values())
-        return min((time for time in times if time is not None), default=NEVER_MS)
+            first = next(iter(connection.in_flight.values()), None)
+            if connection.state is ConnectionState.OPENING:
+                awaited.append((connection.opened_ms + self._config.request_timeout_ms, connection))
+            elif first is not None:
+                awaited.append((first.sent_ms + self._config.request_timeout_ms, connection))
+        return awaited
 
     # --- requests
 
@@ -230,7 +204,7 @@ class Streams:
     ) -> SendRequest:
         """Puts batches in flight; returns the command that sends them."""
         self._correlation_id += 1
-        connection.in_flight[self._correlation_id] = InFlightRequest(self._correlation_id, batches, now_ms)
+        connection.in_flight[self._correlation_id] = InFlightRequest(batches, now_ms)
         return SendRequest(connection.node_id, connection.incarnation, self._correlation_id, batches, membership)
 
     def withdraw(self, batch: ProducerBatch) -> None:
@@ -245,5 +219,5 @@ class Streams:
         if connection.incarnation == request.incarnation and request.correlation_id in connection.in_flight:
             for batch in rest.values():
                 connection.withdraw(batch)
-            connection.in_flight[self._correlation_id] = InFlightRequest(self._correlation_id, rest, now_ms)
+            connection.in_flight[self._correlation_id] = InFlightRequest(rest, now_ms)
         return request._replace(correlation_id=self._correlation_id, batches=rest)

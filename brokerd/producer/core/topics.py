@@ -97,6 +97,10 @@ class TopicRegistry:
         self._used_ms[topic] = now_ms
         return self._views.get(topic)
 
+    def peek(self, topic: str, now_ms: int) -> TopicView | None:
+        """Like `use`, but changes nothing, so it needs no lock."""
+        return None if self._is_idle(topic, now_ms) else self._views.get(topic)
+
     def _is_idle(self, topic: str, now_ms: int) -> bool:
         if any(not waiter.call.is_over for waiter in self._waiters.get(topic, ())):
             return False

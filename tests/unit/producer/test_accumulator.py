@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from brokerd.producer.core.accumulator import (
 )
 from brokerd.producer.core.metrics import WINDOW_MS, WindowedStat
 from brokerd.producer.core.transport import BATCH_OVERHEAD_BYTES, RequestLimits
+from tests.support.producer_simulation import WaitingAppend
 
 TP = TopicPartition("t", 0)
 OTHER = TopicPartition("t", 1)
@@ -72,7 +72,7 @@ def test_ready_for_each_reason_and_for_no_other() -> None:
 
     queue = accumulator()
     append(queue)
-    call = SimpleNamespace(is_over=False)
+    call = WaitingAppend(0, 1)
     assert not queue.pool.admits(5_000, call)
     assert set(queue.ready(leader, 0).nodes) == {0}  # memory exhausted
     call.is_over = True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from brokerd.producer.producer import close_each
+from typing import cast
+
+from brokerd.producer.producer import Producer, close_each
 from tests.support.clock import ManualClock
 
 
@@ -26,5 +28,5 @@ class Slow:
 
 def test_all_begin_to_send_before_one_is_waited_for_and_share_its_time() -> None:
     clock, calls = ManualClock(), list[str]()
-    close_each([Slow(clock, calls), Slow(clock, calls)], clock)
+    close_each(cast("list[Producer]", [Slow(clock, calls), Slow(clock, calls)]), clock)
     assert calls == ["flush 0", "flush 0", "close 10.0", "close 0.0"]

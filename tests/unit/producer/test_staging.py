@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ import pytest
 
 from brokerd.errors import BufferExhaustedError, Fate, InvalidProducerEpochError, ProducerClosedError
 from brokerd.producer import columns
+from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.futures import BatchFuture
 from brokerd.producer.intake import CHUNK_BYTES_MIN, Intake, RecordChunk
 from brokerd.producer.producer import Producer
@@ -308,3 +310,38 @@ def test_chunks_of_many_topics_stay_within_buffer_memory(broker: BrokerDouble) -
         producer.flush(DEADLINE_S)
         assert producer.metrics()["buffer-available-bytes"] == producer.metrics()["buffer-total-bytes"]
     assert all(broker.values(topic, 0) == [b"0", b"1", b"2", b"3", b"4"] for topic in topics)
+
+
+@pytest.mark.parametrize("is_large", [True, False])
+def test_a_call_that_waits_for_room_and_the_sender_do_not_keep_each_other_awake(
+    broker: BrokerDouble, others: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, *, is_large: bool
+) -> None:
+    monkeypatch.setattr("brokerd.producer.waiting._LOOK_AGAIN_S", DEADLINE_S)
+    looks, steps = [0], [0]
+    has_room, step = Intake._has_room, ProducerCore.step
+
+    def looking(self: Intake, *rest: Any) -> bool:
+        looks[0] += 1
+        return has_room(self, *rest)
+
+    def stepping(self: ProducerCore, now_ms: int) -> Any:
+        steps[0] += 1
+        return step(self, now_ms)
+
+    def reached(wanted: int) -> bool:
+        return steps[0] >= wanted
+
+    monkeypatch.setattr(ProducerCore, "step", stepping)
+    with producer_of(broker, **TINY | {"request_timeout_ms": 60_000, "delivery_timeout_ms": 200_000}) as producer:
+        know(producer)
+        broker.faults.append(Fault(drop_answer=True))
+        producer.send_batch("t", LARGE)
+        monkeypatch.setattr(Intake, "_has_room", looking)
+        others.submit(producer.send_batch if is_large else producer.send, "t", LARGE if is_large else b"v" * 12_000)
+        wait_until(lambda: is_waiting(producer))
+        for wanted in range(steps[0] + 1, steps[0] + 6):
+            with producer._shared.lock:
+                producer._wake()
+            wait_until(partial(reached, wanted))
+        assert looks == [1]
+        producer.close(0)
