@@ -1,7 +1,7 @@
 """Goal: whatever moment the daemon is killed at, no acknowledged record is missing, no offset holds two records, no reader saw
 what is gone. Method: a real daemon, SIGKILL at seeded random moments under load, the history judged by the checker.
 
-BROKERD_TEST_SCALE=20 makes it 200 kills.
+BROKERD_TEST_SCALE=20 makes it 120 kills.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tests.chaos.history import Outcome
 from tests.chaos.run import run
 from tests.support.scale import TEST_SCALE
 
-_KILLS = 10
+_KILLS = 6
 _SECONDS_A_KILL = 120.0  # at most: a slow machine has the time, a fast one does not use it
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.build import append, delete_records, first_log, open_manager, payloads
 from tests.support.clock import ManualClock
 from tests.support.files import Killed, MemoryFiles
-from tests.support.kill_points import ENDINGS, kill_at, operations_of
+from tests.support.kill_points import ENDINGS, kill_at, leave, operations_of
 
 SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_bytes": 512, "log_checkpoint_interval_ms": 1_000}
 
@@ -65,10 +65,7 @@ def test_killed_at_every_operation_the_acknowledged_is_all_there(ending: str) ->
         files.hook = kill_at(number)
         with pytest.raises(Killed):
             _script(files, history)
-        if ending == "kill":
-            files.kill()
-        else:
-            files.power_cut(rng)
+        leave(files, ending, number, rng)
         for attempt in (rng.randint(1, 30), rng.randint(1, 30), 0):
             if _opens(files, attempt, ending, rng):
                 _check(files, history, number)
@@ -81,7 +78,7 @@ def _opens(files: MemoryFiles, killed_at: int, ending: str, rng: random.Random) 
     try:
         manager, _ = open_manager(files, **SETTINGS)
     except Killed:
-        files.kill() if ending == "kill" else files.power_cut(rng)
+        leave(files, ending, killed_at, rng)
         return False
     files.hook = None
     files.kill()

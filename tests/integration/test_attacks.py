@@ -5,6 +5,7 @@ meanwhile, the benchmark tells.
 
 from __future__ import annotations
 
+import contextlib
 from contextlib import closing
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.support.identities import AUTH_FILE, TOKENS
 from tests.support.raw_client import RawClient, RawFetcher, RawProducer, values_batch
 
 STEPS = 10
+BROKERS = 4  # each takes its share of the kinds
 CONNECTIONS = 3
 PARTITIONS = 20
 MEMORY_BYTES = 300_000_000
@@ -48,27 +50,35 @@ class Honest:
         assert head.results[0].high_watermark == self._count
 
 
-@pytest.mark.parametrize("kind", ATTACKS)
-def test_an_attack_ends_nobody_else(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("first", range(BROKERS))
+def test_an_attack_ends_nobody_else(tmp_path: Path, first: int) -> None:
+    """One kind after another on one broker; the last is still under way as the broker stops."""
     (tmp_path / "auth.toml").write_text(AUTH_FILE)
     settings = {"auth.file": str(tmp_path / "auth.toml"), "max.memory.bytes": MEMORY_BYTES, "shutdown.grace.ms": 500}
     with DaemonProcess(tmp_path / "data", settings=settings) as daemon, with_token(daemon.address, TOKENS["boss"]) as client:
         honest = Honest(client)
         honest.goes_on()
-        attacks = [ATTACKS[kind](Aim(daemon.port, token, honest.tp.topic_id, PARTITIONS)) for token in (None, TOKENS["boss"])]
-        with closing(attacks[0]), closing(attacks[1]):
-            for attack in attacks:
-                attack.connections_max = min(attack.connections_max, CONNECTIONS)
-            for _ in range(STEPS):
-                for attack in attacks:
-                    attack.step()
-                honest.goes_on()
-            assert attacks[0].read_bytes == 0 or attacks[0].is_public
-            assert peak_bytes(daemon) < MEMORY_BYTES + MEMORY_OVER_BYTES
+        with contextlib.ExitStack() as attackers:
+            for kind in list(ATTACKS)[first::BROKERS]:
+                attackers.close()  # those of the kind before
+                attack(kind, daemon, honest, attackers)
             assert daemon.terminate() == 0, daemon.stderr_path.read_text()[-2_000:]
         told = daemon.stderr_path.read_text()
         assert "Traceback" not in told, told[-4_000:]
         assert "internal error" not in told, told[-4_000:]
+
+
+def attack(kind: str, daemon: DaemonProcess, honest: Honest, attackers: contextlib.ExitStack) -> None:
+    """Some steps of a stranger and of a principal; `attackers` has their connections."""
+    aims = [Aim(daemon.port, token, honest.tp.topic_id, PARTITIONS) for token in (None, TOKENS["boss"])]
+    stranger, principal = (attackers.enter_context(closing(ATTACKS[kind](aim))) for aim in aims)
+    for _ in range(STEPS):
+        for one in (stranger, principal):
+            one.connections_max = min(one.connections_max, CONNECTIONS)
+            one.step()
+        honest.goes_on()
+    assert stranger.read_bytes == 0 or stranger.is_public, kind
+    assert peak_bytes(daemon) < MEMORY_BYTES + MEMORY_OVER_BYTES, kind
 
 
 def peak_bytes(daemon: DaemonProcess) -> int:

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from benchmarks import testing_broker
 from benchmarks.many_transactions import with_calls
 from benchmarks.measure import Figures, Work, table
 from benchmarks.run import main
@@ -33,7 +34,10 @@ def test_clients_are_measured_beside_their_ceilings(tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.slow
-def test_the_groups_about_the_broker_report_their_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_groups_about_the_broker_report_their_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(testing_broker, "_COLD_ROUNDS", 1)
     out = tmp_path / "results.json"
     parked = ["--waiters", "150", "--appends", "20", "--quiet-seconds", "0.1"]
     options = [*parked, "--brokers", "2", "--repeats", "1", "--data-dir", str(tmp_path)]

@@ -111,7 +111,7 @@ records = st.fixed_dictionaries(
 )
 
 
-@hypothesis.settings(max_examples=40, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+@hypothesis.settings(max_examples=15, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
 @hypothesis.given(st.lists(st.tuples(st.integers(0, 2), records), min_size=1, max_size=30))
 def test_a_copy_by_json_lines_is_the_same_records(
     terminal: Terminal, daemon: RunningDaemon, rows: list[tuple[int, dict[str, Any]]]

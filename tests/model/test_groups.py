@@ -24,7 +24,7 @@ from tests.support.group_offsets import committed
 from tests.support.scale import TEST_SCALE
 from tests.support.seeds import run_seeds
 
-RUNS = 120 * TEST_SCALE
+RUNS = 60 * TEST_SCALE
 STEPS = 120
 GROUPS_MAX, SLOTS_MAX = 12, 300
 PRINCIPALS = ("ann", "bob", "boss")

@@ -19,7 +19,7 @@ from brokerd.ids import TopicPartition
 from tests.support.scale import TEST_SCALE
 from tests.support.seeds import run_seeds
 
-SCHEDULES = 3_000 * TEST_SCALE
+SCHEDULES = 1_000 * TEST_SCALE
 PARTITIONS = 3
 
 

@@ -16,8 +16,8 @@ from tests.support.producer_simulation import Simulation
 from tests.support.scale import TEST_SCALE
 from tests.support.seeds import assert_replays
 
-SCHEDULES = 5_000 * TEST_SCALE
-PARTS = 20
+SCHEDULES = 2_000 * TEST_SCALE
+PARTS = 10
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -52,7 +52,7 @@ def with_producers_pushed_out(seed: int) -> None:
 
 
 def test_a_producer_pushed_out_by_newer_ones_writes_nothing_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    seeds = 600 * TEST_SCALE
+    seeds = 300 * TEST_SCALE
     for seed in range(seeds):
         with_producers_pushed_out(seed)
     monkeypatch.setattr(PartitionModel, "push_out", lambda self: self.producers.clear())  # without a trace

@@ -22,8 +22,8 @@ from tests.support.planting import plant
 from tests.support.producer_schedules import report, run_seed_with_members, schedule_with_members
 from tests.support.scale import TEST_SCALE
 
-SCHEDULES = 2_000 * TEST_SCALE
-PARTS = 10
+SCHEDULES = 1_000 * TEST_SCALE
+PARTS = 5
 SEARCHED = 3_000
 Patch = Callable[[type, str, Callable[..., Any]], None]
 MUTANTS = Mutants[Patch]()

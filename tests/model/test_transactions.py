@@ -11,7 +11,7 @@ from tests.support.scale import TEST_SCALE
 from tests.support.seeds import assert_replays, run_part
 from tests.support.transaction_simulation import Simulation, run_seed
 
-SCHEDULES = 1_600 * TEST_SCALE
+SCHEDULES = 800 * TEST_SCALE
 PARTS = 4
 OFTEN = (
     *("prepared", "prepared, with losers", "aborted", "repeated", "twin", "driver gave up", "driver killed", "driver gone"),
