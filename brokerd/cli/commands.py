@@ -575,7 +575,7 @@ _DOCTOR = Command(
                 ),
                 flag(
                     "--rebuild-lost",
-                    "rebuild lost or damaged topics, producer-ids, leader-epoch and meta from the logs; --name names topics",
+                    "rebuild lost or damaged topics, producer-ids, node-epoch and meta from the logs; --name names topics",
                 ),
                 flag("--decode", "also decode the records of each batch, as readers do, and report batches that cannot be decoded"),
                 option(

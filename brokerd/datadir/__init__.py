@@ -3,9 +3,9 @@
 log_manager.py            the directory as a whole (partition_opening.py: opens each partition at startup)
 partition_table.py        the partitions, by topic id and number
 topic_store.py            the topics (topic_changes.py: create, grow, alter, delete; partition_directories.py)
-checkpoint.py             each partition's recovery point, durable end and log start
+checkpoint.py             each partition's recovery point, durable end, log start and leader epoch
 node_state.py             ids, clean-shutdown mark (closing.py), clock
-start_epoch.py            the leader epoch of this start
+coordination.py           which partitions this node leads, and in which leader epoch; the node epoch
 own_entries.py            reads entries of the broker's own logs
 decided_members.py        an operator's decisions on members whose markers are lost
 flusher.py                group commit: flushes in threads

@@ -1,7 +1,10 @@
-"""The checkpoint of a data directory: each partition's recovery point, durable end and log start.
+"""The checkpoint of a data directory: each partition's recovery point, durable end, log start and leader epoch.
 
 It is written after the fdatasync that it records, never before. So everything below `durable_end` was on disk: a bad batch there is
 damage, while one above is a torn tail.
+
+Each start raises the leader epoch of every partition by one before it can write a checkpoint (coordination.py). So the file notes
+the node epoch of the start that wrote it, and a reader adds the starts since. A partition without an entry was made after that.
 """
 
 from __future__ import annotations
@@ -9,11 +12,12 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.steps import Job
 from brokerd.ids import TopicIdPartition
-from brokerd.partition.log_state import CheckpointEntry
+from brokerd.partition.log_state import NEW_PARTITION, CheckpointEntry
 from brokerd.partition.partition import Partition
 from brokerd.storage.checksummed_file import DocumentError, read_document, write_document
 from brokerd.storage.files import Files
@@ -21,9 +25,21 @@ from brokerd.storage.names import CHECKPOINT
 from brokerd.storage.spare_files import SpareFiles
 
 CHECKPOINT_KIND = "checkpoint"
-CHECKPOINT_VERSION = 1
-_ENTRY = struct.Struct("<16siqqq")
+CHECKPOINT_VERSION = 2
+_NODE_EPOCH = struct.Struct("<q")
+_ENTRY = struct.Struct("<16siqqqi")
 Entries = Mapping[TopicIdPartition, CheckpointEntry]
+
+
+class Found(NamedTuple):
+    """A checkpoint as a start finds it, with the leader epochs of the life that ended."""
+
+    entries: dict[TopicIdPartition, CheckpointEntry]
+    new: CheckpointEntry = NEW_PARTITION  # what holds for a partition without an entry
+
+    def of(self, tp: TopicIdPartition) -> CheckpointEntry:
+        """The partition's entry."""
+        return self.entries.get(tp, self.new)
 
 
 class Checkpoint:
@@ -44,10 +60,14 @@ class Checkpoint:
         self._lock = threading.Lock()
         self._captured_count = 0  # numbers the captured states: an older one never replaces a newer one
         self._written_number = 0
+        self._node_epoch = 0
         self.written: Entries = {}  # the content of the file
 
-    def open(self, written: Entries, before: Entries) -> None:
-        """Sets the content of the file, and the entries `before` of partitions whose topic is unknown."""
+    def open(self, node_epoch: int, written: Entries, before: Entries) -> None:
+        """Sets the node epoch of this life, the content of the file, and the entries `before` of partitions whose topic is
+        unknown.
+        """
+        self._node_epoch = node_epoch
         self.written = written
         self._entries = dict(before)
 
@@ -71,7 +91,7 @@ class Checkpoint:
         def write() -> None:
             with self._lock:
                 if number > self._written_number:
-                    write_checkpoint(self._files, entries, self._spares if makes_room else None)
+                    write_checkpoint(self._files, self._node_epoch, entries, self._spares if makes_room else None)
                     self._spares.note_document(len(entries) * _ENTRY.size)
                     self._written_number = number
                     self.written = entries
@@ -95,34 +115,45 @@ class Checkpoint:
         """A copy of all entries, after updating those that changed."""
         for partition in self._moved:
             if partition.tp in self._partitions:
-                self._entries[partition.tp] = self._kept.get(partition.tp) or partition.checkpoint_entry()
+                entry = self._kept.get(partition.tp) or partition.checkpoint_entry()
+                self._entries[partition.tp] = entry._replace(leader_epoch=partition.leader_epoch)
         self._moved.clear()
         return dict(self._entries)
 
 
-def write_checkpoint(files: Files, entries: Entries, spares: SpareFiles | None = None) -> None:
+def write_checkpoint(files: Files, node_epoch: int, entries: Entries, spares: SpareFiles | None = None) -> None:
     """Replaces the file, durably on return. Raises OSError as `write_document` does."""
-    write_document(files, CHECKPOINT, CHECKPOINT_KIND, CHECKPOINT_VERSION, encode_checkpoint(entries), spares=spares)
+    write_document(files, CHECKPOINT, CHECKPOINT_KIND, CHECKPOINT_VERSION, encode_checkpoint(node_epoch, entries), spares=spares)
 
 
-def encode_checkpoint(entries: Entries) -> bytes:
+def encode_checkpoint(node_epoch: int, entries: Entries) -> bytes:
     """The body of the file."""
-    return b"".join([_ENTRY.pack(tp.topic_id, tp.partition, *entry) for tp, entry in entries.items()])
+    packed = [_ENTRY.pack(tp.topic_id, tp.partition, *entry) for tp, entry in entries.items()]
+    return b"".join([_NODE_EPOCH.pack(node_epoch), *packed])
 
 
-def decode_checkpoint(body: bytes) -> dict[TopicIdPartition, CheckpointEntry]:
+def decode_checkpoint(body: bytes) -> tuple[int, dict[TopicIdPartition, CheckpointEntry]]:
     """The inverse of encode_checkpoint. Raises DocumentError."""
-    if len(body) % _ENTRY.size:
+    if len(body) % _ENTRY.size != _NODE_EPOCH.size:
         raise DocumentError("the checkpoint is not a whole number of entries")
-    return {
-        TopicIdPartition(topic_id, partition): CheckpointEntry(recovery_point, durable_end, log_start_offset)
-        for topic_id, partition, recovery_point, durable_end, log_start_offset in _ENTRY.iter_unpack(body)
+    entries = {
+        TopicIdPartition(topic_id, partition): CheckpointEntry(*entry)
+        for topic_id, partition, *entry in _ENTRY.iter_unpack(body[_NODE_EPOCH.size :])
     }
+    return _NODE_EPOCH.unpack_from(body)[0], entries
 
 
-def read_checkpoint(files: Files) -> dict[TopicIdPartition, CheckpointEntry] | None:
-    """The entries, or None if the file is missing or damaged. Raises OSError, DataDirectoryError."""
+def read_checkpoint(files: Files, node_epoch: int) -> Found | None:
+    """What the file says, with the leader epochs of the life with this node epoch; None if the file is missing or damaged. Raises
+    OSError, DataDirectoryError.
+    """
     try:
-        return decode_checkpoint(read_document(files, CHECKPOINT, CHECKPOINT_KIND, CHECKPOINT_VERSION))
+        written_in, entries = decode_checkpoint(read_document(files, CHECKPOINT, CHECKPOINT_KIND, CHECKPOINT_VERSION))
     except (FileNotFoundError, DocumentError):
         return None
+    starts = max(node_epoch - written_in, 0)
+
+    def raised(entry: CheckpointEntry) -> CheckpointEntry:
+        return entry._replace(leader_epoch=entry.leader_epoch + starts)
+
+    return Found({tp: raised(entry) for tp, entry in entries.items()}, raised(NEW_PARTITION))

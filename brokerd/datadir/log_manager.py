@@ -12,8 +12,9 @@ from collections.abc import Iterable
 
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
-from brokerd.datadir.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from brokerd.datadir.checkpoint import Checkpoint, Found, read_checkpoint, write_checkpoint
 from brokerd.datadir.closing import end_logs
+from brokerd.datadir.coordination import OneNode, create_node_epoch, read_node_epoch
 from brokerd.datadir.decided_members import DecidedMembers, read_decided
 from brokerd.datadir.directory_time import DirectoryTime
 from brokerd.datadir.node_state import (
@@ -29,12 +30,12 @@ from brokerd.datadir.partition_directories import remove_leftovers
 from brokerd.datadir.partition_opening import Opened, PartitionOpening, RecoveryReport
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.retention import Retention
-from brokerd.datadir.start_epoch import create_epoch, read_epoch, write_epoch
 from brokerd.datadir.steps import Job
 from brokerd.datadir.topic_changes import TopicChanges
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import TopicPartition
+from brokerd.partition.log_state import LOST_ENTRY
 from brokerd.partition.partition import LogResources
 from brokerd.storage.files import Files
 from brokerd.storage.names import parse_partition_directory
@@ -57,7 +58,8 @@ class LogManager:
         self._spares = SpareFiles(files)
         self.producer_ids = ProducerIds(files)
         self.topics = TopicStore(files, self._spares)
-        self.partitions = PartitionTable(self.topics)
+        self._coordination = OneNode(files)
+        self.partitions = PartitionTable(self.topics, self._coordination)
         self.resources = LogResources(files, self._spares, self._open_files, config.max_producer_ids, self.write_checkpoint)
         self._checkpoint = Checkpoint(
             files, self._spares, self.partitions, self.resources.moved, interval_ms=config.log_checkpoint_interval_ms
@@ -69,7 +71,7 @@ class LogManager:
         self.changes = TopicChanges(config, files, self._spares, self.topics, self.partitions, self._opening, self._checkpoint)
         self.cluster_id = ""
         self.node_id = -1  # set by `open`
-        self.leader_epoch = 0  # of this start; set by `open`
+        self.node_epoch = 0  # set by `open`
         self.decided_members = DecidedMembers()
 
     # Opening and closing
@@ -89,7 +91,7 @@ class LogManager:
             raise DataDirectoryError(f"{path}: {error.message}") from error
 
     def _open(self) -> RecoveryReport:
-        # 1: lock, version, epoch
+        # 1: lock, version, registration
         check_not_foreign(self._files)
         self._files.lock()
         self._spares.find()
@@ -99,23 +101,26 @@ class LogManager:
         self.topics.open()
         self.producer_ids.open()
         self.decided_members = read_decided(self._files)
-        ended_epoch = read_epoch(self._files)
-        self.leader_epoch = self._opening.leader_epoch = ended_epoch + 1
-        self._raise_epoch()
+        ended = read_node_epoch(self._files)
+        self._register(ended)
+        self._opening.node_epoch = self.node_epoch
         # 2: the clean mark
-        clean = take_clean_mark(self._files, ended_epoch, keep=bool(self._opening.read_only_reason))
+        clean = take_clean_mark(self._files, ended, keep=bool(self._opening.read_only_reason))
         # 3: the checkpoint
-        entries = read_checkpoint(self._files)
+        found = read_checkpoint(self._files, ended)
         unknown = remove_leftovers(self._files, self.topics) if not self._opening.read_only_reason else []
         # Keep the entries of unknown directories: if the topics are restored, their durable ends are needed.
         unknown_tps = {parse_partition_directory(name) for name in unknown}
-        kept = {tp: entry for tp, entry in (entries or {}).items() if tp in unknown_tps}
-        if entries is None and self.topics.all():
-            self._opening.read_only_reason = self._opening.read_only_reason or _NO_CHECKPOINT
-        self._checkpoint.open(entries or {}, kept)
+        if found is None:
+            found = Found({}, LOST_ENTRY)
+            if self.topics.all():
+                self._opening.read_only_reason = self._opening.read_only_reason or _NO_CHECKPOINT
+        kept = {tp: entry for tp, entry in found.entries.items() if tp in unknown_tps}
+        self._checkpoint.open(self.node_epoch, found.entries, kept)
         self._is_open = True
         # 4 to 7, each partition
-        cut = self._take_all(self._opening.all(self.topics, entries or {}, clean))
+        cut = self._take_all(self._opening.all(self.topics, found, clean))
+        self.partitions.elect(self.partitions)
         self.time.open(self.partitions)
         self.expire_producers()
         # 8
@@ -150,22 +155,23 @@ class LogManager:
         return meta
 
     def _create(self) -> Meta:
-        write_checkpoint(self._files, {})
-        create_epoch(self._files)
+        write_checkpoint(self._files, 0, {})
+        create_node_epoch(self._files)
         self.topics.create()
         self.producer_ids.create()
         return create_meta(self._files, max(0, self._config.node_id))
 
-    def _raise_epoch(self) -> None:
-        """Makes this start's epoch durable, and first the file names that it finds: a killed broker may have renamed a checkpoint
+    def _register(self, ended: int) -> None:
+        """Registers this life, and first makes the file names that it finds durable: a killed broker may have renamed a checkpoint
         without syncing the directory, and segments are removed by what it says. If that fails, the directory is
         read-only.
         """
         try:
             self._files.sync_dir()
-            write_epoch(self._files, self.leader_epoch)
+            self.node_epoch = self._coordination.register(ended)
         except OSError as error:
-            self._opening.read_only_reason = f"the leader epoch could not be written ({error.strerror}); check the disk and restart"
+            self.node_epoch = ended + 1
+            self._opening.read_only_reason = f"the node epoch could not be written ({error.strerror}); check the disk and restart"
             logger.error("the data directory is read-only: %s", self._opening.read_only_reason)
 
     def _settle_directory(self) -> None:
@@ -211,7 +217,7 @@ class LogManager:
         try:
             with contextlib.suppress(OSError):  # an older one is still valid
                 self.write_checkpoint()
-            write_clean_mark(self._files, self.leader_epoch, clean, self._spares)
+            write_clean_mark(self._files, self.node_epoch, clean, self._spares)
         except OSError as error:
             logger.warning("could not close cleanly (%s): the next start recovers the logs", error.strerror)
         unclean = [log.name for log in self.partitions if log.tp not in clean]

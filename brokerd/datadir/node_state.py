@@ -68,20 +68,20 @@ def create_meta(files: Files, node_id: int) -> Meta:
     return meta
 
 
-def take_clean_mark(files: Files, ended_epoch: int, *, keep: bool = False) -> CleanLogs:
-    """The logs that the previous run closed cleanly; empty after a crash. Removes the mark, unless `keep`: in a read-only directory
-    it stays valid. Raises OSError.
+def take_clean_mark(files: Files, node_epoch: int, *, keep: bool = False) -> CleanLogs:
+    """The logs that the life with this node epoch closed cleanly; empty after a crash. Removes the mark, unless `keep`: in a
+    read-only directory it stays valid. Raises OSError.
     """
     try:
         value = read_json(files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION)
     except FileNotFoundError:
         return {}
     except DocumentError:
-        value = {"leader_epoch": -1}
+        value = {"node_epoch": -1}
     if not keep:
         files.unlink(CLEAN_SHUTDOWN)
         files.sync_dir()
-    if value["leader_epoch"] != ended_epoch:
+    if value["node_epoch"] != node_epoch:
         return {}
     logs: CleanLogs = {}
     for name, (end, segments) in value["partitions"].items():
@@ -91,10 +91,12 @@ def take_clean_mark(files: Files, ended_epoch: int, *, keep: bool = False) -> Cl
     return logs
 
 
-def write_clean_mark(files: Files, epoch: int, logs: CleanLogs, spares: SpareFiles | None = None) -> None:
+def write_clean_mark(files: Files, node_epoch: int, logs: CleanLogs, spares: SpareFiles | None = None) -> None:
     """Records that these logs are flushed and closed. The last write of a run. Raises OSError."""
     partitions = {tp.directory_name: (log.log_end_offset, log.segments) for tp, log in logs.items()}
-    write_json(files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION, {"leader_epoch": epoch, "partitions": partitions}, spares=spares)
+    write_json(
+        files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION, {"node_epoch": node_epoch, "partitions": partitions}, spares=spares
+    )
 
 
 def read_clock(files: Files) -> NotedTime | None:

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.topic import TopicConfig, topic_config
-from brokerd.datadir.checkpoint import Entries
+from brokerd.datadir.checkpoint import Found
 from brokerd.datadir.node_state import CleanLogs
 from brokerd.datadir.topic_store import Topic, TopicStore
 from brokerd.errors import LogDamagedError, StorageError
-from brokerd.ids import TopicIdPartition, TopicPartition, new_leader_epoch_id
-from brokerd.partition.log_state import NEW_PARTITION, CheckpointEntry, CleanLog
+from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.partition.log_state import FIRST_EPOCH, LOST_ENTRY, NEW_PARTITION, CheckpointEntry, CleanLog
 from brokerd.partition.log_walk import RecoveryInput
 from brokerd.partition.partition import LogResources, Partition
 from brokerd.partition.recovery import PartitionRecovery, Recovered
@@ -52,8 +52,7 @@ class PartitionOpening:
         self._config = config
         self._resources = resources
         self._free_producer_number = free_producer_number
-        self.leader_epoch = 0  # of this start; set by LogManager.open
-        self.leader_epoch_id = new_leader_epoch_id()
+        self.node_epoch = 0  # set by LogManager.open
         self.read_only_reason = ""  # why nothing may be written to the directory
 
     def check_writable(self) -> None:
@@ -61,38 +60,39 @@ class PartitionOpening:
         if self.read_only_reason:
             raise StorageError(f"the data directory is read-only: {self.read_only_reason}")
 
-    def all(self, topics: TopicStore, entries: Entries, clean: CleanLogs) -> Iterator[Opened]:
+    def all(self, topics: TopicStore, found: Found, clean: CleanLogs) -> Iterator[Opened]:
         """Opens each partition of all topics, one after the other."""
         for topic in topics.all():
             config = topic_config(topic.configs, self._config.topic_defaults())
             for partition in range(topic.partition_count):
                 tp = TopicIdPartition(topic.id, partition)
-                entry = entries.get(tp, NEW_PARTITION)
+                entry = found.of(tp)
                 if tp in clean:
                     entry = entry.known_durable(clean[tp].log_end_offset)
                 reason, is_read_only = self.read_only_reason, False
                 try:
-                    found = self._recover(topic, config, tp, entry, clean.get(tp), reason)
+                    recovered = self._recover(topic, config, tp, entry, clean.get(tp), reason)
                 except OSError as error:
                     why, is_read_only = f"its recovery could not write ({error.strerror}); see to the disk and restart", True
                     logger.error("%s-%d is read-only: %s", topic.name, partition, why)
-                    found = self._recover(topic, config, tp, entry, clean.get(tp), reason or why)
-                opened = self.open(topic, config, tp, found)
-                yield Opened(opened, found.cut_bytes, entry if is_read_only or opened.damage else None)
+                    recovered = self._recover(topic, config, tp, entry, clean.get(tp), reason or why)
+                if entry.leader_epoch == LOST_ENTRY.leader_epoch:
+                    # Each start raises the epoch by one, so no epoch since the last batch was higher.
+                    recovered.state.leader_epoch = max(recovered.state.epochs.latest, 0) + self.node_epoch
+                opened = self.open(topic, config, tp, recovered)
+                yield Opened(opened, recovered.cut_bytes, entry if is_read_only or opened.damage else None)
 
     def make(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition) -> Recovered:
         """Recovers a new, empty partition; call `open` with the result. In any thread. Raises OSError."""
-        return self._recover(topic, config, tp, NEW_PARTITION, None, "")
+        return self._recover(topic, config, tp, NEW_PARTITION._replace(leader_epoch=FIRST_EPOCH - 1), None, "")
 
     def unmake(self, tp: TopicIdPartition) -> None:
         """Releases what a complete or failed `make` holds, instead of `open`. In any thread."""
         self._resources.open_files.drop(f"{tp.directory_name}/{offset_file(0, LOG_SUFFIX)}")
 
     def open(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition, found: Recovered) -> Partition:
-        """The partition, writable unless its log has stopped. This node, the only one, leads it in this start's epoch."""
-        partition = Partition(tp, topic.name, config, self._resources, found.state)
-        partition.lead(self.leader_epoch, epoch_id=self.leader_epoch_id)
-        return partition
+        """The partition, writable unless its log has stopped. It has no role yet."""
+        return Partition(tp, topic.name, config, self._resources, found.state)
 
     def _recover(
         self,
@@ -108,7 +108,6 @@ class PartitionOpening:
             name=str(TopicPartition(topic.name, tp.partition)),
             index_interval_bytes=config.index_interval_bytes,
             max_producer_ids=self._config.max_producer_ids,
-            max_epoch=self.leader_epoch - 1,
             free_producer_number=self._free_producer_number(),
             checkpoint=entry,
             clean=clean,

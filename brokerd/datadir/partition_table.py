@@ -1,21 +1,25 @@
-"""The partitions of this node by topic id and number, for handlers, coordinators and background work."""
+"""The partitions of this node by topic id and number, for handlers, coordinators and background work; and their roles, as
+coordination assigns them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
 from brokerd.config.topic import TopicConfig
+from brokerd.datadir.coordination import Coordination
 from brokerd.datadir.topic_store import OWN_TOPICS, Topic, TopicStore
 from brokerd.errors import FencedLeaderEpochError, NotLeaderError, UnknownLeaderEpochError, UnknownTopicOrPartitionError
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import TopicIdPartition, new_leader_epoch_id
 from brokerd.partition.partition import Partition
 
 
 class PartitionTable:
     """Belongs to the event loop's thread. Iteration includes the partitions of the broker's own topics."""
 
-    def __init__(self, topics: TopicStore) -> None:
+    def __init__(self, topics: TopicStore, coordination: Coordination) -> None:
         self._topics = topics
+        self._coordination = coordination
         self.node_id = -1  # set when the data directory is opened
         self._partitions: dict[TopicIdPartition, Partition] = {}
 
@@ -60,6 +64,15 @@ class PartitionTable:
     def add(self, partition: Partition) -> None:
         """Adds an opened partition."""
         self._partitions[partition.tp] = partition
+
+    def elect(self, partitions: Iterable[Partition]) -> None:
+        """Lets coordination elect the leaders of these partitions, and gives them their roles. The new epochs are durable: the next
+        start adds one to each leader epoch in the checkpoint, and a new partition's first epoch needs no entry there.
+        """
+        epochs = self._coordination.elect({partition.tp: partition.leader_epoch for partition in partitions})
+        epoch_id = new_leader_epoch_id()
+        for tp, epoch in epochs.items():
+            self._partitions[tp].lead(epoch, epoch_id=epoch_id)
 
     def configure(self, topic: Topic, config: TopicConfig) -> None:
         """Applies new settings to a topic's partitions."""

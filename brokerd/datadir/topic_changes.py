@@ -186,8 +186,10 @@ class TopicChanges:
             if isinstance(error, StorageError):
                 raise
             raise StorageError(f"topic '{topic.name}' could not be created ({error.strerror})") from error
-        for tp, recovered in made.items():
-            self._partitions.add(self._opening.open(topic, config, tp, recovered))
+        opened = [self._opening.open(topic, config, tp, recovered) for tp, recovered in made.items()]
+        for partition in opened:
+            self._partitions.add(partition)
+        self._partitions.elect(opened)
 
     def _topic_config(self, configs: Mapping[str, str]) -> TopicConfig:
         return topic_config(configs, self._config.topic_defaults())

@@ -11,10 +11,10 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from brokerd.datadir.checkpoint import Entries, read_checkpoint, write_checkpoint
+from brokerd.datadir.checkpoint import Found, read_checkpoint, write_checkpoint
+from brokerd.datadir.coordination import read_node_epoch
 from brokerd.datadir.node_state import ProducerIds, read_meta, take_clean_mark
 from brokerd.datadir.partition_directories import cut_log
-from brokerd.datadir.start_epoch import read_epoch
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import BrokerdError, DataDirectoryError
 from brokerd.ids import TopicIdPartition, TopicPartition
@@ -29,7 +29,7 @@ from brokerd.offline.lost_markers import (
 )
 from brokerd.offline.own_logs import if_unusable, is_transaction_log
 from brokerd.offline.partition_check import Finding, PartitionCheck, Severity
-from brokerd.partition.log_state import NEW_PARTITION, CheckpointEntry
+from brokerd.partition.log_state import CheckpointEntry
 from brokerd.record.header import crc_seed
 from brokerd.storage.damage import Hole, read_holes, write_holes
 from brokerd.storage.files import Files, RealFiles
@@ -38,8 +38,8 @@ from brokerd.storage.names import (
     CLEAN_SHUTDOWN,
     DECIDED_MEMBERS,
     HOLES,
-    LEADER_EPOCH,
     META,
+    NODE_EPOCH,
     PRODUCER_IDS,
     TOPICS,
     parse_partition_directory,
@@ -49,7 +49,7 @@ from brokerd.transaction.markers import Outcome
 
 _CONSEQUENCES = {
     META: "With `--rebuild-lost` the cluster gets a new id and this node is 0; nothing else depends on it.",
-    LEADER_EPOCH: "With `--rebuild-lost` it continues far above all epochs in the logs; nothing is lost by that.",
+    NODE_EPOCH: "With `--rebuild-lost` it continues far above the last one known; nothing is lost by that.",
     PRODUCER_IDS: "With `--rebuild-lost` ids continue far above all ids in the logs; nothing is lost by that.",
     TOPICS: "All records are there, but only this file holds names and settings of topics; if damaged, it is still legible. "
     "`--rebuild-lost --name ID=NAME ...` restores the names of topics, where ID is the first 32 digits of a partition's directory. "
@@ -61,8 +61,8 @@ class _Directory(NamedTuple):
     """The files that describe the data directory."""
 
     topics: TopicStore
-    checkpoint: dict[TopicIdPartition, CheckpointEntry] | None
-    epoch: int
+    checkpoint: Found | None
+    node_epoch: int | None  # None if it is lost
     findings: list[Finding]
 
 
@@ -83,11 +83,11 @@ def check_data_dir(path: str, *, decodes_records: bool = False) -> list[Finding]
             found = check.run()
             findings.extend(found)
             consequences = _if_own_log(check, found, is_read_only=directory.checkpoint is None)
-            findings.extend(consequences or _if_incomplete(files, check, directory.checkpoint or {}))
+            findings.extend(consequences or _if_incomplete(files, check, directory.checkpoint or Found({})))
         if not any(finding.path == TOPICS for finding in findings):
             findings.extend(_unknown_directories(files, directory.topics))
         if directory.checkpoint is not None:
-            findings.extend(findings_of(files, _lost_markers(files, directory.checkpoint, checks, directory.epoch)))
+            findings.extend(findings_of(files, _lost_markers(files, directory.checkpoint, checks)))
         return findings
     finally:
         files.close()
@@ -102,11 +102,11 @@ def _if_own_log(check: PartitionCheck, found: list[Finding], *, is_read_only: bo
     return [Finding(Severity.ERROR, check.tp.directory_name, consequence, check.name)]
 
 
-def _if_incomplete(files: Files, check: PartitionCheck, checkpoint: Entries) -> list[Finding]:
+def _if_incomplete(files: Files, check: PartitionCheck, checkpoint: Found) -> list[Finding]:
     """The error for a transaction log whose batches are intact but which ends too early, as after a rebuilt checkpoint."""
     if not is_transaction_log(check.tp):
         return []
-    problem = problem_of_log(files, check.tp, checkpoint.get(check.tp, NEW_PARTITION).log_start_offset)
+    problem = problem_of_log(files, check.tp, checkpoint.of(check.tp).log_start_offset)
     if not problem:
         return []
     text = f"{problem}: the broker does not start, or commits could be lost or done twice. Restore the whole directory from a copy"
@@ -121,13 +121,16 @@ def rebuild_checkpoint(path: str) -> list[Finding]:
         directory = _read_directory(files)
         if directory.checkpoint is not None:
             raise DataDirectoryError("the checkpoint is in order; nothing to do")
+        node_epoch = _node_epoch(directory)
         entries, findings = {}, []
         for check in _partition_checks(files, directory):
             check.run()
-            entries[check.tp] = CheckpointEntry(check.first_offset, check.end_offset, check.first_offset)
+            # Each start raises the epoch by one, so no epoch since the last batch was higher.
+            epoch = max(check.epochs.latest, 0) + node_epoch
+            entries[check.tp] = CheckpointEntry(check.first_offset, check.end_offset, check.first_offset, epoch)
             text = f"{check.name} holds offsets {check.first_offset} to {check.end_offset}"
             findings.append(Finding(Severity.NOTE, CHECKPOINT, text, check.name, check.end_offset))
-        _replace_checkpoint(files, entries)
+        _replace_checkpoint(files, node_epoch, entries)
         return findings
 
 
@@ -152,7 +155,7 @@ def take_out(path: str, partition: str, offset: int) -> list[Finding]:
     changes nothing, if there is no such batch. Idempotent.
     """
     with _locked(path) as files:
-        check = next((check for check in _durable_checks(files)[1] if check.name == partition), None)
+        check = next((check for check in _durable_checks(files)[2] if check.name == partition), None)
         if check is None:
             raise DataDirectoryError(f"there is no partition '{partition}': give it as TOPIC-NUMBER, such as events-0")
         if not check.first_offset <= offset < check.durable_end:
@@ -172,7 +175,7 @@ def take_out(path: str, partition: str, offset: int) -> list[Finding]:
 
 def _with_damaged(path: str, repair: Callable[[Files, PartitionCheck], list[Finding]]) -> list[Finding]:
     with _locked(path) as files:
-        checkpoint, checks, epoch = _durable_checks(files)
+        node_epoch, checkpoint, checks = _durable_checks(files)
         findings: list[Finding] = []
         for check in checks:
             check.run()
@@ -180,8 +183,8 @@ def _with_damaged(path: str, repair: Callable[[Files, PartitionCheck], list[Find
                 findings.extend(repair(files, check))
         if findings:
             # Last, since it drops the clean mark, which alone may have had the latest durable ends.
-            _replace_checkpoint(files, checkpoint)
-            lost = _lost_markers(files, checkpoint, checks, epoch)
+            _replace_checkpoint(files, node_epoch, checkpoint.entries)
+            lost = _lost_markers(files, checkpoint, checks)
             decide_by_markers(files, lost)
             findings.extend(findings_of(files, lost))
         return findings
@@ -193,21 +196,20 @@ def decide_members(path: str, producer_ids: Collection[int] = (), *, is_committe
     """
     outcome = Outcome.COMMITTED if is_committed else Outcome.ABORTED
     with _locked(path) as files:
-        checkpoint, checks, epoch = _durable_checks(files)
+        _, checkpoint, checks = _durable_checks(files)
         for check in checks:
             check.run()
-        chosen = decide(files, _lost_markers(files, checkpoint, checks, epoch), outcome, producer_ids)
+        chosen = decide(files, _lost_markers(files, checkpoint, checks), outcome, producer_ids)
         text = f"the next start takes the records of producer {{}} for {outcome.value}"
         return [Finding(Severity.NOTE, DECIDED_MEMBERS, text.format(producer_id)) for producer_id in chosen]
 
 
-def _lost_markers(files: Files, checkpoint: Entries, checks: Iterable[PartitionCheck], epoch: int) -> list[LostMarker]:
+def _lost_markers(files: Files, checkpoint: Found, checks: Iterable[PartitionCheck]) -> list[LostMarker]:
     """The lost markers; `checks` must have run."""
     partitions = [
-        CheckedPartition(check.tp, check.name, checkpoint.get(check.tp, NEW_PARTITION), bool(check.holes or check.damaged))
-        for check in checks
+        CheckedPartition(check.tp, check.name, checkpoint.of(check.tp), bool(check.holes or check.damaged)) for check in checks
     ]
-    return find_lost_markers(files, partitions, epoch=epoch)
+    return find_lost_markers(files, partitions)
 
 
 @contextlib.contextmanager
@@ -221,13 +223,20 @@ def _locked(path: str) -> Iterator[Files]:
         files.close()
 
 
-def _durable_checks(files: Files) -> tuple[dict[TopicIdPartition, CheckpointEntry], list[PartitionCheck], int]:
-    """The checkpoint, a check of each partition (not yet run), and the leader epoch. Raises DataDirectoryError if the checkpoint
-    is lost, since durable ends are unknown then."""
+def _durable_checks(files: Files) -> tuple[int, Found, list[PartitionCheck]]:
+    """The node epoch, the checkpoint, and a check of each partition (not yet run). Raises DataDirectoryError if the node epoch is
+    lost, or the checkpoint, since durable ends are unknown then.
+    """
     directory = _read_directory(files)
     if directory.checkpoint is None:
         raise DataDirectoryError("the checkpoint is missing or damaged; rebuild it first")
-    return directory.checkpoint, _partition_checks(files, directory), directory.epoch
+    return _node_epoch(directory), directory.checkpoint, _partition_checks(files, directory)
+
+
+def _node_epoch(directory: _Directory) -> int:
+    if directory.node_epoch is None:
+        raise DataDirectoryError("the node epoch is missing or damaged; rebuild it first, with `--rebuild-lost`")
+    return directory.node_epoch
 
 
 def _accept(files: Files, check: PartitionCheck) -> list[Finding]:
@@ -262,8 +271,8 @@ def _write_holes(files: Files, check: PartitionCheck, holes: list[Hole]) -> None
     write_holes(files, directory, crc_seed(check.tp), [*check.holes, *holes])
 
 
-def _replace_checkpoint(files: Files, entries: dict[TopicIdPartition, CheckpointEntry]) -> None:
-    write_checkpoint(files, entries)
+def _replace_checkpoint(files: Files, node_epoch: int, entries: dict[TopicIdPartition, CheckpointEntry]) -> None:
+    write_checkpoint(files, node_epoch, entries)
     _remove_clean_mark(files)
 
 
@@ -275,7 +284,7 @@ def _remove_clean_mark(files: Files) -> None:
 
 def _read_directory(files: Files) -> _Directory:
     findings: list[Finding] = []
-    topics, epoch = TopicStore(files), 2**31 - 1
+    topics, node_epoch = TopicStore(files), None
 
     def lost(name: str, reason: str) -> None:
         text = f"{reason} The broker does not start. {_CONSEQUENCES[name]}"
@@ -287,9 +296,9 @@ def _read_directory(files: Files) -> _Directory:
     except BrokerdError as error:
         lost(META, f"{error}.")
     try:
-        epoch = read_epoch(files)
+        node_epoch = read_node_epoch(files)
     except BrokerdError as error:
-        lost(LEADER_EPOCH, f"{error}.")
+        lost(NODE_EPOCH, f"{error}.")
     try:
         topics.open()
     except BrokerdError as error:
@@ -298,22 +307,22 @@ def _read_directory(files: Files) -> _Directory:
         ProducerIds(files).open()
     except BrokerdError as error:
         lost(PRODUCER_IDS, f"{error}.")
-    entries = read_checkpoint(files)
-    if entries is None:
+    checkpoint = read_checkpoint(files, node_epoch or 0)
+    if checkpoint is None:
         text = (
             "the checkpoint is missing or damaged: the broker starts read-only; `--rebuild-checkpoint` takes the logs as they are"
         )
         findings.append(Finding(Severity.ERROR, CHECKPOINT, text))
     else:
-        for tp, clean in take_clean_mark(files, epoch, keep=True).items():
-            entries[tp] = entries.get(tp, NEW_PARTITION).known_durable(clean.log_end_offset)
-    return _Directory(topics, entries, epoch, findings)
+        for tp, clean in take_clean_mark(files, -1 if node_epoch is None else node_epoch, keep=True).items():
+            checkpoint.entries[tp] = checkpoint.of(tp).known_durable(clean.log_end_offset)
+    return _Directory(topics, checkpoint, node_epoch, findings)
 
 
 def _partition_checks(files: Files, directory: _Directory, *, decodes_records: bool = False) -> list[PartitionCheck]:
     def check(tp: TopicIdPartition, name: str) -> PartitionCheck:
-        entry = directory.checkpoint.get(tp, NEW_PARTITION) if directory.checkpoint is not None else None
-        return PartitionCheck(files, tp, name, entry, max_epoch=directory.epoch, decodes_records=decodes_records)
+        entry = directory.checkpoint.of(tp) if directory.checkpoint is not None else None
+        return PartitionCheck(files, tp, name, entry, decodes_records=decodes_records)
 
     checks = []
     if any(finding.path == TOPICS for finding in directory.findings):

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from brokerd.datadir import checkpoint, decided_members, node_state, topic_store
-from brokerd.datadir.start_epoch import EPOCH_KIND, read_epoch
+from brokerd.datadir.coordination import NODE_EPOCH_KIND, read_node_epoch
 from brokerd.errors import BrokerdError, CorruptMessageError, DataDirectoryError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.own_logs import fields_of
@@ -197,12 +197,13 @@ def _describe_epochs(files: RealFiles, name: str, _tp: TopicIdPartition | None) 
 
 def _describe_checkpoint(files: RealFiles, name: str, _tp: TopicIdPartition | None) -> Iterator[Entry]:
     body = decode_document(read_whole(files, name), checkpoint.CHECKPOINT_KIND, checkpoint.CHECKPOINT_VERSION)
-    partitions = {str(tp): entry._asdict() for tp, entry in checkpoint.decode_checkpoint(body).items()}
-    yield {"type": checkpoint.CHECKPOINT_KIND, "partitions": partitions}
+    node_epoch, entries = checkpoint.decode_checkpoint(body)
+    partitions = {str(tp): entry._asdict() for tp, entry in entries.items()}
+    yield {"type": checkpoint.CHECKPOINT_KIND, "node_epoch": node_epoch, "partitions": partitions}
 
 
-def _describe_start_epoch(files: RealFiles, _name: str, _tp: TopicIdPartition | None) -> Iterator[Entry]:
-    yield {"type": EPOCH_KIND, "leader_epoch": read_epoch(files)}
+def _describe_node_epoch(files: RealFiles, _name: str, _tp: TopicIdPartition | None) -> Iterator[Entry]:
+    yield {"type": NODE_EPOCH_KIND, "node_epoch": read_node_epoch(files)}
 
 
 def _json_describer(kind: str, version: int) -> Describer:
@@ -225,7 +226,7 @@ _BY_NAME: dict[str, Describer] = {
     names.META: _json_describer(node_state.META_KIND, node_state.FORMAT_VERSION),
     names.CLOCK: _json_describer(node_state.CLOCK_KIND, node_state.FORMAT_VERSION),
     names.DECIDED_MEMBERS: _json_describer(decided_members.DECIDED_KIND, decided_members.DECIDED_VERSION),
-    names.LEADER_EPOCH: _describe_start_epoch,
+    names.NODE_EPOCH: _describe_node_epoch,
     names.CLEAN_SHUTDOWN: _json_describer(node_state.CLEAN_KIND, node_state.FORMAT_VERSION),
     names.PRODUCER_IDS: _json_describer(node_state.PRODUCER_IDS_KIND, node_state.FORMAT_VERSION),
     names.TOPICS: _json_describer(topic_store.TOPICS_KIND, topic_store.TOPICS_VERSION),

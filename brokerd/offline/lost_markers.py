@@ -57,16 +57,16 @@ class _Marker(NamedTuple):
     outcome: Outcome
 
 
-def find_lost_markers(files: Files, partitions: Iterable[CheckedPartition], *, epoch: int) -> list[LostMarker]:
+def find_lost_markers(files: Files, partitions: Iterable[CheckedPartition]) -> list[LostMarker]:
     """The lost markers that the next start would find. Reads no log unless a partition has lost offsets. Raises OSError,
     DataDirectoryError."""
     everything = list(partitions)
     known = [one for one in everything if not is_transaction_log(one.tp)]
-    found = {one: _unmarked(files, one, epoch) for one in known if one.has_lost}
+    found = {one: _unmarked(files, one) for one in known if one.has_lost}
     suspected = with_lost_markers(data for held in found.values() for data in held)
     if not suspected:
         return []
-    found.update({one: _unmarked(files, one, epoch) for one in known if one not in found})
+    found.update({one: _unmarked(files, one) for one in known if one not in found})
     lost = suspected & with_lost_markers(data for held in found.values() for data in held)
     own = next((one for one in everything if is_transaction_log(one.tp)), None)
     records = read_records(files, own.tp, own.entry.log_start_offset) if own is not None else []
@@ -162,14 +162,13 @@ def _finding(lost: LostMarker, decided: DecidedMembers) -> Finding:
     return Finding(Severity.NOTE, partition.tp.directory_name, text, partition.name, data.first_offset)
 
 
-def _unmarked(files: Files, partition: CheckedPartition, epoch: int) -> list[UnmarkedData]:
+def _unmarked(files: Files, partition: CheckedPartition) -> list[UnmarkedData]:
     """Data without a marker, found by the recovery that a start runs."""
     given = RecoveryInput(
         tp=partition.tp,
         name=partition.name,
         index_interval_bytes=_INDEX_INTERVAL_BYTES,
         max_producer_ids=2**31,
-        max_epoch=epoch,
         free_producer_number=PRODUCER_NUMBERS,
         checkpoint=partition.entry,
         clean=None,

@@ -13,7 +13,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.offline.own_logs import is_own_log, problem_of
 from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.leader_epochs import EpochEntry, LeaderEpochs, read_leader_epochs
-from brokerd.partition.log_state import NEW_PARTITION, CheckpointEntry
+from brokerd.partition.log_state import LOST_ENTRY, CheckpointEntry
 from brokerd.partition.markers import Marker, read_marker
 from brokerd.partition.producer_state import ProducerStateEntry, ProducerStates
 from brokerd.partition.snapshots import Snapshot, read_snapshot, snapshot_offsets
@@ -78,20 +78,18 @@ class PartitionCheck:
         name: str,
         entry: CheckpointEntry | None,
         *,
-        max_epoch: int,
         decodes_records: bool = False,
     ) -> None:
         self._files = files
         self._open_files = OpenFiles(files, limit=4)
-        self._entry = entry or NEW_PARTITION
+        self._entry = entry or LOST_ENTRY
         self._is_durable_end_known = entry is not None
-        self._max_epoch = max_epoch
         self._decodes_records = decodes_records
         self._seed = crc_seed(tp)
         self._findings: list[Finding] = []
         self._directory = tp.directory_name
         self._producers = ProducerStates(name, limit=2**31)
-        self._epochs = LeaderEpochs()
+        self.epochs = LeaderEpochs()
         self._states: dict[int, _State] = {}  # at the snapshots' offsets
         self.tp = tp
         self.name = name
@@ -188,7 +186,7 @@ class PartitionCheck:
                     segment.size_bytes = walk.batch_position
                     segment.note(header, 2**62)
                     self._producers.replay(header, self._checked_marker(name, file, walk.batch_position, header))
-                    self._epochs.assign(header.leader_epoch, header.base_offset, header.leader_epoch_id)
+                    self.epochs.assign(header.leader_epoch, header.base_offset, header.leader_epoch_id)
                     self._note_state(header.next_offset, snapshots)
                     self._check_records(name, file, walk.batch_position, header)
                 if walk.problem is None:
@@ -217,8 +215,8 @@ class PartitionCheck:
             durable_end=self._entry.durable_end,
             is_durable_end_known=self._is_durable_end_known,
             cut_offsets={hole.first_offset for hole in self.holes},
-            epoch_at=lambda _: max(self._epochs.latest, 0),
-            max_epoch=self._max_epoch,
+            epoch_at=lambda _: max(self.epochs.latest, 0),
+            max_epoch=self._entry.leader_epoch,
             payload_from=0,
         )
 
@@ -267,7 +265,7 @@ class PartitionCheck:
     def _points_at_batches(self, segment: Segment, entries: list[tuple[int, int]]) -> bool:
         wanted = dict(entries)
         with self._open_files.use(segment.path) as file:
-            scan = segment.scan(file, max_epoch=self._max_epoch)
+            scan = segment.scan(file, max_epoch=self._entry.leader_epoch)
             for header in scan:
                 if wanted.get(header.base_offset) == scan.batch_position:
                     del wanted[header.base_offset]
@@ -291,7 +289,7 @@ class PartitionCheck:
                 self._check_snapshot(name, snapshot, self._states[offset], is_whole_log=is_whole_log)
 
     def _check_snapshot(self, name: str, snapshot: Snapshot, replayed: _State, *, is_whole_log: bool) -> None:
-        is_true = _may_follow(snapshot.producers, replayed.producers) and snapshot.epochs == self._epochs.below(snapshot.offset)
+        is_true = _may_follow(snapshot.producers, replayed.producers) and snapshot.epochs == self.epochs.below(snapshot.offset)
         if is_whole_log and not is_true:
             self._add(Severity.ERROR, name, "the snapshot contradicts the log", snapshot.offset)
         elif not self._are_aborted(snapshot.aborted, replayed.aborted):
@@ -318,7 +316,7 @@ class PartitionCheck:
         known = read_leader_epochs(self._files, self._directory, self._seed)
         if known is None:
             self._add(Severity.WARNING, LEADER_EPOCHS, "the file is damaged or not of this log: it is rebuilt from the log")
-        elif self._is_whole and not _is_prefix(known, self._epochs.entries):
+        elif self._is_whole and not _is_prefix(known, self.epochs.entries):
             self._add(Severity.WARNING, LEADER_EPOCHS, "the file does not agree with the log: it is rebuilt from the log")
 
     def _check_names(self, names: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Rebuilds lost files of a data directory from its logs: topics, producer ids, leader epoch, and meta (cluster id and node id).
+"""Rebuilds lost files of a data directory from its logs: topics, producer ids, node epoch, and meta (cluster id and node id).
 
 Runs only at an operator's request, and only on files that are missing or damaged; a damaged file is kept as `<name>.damaged`.
 Numbers that must never be reused continue far above all that are found. Topic names and settings are not in the logs: they are
@@ -8,10 +8,11 @@ lost.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from brokerd.datadir.checkpoint import read_checkpoint
+from brokerd.datadir.checkpoint import CHECKPOINT_KIND, CHECKPOINT_VERSION, decode_checkpoint
+from brokerd.datadir.coordination import create_node_epoch, find_node_epoch
 from brokerd.datadir.node_state import (
     CLEAN_KIND,
     FORMAT_VERSION,
@@ -22,20 +23,19 @@ from brokerd.datadir.node_state import (
     ProducerIds,
     create_meta,
 )
-from brokerd.datadir.start_epoch import create_epoch, find_epoch
 from brokerd.datadir.topic_store import OWN_TOPICS, TOPICS_KIND, TOPICS_VERSION, Topic, TopicStore
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import TopicIdPartition, producer_number, topic_name_problem
 from brokerd.offline.partition_check import Finding, Severity
-from brokerd.partition.leader_epochs import read_leader_epochs
 from brokerd.partition.snapshots import read_snapshot, snapshot_offsets
 from brokerd.record.header import crc_seed
-from brokerd.storage.checksummed_file import DocumentError, read_json
+from brokerd.storage.checksummed_file import DocumentError, read_document, read_json
 from brokerd.storage.files import Files, RealFiles
 from brokerd.storage.names import (
+    CHECKPOINT,
     CLEAN_SHUTDOWN,
-    LEADER_EPOCH,
     META,
+    NODE_EPOCH,
     PRODUCER_IDS,
     TOPICS,
     parse_partition_directory,
@@ -49,15 +49,15 @@ _DAMAGED_SUFFIX = ".damaged"
 _FILES: dict[str, Callable[[Files], object]] = {
     META: lambda files: read_json(files, META, META_KIND, FORMAT_VERSION),
     TOPICS: lambda files: read_json(files, TOPICS, TOPICS_KIND, TOPICS_VERSION),
-    LEADER_EPOCH: find_epoch,
+    NODE_EPOCH: find_node_epoch,
     PRODUCER_IDS: lambda files: read_json(files, PRODUCER_IDS, PRODUCER_IDS_KIND, FORMAT_VERSION),
 }
 
 
 class _Seen(NamedTuple):
-    """The largest numbers found in the partitions; -1 = none."""
+    """The largest numbers found; -1 = none."""
 
-    leader_epoch: int
+    node_epoch: int
     producer_id: int
 
 
@@ -79,7 +79,7 @@ def rebuild_lost(path: str, names: Mapping[str, str]) -> list[Finding]:
         lost = [name for name, read in _FILES.items() if _is_lost(files, read)]
         if not lost:
             raise DataDirectoryError(
-                "the topics, the producer ids, the leader epoch and the directory's ids are in order; for the checkpoint use "
+                "the topics, the producer ids, the node epoch and the directory's ids are in order; for the checkpoint use "
                 "--rebuild-checkpoint, for damaged records --accept-damaged"
             )
         if names and TOPICS not in lost:
@@ -114,7 +114,7 @@ def _topics(files: Files, partitions: list[TopicIdPartition], names: Mapping[str
             f"there is no partition of a topic with id {unknown[0]}: ids are the first 32 digits of directories"
         )
     counts: dict[bytes, int] = {}
-    for tp in (*partitions, *(read_checkpoint(files) or {})):
+    for tp in (*partitions, *_read_checkpoint(files)[1]):
         if tp.topic_id in ids:
             counts[tp.topic_id] = max(counts.get(tp.topic_id, 0), tp.partition + 1)
     topics = [Topic(names.get(topic_id.hex(), f"recovered-{topic_id.hex()}"), topic_id, counts[topic_id], {}) for topic_id in ids]
@@ -140,10 +140,10 @@ def _write(files: Files, lost: list[str], topics: list[Topic], seen: _Seen) -> l
         block = min(block, PRODUCER_IDS_MAX - PRODUCER_ID_MARGIN)  # without authentication, clients can make up any id
         ProducerIds(files).create(block)
         notes.append((PRODUCER_IDS, f"producer ids continue at {block}; the largest in the logs is {seen.producer_id}"))
-    if LEADER_EPOCH in lost:
-        epoch = min(max(seen.leader_epoch, 0) + EPOCH_MARGIN, 2**31 - 2)
-        create_epoch(files, epoch)
-        notes.append((LEADER_EPOCH, f"the leader epoch continues at {epoch}; the largest in the logs is {seen.leader_epoch}"))
+    if NODE_EPOCH in lost:
+        epoch = max(seen.node_epoch, 0) + EPOCH_MARGIN
+        create_node_epoch(files, epoch)
+        notes.append((NODE_EPOCH, f"the node epoch continues at {epoch}; the last one known is {seen.node_epoch}"))
     if META in lost:
         meta = create_meta(files, 0)
         notes.append((META, f"the cluster has a new id, {meta.cluster_id}, and this is node {meta.node_id}"))
@@ -151,20 +151,25 @@ def _write(files: Files, lost: list[str], topics: list[Topic], seen: _Seen) -> l
 
 
 def _largest_seen(files: Files, partitions: list[TopicIdPartition]) -> _Seen:
-    epochs, producer_ids = [-1], [-1]
+    node_epoch, producer_ids = _read_checkpoint(files)[0], [-1]
     with contextlib.suppress(FileNotFoundError, DocumentError):  # missing after an unclean shutdown
-        epochs.append(int(read_json(files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION)["leader_epoch"]))
+        node_epoch = max(node_epoch, int(read_json(files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION)["node_epoch"]))
     for tp in partitions:
         seed = crc_seed(tp)
-        epochs.extend(entry.epoch for entry in read_leader_epochs(files, tp.directory_name, seed) or ())
         for offset in snapshot_offsets(files.listdir(tp.directory_name)):
             snapshot = read_snapshot(files, tp.directory_name, offset, seed)
             if snapshot is not None:
-                epochs.extend(entry.epoch for entry in snapshot.epochs)
                 producer_ids.extend(map(producer_number, snapshot.producers))
                 producer_ids.extend(producer_number(entry.producer_id) for entry in snapshot.aborted)
                 producer_ids.append(snapshot.forgotten_number)
         for _, _, header in batches_of(files, tp):
-            epochs[0] = max(epochs[0], header.leader_epoch)
             producer_ids[0] = max(producer_ids[0], producer_number(header.producer_id) if header.producer_id >= 0 else -1)
-    return _Seen(max(epochs), max(producer_ids))
+    return _Seen(node_epoch, max(producer_ids))
+
+
+def _read_checkpoint(files: Files) -> tuple[int, Collection[TopicIdPartition]]:
+    """The node epoch in which the checkpoint was written, and its partitions; (-1, ()) if it is lost too."""
+    try:
+        return decode_checkpoint(read_document(files, CHECKPOINT, CHECKPOINT_KIND, CHECKPOINT_VERSION))
+    except (FileNotFoundError, DocumentError):
+        return -1, ()

@@ -95,7 +95,7 @@ class PartitionCore:
         self.name = name
         self.config = config
         self.role = Role.NONE
-        self.leader_epoch = 0  # stamped on batches that are appended now
+        self.leader_epoch = state.leader_epoch  # the highest of this partition; stamped on what its leader appends
         self.leader_epoch_id = 0
         self.health = LogHealth(name, state.damaged, state.read_only_reason)
         self.producers = state.producers
@@ -326,8 +326,11 @@ class PartitionCore:
         return self.ends.in_sync(followers)
 
     def follow(self, epoch: int) -> None:
-        """Makes this node a follower of the leader of `epoch`. Raises FencedLeaderEpochError."""
-        self._check_epoch(epoch, max(self.leader_epoch, self.epochs.latest - 1))
+        """Makes this node a follower of the leader of `epoch`, which may be the one that it followed before a start. Raises
+        FencedLeaderEpochError.
+        """
+        ended = self.leader_epoch - 1 if self.role is Role.NONE else self.leader_epoch
+        self._check_epoch(epoch, max(ended, self.epochs.latest - 1))
         self.role, self.leader_epoch = Role.FOLLOWER, epoch
         self.ends.follow()
 
@@ -464,7 +467,8 @@ class PartitionCore:
 
     def checkpoint_entry(self) -> CheckpointEntry:
         """This log's entry for the next checkpoint. May advance the recovery point."""
-        return CheckpointEntry(self.flushes.advance_recovery_point(), self.ends.durable_end, self.ends.log_start_offset)
+        ends = self.ends
+        return CheckpointEntry(self.flushes.advance_recovery_point(), ends.durable_end, ends.log_start_offset, self.leader_epoch)
 
     def take_old_snapshots(self) -> list[int]:
         """Offsets of snapshots that are no longer needed; the caller removes their files."""

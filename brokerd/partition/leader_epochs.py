@@ -1,6 +1,6 @@
 """The start offset of each leader epoch: a list per partition, kept in a small file that a scan of the log can rebuild.
 
-Besides its number, an epoch has a random id, drawn at each start of the broker and stamped on every batch. Diverged logs, such as a
+Besides its number, an epoch has a random id, drawn by its leader and stamped on every batch. Diverged logs, such as a
 restored copy and the original that kept running, never draw the same id. So the epoch id of the record before a position tells
 which history the position belongs to.
 """

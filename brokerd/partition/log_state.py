@@ -10,23 +10,28 @@ from typing import NamedTuple
 from brokerd.partition.leader_epochs import LeaderEpochs
 from brokerd.partition.producer_state import ProducerStates
 from brokerd.partition.snapshots import Snapshot
+from brokerd.record.batch import NO_EPOCH_LIMIT
 from brokerd.storage.damage import DamagedRange
 from brokerd.storage.segment import Segment
 
 
 class CheckpointEntry(NamedTuple):
-    """Offsets, none above `durable_end`. A restart checks payloads from `recovery_point` on."""
+    """Offsets, none above `durable_end`, and the highest leader epoch that any batch of the log can have."""
 
-    recovery_point: int
+    recovery_point: int  # a restart checks payloads from here on
     durable_end: int
     log_start_offset: int
+    leader_epoch: int
 
     def known_durable(self, *ends: int) -> CheckpointEntry:
         """The entry, with `durable_end` raised to other offsets known to be durable: a checkpoint may lag behind."""
         return self._replace(durable_end=max(self.durable_end, *ends))
 
 
-NEW_PARTITION = CheckpointEntry(0, 0, 0)
+FIRST_EPOCH = 1
+# A partition is made in the first epoch, so that epoch is durable with the partition itself.
+NEW_PARTITION = CheckpointEntry(0, 0, 0, FIRST_EPOCH)
+LOST_ENTRY = NEW_PARTITION._replace(leader_epoch=NO_EPOCH_LIMIT)  # the checkpoint is lost
 
 
 class CleanSegment(NamedTuple):
@@ -53,6 +58,7 @@ class LogState:
     log_start_offset: int
     log_end_offset: int
     recovery_point: int
+    leader_epoch: int = 0  # the highest that this partition has had
     damaged: list[DamagedRange] = field(default_factory=list)
     read_only_reason: str = ""
     snapshot_offsets: list[int] = field(default_factory=list)

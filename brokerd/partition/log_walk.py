@@ -35,7 +35,6 @@ class RecoveryInput(NamedTuple):
     name: str
     index_interval_bytes: int
     max_producer_ids: int
-    max_epoch: int  # the last run's epoch: no batch has a higher one
     free_producer_number: int  # every producer id has a lower number
     checkpoint: CheckpointEntry
     clean: CleanLog | None
@@ -215,7 +214,7 @@ class LogWalk:
             durable_end=self._durable_end,
             cut_offsets={hole.first_offset for hole in self._holes},
             epoch_at=self._lowest_epoch,
-            max_epoch=self._given.max_epoch,
+            max_epoch=self._given.checkpoint.leader_epoch,
             payload_from=self._given.checkpoint.recovery_point,
         )
 

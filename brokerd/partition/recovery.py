@@ -188,7 +188,7 @@ class PartitionRecovery:
         if offset >= segment.next_offset or segment.index is None:
             return segment.size_bytes
         with self._open_files.use(segment.path) as file:
-            scan = segment.scan(file, begin=segment.index.floor(offset), max_epoch=self._given.max_epoch)
+            scan = segment.scan(file, begin=segment.index.floor(offset), max_epoch=self._given.checkpoint.leader_epoch)
             for header in scan:
                 if header.next_offset > offset:
                     return scan.batch_position
@@ -276,6 +276,7 @@ class PartitionRecovery:
             log_start_offset=min(max(self._given.checkpoint.log_start_offset, 0), end),
             log_end_offset=end,
             recovery_point=min(self._given.checkpoint.recovery_point, end),
+            leader_epoch=self._given.checkpoint.leader_epoch,
             damaged=[*walk.damaged, *(hole.as_range() for hole in self._holes)],
             read_only_reason=self._given.read_only_reason,
             snapshot_offsets=snapshots,

@@ -85,7 +85,7 @@ class BatchHeader(NamedTuple):
     max_timestamp: int  # ms
     schema_id: int
     uncompressed_bytes: int
-    leader_epoch_id: int  # S, random, drawn at each start: no earlier or restored state of this log has it
+    leader_epoch_id: int  # S, random, drawn by each leader: no earlier or restored state of this log has it
     clock_ahead_s: int  # S: how far append_timestamp is ahead of the log time, which retention uses
 
     @property

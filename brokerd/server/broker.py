@@ -40,7 +40,7 @@ class BrokerParts:
     def __init__(self, config: BrokerConfig, logs: LogManager, clock: Clock) -> None:
         self.config = config
         self.clock = clock
-        self.cluster_id, self.node_id, self.start_epoch = logs.cluster_id, logs.node_id, logs.leader_epoch
+        self.cluster_id, self.node_id, self.node_epoch = logs.cluster_id, logs.node_id, logs.node_epoch
         self.partitions = logs.partitions
         self.topics = logs.topics
         self.topic_changes = logs.changes
@@ -71,7 +71,7 @@ class BrokerParts:
         self.transactions = Transactions(
             config,
             own_log(TRANSACTION_STATE),
-            LocalLeaders(logs.partitions, logs.time, self.produce_purgatory, logs.leader_epoch),
+            LocalLeaders(logs.partitions, logs.time, self.produce_purgatory, logs.node_epoch),
             self.groups,
             logs.producer_ids,
             self.reserving,

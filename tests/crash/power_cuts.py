@@ -249,7 +249,8 @@ class Simulation:
 
     def _rot(self, log: Partition) -> None:
         """Flips a bit of a batch below durable_end, as the checkpoint on the disk has it."""
-        entry = (read_checkpoint(self.files) or {}).get(log.tp)
+        found = read_checkpoint(self.files, 0)
+        entry = found.entries.get(log.tp) if found is not None else None
         places = []
         for path in self.files.paths():
             if path.endswith(".log"):

@@ -99,6 +99,7 @@ class Lives:
         self.oracle = ProducerOracle()
         self.history: list[Appended | int] = []  # an int: all that was silent since before then has expired
         self.flushed = 0
+        self.epoch = 0  # of the last life
         self.facts: dict[str, int] = {}
         self.task: FlushTask | None = None
         self.old_snapshots: dict[str, bytes] = {}
@@ -176,6 +177,8 @@ class Lives:
         """Compares the state with the fold of what is there."""
         hook, self.files.hook = self.files.hook, None
         assert log.ends.log_end_offset >= self.flushed, "what was flushed is lost"
+        assert log.leader_epoch > self.epoch, f"epoch {log.leader_epoch} comes after {self.epoch}"
+        self.epoch = log.leader_epoch
         begin = max(self.flushed, log.ends.log_start_offset)
         found = {batch.header.base_offset: batch.header for batch in read_batches(log, begin)}
         self.files.hook = hook
@@ -375,7 +378,8 @@ class Lives:
                 self.lies.add(future[1])
                 self.count("one of another future")
         # Below the segment that holds the log start there may be holes, which a snapshot must bridge.
-        start = max((entry.log_start_offset for entry in (read_checkpoint(self.files) or {}).values()), default=0)
+        found = read_checkpoint(self.files, 0)
+        start = max((entry.log_start_offset for entry in found.entries.values()), default=0) if found is not None else 0
         segments = [_offset(path) for path in paths if path.endswith(LOG_SUFFIX)]
         begins = max((base for base in segments if base <= start), default=0)
         spared = {path for path in true if begins and _offset(path) >= begins}

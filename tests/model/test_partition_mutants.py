@@ -17,6 +17,8 @@ from brokerd.partition.flush_state import FlushOutcome, FlushPlan, FlushState, K
 from brokerd.partition.flush_task import FlushTask
 from brokerd.partition.leader_epochs import LeaderEpochs
 from brokerd.partition.log_ends import LOG_END_MOVED, LogEnd, LogEnds, Moved
+from brokerd.partition.log_state import CheckpointEntry
+from brokerd.partition.log_walk import LogWalk
 from brokerd.partition.markers import Marker, marker_of
 from brokerd.partition.partition import Partition
 from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry, ProducerStates
@@ -221,6 +223,28 @@ def a_roll_takes_the_snapshot_too_late(patch: pytest.MonkeyPatch) -> None:
 
 
 # --- epochs
+
+
+@mutant
+def recovery_measures_epochs_against_the_number_of_starts(patch: pytest.MonkeyPatch) -> None:
+    """The third start cuts off batches of epoch 40 as foreign."""
+    init = LogWalk.__init__
+
+    def third(self: LogWalk, *args: Any, **options: Any) -> None:
+        init(self, *args, **options)
+        self._given = self._given._replace(checkpoint=self._given.checkpoint._replace(leader_epoch=3))
+
+    patch.setattr(LogWalk, "__init__", third)
+
+
+@mutant
+def a_checkpoint_keeps_the_epoch_that_the_start_found(patch: pytest.MonkeyPatch) -> None:
+    checkpoint_entry = PartitionCore.checkpoint_entry
+
+    def old(self: PartitionCore) -> CheckpointEntry:
+        return checkpoint_entry(self)._replace(leader_epoch=max(self.epochs.latest, 0))
+
+    patch.setattr(PartitionCore, "checkpoint_entry", old)
 
 
 @mutant

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from brokerd.config.broker import BrokerConfig
+from brokerd.datadir.coordination import OneNode
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.topic_store import Topic
 from brokerd.errors import StorageError, TxnAbortedError, UnknownGroupError, UnknownTopicIdError, WireError
@@ -37,6 +38,7 @@ from brokerd.transaction.transactional_id import Held
 from brokerd.wire.v1.group_log_pb2 import CommittedOffset, GroupLogRecord
 from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest, TransactionTotals
 from tests.support.clock import ManualClock
+from tests.support.files import MemoryFiles
 from tests.support.group_offsets import committed
 from tests.support.loop import one_turn
 
@@ -127,7 +129,7 @@ class Leaders:
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
-        self.known = PartitionTable(sim)  # type: ignore[arg-type]
+        self.known = PartitionTable(sim, OneNode(MemoryFiles()))  # type: ignore[arg-type]
 
     def held(self, *_: object) -> Held:
         return Held({})

@@ -56,7 +56,7 @@ class Replica:
         self.number = number
         self.config = config
         self.files = MemoryFiles()
-        self.checkpoint = NEW_PARTITION
+        self.checkpoint = NEW_PARTITION._replace(leader_epoch=0)
         self.history: list[Stored] = []
         self.doubtful: Stored | None = None  # a write that failed, and may be in the file all the same
         self.oracle = ProducerOracle()
@@ -86,7 +86,7 @@ class Replica:
 
     # Life
 
-    def start(self, epoch: int, *, is_alone: bool) -> None:
+    def start(self, *, is_alone: bool) -> None:
         """Recovers what is on the disk. `is_alone`: there is no other replica."""
         open_files = OpenFiles(self.files, limit=4)
         given = RecoveryInput(
@@ -94,7 +94,6 @@ class Replica:
             name="t-0",
             index_interval_bytes=self.config.index_interval_bytes,
             max_producer_ids=_MAX_PRODUCER_IDS,
-            max_epoch=epoch,
             free_producer_number=_FREE_PRODUCER_NUMBER,
             checkpoint=self.checkpoint,
             clean=None,
@@ -122,6 +121,10 @@ class Replica:
         else:
             self.files.kill()
         return durable_end
+
+    def raise_epoch(self, epoch: int) -> None:
+        """Makes an epoch durable, before the partition gets a role in it."""
+        self.checkpoint = self.checkpoint._replace(leader_epoch=epoch)
 
     def write_checkpoint(self) -> None:
         """As the data directory does."""

@@ -95,7 +95,7 @@ def this_node(broker: BrokerParts) -> metadata_pb2.Node:
     if host in _WILDCARDS:
         host = socket.gethostname()
     port = broker.config.advertised_port or broker.port
-    return metadata_pb2.Node(node_id=broker.node_id, host=host, port=port, epoch=broker.start_epoch)
+    return metadata_pb2.Node(node_id=broker.node_id, host=host, port=port, epoch=broker.node_epoch)
 
 
 async def _by_name(broker: BrokerParts, authorizer: TopicAuthorizer, name: str, pauses: Pauses) -> metadata_pb2.TopicMetadata:

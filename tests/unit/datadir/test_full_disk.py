@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.datadir.start_epoch import create_epoch, read_epoch, write_epoch
+from brokerd.datadir.coordination import create_node_epoch, read_node_epoch, write_node_epoch
 from brokerd.errors import DataDirectoryError, LogDamagedError, StorageError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition.partition import Partition
@@ -237,7 +237,7 @@ def test_a_disk_that_stays_full_is_started_on_as_often_as_one_likes(files: Memor
         _assert_goes_on(log)
     files.hook = files.space_left = None
     files.power_cut(random.Random(1))
-    assert open_manager(files, **SETTINGS)[0].leader_epoch == epochs[-1] + 1
+    assert first_log(open_manager(files, **SETTINGS)[0]).leader_epoch == epochs[-1] + 1
 
 
 def test_a_start_that_cannot_be_noted_at_all_serves_what_is_there(files: MemoryFiles, manager: LogManager) -> None:
@@ -266,22 +266,22 @@ def test_a_start_that_cannot_be_noted_at_all_serves_what_is_there(files: MemoryF
     assert append(first_log(manager), b"again") == 30
 
 
-def test_an_epoch_slot_that_is_torn_or_rotten_gives_no_epoch_twice(files: MemoryFiles) -> None:
-    create_epoch(files, 5)
-    assert read_epoch(files) == 5
+def test_a_slot_that_is_torn_or_rotten_gives_no_node_epoch_twice(files: MemoryFiles) -> None:
+    create_node_epoch(files, 5)
+    assert read_node_epoch(files) == 5
     for epoch in (6, 7):
-        write_epoch(files, epoch)
-    assert read_epoch(files) == 7
+        write_node_epoch(files, epoch)
+    assert read_node_epoch(files) == 7
     for slot, seen in ((0, 7), (1, 8)):
         rotten = files.copy()
-        rotten.flip_bit("leader-epoch", (slot * 4_096 + 60) * 8)
-        assert read_epoch(rotten) == seen
-        write_epoch(rotten, seen + 1)
-        assert read_epoch(rotten) == seen + 1
+        rotten.flip_bit("node-epoch", (slot * 4_096 + 60) * 8)
+        assert read_node_epoch(rotten) == seen
+        write_node_epoch(rotten, seen + 1)
+        assert read_node_epoch(rotten) == seen + 1
         for other in (0, 1):
-            rotten.flip_bit("leader-epoch", (other * 4_096 + 60) * 8)
-        with pytest.raises(DataDirectoryError, match="leader-epoch of the data directory is damaged"):
-            read_epoch(rotten)
+            rotten.flip_bit("node-epoch", (other * 4_096 + 60) * 8)
+        with pytest.raises(DataDirectoryError, match="node-epoch of the data directory is damaged"):
+            read_node_epoch(rotten)
 
 
 def test_a_stop_on_a_full_disk_is_clean(files: MemoryFiles, manager: LogManager) -> None:

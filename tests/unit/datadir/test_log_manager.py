@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.datadir.start_epoch import create_epoch
 from brokerd.datadir.steps import run_here
 from brokerd.errors import (
     DataDirectoryError,
@@ -187,9 +186,11 @@ def test_the_leader_epoch_rises_at_each_start_and_is_stamped() -> None:
     files = MemoryFiles()
     for life in range(1, 4):
         manager, report = open_manager(files)
-        assert manager.leader_epoch == life
+        assert manager.node_epoch == life
         assert report.was_clean == (life > 1)
-        append(first_log(manager), b"x")
+        log = first_log(manager)
+        assert log.leader_epoch == life
+        append(log, b"x")
         manager.close()
     log = first_log(open_manager(files)[0])
     entries = log.core.epochs.entries
@@ -229,7 +230,7 @@ def test_damaged_files_of_the_directory_are_refused_by_name(name: str) -> None:
         open_manager(files)
 
 
-@pytest.mark.parametrize("name", ["leader-epoch", "topics", "producer-ids"])
+@pytest.mark.parametrize("name", ["node-epoch", "topics", "producer-ids"])
 def test_lost_files_of_the_directory_are_refused_and_nothing_is_modified(name: str) -> None:
     for is_used in (False, True):
         files = MemoryFiles()
@@ -453,13 +454,79 @@ def test_a_clean_mark_of_an_earlier_run_is_not_believed() -> None:
 
 def test_a_batch_of_an_epoch_that_has_not_been_is_not_whole() -> None:
     files = MemoryFiles()
-    for _ in range(3):
+    second: dict[str, bytes] = {}
+    for life in range(3):
         manager, _ = open_manager(files)
         log = first_log(manager)
         append(log, b"x")
         log.flush()
         files.kill()
-    create_epoch(files, 2)
+        if life == 1:
+            second = {name: files.read_file(name) for name in ("node-epoch", "checkpoint")}
+    for name, data in second.items():
+        files.write_file(name, data)
     manager, report = open_manager(files)
     assert first_log(manager).ends.log_end_offset == 2
     assert sum(report.cut_bytes.values()) == 104
+
+
+def _killed_with_one_more(files: MemoryFiles) -> tuple[int, int, int]:
+    """A life that appends a batch to each topic and is killed: its node epoch and the leader epochs of both."""
+    manager, report = open_manager(files)
+    assert not report.cut_bytes
+    assert not report.read_only_reason
+    logs = first_log(manager), first_log(manager, "later")
+    for log in logs:
+        append(log, b"x")
+        log.flush()
+    files.kill()
+    return manager.node_epoch, logs[0].leader_epoch, logs[1].leader_epoch
+
+
+def test_each_partition_has_a_leader_epoch_of_its_own() -> None:
+    """It may be far above the number of starts, as that of a partition that was led elsewhere; nothing acknowledged is cut off."""
+    files = MemoryFiles()
+    for _ in range(2):
+        open_manager(files)[0].close()
+    manager, _ = open_manager(files)
+    log = first_log(manager)
+    assert (manager.node_epoch, log.leader_epoch) == (3, 1)
+    log.lead(40)
+    manager.write_checkpoint()
+    append(log, b"x")
+    log.flush()
+    files.kill()
+    assert _killed_with_one_more(files) == (4, 41, 1)
+
+    def fail_checkpoints(operation: str, path: str) -> None:
+        if path.startswith(("checkpoint", "spare")) and operation not in ("open", "pread"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    files.hook = fail_checkpoints
+    assert [_killed_with_one_more(files) for _ in range(3)] == [(5, 42, 2), (6, 43, 3), (7, 44, 4)]
+    files.hook = None
+    manager, report = open_manager(files)
+    assert not report.cut_bytes
+    assert [len(payloads(first_log(manager, name))) for name in ("t", "later")] == [5, 4]
+    assert [entry.epoch for entry in first_log(manager).epochs.entries] == [40, 41, 42, 43, 44]
+    assert (first_log(manager).leader_epoch, first_log(manager, "later").leader_epoch) == (45, 5)
+
+
+def test_the_epoch_of_a_damaged_partition_rises_too() -> None:
+    """Its entry in the checkpoint stays, except for the epoch."""
+    files = MemoryFiles()
+    manager, _ = open_manager(files)
+    log = first_log(manager)
+    append(log, b"x" * 100)
+    log.flush()
+    manager.write_checkpoint()
+    files.kill()
+    (path,) = [path for path in files.paths() if path.endswith("-0/00000000000000000000.log")]
+    files.flip_bit(path, 1_000)
+    epochs = []
+    for _ in range(3):
+        manager, report = open_manager(files)
+        assert report.damaged
+        epochs.append(first_log(manager).leader_epoch)
+        files.kill()
+    assert epochs == [2, 3, 4]

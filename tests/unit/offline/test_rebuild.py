@@ -16,7 +16,7 @@ from tests.support.build import append, delete_records, first_log, open_manager,
 from tests.support.findings import errors_in
 from tests.support.log_manager import LogManager
 
-LOST = ("meta", "topics", "leader-epoch", "producer-ids")
+LOST = ("meta", "topics", "node-epoch", "producer-ids")
 HELD = 700
 
 
@@ -71,7 +71,7 @@ def test_one_lost_file_is_made_anew(data_dir: Path, name: str, how: str) -> None
     assert (names == ["t", "u"]) == (name != "topics")
     for topic in names:
         assert len(payloads(first_log(manager, topic))) == 60
-    assert (manager.leader_epoch > EPOCH_MARGIN) == (name == "leader-epoch")
+    assert (manager.node_epoch > EPOCH_MARGIN) == (name == "node-epoch")
     assert (manager.next_producer_id() > HELD + PRODUCER_ID_MARGIN) == (name == "producer-ids")
     manager.close()
 
@@ -79,7 +79,7 @@ def test_one_lost_file_is_made_anew(data_dir: Path, name: str, how: str) -> None
 def test_all_lost_at_once_and_names_given_back(data_dir: Path) -> None:
     manager = _open(data_dir)
     ids = {topic.name: topic.id.hex() for topic in manager.topics.list()}
-    epoch = manager.leader_epoch
+    epoch = manager.node_epoch
     append(first_log(manager, "t"), b"last", producer=ProducerIdAndEpoch(HELD + 5_000, 0), sequence=0)
     manager.close()
     for name in LOST:
@@ -90,7 +90,7 @@ def test_all_lost_at_once_and_names_given_back(data_dir: Path) -> None:
     assert {note.path for note in notes} == set(LOST)
     assert f"'recovered-{ids['u']}'" in "\n".join(note.message for note in notes)
     manager = _open(data_dir)
-    assert manager.leader_epoch > epoch
+    assert manager.node_epoch > epoch
     assert manager.next_producer_id() > HELD + 5_000
     topic = manager.topics.by_name("t")
     assert (topic.id.hex(), topic.partition_count) == (ids["t"], 2)
@@ -112,10 +112,10 @@ def test_what_stands_behind_damage_counts_too(data_dir: Path, at: int) -> None:
             data = bytearray(path.read_bytes())
             data[at] ^= 1
             path.write_bytes(data)
-    (data_dir / "leader-epoch").unlink()
+    (data_dir / "node-epoch").unlink()
     (data_dir / "producer-ids").unlink()
     notes = {note.path: note.message for note in rebuild_lost(str(data_dir), {})}
-    assert "the largest in the logs is 3" in notes["leader-epoch"]
+    assert "the last one known is 3" in notes["node-epoch"]
     assert f"the largest in the logs is {HELD}" in notes["producer-ids"]
 
 

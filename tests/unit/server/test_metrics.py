@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
+from brokerd.datadir.coordination import OneNode
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.groups.group_table import GroupLimits, GroupTable
@@ -17,6 +18,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.server.metrics.counters import Counters, Traffic
 from brokerd.server.metrics.families import equal_shares, group_figures, render
 from brokerd.sharing import Shares
+from tests.support.files import MemoryFiles
 from tests.support.group_offsets import committed
 
 
@@ -89,5 +91,5 @@ def test_groups_beyond_the_limit_are_not_even_counted() -> None:
         offsets = [committed(TopicIdPartition(bytes(16), 0))]
         table.apply(table.commit(f"g{number}", "ann", offsets))
     topics = cast("TopicStore", SimpleNamespace(count_of=count_of))
-    group_figures(table, topics, PartitionTable(topics), 10)
+    group_figures(table, topics, PartitionTable(topics, OneNode(MemoryFiles())), 10)
     assert len(asked) == 2, "one group has all that there is room for: it is counted, and shown"

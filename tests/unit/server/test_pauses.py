@@ -61,7 +61,7 @@ def broker_of(manager: LogManager) -> BrokerParts:
             topics=manager.topics,
             cluster_id="c",
             node_id=0,
-            start_epoch=1,
+            node_epoch=1,
             partitions=manager.partitions,
             config=BrokerConfig(),
             port=1,

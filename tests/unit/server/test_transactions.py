@@ -187,9 +187,8 @@ def test_last_stable_offsets_move_in_one_step_and_an_init_need_not_wait_for_it()
             with Gate(files, "fdatasync", path=one.tps[1].directory_name) as gate:
                 commit = asyncio.create_task(one.commit())
                 await asyncio.to_thread(gate.wait_until_reached)
-                await wait_durable(
-                    broker.broker.produce_purgatory, [Appended(broker.log(one.tps[0]), 1, broker.logs.leader_epoch)]
-                )  # its marker
+                log = broker.log(one.tps[0])
+                await wait_durable(broker.broker.produce_purgatory, [Appended(log, 1, log.leader_epoch)])  # its marker
                 assert stable(broker, one.tps) == [0, 0]
                 with pytest.raises(AlreadyCommittedError):
                     await broker.init(NAME, Execution(0, "twin", "another run"), b"t" * 16)

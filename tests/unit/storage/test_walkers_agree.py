@@ -222,11 +222,11 @@ def by_dump(stored: Stored, root: Path) -> list[Batch]:
 def recovery_and_doctor(stored: Stored, durable_end: int) -> tuple[LogWalk, PartitionCheck]:
     """Both of a partition of which all below `durable_end` was durable."""
     files = memory_files(stored)
-    entry = CheckpointEntry(stored.base, durable_end, stored.base)
-    given = RecoveryInput(TP, "t-3", 4_096, 100, MAX_EPOCH, 0, entry, None, "")
+    entry = CheckpointEntry(stored.base, durable_end, stored.base, MAX_EPOCH)
+    given = RecoveryInput(TP, "t-3", 4_096, 100, 0, entry, None, "")
     recovery = LogWalk(files, OpenFiles(files, limit=2), given, {stored.base: len(stored.data)}, [], None, is_clean=False)
     recovery.run()
-    doctor = PartitionCheck(files, TP, "t-3", entry, max_epoch=MAX_EPOCH)
+    doctor = PartitionCheck(files, TP, "t-3", entry)
     doctor.run()
     return recovery, doctor
 

@@ -1,0 +1,123 @@
+"""Coordination: who leads which partition, and in which leader epoch. A partition has no role until coordination assigns one.
+
+One node alone leads all its partitions. Each of its lives is a registration with a number of its own, the *node epoch*, and each
+registration is an election: it raises the leader epoch of every partition by one. So one small write makes the new epochs of all
+partitions durable: the checkpoint holds each partition's leader epoch and the node epoch in which it was written, and a start adds
+the registrations since then (checkpoint.py).
+
+The file of the node epoch has two slots, overwritten in place by turns, so a start succeeds on a full disk too. A slot holds a
+document (storage/checksummed_file.py) and padding. A write torn by a crash leaves the other slot intact. A damaged slot held an
+epoch never used, or one damaged later: in both cases the next epoch skips one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Protocol
+
+from brokerd.datadir.node_state import damaged, missing
+from brokerd.ids import TopicIdPartition
+from brokerd.storage.checksummed_file import DocumentError, decode_document, encode_document
+from brokerd.storage.files import Files, read_whole, write_all
+from brokerd.storage.names import NODE_EPOCH, TEMPORARY_SUFFIX
+
+NODE_EPOCH_KIND = "node-epoch"
+_VERSION = 1
+_SLOT_BYTES = 4_096  # two slots never share a block
+_COUNT = 2
+_UNUSED, _ROTTEN = -1, -2  # in place of a slot's epoch
+_FILLING = b" "  # not zeros: a file system may store those as holes
+
+
+class Coordination(Protocol):
+    """What a node asks of coordination."""
+
+    def register(self, ended: int) -> int:
+        """Registers the node for the life that begins, durably on return. Returns its node epoch, above `ended`, the highest that
+        an earlier life may have had. Raises OSError.
+        """
+
+    def elect(self, epochs: Mapping[TopicIdPartition, int]) -> Mapping[TopicIdPartition, int]:
+        """The partitions that this node leads from now on, each with its leader epoch, which is above its one in `epochs`."""
+
+
+class OneNode:
+    """The coordination of a node without others."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def register(self, ended: int) -> int:
+        """See Coordination."""
+        write_node_epoch(self._files, ended + 1)
+        return ended + 1
+
+    def elect(self, epochs: Mapping[TopicIdPartition, int]) -> Mapping[TopicIdPartition, int]:
+        """See Coordination."""
+        return {tp: epoch + 1 for tp, epoch in epochs.items()}
+
+
+def create_node_epoch(files: Files, epoch: int = 0) -> None:
+    """Creates the file, durably on return. Raises OSError."""
+    temporary = NODE_EPOCH + TEMPORARY_SUFFIX
+    if temporary in files.listdir():
+        files.unlink(temporary)
+    file = files.create(temporary)
+    try:
+        write_all(file, [_slot(epoch).ljust(_SLOT_BYTES * _COUNT, _FILLING)], 0, _SLOT_BYTES * _COUNT)
+        file.fdatasync()
+    finally:
+        file.close()
+    files.rename(temporary, NODE_EPOCH)
+    files.sync_dir()
+
+
+def write_node_epoch(files: Files, epoch: int) -> None:
+    """Overwrites the older epoch, durably on return and without allocating space. Raises OSError, DocumentError."""
+    known = _slots(files)
+    at = known.index(min(known))
+    file = files.open(NODE_EPOCH, writable=True)
+    try:
+        write_all(file, [_slot(epoch)], at * _SLOT_BYTES, _SLOT_BYTES)
+        file.fdatasync()
+    finally:
+        file.close()
+
+
+def read_node_epoch(files: Files) -> int:
+    """The highest node epoch that any life may have had. Raises OSError, DataDirectoryError."""
+    try:
+        return find_node_epoch(files)
+    except FileNotFoundError:
+        raise missing(NODE_EPOCH) from None
+    except DocumentError as error:
+        raise damaged(NODE_EPOCH, error) from None
+
+
+def find_node_epoch(files: Files) -> int:
+    """Like `read_node_epoch`, but raises FileNotFoundError or DocumentError if the file is lost."""
+    known = _slots(files)
+    return max(known) + (_ROTTEN in known)
+
+
+def _slots(files: Files) -> list[int]:
+    """The epochs in the slots. Raises DocumentError if neither holds one."""
+    data, found, rotten = read_whole(files, NODE_EPOCH), [], DocumentError("it is empty")
+    for at in range(0, _SLOT_BYTES * _COUNT, _SLOT_BYTES):
+        document = data[at : at + _SLOT_BYTES].rstrip(_FILLING)
+        try:
+            is_used = bool(document)
+            value = json.loads(decode_document(document, NODE_EPOCH_KIND, _VERSION)) if is_used else {"node_epoch": _UNUSED}
+            found.append(int(value["node_epoch"]))
+        except DocumentError as error:
+            rotten = error
+            found.append(_ROTTEN)
+    if max(found) < 0:
+        raise rotten
+    return found
+
+
+def _slot(epoch: int) -> bytes:
+    document = encode_document(NODE_EPOCH_KIND, _VERSION, json.dumps({"node_epoch": epoch}).encode() + b"\n")
+    return document.ljust(_SLOT_BYTES, _FILLING)
