@@ -11,8 +11,7 @@ from benchmarks.environment import KEYS, Broker, Child, arrow_batches, value_at
 from benchmarks.floor import MESSAGE_BYTES, give_seconds, sync_latencies, take_seconds
 from benchmarks.measure import CEILING, OURS, Work
 from brokerd import Consumer, Producer
-from brokerd.client.fetching.fetcher import PartitionFetcher
-from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.client.offsets import OffsetSpec
 from brokerd.config.client import ConsumerConfig
 from brokerd.ids import TopicIdPartition

@@ -13,12 +13,11 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from benchmarks.environment import KEYS, value_at
-from brokerd.client.broker_client import BrokerClient
-from brokerd.client.fetching.fetcher import read_response
-from brokerd.client.io.connection import RawStream
-from brokerd.client.io.response_checks import error_in
+from brokerd.client.broker_client import BrokerClient, RawStream
+from brokerd.client.fetching import read_response
 from brokerd.client.offsets import AskedPartition, fetch_request
 from brokerd.client.produce_transport import GrpcProduceStream
+from brokerd.client.response_checks import error_in
 from brokerd.client.transactions import MemberGrant, init_producer_id
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig

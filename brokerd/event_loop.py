@@ -2,7 +2,7 @@
 
 One gRPC thread collects completed operations for all event loops of a process, and whichever loop is awake passes each to the loop
 that owns it. gRPC never forgets a loop: an operation may complete after its loop has closed, and an ordinary loop then raises
-"Event loop is closed" inside another loop, which logs it. brokerd/client/io/connection.py ends the operations of a channel and
+"Event loop is closed" inside another loop, which logs it. brokerd/client/broker_client.py ends the operations of a channel and
 `settle` waits for the remaining ones; GrpcLoop handles any that still complete later.
 """
 

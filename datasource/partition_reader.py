@@ -15,9 +15,8 @@ from pyspark.sql.datasource import InputPartition
 
 from brokerd.allocator import tune_spark_worker
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.fetching.columns import FetchedBatch
-from brokerd.client.fetching.fetcher import PartitionFetcher
-from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.columns import FetchedBatch
+from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.client.leases import lease_client
 from brokerd.datasource.offset_reader import require_not_hidden
 from brokerd.datasource.options import SourceOptions

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from brokerd.client.fetching.columns import FetchedBatch
+from brokerd.client.columns import FetchedBatch
 from brokerd.config.settings import INT64_MAX
 from brokerd.datasource.planning import OffsetRange
 from brokerd.ids import TopicPartition

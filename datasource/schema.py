@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from brokerd.client.fetching.columns import CONSUMED_SCHEMA
+from brokerd.client.columns import CONSUMED_SCHEMA
 from brokerd.errors import ConfigError
 from brokerd.record.schema import HEADERS
 

@@ -13,8 +13,7 @@ from brokerd.cli.record_lines import Printer, Topics, format_printer, json_print
 from brokerd.cli.topic_lookup import find_topics, named_partitions, topic_patterns
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.bounds import Bound, parse_bound, ranges_of
-from brokerd.client.fetching.fetcher import PartitionFetcher
-from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.client.offsets import OffsetSpec
 from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig

@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 
 from brokerd.cli.output import size_text
 from brokerd.cli.record_lines import json_printer
-from brokerd.client.fetching.columns import decode_slice
-from brokerd.client.fetching.positions import BatchSlice
+from brokerd.client.columns import BatchSlice, decode_slice
 from brokerd.errors import BrokerdError
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.dump import describe_path

@@ -12,8 +12,8 @@ from brokerd.cli.topic_lookup import check_partition, find_topic
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.bounds import Bound, LogBounds, log_bounds, offset_of, parse_timestamp
 from brokerd.client.groups import OffsetAndMetadata, lag_of, partition_of
-from brokerd.client.io.response_checks import error_in
 from brokerd.client.offsets import READ_COMMITTED, GivenOffset, OffsetSpec
+from brokerd.client.response_checks import error_in
 from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.settings import INT32_MAX, INT64_MAX

@@ -11,9 +11,9 @@ from brokerd.cli.parser import checked, client_config, connect
 from brokerd.cli.topic_lookup import find_topics, named_partitions, topic_patterns
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.bounds import parse_timestamp
-from brokerd.client.io.response_checks import error_in
 from brokerd.client.metadata import TopicInfo
 from brokerd.client.offsets import OffsetAndTimestamp
+from brokerd.client.response_checks import error_in
 from brokerd.client.topics import offset_count
 from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig

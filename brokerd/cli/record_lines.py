@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from brokerd.client.fetching.columns import LOG_APPEND_TIME, FetchedBatch
+from brokerd.client.columns import LOG_APPEND_TIME, FetchedBatch
 from brokerd.config.settings import INT64_MAX, unknown_setting
 from brokerd.errors import ConfigError
 from brokerd.record.schema import HEADERS, KEY, SCHEMA_0, TIMESTAMP, VALUE

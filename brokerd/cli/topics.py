@@ -11,8 +11,8 @@ from brokerd.cli.parser import check_range, checked, client_config, connect, pai
 from brokerd.cli.topic_lookup import find_topic, named_partitions, with_nearest_name
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.bounds import Bound, LogBounds, log_bounds, offset_of, offsets_at, parse_bound
-from brokerd.client.io.response_checks import error_in
 from brokerd.client.offsets import READ_COMMITTED, READ_UNCOMMITTED, LastRecords, OffsetSpec
+from brokerd.client.response_checks import error_in
 from brokerd.client.topics import offset_count
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.fetching import FetchRange
 from brokerd.client.offsets import GivenOffset, LastRecords, OffsetAndTimestamp, OffsetSpec, Wanted
 from brokerd.config.durations import duration_ms
 from brokerd.config.settings import INT64_MAX

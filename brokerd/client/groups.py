@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.io.response_checks import (
+from brokerd.client.offsets import READ_COMMITTED, isolation_to_proto
+from brokerd.client.response_checks import (
     checked_count,
     checked_offset,
     error_in,
@@ -16,7 +17,6 @@ from brokerd.client.io.response_checks import (
     senseless,
     timestamp_or_none,
 )
-from brokerd.client.offsets import READ_COMMITTED, isolation_to_proto
 from brokerd.errors import BrokerdError, UnknownGroupError, UnknownTopicIdError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.methods import UNARY_REQUEST_MAX_BYTES

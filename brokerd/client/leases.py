@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Generic, TypeVar
 
 from brokerd import process
 from brokerd.client.blocking import BlockingClient
+from brokerd.client.metadata import Metadata
+from brokerd.client.transactions import NO_VERSION
 from brokerd.clock import Clock, SystemClock
-from brokerd.config.client import ClientConfig
+from brokerd.config.client import ClientConfig, ProducerConfig
+from brokerd.errors import UnknownTopicOrPartitionError
+from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.producer.core.membership import TransactionEnd
 
 T = TypeVar("T")
 C = TypeVar("C", bound=ClientConfig)
@@ -110,3 +115,38 @@ def lease_client(config: ClientConfig) -> contextlib.AbstractContextManager[Bloc
 
 def _shared_settings(config: ClientConfig) -> ClientConfig:
     return ClientConfig(**{field.name: getattr(config, field.name) for field in fields(ClientConfig)})
+
+
+class ClientCoordinator:
+    """The calls that end the transactions of a producer with these settings (brokerd/producer/transaction.py)."""
+
+    def __init__(self, config: ProducerConfig) -> None:
+        """Does not connect yet."""
+        self._config = config
+
+    def last_version(self, transactional_id: str, *, timeout_ms: int | None = None) -> int:
+        """The last committed version; -1 = none. Retries until `timeout_ms` (default.api.timeout.ms). Raises the broker's error,
+        BrokerUnreachableError."""
+        with lease_client(self._config) as client:
+            listing = client.find_transaction(transactional_id, timeout_ms=timeout_ms)
+        return listing.last_version if listing is not None else NO_VERSION
+
+    def end(self, end: TransactionEnd, *, timeout_ms: int) -> None:
+        """Commits or aborts. Raises the broker's error; BrokerUnreachableError or a retriable error if the outcome is unknown."""
+        with lease_client(self._config) as client:
+            client.end_transaction(end, timeout_ms=timeout_ms)
+
+    def partition_ids(self, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, TopicIdPartition]:
+        """Raises UnknownTopicOrPartitionError, BrokerUnreachableError."""
+        wanted = list(tps)
+        with lease_client(self._config) as client:
+            metadata = client.metadata(sorted({tp.topic for tp in wanted}))
+        return ids_in(metadata, wanted)
+
+
+def ids_in(metadata: Metadata, tps: Sequence[TopicPartition]) -> dict[TopicPartition, TopicIdPartition]:
+    """The ids of partitions. Raises UnknownTopicOrPartitionError."""
+    for tp in tps:
+        if tp.partition >= metadata.topic(tp.topic).partition_count:
+            raise UnknownTopicOrPartitionError(f"topic '{tp.topic}' has no partition {tp.partition}")
+    return {tp: TopicIdPartition(metadata.topic(tp.topic).topic_id, tp.partition) for tp in tps}

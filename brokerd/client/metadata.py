@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from brokerd.client.io.response_checks import senseless
+from brokerd.client.response_checks import senseless
 from brokerd.errors import ConfigError, UnknownTopicIdError, UnknownTopicOrPartitionError, WireError, fresh
 from brokerd.ids import NO_EPOCH, TopicIdPartition, newest_leaders, topic_name_problem
 from brokerd.wire.errors import from_proto

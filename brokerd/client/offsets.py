@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.io.response_checks import TIMESTAMP_MAX_MS, checked_offset, error_in, senseless
+from brokerd.client.response_checks import TIMESTAMP_MAX_MS, checked_offset, senseless
 from brokerd.errors import BrokerdError, ConfigError, WireError
 from brokerd.ids import NO_EPOCH, LogPosition, TopicIdPartition, TopicPartition
 from brokerd.wire.errors import from_proto
@@ -96,23 +96,17 @@ def isolation_to_proto(isolation: str) -> fetch_pb2.IsolationLevel:
     raise ConfigError(f"isolation.level must be {READ_COMMITTED} or {READ_UNCOMMITTED}, not '{isolation}'")
 
 
-def list_offsets(
+async def list_offsets(
     client: BrokerClient,
     wanted: Mapping[TopicIdPartition, Wanted],
     isolation: str = READ_COMMITTED,
     positions: Mapping[TopicIdPartition, LogPosition] = NO_POSITIONS,
-) -> Coroutine[Any, Any, dict[TopicIdPartition, OffsetAndTimestamp | WireError]]:
+) -> dict[TopicIdPartition, OffsetAndTimestamp | WireError]:
     """Looks up offsets; returns the result for each partition, or its error. The broker also checks `positions`."""
-    level = isolation_to_proto(isolation)
-
-    def request_for(tps: Sequence[TopicIdPartition]) -> offsets_pb2.ListOffsetsRequest:
-        partitions = [_partition_request(tp, wanted[tp], positions.get(tp), client.leader_epoch(tp)) for tp in tps]
-        return offsets_pb2.ListOffsetsRequest(isolation_level=level, partitions=partitions)
-
-    def read(response: offsets_pb2.ListOffsetsResponse) -> list[OffsetAndTimestamp | WireError]:
-        return [from_proto(one.error) if one.HasField("error") else _read_offset(one) for one in response.results]
-
-    return client.ask_leaders(list(wanted), request_for, offsets_pb2.ListOffsetsResponse, read)
+    head = offsets_pb2.ListOffsetsRequest(isolation_level=isolation_to_proto(isolation))
+    parts = {tp: _partition_request(tp, one, positions.get(tp)) for tp, one in wanted.items()}
+    results = await client.ask_leaders(head, parts, offsets_pb2.ListOffsetsResponse)
+    return {tp: one if isinstance(one, WireError) else _read_offset(one) for tp, one in results.items()}
 
 
 async def list_ends(
@@ -139,21 +133,17 @@ async def list_offsets_by_name(
     return unknown | {by_id[id_tp]: result for id_tp, result in results.items()}
 
 
-def delete_records(
-    client: BrokerClient, before: Mapping[TopicIdPartition, int]
-) -> Coroutine[Any, Any, dict[TopicIdPartition, int | WireError]]:
+async def delete_records(client: BrokerClient, before: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int | WireError]:
     """Advances log starts (-1 = to the high watermark); returns each new log start, or the error."""
-
-    def request_for(tps: Sequence[TopicIdPartition]) -> topics_pb2.DeleteRecordsRequest:
-        request = topics_pb2.DeleteRecordsRequest()
-        for tp in tps:
-            request.partitions.add(topic_id=tp.topic_id, partition=tp.partition, before_offset=before[tp])
-        return request
-
-    def read(response: topics_pb2.DeleteRecordsResponse) -> list[int | WireError]:
-        return [error_in(one) or checked_offset("DeleteRecords", one.log_start_offset) for one in response.results]
-
-    return client.ask_leaders(list(before), request_for, topics_pb2.DeleteRecordsResponse, read)
+    parts = {
+        tp: topics_pb2.PartitionDeleteRecords(topic_id=tp.topic_id, partition=tp.partition, before_offset=offset)
+        for tp, offset in before.items()
+    }
+    results = await client.ask_leaders(topics_pb2.DeleteRecordsRequest(), parts, topics_pb2.DeleteRecordsResponse)
+    return {
+        tp: one if isinstance(one, WireError) else checked_offset("DeleteRecords", one.log_start_offset)
+        for tp, one in results.items()
+    }
 
 
 async def wait_for_records(client: BrokerClient, ends: Mapping[TopicIdPartition, int], isolation: str, *, timeout_ms: int) -> None:
@@ -254,11 +244,9 @@ def _read_offset(result: offsets_pb2.PartitionListOffsetsResult) -> OffsetAndTim
     )
 
 
-def _partition_request(
-    tp: TopicIdPartition, wanted: Wanted, position: LogPosition | None, leader_epoch: int
-) -> offsets_pb2.PartitionListOffsets:
+def _partition_request(tp: TopicIdPartition, wanted: Wanted, position: LogPosition | None) -> offsets_pb2.PartitionListOffsets:
     """The wire form of one partition's query, and of the position to check."""
-    request = offsets_pb2.PartitionListOffsets(topic_id=tp.topic_id, partition=tp.partition, current_leader_epoch=leader_epoch)
+    request = offsets_pb2.PartitionListOffsets(topic_id=tp.topic_id, partition=tp.partition)
     if position is not None:
         request.position.offset, request.position.leader_epoch_id = position
     if isinstance(wanted, OffsetSpec):

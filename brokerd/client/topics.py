@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.io.response_checks import made_plain, senseless
 from brokerd.client.metadata import check_topic
+from brokerd.client.response_checks import made_plain, senseless
 from brokerd.errors import BrokerdError, TopicAlreadyExistsError, WireError
 from brokerd.wire.errors import from_proto
 from brokerd.wire.texts import plain_text

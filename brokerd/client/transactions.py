@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from brokerd.client.broker_client import ANY_NODE, BrokerClient
-from brokerd.client.io.response_checks import checked_identity, made_plain, page_after, senseless
+from brokerd.client.response_checks import checked_identity, made_plain, page_after, senseless
 from brokerd.errors import (
     BrokerdError,
     BrokerUnreachableError,

@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from brokerd.client.blocking import BlockingClient, LoopCall
-from brokerd.client.fetching.fetcher import RESPONSES_AHEAD, Fetched, Item, Pump, decoded
-from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.columns import decoded
+from brokerd.client.fetching import RESPONSES_AHEAD, Fetched, FetchRange, Item, Pump
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.consumer.core.assignment import AssignedPartition, Assignment, Begin, HandedOver
 from brokerd.consumer.core.buffer import Buffer

@@ -13,9 +13,8 @@ import pyarrow as pa
 from brokerd.arguments import checked_int, checked_partition
 from brokerd.client import bounds
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.fetching.columns import CONSUMED_SCHEMA
-from brokerd.client.fetching.fetcher import PartitionFetcher
-from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.columns import CONSUMED_SCHEMA
+from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.settings import by_name, from_mapping

@@ -346,7 +346,7 @@ class Producer:
         self._shared.refuse_senders_thread()
         if self._given_coordinator is not None:
             return self._given_coordinator
-        from brokerd.client.coordinator import ClientCoordinator
+        from brokerd.client.leases import ClientCoordinator
 
         return ClientCoordinator(self.config)
 

@@ -13,9 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.fetching.columns import FetchedBatch
-from brokerd.client.fetching.fetcher import PartitionFetcher
-from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.columns import FetchedBatch
+from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.client.offsets import OffsetSpec
 from brokerd.config.client import ClientConfig, ConsumerConfig, ProducerConfig
 from brokerd.config.settings import from_mapping

@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 
 from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.fetching.columns import FetchedBatch
-from brokerd.client.fetching.fetcher import PartitionFetcher
-from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.columns import FetchedBatch
+from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.client.offsets import READ_COMMITTED, READ_UNCOMMITTED, OffsetSpec
 from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig

@@ -11,8 +11,7 @@ import pytest
 
 from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.fetching.fetcher import PartitionFetcher
-from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.client.leases import lease_client
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.config.client import ConsumerConfig

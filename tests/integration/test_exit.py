@@ -25,8 +25,8 @@ import os, queue, signal, sys, threading
 from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.leases import lease_client
-from brokerd.client.fetching.fetcher import PartitionFetcher
-from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.fetching import PartitionFetcher
+from brokerd.client.fetching import FetchRange
 from brokerd.config.client import ConsumerConfig, ProducerConfig
 from brokerd.ids import TopicIdPartition
 from brokerd.sink.task import lease_producer

@@ -13,8 +13,7 @@ import pytest
 
 from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.fetching.fetcher import PartitionFetcher
-from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.client.offsets import READ_COMMITTED, OffsetAndTimestamp, OffsetSpec
 from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig

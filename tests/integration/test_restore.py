@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from brokerd import Consumer, Producer, TopicPartition
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.groups import OffsetAndMetadata
-from brokerd.client.io.response_checks import error_in
+from brokerd.client.response_checks import error_in
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.datasource.options import parse_source_options

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.coordinator import ClientCoordinator
-from brokerd.client.fetching.fetcher import PartitionFetcher
-from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.fetching import FetchRange, PartitionFetcher
+from brokerd.client.leases import ClientCoordinator
 from brokerd.client.offsets import READ_COMMITTED, OffsetAndTimestamp, OffsetSpec
 from brokerd.client.produce_transport import GrpcProduceTransport
 from brokerd.clock import SystemClock

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from brokerd.client.fetching.fetcher import PartitionResult
-from brokerd.client.fetching.positions import FetchRange, RangePosition
+from brokerd.client.fetching import FetchRange, PartitionResult, RangePosition
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition.log_ends import Moved
 from brokerd.partition.partition import Partition

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from brokerd.client.fetching.positions import EpochStart
+from brokerd.client.fetching import EpochStart
 from brokerd.errors import ConsumerStateError, WireError
 from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 

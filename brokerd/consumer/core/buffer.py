@@ -11,9 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from brokerd.client.fetching.columns import FetchedBatch
-from brokerd.client.fetching.fetcher import Fetched
-from brokerd.client.fetching.positions import BatchSlice
+from brokerd.client.columns import BatchSlice, FetchedBatch
+from brokerd.client.fetching import Fetched
 from brokerd.consumer.core.records import Run
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition, TopicPartition

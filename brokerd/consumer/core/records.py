@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from brokerd.client.fetching.columns import CONSUMED_SCHEMA, FetchedBatch
+from brokerd.client.columns import CONSUMED_SCHEMA, FetchedBatch
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.record.schema import HEADERS, KEY, TIMESTAMP, VALUE
 

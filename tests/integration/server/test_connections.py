@@ -15,8 +15,8 @@ from h2.exceptions import TooManyStreamsError
 
 from benchmarks.raw_http2 import RawHttp2
 from brokerd.client.blocking import LoopThread
-from brokerd.client.io.connection import Connection
-from brokerd.client.io.security import ClientSecurity
+from brokerd.client.broker_client import Connection
+from brokerd.client.security import ClientSecurity
 from brokerd.config.broker import BrokerConfig, check_broker
 from brokerd.config.client import ClientConfig
 from brokerd.config.settings import from_mapping

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.fetching.fetcher import PartitionFetcher
-from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.client.offsets import OffsetSpec
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import ErrorCode, LogDamagedError

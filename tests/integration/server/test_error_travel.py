@@ -14,8 +14,8 @@ from google.protobuf.message import Message
 
 from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.io.connection import Connection
-from brokerd.client.io.security import ClientSecurity
+from brokerd.client.broker_client import Connection
+from brokerd.client.security import ClientSecurity
 from brokerd.config.client import ClientConfig
 from brokerd.errors import (
     ERROR_CLASSES,

@@ -9,8 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.fetching.fetcher import PartitionFetcher
-from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.client.offsets import OffsetSpec
 from brokerd.config.client import ClientConfig, ConsumerConfig
 from brokerd.errors import BrokerdError, WireError

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 
 from brokerd.cli.record_lines import format_printer, json_printer
-from brokerd.client.fetching.columns import FetchedBatch, decode_slice
-from brokerd.client.fetching.positions import BatchSlice
+from brokerd.client.columns import BatchSlice, FetchedBatch, decode_slice
 from brokerd.errors import ConfigError
 from brokerd.record.batch import RecordBatch
 from tests.support.records import SAMPLE, TIMESTAMP_MS, TP, header_of, key_values, new_batch

@@ -13,8 +13,7 @@ import grpc.aio
 import pytest
 
 from brokerd.client.blocking import BlockingClient, LoopThread
-from brokerd.client.fetching.fetcher import PartitionFetcher
-from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.config.client import ConsumerConfig
 from brokerd.producer.producer import Producer
 from tests.support.fake_broker import FakeBroker, fake_broker

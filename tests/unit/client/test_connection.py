@@ -8,8 +8,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from brokerd.client.io.connection import Connection
-from brokerd.client.io.security import ClientSecurity
+from brokerd.client.broker_client import Connection
+from brokerd.client.security import ClientSecurity
 from brokerd.config.client import ClientConfig
 from brokerd.errors import (
     BrokerdError,

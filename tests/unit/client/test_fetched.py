@@ -5,8 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from brokerd.client.fetching.columns import CREATE_TIME, LOG_APPEND_TIME, FetchedBatch, decode_slice
-from brokerd.client.fetching.positions import BatchSlice
+from brokerd.client.columns import CREATE_TIME, LOG_APPEND_TIME, BatchSlice, FetchedBatch, decode_slice
 from brokerd.errors import CorruptMessageError
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import Attributes

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.fetching.fetcher import PartitionFetcher
-from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.clock import Clock
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import (

@@ -14,10 +14,10 @@ import pytest
 from google.protobuf.message import Message
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.fetching.fetcher import read_response
-from brokerd.client.io.response_checks import THROTTLE_MAX_MS, TIMESTAMP_MAX_MS, throttle_ms, timestamp_or_none
+from brokerd.client.fetching import read_response
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.client.produce_transport import decode_response as decode_produced
+from brokerd.client.response_checks import THROTTLE_MAX_MS, TIMESTAMP_MAX_MS, throttle_ms, timestamp_or_none
 from brokerd.config.client import ClientConfig
 from brokerd.errors import MessageTooLargeError, UnknownServerError, WireError
 from brokerd.ids import TopicIdPartition

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.fetching.fetcher import PartitionFetcher
-from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.config.client import ClientConfig, ConsumerConfig
 from brokerd.errors import NotLeaderError, UnknownLeaderEpochError

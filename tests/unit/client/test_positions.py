@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from brokerd.client.fetching.fetcher import PartitionResult
-from brokerd.client.fetching.positions import FetchRange, RangePosition, is_aborted
+from brokerd.client.fetching import FetchRange, PartitionResult, RangePosition, is_aborted
 from brokerd.errors import CorruptMessageError, LogDamagedError, WireError
 from brokerd.record.header import Attributes, stamp
 from brokerd.wire.errors import to_proto

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.fetching.fetcher import Item, Pump
-from brokerd.client.fetching.positions import FetchRange
+from brokerd.client.fetching import FetchRange, Item, Pump
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import BrokerUnreachableError
 from tests.support.records import TP

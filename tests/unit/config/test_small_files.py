@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.client.io.security import ClientSecurity
+from brokerd.client.security import ClientSecurity
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.client import ClientConfig
 from brokerd.config.load import load_broker_config

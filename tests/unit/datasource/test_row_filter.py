@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from brokerd.client.fetching.columns import FetchedBatch
+from brokerd.client.columns import FetchedBatch
 from brokerd.datasource.planning import OffsetRange
 from brokerd.datasource.row_filter import ANY, INT64_MIN, RowFilter, Values, cut_ranges, wanted_rows
 from brokerd.ids import TopicIdPartition, TopicPartition

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerd.client.fetching.columns import LOG_APPEND_TIME, decode_slice
-from brokerd.client.fetching.positions import BatchSlice
+from brokerd.client.columns import LOG_APPEND_TIME, BatchSlice, decode_slice
 from brokerd.errors import CorruptMessageError, InvalidRequestError, UnsupportedVersionError
 from brokerd.ids import TopicPartition
 from brokerd.producer.columns import encode_batch_header, encode_pieces, split_rows

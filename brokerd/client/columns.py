@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from brokerd.client.fetching.positions import BatchSlice
-from brokerd.client.io.response_checks import TIMESTAMP_MAX_MS
-from brokerd.errors import CorruptMessageError
+from brokerd.client.response_checks import TIMESTAMP_MAX_MS
+from brokerd.config.client import ConsumerConfig
+from brokerd.errors import CorruptMessageError, UnsupportedVersionError, WireError
 from brokerd.ids import TopicIdPartition
+from brokerd.record.batch import RecordBatch
 from brokerd.record.header import BatchHeader, StampFlags
 from brokerd.record.schema import HEADERS, KEY, OFFSET_DELTA, TIMESTAMP, VALUE, known_schema
+
+logger = logging.getLogger(__name__)
 
 CREATE_TIME = 0  # Spark's and Kafka's numbers of timestampType
 LOG_APPEND_TIME = 1
@@ -31,6 +36,21 @@ CONSUMED_SCHEMA = pa.schema(
         pa.field(HEADERS.name, HEADERS.type),
     ]
 )
+
+
+class BatchSlice(NamedTuple):
+    """The part of a record batch that is in a range: `from_offset` (inclusive) to `until_offset` (exclusive)."""
+
+    tp: TopicIdPartition
+    batch: RecordBatch
+    from_offset: int
+    until_offset: int
+    name: str = ""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the whole batch, as received."""
+        return self.batch.header.batch_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +131,27 @@ def _sparse_rows(arrow_batch: pa.RecordBatch, one: BatchSlice) -> tuple[pa.Recor
     first, end = np.searchsorted(offsets, [one.from_offset, one.until_offset])
     rows = arrow_batch.drop_columns([OFFSET_DELTA.name]).slice(int(first), int(end - first))
     return rows, offsets[first:end]
+
+
+def decoded(one: BatchSlice, config: ConsumerConfig) -> FetchedBatch | None:
+    """The records of a slice, if any. Raises CorruptMessageError, UnsupportedVersionError unless such batches are skipped."""
+    try:
+        return decode_slice(one, max_uncompressed_bytes=config.max_decompressed_bytes, check_crc=config.check_crcs)
+    except (CorruptMessageError, UnsupportedVersionError) as error:
+        if not config.skip_corrupt_batches:
+            raise _with_remedy(error, one) from None
+        first, last = one.from_offset, one.until_offset - 1
+        logger.warning("%s: offsets %d to %d are skipped (skip.corrupt.batches): %s", one.name, first, last, error)
+        return None
+
+
+def _with_remedy(error: WireError, one: BatchSlice) -> WireError:
+    """The error with the partition and a remedy; a batch of a later version is not called damaged."""
+    advice = "skip.corrupt.batches=true skips such batches"
+    if isinstance(error, CorruptMessageError):
+        place = f"{one.name}@{one.batch.header.base_offset}"
+        advice = (
+            f"`brokerd doctor` shows whether it is damaged on the broker's disk, and takes it out with `--take-out {place}`; "
+            f"{advice}"
+        )
+    return type(error)(f"{one.name}: {error.message}; {advice}")

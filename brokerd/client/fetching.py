@@ -4,6 +4,10 @@ Two threads share the work. The loop thread fetches, walks batch headers, and se
 thread decodes (PartitionFetcher, or a consumer). So the next fetch is in flight while the last one is decoded, and a slow reader
 applies back-pressure: a fetch is sent only if there is room for its response.
 
+RangePosition follows one range: batches arrive whole, so the first and last are cut to it. Control batches and those of aborted
+transactions occupy offsets and are left out. Offsets may have gaps. A range ends exactly at its end, whether or not there is data.
+Damage is skipped only if that is enabled and the broker reports where the log resumes.
+
 Each leader of a range has one stream. After a lost connection, reading resumes at the next offset of each range. A position moves
 only when its response is delivered, with no await in between, so nothing is read twice or skipped whenever the pump is stopped.
 """
@@ -13,39 +17,195 @@ from __future__ import annotations
 import asyncio
 import logging
 import queue
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
 import pyarrow as pa
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.broker_client import is_repeatable
-from brokerd.client.fetching.columns import FetchedBatch, decode_slice
-from brokerd.client.fetching.positions import BatchSlice, EpochStart, FetchRange, RangePosition
-from brokerd.client.io.connection import RawStream
-from brokerd.client.io.response_checks import throttle_ms
+from brokerd.client.broker_client import RawStream, is_repeatable
+from brokerd.client.columns import BatchSlice, FetchedBatch, decoded
 from brokerd.client.offsets import READ_COMMITTED, AskedPartition, fetch_request, isolation_to_proto
+from brokerd.client.response_checks import throttle_ms
 from brokerd.config.client import ConsumerConfig
+from brokerd.config.settings import INT64_MAX
 from brokerd.errors import (
     BrokerdError,
     ClientError,
     CorruptMessageError,
     InvalidRequestError,
+    LogDamagedError,
     OffsetOutOfRangeError,
     UnknownServerError,
     UnsupportedVersionError,
     WireError,
 )
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import LogPosition, TopicIdPartition
 from brokerd.process import end_daemon_thread
+from brokerd.record.batch import RecordBatch, walk_batches
+from brokerd.record.header import BatchHeader, crc_seed
 from brokerd.wire.errors import from_proto
 from brokerd.wire.records import split_records
 from brokerd.wire.v1 import fetch_pb2
 
 logger = logging.getLogger(__name__)
 
+# An empty response from a log that reaches past the range means that nothing is left in the range. One is not enough: the offsets
+# in a response may be newer than its records (the fetch was parked, and the log grew before the response).
+_EMPTY_RESPONSES_AT_END = 2
 RESPONSES_AHEAD = 3  # requested or waiting to be decoded: one in flight, two delivered
+
+
+class FetchRange(NamedTuple):
+    """Offsets to read, from `start_offset` (inclusive) to `until_offset` (exclusive); None = follow the log for ever."""
+
+    tp: TopicIdPartition
+    start_offset: int
+    until_offset: int | None = None
+    name: str = ""  # the partition's name in errors, instead of its topic id
+    epoch_id: int = 0  # id of the leader epoch of the record before `start_offset`; 0 = unknown
+    end: LogPosition | None = None  # end of the range in the history of its log; None = check `epoch_id` only
+
+
+class Gap(NamedTuple):
+    """Skipped offsets, `first_offset` (inclusive) to `until_offset` (exclusive), and the reason."""
+
+    first_offset: int
+    until_offset: int
+    reason: str
+
+
+class EpochStart(NamedTuple):
+    """The leader epoch of records from `offset` on; id 0 = unknown."""
+
+    offset: int
+    id: int
+
+
+class RangePosition:
+    """Progress of one range: `accept` takes responses, `next_offset` is the next to fetch."""
+
+    def __init__(self, wanted: FetchRange, *, is_read_committed: bool, check_headers: bool, goes_past_damage: bool = False) -> None:
+        self.tp = wanted.tp
+        self.name = wanted.name or str(wanted.tp)
+        self.next_offset = wanted.start_offset
+        self.until_offset = wanted.until_offset
+        self.leader_epoch = -1  # in which the present stream reads; -1 = unknown
+        self.end_offset = -1  # end of the readable log, as last reported by the broker; -1 = unknown
+        self.error: BrokerdError | None = None  # the last error of this partition
+        self._is_read_committed = is_read_committed
+        self._seed = crc_seed(wanted.tp) if check_headers else None
+        self._empty_responses = 0
+        self._goes_past_damage = goes_past_damage
+        self._end = wanted.end
+        self._epoch_id = wanted.epoch_id  # of the record before `next_offset`
+        self.is_done = self._has_reached_end()  # the whole range was requested and received
+        self.gaps: list[Gap] = []  # skipped by the last response
+        self.epochs: list[EpochStart] = []  # leader epochs that began in the last response
+
+    def _has_reached_end(self) -> bool:
+        return self.until_offset is not None and self.next_offset >= self.until_offset
+
+    def accept(
+        self, result: fetch_pb2.PartitionFetchResult, chunks: Sequence[pa.Buffer], *, had_room: bool = True
+    ) -> list[BatchSlice]:
+        """The slices of a response to decode; each of `chunks` holds one or more whole batches. Raises the response's error, or
+        CorruptMessageError if its batches are inconsistent.
+
+        `had_room` is false if other partitions may have used up the response's bytes: then an empty result means nothing.
+        """
+        self.gaps, self.epochs = [], []
+        if result.HasField("error"):
+            self._go_past(from_proto(result.error))
+            slices = []
+        else:
+            slices = self._accept(result, chunks, had_room=had_room)
+        self.is_done = self._has_reached_end()
+        return slices
+
+    def _accept(self, result: fetch_pb2.PartitionFetchResult, chunks: Sequence[pa.Buffer], *, had_room: bool) -> list[BatchSlice]:
+        self.end_offset = result.last_stable_offset if self._is_read_committed else result.high_watermark
+        asked = self.next_offset
+        slices: list[BatchSlice] = []
+        try:
+            slices.extend(self._slices(result, chunks) if chunks else ())
+        except (CorruptMessageError, UnsupportedVersionError) as error:
+            if self.next_offset == asked:
+                raise type(error)(f"{self.name}: {error.message}") from None
+            # The batches before it are intact: return them; the next response begins with the bad one.
+        if self.next_offset > asked or self._has_reached_end():
+            self._empty_responses = 0
+            return slices
+        if any(chunk.size for chunk in chunks):
+            raise CorruptMessageError(f"{self.name}: the broker was asked for offset {asked} and returned older batches")
+        if not had_room:
+            return slices
+        is_past_range = self.until_offset is not None and self.end_offset >= self.until_offset
+        self._empty_responses = self._empty_responses + 1 if is_past_range else 0
+        if self.until_offset is not None and self._empty_responses >= _EMPTY_RESPONSES_AT_END:
+            self.next_offset = self.until_offset
+        return slices
+
+    @property
+    def position(self) -> LogPosition | None:
+        """The position for the broker's truncation check; None if the range's history is unknown."""
+        if self._end is not None:
+            return self._end
+        return LogPosition(self.next_offset, self._epoch_id) if self._epoch_id else None
+
+    def _enter(self, offset: int, epoch_id: int) -> None:
+        self._epoch_id = epoch_id
+        self.epochs.append(EpochStart(offset, epoch_id))
+
+    def _go_past(self, error: WireError) -> None:
+        """Moves past damage, at most to the end of the range. Raises `error` if it is not damage or the broker does not report
+        where the log resumes; if damage must not be skipped, raises LogDamagedError that says how to continue."""
+        if not isinstance(error, LogDamagedError) or error.resume_offset <= self.next_offset:
+            raise error
+        if not self._goes_past_damage:
+            advice = f"skip.corrupt.batches=true (Spark: also failOnDataLoss=false) continues at offset {error.resume_offset}"
+            raise LogDamagedError(f"{error.message}; {advice}", resume_offset=error.resume_offset)
+        until_offset = error.resume_offset if self.until_offset is None else min(error.resume_offset, self.until_offset)
+        self.gaps.append(Gap(self.next_offset, until_offset, error.message))
+        self._enter(self.next_offset, 0)
+        self.next_offset = until_offset
+        self._empty_responses = 0
+
+    def _slices(self, result: fetch_pb2.PartitionFetchResult, chunks: Sequence[pa.Buffer]) -> Iterator[BatchSlice]:
+        aborted: dict[int, list[fetch_pb2.AbortedTransaction]] = {}
+        for one in result.aborted if self._is_read_committed else ():
+            aborted.setdefault(one.producer_id, []).append(one)
+        for header, data in (batch for chunk in chunks for batch in walk_batches(chunk, self._seed)):
+            next_offset, is_control = header.next_offset, header.is_control
+            if next_offset <= self.next_offset:
+                continue
+            if self.until_offset is not None and header.base_offset >= self.until_offset:
+                self.next_offset = self.until_offset
+                return
+            if header.base_offset < 0 or next_offset > INT64_MAX:
+                raise CorruptMessageError(f"the broker sent a batch at offset {header.base_offset}, which is not a valid offset")
+            from_offset = max(header.base_offset, self.next_offset)
+            if from_offset > self.next_offset:
+                self.gaps.append(Gap(self.next_offset, from_offset, "they were taken out of the log"))
+            self.next_offset = next_offset
+            if header.leader_epoch_id != self._epoch_id:
+                self._enter(header.base_offset, header.leader_epoch_id)
+            if is_control or (aborted and is_aborted(header, aborted.get(header.producer_id, ()))):
+                continue
+            until_offset = next_offset if self.until_offset is None else min(next_offset, self.until_offset)
+            yield BatchSlice(self.tp, RecordBatch(header, data), from_offset, until_offset, self.name)
+
+
+def is_aborted(header: BatchHeader, aborted: Iterable[fetch_pb2.AbortedTransaction]) -> bool:
+    """True if the batch belongs to an aborted transaction, by producer id and offset range together: the first offset or the
+    marker alone would miss rows of transactions split across fetches.
+    """
+    if not header.is_transactional:
+        return False
+    return any(
+        header.producer_id == one.producer_id and one.first_offset <= header.base_offset < one.marker_offset for one in aborted
+    )
 
 
 class Fetched(NamedTuple):
@@ -369,27 +529,3 @@ class PartitionFetcher:
         self._slices = []
         self._pump.stop()
         self._items.put(None)  # wakes a waiting reader
-
-
-def decoded(one: BatchSlice, config: ConsumerConfig) -> FetchedBatch | None:
-    """The records of a slice, if any. Raises CorruptMessageError, UnsupportedVersionError unless such batches are skipped."""
-    try:
-        return decode_slice(one, max_uncompressed_bytes=config.max_decompressed_bytes, check_crc=config.check_crcs)
-    except (CorruptMessageError, UnsupportedVersionError) as error:
-        if not config.skip_corrupt_batches:
-            raise _with_remedy(error, one) from None
-        first, last = one.from_offset, one.until_offset - 1
-        logger.warning("%s: offsets %d to %d are skipped (skip.corrupt.batches): %s", one.name, first, last, error)
-        return None
-
-
-def _with_remedy(error: WireError, one: BatchSlice) -> WireError:
-    """The error with the partition and a remedy; a batch of a later version is not called damaged."""
-    advice = "skip.corrupt.batches=true skips such batches"
-    if isinstance(error, CorruptMessageError):
-        place = f"{one.name}@{one.batch.header.base_offset}"
-        advice = (
-            f"`brokerd doctor` shows whether it is damaged on the broker's disk, and takes it out with `--take-out {place}`; "
-            f"{advice}"
-        )
-    return type(error)(f"{one.name}: {error.message}; {advice}")
