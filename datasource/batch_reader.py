@@ -20,7 +20,15 @@ from brokerd.clock import Clock
 from brokerd.datasource.offset_reader import OffsetReader, report_unread
 from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.partition_reader import RangePartition, read_partition
-from brokerd.datasource.planning import OffsetRange, TopicState, passed_by, report_losses, require_topics, split_ranges
+from brokerd.datasource.planning import (
+    OffsetRange,
+    TopicState,
+    group_ranges,
+    passed_by,
+    report_losses,
+    require_topics,
+    split_ranges,
+)
 from brokerd.datasource.row_filter import ALL_ROWS
 from brokerd.errors import ConfigError
 from brokerd.ids import LogPosition, TopicPartition
@@ -35,7 +43,7 @@ class BrokerdBatchReader(DataSourceReader):
         self._clock = clock
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One or more ranges for each partition. Raises ConfigError, DataLossError, UnknownTopicOrPartitionError."""
+        """The ranges of each task. Raises ConfigError, DataLossError, UnknownTopicOrPartitionError."""
         options = self._options
         with lease_client(options.consumer) as client:
             reader = OffsetReader(client, options)
@@ -49,10 +57,11 @@ class BrokerdBatchReader(DataSourceReader):
             ranges = self._ranges(snapshot, begins, ends, epochs)
             if options.where != ALL_ROWS:
                 ranges = reader.cut(ranges, options.where, {})
+            sizes_bytes = reader.sizes_bytes(ranges) if options.shares_tasks and len(ranges) > 1 else {}
         pieces = split_ranges(
             ranges, min_partitions=options.min_partitions, max_records_per_partition=options.max_records_per_partition
         )
-        return [RangePartition(one) for one in pieces]
+        return [RangePartition(group) for group in group_ranges(pieces, sizes_bytes)]
 
     def _ranges(
         self,
@@ -76,7 +85,7 @@ class BrokerdBatchReader(DataSourceReader):
         return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range."""
+        """The rows of one task's ranges."""
         return read_partition(partition, self._options, self._schema)
 
 

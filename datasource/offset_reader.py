@@ -49,6 +49,7 @@ from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 logger = logging.getLogger(__name__)
 
 _NAMES_MAX = 20
+_FEW_ROWS = 50_000  # more hardly fit into one task
 # A topic may be deleted between the two calls of a snapshot, but hardly in every attempt.
 _SNAPSHOT_TRIES = 4
 
@@ -166,6 +167,15 @@ class OffsetReader:
             return cut_ends(begins, ends, self._offsets(snapshot, wanted))
         except UnknownTopicIdError:  # deleted since the snapshot: the task that reads it reports the loss
             return dict(ends)
+
+    def sizes_bytes(self, ranges: Sequence[OffsetRange]) -> dict[TopicPartition, int]:
+        """The sizes of ranges on the broker's disk; none if they have too many rows to be small, or the broker cannot tell."""
+        if sum(one.size for one in ranges) > _FEW_ROWS or OFFSET_AFTER_BYTES not in self._client.server_info().features:
+            return {}
+        wanted = {one.id_tp: AfterBytes(one.start, one.until, INT64_MAX) for one in ranges}
+        answers = self._client.list_offsets(wanted, self._isolation)
+        found = ((one, answers[one.id_tp]) for one in ranges)
+        return {one.tp: answer.size_bytes for one, answer in found if isinstance(answer, OffsetAndTimestamp)}
 
     def cut(
         self, ranges: Iterable[OffsetRange], wanted: RowFilter, time_starts: MutableMapping[TopicIdPartition, int]

@@ -73,9 +73,15 @@ class SourceOptions:
     max_trigger_delay_ms: int  # longest wait for a batch smaller than min_offsets_per_trigger
     min_partitions: int | None
     max_records_per_partition: int | None
+    task_per_partition: bool
     group_id: str  # of a stream; empty: derived from the prefix and the id in its checkpoint
     group_id_prefix: str
     consumer: ConsumerConfig
+
+    @property
+    def shares_tasks(self) -> bool:
+        """Whether small ranges may share a task, or travel with the plan."""
+        return not self.task_per_partition and self.min_partitions is None and self.max_records_per_partition is None
 
     def group_id_of(self, source_id: str) -> str | None:
         """The group to which a stream's positions are committed; None while the checkpoint has no id yet."""
@@ -130,6 +136,7 @@ def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> S
         max_trigger_delay_ms=parse_duration_ms("maxTriggerDelay", split.get("maxTriggerDelay", _MAX_TRIGGER_DELAY)),
         min_partitions=parse_count("minPartitions", split.get("minPartitions")),
         max_records_per_partition=parse_count("maxRecordsPerPartition", split.get("maxRecordsPerPartition")),
+        task_per_partition=parse_flag("taskPerPartition", split.get("taskPerPartition"), default=False),
         group_id=group_id,
         group_id_prefix=_group_id(
             "groupIdPrefix", split.get("groupIdPrefix"), _GROUP_ID_PREFIX, GROUP_ID_MAX_CHARACTERS - _SOURCE_ID_CHARACTERS

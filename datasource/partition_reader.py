@@ -1,4 +1,4 @@
-"""Runs in a task: fetches one range of offsets and yields it as Arrow batches in offset order. All operations are columnar.
+"""Reads ranges of offsets, usually in a task, as Arrow batches in the offset order of each partition. All operations are columnar.
 
 Constant columns are built once and sliced; large batches are cut to a size that suits the JVM; small batches are merged, because
 each batch costs Spark about as much as a thousand rows.
@@ -7,7 +7,7 @@ each batch costs Spark about as much as a thousand rows.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +23,7 @@ from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.planning import OffsetRange, range_gone, report_losses
 from brokerd.datasource.row_filter import ALL_ROWS, wanted_rows
 from brokerd.errors import LogTruncationError, OffsetOutOfRangeError, UnknownTopicIdError
+from brokerd.ids import TopicIdPartition
 from brokerd.record.schema import HEADERS, SCHEMA_0
 
 logger = logging.getLogger(__name__)
@@ -31,49 +32,97 @@ ROWS_PER_BATCH = 10_000
 BYTES_PER_BATCH = 4_194_304
 _SMALL_ROWS = 2_000
 _SMALL_BYTES = 262_144
+_HELD_BYTES = 67_108_864
 
 
 class RangePartition(InputPartition):
-    """Spark's input partition for one range; pickled and sent to the task that reads it."""
+    """Spark's input partition for the ranges of one task, at most one of a topic partition; pickled and sent to the task."""
 
-    def __init__(self, offsets: OffsetRange) -> None:
-        super().__init__(offsets)
-        self.offsets = offsets
+    def __init__(self, ranges: Sequence[OffsetRange]) -> None:
+        super().__init__(tuple(ranges))
+        self.ranges = tuple(ranges)
 
 
 def read_partition(partition: InputPartition, options: SourceOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of one range, in the columns of `schema`.
+    """The rows of the ranges of one task; see `read_ranges`."""
+    if not isinstance(partition, RangePartition):  # Spark creates a dummy partition if a batch read has none
+        return
+    tune_spark_worker()
+    with lease_client(options.consumer) as client:
+        yield from read_ranges(client, partition.ranges, options, schema)
+
+
+def read_ranges(
+    client: BlockingClient, ranges: Sequence[OffsetRange], options: SourceOptions, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The rows of ranges of different partitions, in the columns of `schema`: range by range, each in offset order.
 
     Raises DataLossError if records are gone, LogDamagedError if they are damaged; with failOnDataLoss=false it yields the remaining
     records instead, unless the end of the damage is unknown. Raises BrokerUnreachableError, CorruptMessageError.
     """
-    if not isinstance(partition, RangePartition):  # Spark creates a dummy partition if a batch read has none
-        return
-    tune_spark_worker()
-    wanted = partition.offsets
-    shaper = _Shaper(wanted, schema)
-    with lease_client(options.consumer) as client:
-        batches: Iterator[FetchedBatch | None] = _counted(wanted, _fetched(client, wanted, options))
-        if options.where != ALL_ROWS:
-            batches = (wanted_rows(fetched, options.where) for fetched in batches if fetched is not None)
-        yield from _joined(arrow_batch for kept in batches if kept is not None for arrow_batch in shaper.shape(kept))
+    shapers = {one.id_tp: _Shaper(one, schema) for one in ranges}
+    fetched = _counted(ranges, _fetched(client, ranges, options))
+    batches: Iterator[FetchedBatch | None] = fetched if len(ranges) == 1 else _by_range(list(shapers), fetched)
+    if options.where != ALL_ROWS:
+        batches = (wanted_rows(one, options.where) for one in batches if one is not None)
+    yield from _joined(arrow_batch for kept in batches if kept is not None for arrow_batch in shapers[kept.tp].shape(kept))
 
 
-def _counted(wanted: OffsetRange, batches: Iterator[FetchedBatch]) -> Iterator[FetchedBatch]:
+def _counted(ranges: Sequence[OffsetRange], batches: Iterator[FetchedBatch]) -> Iterator[FetchedBatch]:
     """Passes the batches through, and logs their total size in bytes at the end."""
     size_bytes = 0
     for fetched in batches:
         size_bytes += fetched.header.size
         yield fetched
-    logger.info("%s: %d bytes of record batches were read", wanted, size_bytes)
+    logger.info("%s: %d bytes of record batches were read", ", ".join(map(str, ranges)), size_bytes)
 
 
-def _fetched(client: BlockingClient, wanted: OffsetRange, options: SourceOptions) -> Iterator[FetchedBatch]:
-    """The remaining records of a range, in offset order."""
+def _by_range(tps: Sequence[TopicIdPartition], batches: Iterator[FetchedBatch]) -> Iterator[FetchedBatch]:
+    """The batches of each range together, in the order of `tps`, so that a replay gives rows in the same order. Only small ranges
+    share a task; those that decompress to a lot come in more than one round."""
+    held: dict[TopicIdPartition, list[FetchedBatch]] = {tp: [] for tp in tps}
+    size_bytes = 0
+    for fetched in batches:
+        held[fetched.tp].append(fetched)
+        size_bytes += fetched.arrow_batch.nbytes
+        if size_bytes > _HELD_BYTES:
+            for waiting in held.values():
+                yield from waiting
+                waiting.clear()
+            size_bytes = 0
+    for waiting in held.values():
+        yield from waiting
+
+
+def _fetched(client: BlockingClient, ranges: Sequence[OffsetRange], options: SourceOptions) -> Iterator[FetchedBatch]:
+    """The records of ranges. If one of several cannot be read as planned, what is left of each is read by itself."""
+    if len(ranges) == 1:
+        yield from _fetched_alone(client, ranges[0], options)
+        return
+    left = {one.id_tp: one for one in ranges}
+    asked = [_fetch_range(one) for one in ranges]
+    with PartitionFetcher(client, asked, options.consumer, goes_past_damage=not options.fail_on_data_loss) as fetcher:
+        try:
+            for fetched in fetcher:
+                left[fetched.tp] = left[fetched.tp]._replace(start=fetched.offsets[-1].as_py() + 1)
+                yield fetched
+            return
+        except (OffsetOutOfRangeError, LogTruncationError, UnknownTopicIdError):
+            pass
+    for one in left.values():
+        yield from _fetched_alone(client, one, options)
+
+
+def _fetch_range(one: OffsetRange) -> FetchRange:
+    return FetchRange(one.id_tp, one.start, one.until, str(one.tp), end=one.end)
+
+
+def _fetched_alone(client: BlockingClient, wanted: OffsetRange, options: SourceOptions) -> Iterator[FetchedBatch]:
+    """The records of one range, in offset order."""
     name = wanted.tp
     next_offset, until, end = wanted.start, wanted.until, wanted.end
     while next_offset < until:
-        asked = FetchRange(wanted.id_tp, next_offset, until, str(name), end=end)
+        asked = _fetch_range(wanted._replace(start=next_offset, until=until, end=end))
         with PartitionFetcher(client, [asked], options.consumer, goes_past_damage=not options.fail_on_data_loss) as fetcher:
             try:
                 for fetched in fetcher:

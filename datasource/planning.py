@@ -19,6 +19,8 @@ from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
+TASK_BYTES = 4_194_304  # reading this much takes a task about as long as starting it
+
 
 class OffsetRange(NamedTuple):
     """The part of a partition that one task reads: `start` inclusive, `until` exclusive."""
@@ -255,6 +257,28 @@ def split_ranges(
         return 1 if one.tp in whole_partitions else _share(one.size, rest_total, rest_count)
 
     return [piece for one in pieces for piece in _cut(one, count(one))]
+
+
+def group_ranges(ranges: Sequence[OffsetRange], sizes_bytes: Mapping[TopicPartition, int]) -> list[tuple[OffsetRange, ...]]:
+    """The ranges of each task: small ones share a task of at most TASK_BYTES, others have one each.
+
+    `sizes_bytes`: of the ranges, on the broker's disk. A range of unknown size has a task of its own. Large ranges come first, so
+    that Spark starts them first; small ones keep their order.
+    """
+    large: list[tuple[OffsetRange, ...]] = []
+    shared: list[list[OffsetRange]] = []
+    room_bytes = 0
+    for one in ranges:
+        size_bytes = sizes_bytes.get(one.tp, TASK_BYTES)
+        if size_bytes >= TASK_BYTES:
+            large.append((one,))
+        elif shared and size_bytes <= room_bytes:
+            shared[-1].append(one)
+            room_bytes -= size_bytes
+        else:
+            shared.append([one])
+            room_bytes = TASK_BYTES - size_bytes
+    return large + [tuple(group) for group in shared]
 
 
 def _share(size: int, total: int, count: int) -> int:

@@ -6,23 +6,29 @@ __init__ therefore keeps only picklable values, and connections come from the cl
 
 from __future__ import annotations
 
+import inspect
+import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
+from brokerd.client.blocking import BlockingClient
 from brokerd.client.leases import lease_client
 from brokerd.clock import Clock
 from brokerd.datasource.offset_reader import OffsetReader, report_unread
 from brokerd.datasource.offsets import INITIAL, SourceOffset, parse_source_offset, user_json
 from brokerd.datasource.options import SourceOptions
-from brokerd.datasource.partition_reader import RangePartition, read_partition
+from brokerd.datasource.partition_reader import RangePartition, read_partition, read_ranges
 from brokerd.datasource.planning import (
+    OffsetRange,
     TopicState,
     continue_from,
+    group_ranges,
     limit_rows,
     passed_by,
     ranges_between,
@@ -33,12 +39,19 @@ from brokerd.datasource.planning import (
 )
 from brokerd.datasource.progress import GroupProgress
 from brokerd.datasource.row_filter import ALL_ROWS
+from brokerd.errors import BrokerdError
 from brokerd.ids import TopicIdPartition, TopicPartition
 
 # How long latestOffset waits for new records: Spark would otherwise call it a hundred times a second.
 IDLE_WAIT_MS = 300
+# Most rows, and bytes once decompressed, that travel with the plan of a batch.
+ROWS_WITH_PLAN = 5_000
+BYTES_WITH_PLAN = 2_097_152
 # How long a query with trigger(availableNow=True) may take at its end to record its position, before its process ends.
 _FINISH_MS = 1_000
+
+
+logger = logging.getLogger(__name__)
 
 
 class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -54,6 +67,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._new_source_id: str | None = None  # for a checkpoint without one
         self._time_starts: dict[TopicIdPartition, int] = {}  # the first offsets at or after the start time of option where
         self._progress = GroupProgress(clock)
+        self._rows: list[pa.RecordBatch] = []  # of the batch that is being planned
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
         """A symbolic offset for startingOffsets; offsets.py says why it is not resolved yet."""
@@ -100,19 +114,27 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if self._seen is None else user_json(self._seen.latest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One or more ranges for each partition. The two offsets alone determine the rows, so that a replayed batch is the same."""
+        """The ranges of each task. The two offsets alone determine the rows, so that a replayed batch is the same; who reads them
+        may differ. The rows of a small batch are read here and travel with the plan."""
         options = self._options
         ranges = ranges_between(parse_source_offset(start), parse_source_offset(end))
-        if options.where != ALL_ROWS:
+        sizes_bytes: dict[TopicPartition, int] = {}
+        if options.where != ALL_ROWS or options.shares_tasks:
             with lease_client(options.consumer) as client:
-                ranges = OffsetReader(client, options).cut(ranges, options.where, self._time_starts)
+                reader = OffsetReader(client, options)
+                if options.where != ALL_ROWS:
+                    ranges = reader.cut(ranges, options.where, self._time_starts)
+                if options.shares_tasks:
+                    if self._has_read(client, ranges):
+                        return [RangePartition(ranges)]
+                    sizes_bytes = reader.sizes_bytes(ranges) if len(ranges) > 1 else {}
         pieces = split_ranges(
             ranges, min_partitions=options.min_partitions, max_records_per_partition=options.max_records_per_partition
         )
-        return [RangePartition(one) for one in pieces]
+        return [RangePartition(group) for group in group_ranges(pieces, sizes_bytes)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range."""
+        """The rows of one task's ranges."""
         return read_partition(partition, self._options, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -164,6 +186,26 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = reader.limit_bytes(snapshot, begins, ends, max_bytes)
         return passed | ends
 
+    def _has_read(self, client: BlockingClient, ranges: Sequence[OffsetRange]) -> bool:
+        """Reads the rows of a small batch and hands them to Spark. If that fails, tasks read the batch, and report why."""
+        if not _TAKES_ROWS or not ranges or sum(one.size for one in ranges) > ROWS_WITH_PLAN:
+            return False
+        rows: list[pa.RecordBatch] = []
+        try:
+            for arrow_batch in read_ranges(client, ranges, self._options, self._schema):
+                rows.append(arrow_batch)
+                if sum(one.nbytes for one in rows) > BYTES_WITH_PLAN:
+                    return False
+        except BrokerdError as error:
+            logger.info("tasks read this batch, because it could not be read with its plan: %s", error)
+            return False
+        self._rows = rows
+        self._become(_ReaderWithRows)
+        return True
+
+    def _become(self, kind: type[BrokerdStreamReader]) -> None:
+        self.__class__ = kind
+
     def _wanted(self, begins: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """The partitions that option `where` does not exclude."""
         return {tp: begin for tp, begin in begins.items() if self._options.where.reads(tp)}
@@ -180,3 +222,23 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         waited_ms = self._clock.monotonic_ms() - self._last_batch_ms
         waiting = sum(max(0, snapshot.latest[tp] - begin) for tp, begin in self._wanted(begins).items())
         return waiting < self._options.min_offsets_per_trigger and waited_ms < self._options.max_trigger_delay_ms
+
+
+class _ReaderWithRows(BrokerdStreamReader, _SimpleStreamReaderWrapper):
+    """The reader from the end of `partitions` until Spark has taken the rows that were read there.
+
+    PySpark takes rows with a plan only from its own wrapper of simple readers, for which it knows no latestOffset in the query's
+    progress and no limits. So the reader is that wrapper for this one step, which follows `partitions` in the same function
+    (partitions_func of python_streaming_source_runner). Spark's block manager keeps the rows; a task that does not find them there
+    reads the planned ranges.
+    """
+
+    def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:  # noqa: ARG002, N802 (Spark's signature)
+        """The rows of the batch that `partitions` has just planned."""
+        self._become(BrokerdStreamReader)
+        rows, self._rows = self._rows, []
+        return iter(rows)
+
+
+# Another PySpark may do this otherwise; then tasks read every batch.
+_TAKES_ROWS = list(inspect.signature(getattr(_SimpleStreamReaderWrapper, "getCache", len)).parameters) == ["self", "start", "end"]

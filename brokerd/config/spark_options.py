@@ -80,6 +80,12 @@ SOURCE_OPTIONS = (
     SparkOption("maxTriggerDelay", "15m", "Longest wait for minOffsetsPerTrigger."),
     SparkOption("minPartitions", "", "Approximate number of tasks: large ranges are split."),
     SparkOption("maxRecordsPerPartition", "", "Most offsets of one task: larger ranges are read in more pieces."),
+    SparkOption(
+        "taskPerPartition",
+        "false",
+        "Whether each topic partition has a task of its own even for few rows, as with minPartitions or maxRecordsPerPartition. "
+        "Otherwise partitions with little to read share a task, and the rows of a small micro-batch need none.",
+    ),
     SparkOption("fetchOffset.numRetries", "", _NO_EFFECT + "calls are tried for default.api.timeout.ms."),
     SparkOption("fetchOffset.retryIntervalMs", "", _NO_EFFECT + "retries wait retry.backoff.ms and longer."),
     SparkOption("kafkaConsumer.pollTimeoutMs", "", _NO_EFFECT + "reads are tried for default.api.timeout.ms."),

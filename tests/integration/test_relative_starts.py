@@ -59,7 +59,7 @@ class Topic:
 
 
 def ranges(partitions: Any) -> list[tuple[int, int, int]]:
-    offsets = [one.offsets for one in partitions if isinstance(one, RangePartition)]
+    offsets = [one.ranges[0] for one in partitions if isinstance(one, RangePartition)]
     return [(one.partition, one.start, one.until) for one in offsets]
 
 

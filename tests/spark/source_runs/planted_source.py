@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from brokerd.datasource.offset_reader import OffsetReader
 from brokerd.datasource.offsets import SourceOffset
 from brokerd.datasource.partition_reader import RangePartition
-from brokerd.datasource.planning import TopicState
+from brokerd.datasource.planning import OffsetRange, TopicState
 from brokerd.datasource.source import BrokerdDataSource
 from brokerd.datasource.stream_reader import BrokerdStreamReader
 from tests.support.planting import Put, plant
@@ -79,11 +79,13 @@ def ends_a_range_one_too_far(put: Put) -> None:
     planned = BrokerdStreamReader.partitions
 
     def plan(self: BrokerdStreamReader, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        ranges = [one.offsets for one in planned(self, start, end) if isinstance(one, RangePartition)]
-        followed = {(one.topic, one.partition, one.start) for one in ranges}
-        return [
-            RangePartition(one._replace(until=one.until + ((one.topic, one.partition, one.until) in followed))) for one in ranges
-        ]
+        tasks = [one.ranges for one in planned(self, start, end) if isinstance(one, RangePartition)]
+        followed = {(one.topic, one.partition, one.start) for ranges in tasks for one in ranges}
+
+        def longer(one: OffsetRange) -> OffsetRange:
+            return one._replace(until=one.until + ((one.topic, one.partition, one.until) in followed))
+
+        return [RangePartition([longer(one) for one in ranges]) for ranges in tasks]
 
     plant(put, BrokerdStreamReader, "partitions", plan)
 

@@ -48,13 +48,18 @@ class Query:
 
     def settings(self, rng: random.Random, servers: str, *, drain: bool) -> dict[str, Any]:
         """Others at each start of the driver, but for the filter. The last one reads all that is left, in larger micro-batches."""
-        possible = {
+        possible: dict[str, Any] = {
             "maxOffsetsPerTrigger": rng.randrange(100, 400) if drain else rng.randrange(1, 80),
             "maxBytesPerTrigger": rng.choice((20_000, 200_000)) if drain else rng.choice((1, 2_000, 20_000)),
             "minOffsetsPerTrigger": 1,
+        }
+        splits = {
             "minPartitions": rng.randrange(1, 7),
             "maxRecordsPerPartition": rng.randrange(20, 200),  # each task costs some ten milliseconds
+            "taskPerPartition": "true",
         }
+        if rng.random() < 0.5:  # otherwise small ranges share a task, or their rows travel with the plan
+            possible |= splits
         chosen = {name: str(value) for name, value in possible.items() if rng.random() < 0.6}
         given = {"bootstrap.servers": servers, "subscribe": self.topic, "startingOffsets": "earliest", **chosen}
         if self.where:

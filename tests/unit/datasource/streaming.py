@@ -30,7 +30,7 @@ def ranges(reader: BrokerdStreamReader, start: Offset, end: Offset) -> list[tupl
     planned = []
     for partition in reader.partitions(start, end):
         assert isinstance(partition, RangePartition)
-        planned.append((partition.offsets.partition, partition.offsets.start, partition.offsets.until))
+        planned += [(one.partition, one.start, one.until) for one in partition.ranges]
     return planned
 
 

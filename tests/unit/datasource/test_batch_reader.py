@@ -32,13 +32,21 @@ def planned(broker: FakeBroker, **options: Any) -> list[tuple[str, int, int, int
     ranges = []
     for partition in reader.partitions():
         assert isinstance(partition, RangePartition)
-        one = pickle.loads(pickle.dumps(partition)).offsets
-        ranges.append((one.topic, one.partition, one.start, one.until))
+        ranges += [(one.topic, one.partition, one.start, one.until) for one in pickle.loads(pickle.dumps(partition)).ranges]
     return ranges
 
 
 def test_everything_by_default(broker: FakeBroker) -> None:
     assert planned(broker) == [("events", 0, 0, 10), ("events", 1, 0, 20)]
+
+
+@pytest.mark.parametrize(
+    ("options", "tasks"),
+    [({}, 1), ({"taskPerPartition": "true"}, 2), ({"minPartitions": 1}, 2), ({"maxRecordsPerPartition": 20}, 2)],
+)
+def test_partitions_with_few_rows_share_a_task(broker: FakeBroker, options: dict[str, Any], tasks: int) -> None:
+    reader = BrokerdBatchReader(options_for(broker, is_streaming=False, **options), ALL_COLUMNS, SystemClock())
+    assert len(reader.partitions()) == tasks
 
 
 def test_offsets_from_json(broker: FakeBroker) -> None:
@@ -121,7 +129,7 @@ def test_a_plan_is_made_for_every_action_only_where_spark_pushes_filters_down(
     reader = batch_reader(options, ALL_COLUMNS, SystemClock())
     filters: list[Filter] = [EqualTo(("partition",), 1)]
     assert list(reader.pushFilters(filters)) == filters
-    assert len(reader.partitions()) == 2
+    assert len(reader.partitions()) == 1
 
 
 def test_ranges_are_split_for_more_tasks(broker: FakeBroker) -> None:

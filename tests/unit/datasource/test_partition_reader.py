@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -26,7 +27,7 @@ def read(
     schema: pa.Schema = ALL_COLUMNS,
     **options: Any,
 ) -> list[pa.RecordBatch]:
-    wanted = RangePartition(OffsetRange("events", partition.tp.topic_id, partition.tp.partition, start, until))
+    wanted = RangePartition([OffsetRange("events", partition.tp.topic_id, partition.tp.partition, start, until)])
     return list(read_partition(wanted, options_for(broker, is_streaming=True, **options), schema))
 
 
@@ -130,7 +131,7 @@ def test_retention_after_a_batch_was_planned_says_that_it_is_planned_once(broker
     (partition,) = broker.create("events")
     fill(partition, [5, 5])
     partition.log_start_offset = 7
-    wanted = RangePartition(OffsetRange("events", partition.tp.topic_id, 0, 0, 10))
+    wanted = RangePartition([OffsetRange("events", partition.tp.topic_id, 0, 0, 10)])
     with pytest.raises(DataLossError, match=r"the next offset is 7\. A batch DataFrame keeps the offsets .*: load\(\) it again"):
         list(read_partition(wanted, options_for(broker, is_streaming=False), ALL_COLUMNS))
     with pytest.raises(DataLossError) as streaming:
@@ -154,7 +155,7 @@ def test_retention_in_the_middle_of_a_range_loses_only_what_was_not_read(
 ) -> None:
     (partition,) = broker.create("events")
     fill(partition, [3000] * 20)
-    wanted = RangePartition(OffsetRange("events", partition.tp.topic_id, 0, 0, 60_000))
+    wanted = RangePartition([OffsetRange("events", partition.tp.topic_id, 0, 0, 60_000)])
     options = options_for(broker, is_streaming=True, failOnDataLoss="false", **{"max.partition.fetch.bytes": 1})
     reading = read_partition(wanted, options, ALL_COLUMNS)
     offsets = next(reading).column("offset").to_pylist()
@@ -207,7 +208,7 @@ def test_damage_is_gone_past_by_either_option(
 ) -> None:
     (partition,) = broker.create("events")
     fill(partition, [5, 5])
-    wanted = RangePartition(OffsetRange("events", partition.tp.topic_id, 0, 1, 9))
+    wanted = RangePartition([OffsetRange("events", partition.tp.topic_id, 0, 1, 9)])
     for resume_offset, left in ((7, [7, 8]), (2**63 - 1, [])):
         broker.errors["Fetch"] = [LogDamagedError("rotten", resume_offset=resume_offset)]
         caplog.clear()
@@ -220,9 +221,54 @@ def test_damage_is_gone_past_by_either_option(
 def test_damage_ends_the_query_unless_asked_or_where_nobody_knows_its_end(broker: FakeBroker, is_streaming: bool) -> None:
     (partition,) = broker.create("events")
     fill(partition, [5, 5])
-    wanted = RangePartition(OffsetRange("events", partition.tp.topic_id, 0, 1, 9))
+    wanted = RangePartition([OffsetRange("events", partition.tp.topic_id, 0, 1, 9)])
     for resume_offset, told, option in ((7, "failOnDataLoss=false.*at offset 7", "true"), (-1, "^rotten$", "false")):
         broker.errors["Fetch"] = [LogDamagedError("rotten", resume_offset=resume_offset)]
         options = options_for(broker, is_streaming=is_streaming, failOnDataLoss=option)
         with pytest.raises(LogDamagedError, match=told):
             list(read_partition(wanted, options, ALL_COLUMNS))
+
+
+def read_together(broker: FakeBroker, partitions: Sequence[Partition], until: int, **options: Any) -> dict[int, list[int]]:
+    """One task reads all of `partitions` up to `until`: the offsets of each, in the order of its rows."""
+    ranges = [OffsetRange("events", one.tp.topic_id, one.tp.partition, 0, until) for one in partitions]
+    batches = read_partition(RangePartition(ranges), options_for(broker, is_streaming=True, **options), ALL_COLUMNS)
+    found: dict[int, list[int]] = {}
+    for row in [row for batch in batches for row in batch.to_pylist()]:
+        assert row["value"].rstrip(b".") == b"%d" % row["offset"]
+        assert row["topic"] == "events"
+        found.setdefault(row["partition"], []).append(row["offset"])
+        assert row["partition"] == max(found), "one partition after the other"
+    return found
+
+
+def test_a_task_of_many_partitions_reads_each_in_order(broker: FakeBroker) -> None:
+    partitions = broker.create("events", 5)
+    for partition in partitions:
+        fill(partition, [3, 1, 3_000, 7])
+    assert read_together(broker, partitions, 3_009) == {number: list(range(3_009)) for number in range(5)}
+
+
+def test_a_loss_in_one_of_many_partitions_neither_takes_nor_repeats_rows_of_others(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    partitions = broker.create("events", 3)
+    for partition in partitions:
+        fill(partition, [3_000] * 4)
+    partitions[1].log_start_offset = 7_000
+    with pytest.raises(DataLossError, match="7000 records of events-1 are gone, offsets 0 to 6999"):
+        read_together(broker, partitions, 12_000)
+    everything = list(range(12_000))
+    found = read_together(broker, partitions, 12_000, failOnDataLoss="false")
+    assert found == {0: everything, 1: everything[7_000:], 2: everything}
+    assert "7000 records of events-1 are gone" in caplog.text
+
+
+def test_a_topic_deleted_under_a_task_of_many_partitions_is_data_loss(broker: FakeBroker) -> None:
+    partitions = broker.create("events", 2)
+    for partition in partitions:
+        fill(partition, [5])
+    broker.create("events", 2)
+    with pytest.raises(DataLossError, match="topic 'events' was deleted, and perhaps recreated"):
+        read_together(broker, partitions, 5)
+    assert read_together(broker, partitions, 5, failOnDataLoss="false") == {}

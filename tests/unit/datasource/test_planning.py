@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
+from collections.abc import Mapping, Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from brokerd.datasource.offsets import SourceOffset
 from brokerd.datasource.planning import (
+    TASK_BYTES,
     OffsetRange,
     TopicState,
     continue_from,
     cut_ends,
+    group_ranges,
     limit_rows,
     ranges_between,
     share_bytes,
@@ -194,3 +200,25 @@ def test_pieces_are_those_of_sparks_kafka_connector(
 
 def test_no_ranges_stay_none() -> None:
     assert split_ranges([], min_partitions=5, max_records_per_partition=5) == []
+
+
+@given(st.lists(st.none() | st.integers(0, 2 * TASK_BYTES) | st.integers(0, TASK_BYTES // 5), max_size=30))
+def test_small_ranges_share_tasks_and_large_ones_come_first(sizes_bytes: list[int | None]) -> None:
+    ranges = [OffsetRange("t", OLD, number, 0, 10) for number in range(len(sizes_bytes))]
+    known = {TopicPartition("t", number): size for number, size in enumerate(sizes_bytes) if size is not None}
+    groups = group_ranges(ranges, known)
+    assert sorted(one for group in groups for one in group) == ranges, "each once"
+
+    def size_of(group: Sequence[OffsetRange]) -> int:
+        return sum(known.get(TopicPartition("t", one.partition), TASK_BYTES) for one in group)
+
+    large = [size_of(group) >= TASK_BYTES for group in groups if len(group) == 1 and group[0] not in small(ranges, known)]
+    assert all(large)
+    shared = groups[len(large) :]
+    assert [one for group in shared for one in group] == small(ranges, known), "in order, behind the large ones"
+    assert all(size_of(group) <= TASK_BYTES for group in shared)
+    assert all(size_of(left) + size_of(right[:1]) > TASK_BYTES for left, right in itertools.pairwise(shared)), "no task too many"
+
+
+def small(ranges: Sequence[OffsetRange], known: Mapping[TopicPartition, int]) -> list[OffsetRange]:
+    return [one for one in ranges if known.get(TopicPartition("t", one.partition), TASK_BYTES) < TASK_BYTES]

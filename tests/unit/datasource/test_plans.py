@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from brokerd.clock import SystemClock
@@ -17,6 +19,7 @@ from brokerd.datasource import stream_reader
 from brokerd.datasource.options import SourceOptions, parse_source_options
 from brokerd.datasource.partition_reader import RangePartition
 from brokerd.datasource.stream_reader import BrokerdStreamReader
+from brokerd.errors import BrokerUnreachableError
 from tests.support.clock import ManualClock
 from tests.support.scale import TEST_SCALE
 from tests.unit.datasource.model_log import TOPIC, ModelClient, ModelPartition
@@ -50,8 +53,9 @@ class Query:
             "maxTriggerDelay": "1s",
             "minPartitions": rng.randrange(1, 12),
             "maxRecordsPerPartition": rng.randrange(1, 30),
+            "taskPerPartition": "true",
         }
-        chosen = {name: str(value) for name, value in possible.items() if rng.random() < 0.5}
+        chosen = {name: str(value) for name, value in possible.items() if rng.random() < 0.3}
         return parse_source_options(
             {"bootstrap.servers": "127.0.0.1:1", "subscribe": TOPIC, "startingOffsets": "earliest", **chosen}, is_streaming=True
         )
@@ -93,6 +97,19 @@ class Query:
         return end
 
 
+def drive(client: ModelClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans are made with this client. The model has no records; some small batches cannot be read with their plan."""
+    rng = random.Random(len(client.partitions))
+
+    def read(*_: object) -> Iterator[pa.RecordBatch]:
+        if rng.random() < 0.5:
+            raise BrokerUnreachableError("not now")
+        yield from ()
+
+    monkeypatch.setattr(stream_reader, "lease_client", client.lease)
+    monkeypatch.setattr(stream_reader, "read_ranges", read)
+
+
 def through_json(offset: dict[str, Any]) -> dict[str, Any]:
     """As Spark keeps it."""
     parsed: dict[str, Any] = json.loads(json.dumps(offset))
@@ -101,7 +118,7 @@ def through_json(offset: dict[str, Any]) -> dict[str, Any]:
 
 def ranges_of(reader: BrokerdStreamReader, start: dict[str, Any], end: dict[str, Any]) -> Read:
     """The ranges of a micro-batch, in the order of its tasks."""
-    planned = [one.offsets for one in reader.partitions(start, end) if isinstance(one, RangePartition)]
+    planned = [one for task in reader.partitions(start, end) if isinstance(task, RangePartition) for one in task.ranges]
     return [(one.partition, one.start, one.until) for one in planned]
 
 
@@ -121,7 +138,7 @@ def test_every_offset_is_read_once_and_in_order(case: int, monkeypatch: pytest.M
     for seed in range(case * LIVES_PER_CASE, (case + 1) * LIVES_PER_CASE):
         rng = random.Random(seed)
         client = ModelClient([ModelPartition(rng.choice((0, 7))) for _ in range(rng.randrange(1, 5))])
-        monkeypatch.setattr(stream_reader, "lease_client", client.lease)
+        drive(client, monkeypatch)
         query = Query(rng, client)
         client.while_waiting = query.write
         for _ in range(rng.randrange(1, 4)):
@@ -162,7 +179,7 @@ def test_rows_and_bytes_both_hold_and_nobody_starves(seed: int, monkeypatch: pyt
     and each of these moves in every micro-batch."""
     rng = random.Random(seed)
     client = ModelClient([ModelPartition() for _ in range(rng.randrange(1, 6))])
-    monkeypatch.setattr(stream_reader, "lease_client", client.lease)
+    drive(client, monkeypatch)
     for partition in client.partitions:
         for _ in range(rng.choice((0, 3, 200))):
             partition.append(rng.choice((1, 5, 40)), rng.choice((100, 700, 9_000)))
@@ -182,7 +199,7 @@ def test_rows_and_bytes_both_hold_and_nobody_starves(seed: int, monkeypatch: pyt
 
 def test_a_large_partition_does_not_take_the_share_of_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
     client = ModelClient([ModelPartition(), ModelPartition()])
-    monkeypatch.setattr(stream_reader, "lease_client", client.lease)
+    drive(client, monkeypatch)
     for number, batches in ((0, 900), (1, 100)):
         for _ in range(batches):
             client.partitions[number].append(10, 1_000)
@@ -193,7 +210,7 @@ def test_a_large_partition_does_not_take_the_share_of_a_small_one(monkeypatch: p
 
 def test_bytes_that_suffice_take_all(monkeypatch: pytest.MonkeyPatch) -> None:
     client = ModelClient([ModelPartition(), ModelPartition()])
-    monkeypatch.setattr(stream_reader, "lease_client", client.lease)
+    drive(client, monkeypatch)
     for partition in client.partitions:
         partition.append(10, 1_000)
         partition.decide()

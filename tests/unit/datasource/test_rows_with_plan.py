@@ -1,0 +1,113 @@
+"""The rows of small batches travel with their plan: by PySpark's own function, as its runner calls it."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.serializers import SpecialLengths
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming import python_streaming_source_runner as runner
+
+from brokerd.datasource import stream_reader
+from brokerd.datasource.source import BrokerdDataSource
+from brokerd.datasource.stream_reader import BYTES_WITH_PLAN, ROWS_WITH_PLAN, BrokerdStreamReader
+from brokerd.errors import CorruptMessageError
+from tests.support.fake_broker import FakeBroker
+from tests.unit.datasource.reading import ALL_COLUMNS, fill
+from tests.unit.datasource.streaming import Offset, latest, reader_for
+
+SCHEMA = from_arrow_schema(ALL_COLUMNS)
+
+
+def planned(reader: BrokerdStreamReader, start: Offset, end: Offset) -> tuple[int, list[dict[str, Any]] | None]:
+    """The number of planned tasks, and the rows that Spark gets with the plan; None if tasks read them."""
+    infile, outfile = io.BytesIO(), io.BytesIO()
+    for offset in (start, end):
+        text = json.dumps(offset).encode()
+        infile.write(len(text).to_bytes(4, "big") + text)
+    infile.seek(0)
+    runner.partitions_func(reader, BrokerdDataSource({}), SCHEMA, 10_000, infile, outfile)
+    assert type(reader) is BrokerdStreamReader, "Spark asks it for its progress again"
+    outfile.seek(0)
+    tasks = number(outfile)
+    for _ in range(tasks):
+        outfile.read(number(outfile))
+    kind = number(outfile)
+    if kind != runner.NON_EMPTY_PYARROW_RECORD_BATCHES:
+        return tasks, None if kind == runner.PREFETCHED_RECORDS_NOT_FOUND else []
+    assert number(outfile) == SpecialLengths.START_ARROW_STREAM
+    return tasks, pa.ipc.open_stream(outfile).read_all().to_pylist()
+
+
+def number(file: io.BytesIO) -> int:
+    return int.from_bytes(file.read(4), "big", signed=True)
+
+
+def first_batch(broker: FakeBroker, **options: Any) -> tuple[BrokerdStreamReader, Offset, Offset]:
+    reader = reader_for(broker, startingOffsets="earliest", **options)
+    return reader, reader.initialOffset(), latest(reader, reader.initialOffset())
+
+
+def by_tasks(reader: BrokerdStreamReader, start: Offset, end: Offset) -> list[dict[str, Any]]:
+    return [row for one in reader.partitions(start, end) for batch in reader.read(one) for row in batch.to_pylist()]
+
+
+def test_a_small_batch_needs_no_task_and_has_the_same_rows(broker: FakeBroker) -> None:
+    reader, start, end = first_batch(broker)
+    tasks, rows = planned(reader, start, end)
+    assert rows is not None
+    assert tasks == 1, "for all rows, in case that Spark has lost them"
+    assert len(rows) == 20
+    assert by_tasks(reader, start, end) == rows
+    assert planned(reader, start, end) == (tasks, rows), "a replayed batch"
+
+
+@pytest.mark.parametrize(
+    ("options", "tasks"),
+    [({"taskPerPartition": "true"}, 2), ({"minPartitions": 2}, 2), ({"maxRecordsPerPartition": 5}, 4)],
+)
+def test_options_give_every_partition_a_task(broker: FakeBroker, options: dict[str, Any], tasks: int) -> None:
+    assert planned(*first_batch(broker, **options)) == (tasks, None)
+
+
+def test_many_rows_are_read_by_tasks(broker: FakeBroker) -> None:
+    fill(broker.topics["events"][0], [ROWS_WITH_PLAN - 20])
+    assert planned(*first_batch(broker))[1] is not None
+    fill(broker.topics["events"][1], [1])
+    tasks, rows = planned(*first_batch(broker))
+    assert (tasks, rows) == (1, None)
+
+
+def test_large_rows_are_read_by_tasks(broker: FakeBroker) -> None:
+    fill(broker.topics["events"][0], [3], value_bytes=BYTES_WITH_PLAN // 2)
+    reader, start, end = first_batch(broker)
+    assert planned(reader, start, end)[1] is None
+    assert len(by_tasks(reader, start, end)) == 23
+
+
+def test_what_fails_with_the_plan_is_left_to_tasks(broker: FakeBroker) -> None:
+    reader, start, end = first_batch(broker)
+    broker.errors["Fetch"] = [CorruptMessageError("rotten")] * 3
+    assert planned(reader, start, end)[1] is None
+
+
+def test_a_filter_leaves_the_same_rows_with_the_plan(broker: FakeBroker) -> None:
+    reader, start, end = first_batch(broker, where="partition = 1 AND offset >= 4")
+    _, rows = planned(reader, start, end)
+    assert rows is not None
+    assert [(row["partition"], row["offset"]) for row in rows] == [(1, offset) for offset in range(4, 10)]
+    reader, start, end = first_batch(broker, where="timestamp < '1971-01-01 00:00:00Z'")
+    assert not planned(reader, start, end)[1]
+
+
+def test_another_pyspark_gets_its_tasks(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_reader, "_TAKES_ROWS", False)
+    assert planned(*first_batch(broker)) == (1, None)
+
+
+def test_this_pyspark_takes_rows_with_a_plan() -> None:
+    assert stream_reader._TAKES_ROWS
