@@ -36,7 +36,7 @@ from brokerd.server.handlers.produce import ProduceHandler
 from brokerd.server.metrics.counters import TOTAL
 from brokerd.server.requests import Requests
 from brokerd.server.security.authenticator import Callers
-from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
+from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.server.streams import Context
 from brokerd.sharing import CALLER, Caller, Shares
 from brokerd.wire.methods import UNARY, Unary
@@ -45,11 +45,9 @@ Handler = Callable[[BrokerParts, TopicAuthorizer, Any], Coroutine[Any, Any, Mess
 
 
 class Method(NamedTuple):
-    """A unary method. `check` raises MalformedError before any right is looked up; `handle` requires the rights, entry by entry."""
+    """A unary method."""
 
     handle: Handler
-    check: Callable[[Any], None] | None = None
-    somewhere: Right | None = None  # needed on at least one topic, by a call that names none but is useless without it
     changes: bool = False  # a caller that disconnects undoes neither the change nor its line in the audit trail
     works_at_stop: bool = False
 
@@ -66,33 +64,29 @@ async def _coordinator(_broker: BrokerParts, _authorizer: TopicAuthorizer, _requ
 
 
 METHODS: dict[str, Method] = {
-    "GetServerInfo": Method(metadata.server_info, metadata.check_server_info, works_at_stop=True),
-    "Metadata": Method(metadata.handle, metadata.check),
+    "GetServerInfo": Method(metadata.server_info, works_at_stop=True),
+    "Metadata": Method(metadata.handle),
     "FindCoordinator": Method(_coordinator),
-    "CreateTopics": Method(topics.create, topics.check_create, changes=True),
-    "DeleteTopics": Method(topics.delete, topics.check_delete, changes=True),
+    "CreateTopics": Method(topics.create, changes=True),
+    "DeleteTopics": Method(topics.delete, changes=True),
     "DescribeTopics": Method(metadata.describe),
     "CreatePartitions": Method(topics.create_partitions, changes=True),
-    "AlterTopicConfigs": Method(topics.alter, topics.check_alter, changes=True),
-    "DeleteRecords": Method(topics.delete_records, topics.check_delete_records, changes=True),
-    "ListOffsets": Method(list_offsets.handle, list_offsets.check),
-    "CommitGroupOffsets": Method(groups.commit_group_offsets, groups.check_commit_group_offsets),
-    "FetchGroupOffsets": Method(groups.fetch_group_offsets, groups.check_fetch_group_offsets),
-    "ListGroups": Method(groups.list_groups, groups.check_list_groups),
-    "DescribeGroup": Method(groups.describe_group, groups.check_describe_group),
-    "DeleteGroup": Method(groups.delete_group, groups.check_delete_group, changes=True),
-    "InitProducerId": Method(transactions.init_producer_id, transactions.check_init_producer_id, somewhere=Right.WRITE),
-    "EndTransaction": Method(transactions.end_transaction, transactions.check_end_transaction, somewhere=Right.WRITE),
-    "Heartbeat": Method(transactions.heartbeat, transactions.check_heartbeat, somewhere=Right.WRITE),
-    "ListTransactions": Method(transaction_admin.list_transactions, transaction_admin.check_list_transactions),
-    "DescribeTransaction": Method(transaction_admin.describe_transaction, transaction_admin.check_describe_transaction),
-    "AbortTransaction": Method(transaction_admin.abort_transaction, transaction_admin.check_abort_transaction, changes=True),
-    "FindHangingTransactions": Method(
-        transaction_admin.find_hanging_transactions, transaction_admin.check_find_hanging_transactions
-    ),
-    "ForgetTransactionalId": Method(
-        transaction_admin.forget_transactional_id, transaction_admin.check_forget_transactional_id, changes=True
-    ),
+    "AlterTopicConfigs": Method(topics.alter, changes=True),
+    "DeleteRecords": Method(topics.delete_records, changes=True),
+    "ListOffsets": Method(list_offsets.handle),
+    "CommitGroupOffsets": Method(groups.commit_group_offsets),
+    "FetchGroupOffsets": Method(groups.fetch_group_offsets),
+    "ListGroups": Method(groups.list_groups),
+    "DescribeGroup": Method(groups.describe_group),
+    "DeleteGroup": Method(groups.delete_group, changes=True),
+    "InitProducerId": Method(transactions.init_producer_id),
+    "EndTransaction": Method(transactions.end_transaction),
+    "Heartbeat": Method(transactions.heartbeat),
+    "ListTransactions": Method(transaction_admin.list_transactions),
+    "DescribeTransaction": Method(transaction_admin.describe_transaction),
+    "AbortTransaction": Method(transaction_admin.abort_transaction, changes=True),
+    "FindHangingTransactions": Method(transaction_admin.find_hanging_transactions),
+    "ForgetTransactionalId": Method(transaction_admin.forget_transactional_id, changes=True),
 }
 
 
@@ -199,10 +193,6 @@ class BrokerService:
             if self._broker.is_stopping and not served.works_at_stop:
                 raise NotReadyError(STOPPING)
             request = self._requests.parse(method.name, data)
-            if served.check is not None:
-                served.check(request)
-            if served.somewhere is not None:
-                authorizer.require_somewhere(served.somewhere)
             work = served.handle(self._broker, authorizer, request)
             response = await (to_its_end(work) if served.changes else work)
             return response.SerializeToString()

@@ -39,13 +39,6 @@ DESCRIBED_MAX = 1_000
 # CommitGroupOffsets
 
 
-def check_commit_group_offsets(request: offsets_pb2.CommitGroupOffsetsRequest) -> None:
-    """Raises MalformedError."""
-    check_id("group_id", request.group_id)
-    for entry in request.offsets:
-        check_entry("offsets", entry)
-
-
 def check_entry(field: str, entry: Entry) -> None:
     """Raises MalformedError."""
     topic_id_partition(field, entry.topic_id, entry.partition)
@@ -71,6 +64,9 @@ async def commit_group_offsets(
     - A commit without offsets is a heartbeat: it keeps an existing group as a commit would, but creates none.
     - A generation or member id is refused: groups have no members.
     """
+    check_id("group_id", request.group_id)
+    for entry in request.offsets:
+        check_entry("offsets", entry)
     response = offsets_pb2.CommitGroupOffsetsResponse()
     try:
         authorizer.require_group(request.group_id)
@@ -156,15 +152,6 @@ def _refused(tp: TopicIdPartition, error: WireError) -> offsets_pb2.PartitionGro
 # FetchGroupOffsets
 
 
-def check_fetch_group_offsets(request: Request) -> None:
-    """Raises MalformedError."""
-    check_id("group_id", request.group_id)
-    for entry in request.partitions:
-        topic_id_partition("partitions", entry.topic_id, entry.partition)
-    if len(request.after_topic_id) not in (0, TOPIC_ID_BYTES):
-        raise malformed("after_topic_id", f"has {len(request.after_topic_id)} bytes, but must have {TOPIC_ID_BYTES} or none")
-
-
 async def fetch_group_offsets(broker: BrokerParts, authorizer: TopicAuthorizer, request: Request) -> Response:
     """How far a group has read.
 
@@ -174,6 +161,11 @@ async def fetch_group_offsets(broker: BrokerParts, authorizer: TopicAuthorizer, 
     - All offsets returned are durable. Waits for a transaction that is recording offsets of the group.
     - A failed request has its error in the result of each partition, too.
     """
+    check_id("group_id", request.group_id)
+    for entry in request.partitions:
+        topic_id_partition("partitions", entry.topic_id, entry.partition)
+    if len(request.after_topic_id) not in (0, TOPIC_ID_BYTES):
+        raise malformed("after_topic_id", f"has {len(request.after_topic_id)} bytes, but must have {TOPIC_ID_BYTES} or none")
     response = Response()
     try:
         authorizer.require_group(request.group_id)
@@ -223,15 +215,6 @@ def _add_page(authorizer: TopicAuthorizer, request: Request, group: Group, respo
 # DescribeGroup
 
 
-def check_describe_group(request: offsets_pb2.DescribeGroupRequest) -> None:
-    """Raises MalformedError."""
-    check_id("group_id", request.group_id)
-    if request.isolation_level not in fetch_pb2.IsolationLevel.values():
-        raise malformed("isolation_level", f"is {request.isolation_level}, but must be 0 or 1")
-    if len(request.after_topic_id) not in (0, TOPIC_ID_BYTES):
-        raise malformed("after_topic_id", f"has {len(request.after_topic_id)} bytes, but must have {TOPIC_ID_BYTES} or none")
-
-
 async def describe_group(
     broker: BrokerParts, authorizer: TopicAuthorizer, request: offsets_pb2.DescribeGroupRequest
 ) -> offsets_pb2.DescribeGroupResponse:
@@ -244,6 +227,11 @@ async def describe_group(
       partition at a time; if that fails, they are unknown.
     - A reader beyond the end at its isolation level (it may have read uncommitted records) has nothing left.
     """
+    check_id("group_id", request.group_id)
+    if request.isolation_level not in fetch_pb2.IsolationLevel.values():
+        raise malformed("isolation_level", f"is {request.isolation_level}, but must be 0 or 1")
+    if len(request.after_topic_id) not in (0, TOPIC_ID_BYTES):
+        raise malformed("after_topic_id", f"has {len(request.after_topic_id)} bytes, but must have {TOPIC_ID_BYTES} or none")
     after = TopicIdPartition(request.after_topic_id, request.after_partition) if request.after_topic_id else None
     try:
         authorizer.require_group(request.group_id)
@@ -317,12 +305,6 @@ async def _backlog(broker: BrokerParts, log: Partition, offset: int, end_offset:
 # ListGroups
 
 
-def check_list_groups(request: offsets_pb2.ListGroupsRequest) -> None:
-    """Raises MalformedError."""
-    check_text("prefix", request.prefix)
-    check_text("after", request.after)
-
-
 async def list_groups(
     broker: BrokerParts, authorizer: TopicAuthorizer, request: offsets_pb2.ListGroupsRequest
 ) -> offsets_pb2.ListGroupsResponse:
@@ -331,6 +313,8 @@ async def list_groups(
     - Includes only groups that the caller may use.
     - A response has at most 1,000; `more` means that others follow the last one.
     """
+    check_text("prefix", request.prefix)
+    check_text("after", request.after)
     try:
         async with broker.groups.settled() as table:
             groups, pauses = table.groups if authorizer.rights.allows_groups else {}, Pauses(broker.turns)
@@ -355,13 +339,6 @@ async def list_groups(
 # DeleteGroup
 
 
-def check_delete_group(request: offsets_pb2.DeleteGroupRequest) -> None:
-    """Raises MalformedError."""
-    check_id("group_id", request.group_id)
-    for entry in request.partitions:
-        topic_id_partition("partitions", entry.topic_id, entry.partition)
-
-
 async def delete_group(
     broker: BrokerParts, authorizer: TopicAuthorizer, request: offsets_pb2.DeleteGroupRequest
 ) -> offsets_pb2.DeleteGroupResponse:
@@ -371,6 +348,9 @@ async def delete_group(
     - UNKNOWN_GROUP if there is none. Partitions without an offset are skipped. A group is gone when its last offset is.
     - Readers of the group are not stopped: their next commit creates it again.
     """
+    check_id("group_id", request.group_id)
+    for entry in request.partitions:
+        topic_id_partition("partitions", entry.topic_id, entry.partition)
     try:
         authorizer.require_group(request.group_id)
         if request.partitions:

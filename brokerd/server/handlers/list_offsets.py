@@ -38,18 +38,14 @@ _SPECS = offsets_pb2.OffsetSpec.values()
 _RESERVED = (offsets_pb2.OFFSET_SPEC_EARLIEST_LOCAL, offsets_pb2.OFFSET_SPEC_LATEST_TIERED)
 
 
-def check(request: offsets_pb2.ListOffsetsRequest) -> None:
-    """Raises MalformedError."""
-    if request.isolation_level not in fetch_pb2.IsolationLevel.values():
-        raise malformed("isolation_level", f"is {request.isolation_level}, but must be 0 or 1")
-    for entry in request.partitions:
-        _check_entry(entry)
-
-
 async def handle(
     broker: BrokerParts, authorizer: TopicAuthorizer, request: offsets_pb2.ListOffsetsRequest
 ) -> offsets_pb2.ListOffsetsResponse:
     """One result per requested partition, in the same order."""
+    if request.isolation_level not in fetch_pb2.IsolationLevel.values():
+        raise malformed("isolation_level", f"is {request.isolation_level}, but must be 0 or 1")
+    for entry in request.partitions:
+        _check_entry(entry)
     asked = [(TopicIdPartition(entry.topic_id, entry.partition), entry) for entry in request.partitions]
     is_committed = request.isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
     response = offsets_pb2.ListOffsetsResponse()

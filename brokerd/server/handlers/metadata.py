@@ -64,18 +64,14 @@ _CONSTANTS = (("produce.max.wait.ms", WAIT_MAX_MS), ("max.in.flight.requests.per
 _SOFTWARE_MAX_CHARACTERS = 255
 
 
-def check(request: metadata_pb2.MetadataRequest) -> None:
-    """Raises MalformedError."""
-    if request.all_topics and (request.topics or request.topic_ids):
-        raise malformed("all_topics", "topics and topic_ids must be empty with it")
-    for topic_id in request.topic_ids:
-        check_topic_id("topic_ids", topic_id)
-
-
 async def handle(
     broker: BrokerParts, authorizer: TopicAuthorizer, request: metadata_pb2.MetadataRequest
 ) -> metadata_pb2.MetadataResponse:
     """The cluster as this node sees it."""
+    if request.all_topics and (request.topics or request.topic_ids):
+        raise malformed("all_topics", "topics and topic_ids must be empty with it")
+    for topic_id in request.topic_ids:
+        check_topic_id("topic_ids", topic_id)
     response = metadata_pb2.MetadataResponse(cluster_id=broker.cluster_id, controller_id=broker.node_id, nodes=[this_node(broker)])
     pauses = Pauses(broker.turns)
     if request.all_topics:
@@ -230,18 +226,14 @@ def _problem_of(log: Partition) -> WireError | None:
     return log.damage
 
 
-def check_server_info(request: metadata_pb2.GetServerInfoRequest) -> None:
-    """Raises MalformedError."""
+async def server_info(
+    broker: BrokerParts, _authorizer: TopicAuthorizer, request: metadata_pb2.GetServerInfoRequest
+) -> metadata_pb2.GetServerInfoResponse:
+    """The server's version, features and limits."""
     if len(request.client_software) > _SOFTWARE_MAX_CHARACTERS:
         raise malformed(
             "client_software", f"has {len(request.client_software)} characters, at most {_SOFTWARE_MAX_CHARACTERS} are allowed"
         )
-
-
-async def server_info(
-    broker: BrokerParts, _authorizer: TopicAuthorizer, _request: metadata_pb2.GetServerInfoRequest
-) -> metadata_pb2.GetServerInfoResponse:
-    """The server's version, features and limits."""
     settings = [(name, getattr(broker.config, attribute)) for name, attribute in _LIMITS]
     return metadata_pb2.GetServerInfoResponse(
         cluster_id=broker.cluster_id,

@@ -60,15 +60,11 @@ from brokerd.wire.v1.topics_pb2 import (
 _NODES = 1
 
 
-def check_create(request: CreateTopicsRequest) -> None:
-    """Raises MalformedError."""
+async def create(broker: BrokerParts, authorizer: TopicAuthorizer, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    """One result per requested topic, in the same order."""
     for topic in request.topics:
         check_not_negative("topics.replication_factor", topic.replication_factor)
         check_config_texts("topics.configs", chain(topic.configs, topic.configs.values()))
-
-
-async def create(broker: BrokerParts, authorizer: TopicAuthorizer, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    """One result per requested topic, in the same order."""
     response = CreateTopicsResponse()
     checked: list[Topic] = []  # for validate_only: later topics of the request must see earlier ones
     for topic in request.topics:
@@ -100,14 +96,10 @@ def _partition_count(broker: BrokerParts, topic: NewTopic) -> int:
     return len(topic.assignments)
 
 
-def check_delete(request: DeleteTopicsRequest) -> None:
-    """Raises MalformedError."""
-    for topic_id in request.topic_ids:
-        check_topic_id("topic_ids", topic_id)
-
-
 async def delete(broker: BrokerParts, authorizer: TopicAuthorizer, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """One result per requested topic."""
+    for topic_id in request.topic_ids:
+        check_topic_id("topic_ids", topic_id)
     response = DeleteTopicsResponse()
     for name in request.names:
         await _delete(broker, authorizer, response.results.add(name=name), name)
@@ -150,17 +142,13 @@ async def create_partitions(
     return CreatePartitionsResponse(result=result)
 
 
-def check_alter(request: AlterTopicConfigsRequest) -> None:
-    """Raises MalformedError."""
+async def alter(broker: BrokerParts, authorizer: TopicAuthorizer, request: AlterTopicConfigsRequest) -> AlterTopicConfigsResponse:
+    """The topic, or its error."""
     check_config_texts("set", chain(request.set, request.set.values()))
     check_config_texts("unset", request.unset)
     both = sorted(set(request.set) & set(request.unset))
     if both:
         raise malformed("unset", f"'{both[0]}' is in set too")
-
-
-async def alter(broker: BrokerParts, authorizer: TopicAuthorizer, request: AlterTopicConfigsRequest) -> AlterTopicConfigsResponse:
-    """The topic, or its error."""
     result = TopicResult(name=request.name)
     change = (request.name, dict(request.set), list(request.unset))
     with fails_with(result, "changing a topic's settings"):
@@ -177,18 +165,14 @@ async def alter(broker: BrokerParts, authorizer: TopicAuthorizer, request: Alter
     return AlterTopicConfigsResponse(result=result)
 
 
-def check_delete_records(request: DeleteRecordsRequest) -> None:
-    """Raises MalformedError."""
+async def delete_records(broker: BrokerParts, authorizer: TopicAuthorizer, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    """One result per requested partition, in the same order."""
     for entry in request.partitions:
         if entry.before_offset < HIGH_WATERMARK:
             raise malformed(
                 "partitions.before_offset", f"is {entry.before_offset}, but must be an offset, or -1 for the high watermark"
             )
         topic_id_partition("partitions", entry.topic_id, entry.partition)
-
-
-async def delete_records(broker: BrokerParts, authorizer: TopicAuthorizer, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    """One result per requested partition, in the same order."""
     response = DeleteRecordsResponse()
     found: list[tuple[Partition, int, PartitionDeleteRecordsResult]] = []
     pauses = Pauses(broker.turns)

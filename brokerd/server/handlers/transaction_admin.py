@@ -29,14 +29,6 @@ _NONE = -1
 # ListTransactions
 
 
-def check_list_transactions(request: transaction_pb2.ListTransactionsRequest) -> None:
-    """Raises MalformedError."""
-    if request.state not in transaction_pb2.TransactionState.values():
-        raise malformed("state", f"is {request.state}, but must be one of TransactionState")
-    check_text("prefix", request.prefix)
-    check_text("after", request.after)
-
-
 async def list_transactions(
     broker: BrokerParts, authorizer: TopicAuthorizer, request: transaction_pb2.ListTransactionsRequest
 ) -> transaction_pb2.ListTransactionsResponse:
@@ -45,6 +37,10 @@ async def list_transactions(
     - Includes the caller's own, or all if the caller has ADMIN on every topic.
     - A response has at most 1,000; `more` means that others follow the last one.
     """
+    if request.state not in transaction_pb2.TransactionState.values():
+        raise malformed("state", f"is {request.state}, but must be one of TransactionState")
+    check_text("prefix", request.prefix)
+    check_text("after", request.after)
     states, pauses = _seen_by(broker, authorizer), Pauses(broker.turns)
     page = await page_of(
         states,
@@ -65,11 +61,6 @@ async def list_transactions(
 # DescribeTransaction
 
 
-def check_describe_transaction(request: transaction_pb2.DescribeTransactionRequest) -> None:
-    """Raises MalformedError."""
-    check_id("transactional_id", request.transactional_id)
-
-
 async def describe_transaction(
     broker: BrokerParts, authorizer: TopicAuthorizer, request: transaction_pb2.DescribeTransactionRequest
 ) -> transaction_pb2.DescribeTransactionResponse:
@@ -77,6 +68,7 @@ async def describe_transaction(
 
     - Members are listed in the order in which they were opened, at most 1,000 with 10,000 partitions; the rest is counted.
     """
+    check_id("transactional_id", request.transactional_id)
     response = transaction_pb2.DescribeTransactionResponse()
     try:
         state = _find(broker, authorizer, request.transactional_id)
@@ -125,12 +117,6 @@ def _member(broker: BrokerParts, authorizer: TopicAuthorizer, member: MemberOpen
 # AbortTransaction
 
 
-def check_abort_transaction(request: transaction_pb2.AbortTransactionRequest) -> None:
-    """Raises MalformedError."""
-    check_id("transactional_id", request.transactional_id)
-    check_text("execution_id", request.execution_id)
-
-
 async def abort_transaction(
     broker: BrokerParts, authorizer: TopicAuthorizer, request: transaction_pb2.AbortTransactionRequest
 ) -> transaction_pb2.AbortTransactionResponse:
@@ -139,6 +125,8 @@ async def abort_transaction(
     - Allowed for the owner of the transactional id and with ADMIN on every topic. Commits are not undone.
     - The members' tasks fail at their next batch; the next execution of the version begins with new members.
     """
+    check_id("transactional_id", request.transactional_id)
+    check_text("execution_id", request.execution_id)
     try:
         _find(broker, authorizer, request.transactional_id)
         count = await broker.transactions.abort_all(request.transactional_id, request.execution_id)
@@ -153,11 +141,6 @@ async def abort_transaction(
 # ForgetTransactionalId
 
 
-def check_forget_transactional_id(request: transaction_pb2.ForgetTransactionalIdRequest) -> None:
-    """Raises MalformedError."""
-    check_id("transactional_id", request.transactional_id)
-
-
 async def forget_transactional_id(
     broker: BrokerParts, authorizer: TopicAuthorizer, request: transaction_pb2.ForgetTransactionalIdRequest
 ) -> transaction_pb2.ForgetTransactionalIdResponse:
@@ -167,6 +150,7 @@ async def forget_transactional_id(
     - INVALID_TXN_STATE while members are open or a commit is unfinished.
     - The last committed version is forgotten too: a replay of it or an older one would be written again.
     """
+    check_id("transactional_id", request.transactional_id)
     name = request.transactional_id
     try:
         principal = _find(broker, authorizer, name).principal
@@ -185,11 +169,6 @@ async def forget_transactional_id(
 # FindHangingTransactions
 
 
-def check_find_hanging_transactions(request: transaction_pb2.FindHangingTransactionsRequest) -> None:
-    """Raises MalformedError."""
-    check_not_negative("idle_ms", request.idle_ms)
-
-
 async def find_hanging_transactions(
     broker: BrokerParts, authorizer: TopicAuthorizer, request: transaction_pb2.FindHangingTransactionsRequest
 ) -> transaction_pb2.FindHangingTransactionsResponse:
@@ -199,6 +178,7 @@ async def find_hanging_transactions(
       long ago and unfinished, since one of its partitions takes no marker.
     - The caller's own; with ADMIN on every topic, all, including members unknown to the coordinator.
     """
+    check_not_negative("idle_ms", request.idle_ms)
     found = []
     pauses = Pauses(broker.turns)
     for log in broker.partitions.of_clients():

@@ -27,7 +27,7 @@ MEMBER_ID_BYTES = 16
 # InitProducerId
 
 
-def check_init_producer_id(request: transaction_pb2.InitProducerIdRequest) -> None:
+def _check_init_producer_id(request: transaction_pb2.InitProducerIdRequest) -> None:
     """Raises MalformedError."""
     producer_id, epoch = request.producer_id, request.producer_epoch
     if request.transactional_id:
@@ -62,6 +62,8 @@ async def init_producer_id(
       answered. Repeating a member_id returns the same id. A version already committed is ALREADY_COMMITTED or PRODUCER_FENCED, with
       the last version, execution and run (brokerd/transaction/transactional_id.py has the table).
     """
+    _check_init_producer_id(request)
+    authorizer.require_somewhere(Right.WRITE)
     if request.transactional_id:
         return await _member(broker, authorizer, request)
     granted = await _grant(broker, authorizer, ProducerIdAndEpoch(request.producer_id, request.producer_epoch))
@@ -99,12 +101,6 @@ async def _member(
 # Heartbeat
 
 
-def check_heartbeat(request: transaction_pb2.HeartbeatRequest) -> None:
-    """Raises MalformedError."""
-    _check_execution(request)
-    _check_member_id(request.member_id)
-
-
 async def heartbeat(
     broker: BrokerParts, authorizer: TopicAuthorizer, request: transaction_pb2.HeartbeatRequest
 ) -> transaction_pb2.HeartbeatResponse:
@@ -112,6 +108,9 @@ async def heartbeat(
 
     - INVALID_TXN_STATE if the member is not open: it expired, was aborted, or its version is decided. That is final.
     """
+    _check_execution(request)
+    _check_member_id(request.member_id)
+    authorizer.require_somewhere(Right.WRITE)
     try:
         await broker.transactions.heartbeat(authorizer.principal, request)
     except WireError as error:
@@ -122,7 +121,7 @@ async def heartbeat(
 # EndTransaction
 
 
-def check_end_transaction(request: transaction_pb2.EndTransactionRequest) -> None:
+def _check_end_transaction(request: transaction_pb2.EndTransactionRequest) -> None:
     """Raises MalformedError."""
     _check_execution(request)
     check_text("run_id", request.run_id)
@@ -172,6 +171,8 @@ async def end_transaction(
     - A decision may be split into pages, from 0 on; nothing is decided before the last. A page is kept for a minute; NOT_READY
       means that all must be sent again.
     """
+    _check_end_transaction(request)
+    authorizer.require_somewhere(Right.WRITE)
     response = transaction_pb2.EndTransactionResponse(last_version=-1)
     principal, transactions = authorizer.principal, broker.transactions
     _keep_one_deleted(broker, request)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from brokerd.clock import Clock
@@ -66,44 +66,15 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 _RETRY_AFTER_MS = 500
 _RECORD_PIECES = 14  # cost of an event's record in units of Pauses
-_UNMARKED = ""  # the key in Retries for markers outside a commit; no transactional id is empty
+_UNMARKED = ""  # the key of markers outside a commit; no transactional id is empty
 _HELD_BACK = (
     "; until then readers of committed records wait for it in all its partitions. If one of them will never take a marker again, "
     "let `brokerd doctor` accept its damage, or delete its topic"
 )
-_DOUBLINGS_MAX = 10
+# The sweep retries what failed after this time, and what failed again after that: fewer attempts and log lines while a disk fails.
+# Requests try at once.
 FIRST_MS = 10_000
 MAX_MS = 60_000
-
-
-class _Failed(NamedTuple):
-    """Failures in a row, and when the next attempt is due (monotonic, ms)."""
-
-    times: int
-    due_ms: int
-
-
-class Retries:
-    """The sweep's exponential back-off for unfinished commits, by transactional id, which limits the attempts and log lines that a
-    failing disk causes. Requests ignore it and try at once."""
-
-    def __init__(self) -> None:
-        self._failed: dict[str, _Failed] = {}
-
-    def is_due(self, name: str, now_ms: int) -> bool:
-        """True if an attempt may be made now."""
-        known = self._failed.get(name)
-        return known is None or now_ms >= known.due_ms
-
-    def failed(self, name: str, now_ms: int) -> None:
-        """Notes a failed attempt and schedules the next one."""
-        known = self._failed.get(name)
-        times = known.times + 1 if known is not None else 1
-        self._failed[name] = _Failed(times, now_ms + min(FIRST_MS << min(times - 1, _DOUBLINGS_MAX), MAX_MS))
-
-    def done(self, name: str) -> None:
-        """Resets the back-off."""
-        self._failed.pop(name, None)
 
 
 class Outcomes:
@@ -150,7 +121,7 @@ class Transactions:
         self.outcomes = Outcomes()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by transactional id
         self._markers: dict[str, Markers] = {}  # of unfinished commits, by transactional id
-        self._retries = Retries()
+        self._retry_at_ms: dict[str, int] = {}  # what the sweep failed to finish, by transactional id
         self._lost_markers = LostMarkers()
         self._refused: frozenset[int] = frozenset()  # ended members with a marker that could not be written
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -339,7 +310,7 @@ class Transactions:
             ) from error
         self.leaders.release(name, prepared.held_back)
         del self._markers[name]
-        self._retries.done(name)
+        self._retry_at_ms.pop(name, None)
         self._record_completed(name, state.principal, prepared)
         logger.debug("%s: committed, %d members in %d partitions", _subject(name, prepared), len(winners), len(markers))
 
@@ -429,20 +400,20 @@ class Transactions:
     async def _finish_prepared(self) -> None:
         now_ms = self._clock.monotonic_ms()
         for name, prepared in self.coordinator.prepared():
-            if not self._retries.is_due(name, now_ms):
+            if now_ms < self._retry_at_ms.get(name, 0):
                 continue
             try:
                 async with self._lock(name):
                     await self._finish(name)
             except WireError as error:  # go on with the others
-                self._retries.failed(name, self._clock.monotonic_ms())
+                self._failed(name)
                 logger.warning("%s%s", error.message, _HELD_BACK if isinstance(error, StorageError) else "")
             else:
                 logger.info("%s: finished its commit", _subject(name, prepared))
 
     async def _end_unmarked(self) -> None:
         ended = self.coordinator.presumed_aborted(self.leaders.producer_ids)
-        is_refused = self._refused.issuperset(ended) and not self._retries.is_due(_UNMARKED, self._clock.monotonic_ms())
+        is_refused = self._refused.issuperset(ended) and self._clock.monotonic_ms() < self._retry_at_ms.get(_UNMARKED, 0)
         if not ended or is_refused:
             return
         await self.log.durable()  # including the events that ended them
@@ -457,10 +428,14 @@ class Transactions:
             logger.info("aborting the data of producers that are no members any more: %s", void[:20])
             are_written &= await self._void("", void)
         if are_written:
-            self._retries.done(_UNMARKED)
+            self._retry_at_ms.pop(_UNMARKED, None)
         else:
-            self._retries.failed(_UNMARKED, self._clock.monotonic_ms())
+            self._failed(_UNMARKED)
         self._refused = frozenset() if are_written else frozenset(ended)
+
+    def _failed(self, name: str) -> None:
+        pause_ms = MAX_MS if name in self._retry_at_ms else FIRST_MS
+        self._retry_at_ms[name] = self._clock.monotonic_ms() + pause_ms
 
     async def _forget(self) -> None:
         now_ms = self._clock.monotonic_ms()

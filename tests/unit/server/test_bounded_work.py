@@ -171,7 +171,8 @@ def test_of_many_calls_of_one_principal_one_goes_on_in_a_turn() -> None:
 def test_refused_entries_are_answered_in_pieces() -> None:
     async def scenario(broker: TransactionBroker) -> None:
         authorizer = authorizer_of(broker.broker, NOBODY)
-        asked = [offsets_pb2.PartitionListOffsets(topic_id=number.to_bytes(16, "big")) for number in range(2_000)]
+        earliest = offsets_pb2.OFFSET_SPEC_EARLIEST
+        asked = [offsets_pb2.PartitionListOffsets(topic_id=number.to_bytes(16, "big"), spec=earliest) for number in range(2_000)]
         request = offsets_pb2.ListOffsetsRequest(partitions=asked)
         work = asyncio.ensure_future(list_offsets.handle(broker.broker, authorizer, request))
         loop_turns = 0

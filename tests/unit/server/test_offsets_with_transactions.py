@@ -76,7 +76,6 @@ class Program:
                 for tp, (offset, expected) in offsets.items()
             ],
         )
-        transactions.check_end_transaction(request)
         response = await transactions.end_transaction(self.broker.broker, self.authorizer, request)
         self.message = response.error.message
         return ErrorCode(response.error.code).name if response.HasField("error") else ""

@@ -16,7 +16,7 @@ from brokerd.offline.doctor import accept_damaged, give_up_damaged
 from brokerd.offline.partition_check import Finding
 from brokerd.server.handlers import transaction_admin
 from brokerd.server.security.topic_authorizer import ANYBODY, Principal, TopicAuthorizer, TopicRights
-from brokerd.server.transactions.transactions import FIRST_MS, MAX_MS, Retries
+from brokerd.server.transactions.transactions import FIRST_MS, MAX_MS
 from brokerd.storage.files import RealFiles
 from brokerd.wire.v1 import transaction_pb2
 from tests.support.build import raw_batch
@@ -207,17 +207,22 @@ async def refusing(files: MemoryFiles, clock: ManualClock, one: OneExecution) ->
         yield broker
 
 
-def test_attempts_become_rarer_and_never_cease() -> None:
-    retries, now_ms, pauses = Retries(), 0, []
-    assert retries.is_due("x", now_ms)
-    for _ in range(5):
-        retries.failed("x", now_ms)
-        pause_ms = next(ms for ms in range(0, MAX_MS + 1, 1_000) if retries.is_due("x", now_ms + ms))
-        pauses.append(pause_ms)
-        now_ms += pause_ms
-    assert pauses == [FIRST_MS, 2 * FIRST_MS, 4 * FIRST_MS, MAX_MS, MAX_MS]
-    assert retries.is_due("y", 0)
-    retries.done("x")
-    assert retries.is_due("x", now_ms)
-    retries.failed("x", now_ms)
-    assert not retries.is_due("x", now_ms + FIRST_MS - 1)
+def test_a_sweep_tries_again_after_ten_seconds_and_then_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        files, clock = MemoryFiles(), ManualClock()
+        one = await prepared_with_one_marker(files, clock)
+        async with refusing(files, clock, one) as broker:
+            began_ms, attempts = clock.monotonic_ms(), list[int]()
+
+            async def refused(*_: object) -> None:
+                attempts.append(clock.monotonic_ms() - began_ms)
+                raise StorageError("no space")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(broker.transactions.leaders, "write_markers", refused)
+                for _ in range(14):
+                    await broker.transactions.sweep()
+                    clock.advance(FIRST_MS)
+            assert attempts == [FIRST_MS, FIRST_MS + MAX_MS, FIRST_MS + 2 * MAX_MS]
+
+    run(scenario())
