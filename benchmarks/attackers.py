@@ -117,11 +117,11 @@ class DoubledPartitions(Attack):
     def harm(self, connection: RawHttp2) -> None:
         if connection.h2.open_outbound_streams >= 8:
             return
-        asked = fetch_pb2.PartitionFetch(topic_id=self.aim.topic_id, current_leader_epoch=-1, fetch_offset=2**40)
+        asked = fetch_pb2.PartitionFetch(topic_id=self.aim.topic_id, current_leader_epoch=1, fetch_offset=2**40)
         fetch = fetch_pb2.FetchRequest(max_wait_ms=60_000, min_bytes=1, max_bytes=1, partitions=[asked] * 2_000)
         connection.send_message(connection.call(FETCH), fetch.SerializeToString())
         hello = produce_pb2.Hello(instance_id=bytes(16), incarnation=1)
-        entry = produce_pb2.PartitionProduce(topic_id=self.aim.topic_id)
+        entry = produce_pb2.PartitionProduce(topic_id=self.aim.topic_id, current_leader_epoch=1)
         produce = produce_pb2.ProduceRequest(hello=hello, acks=-1, partitions=[entry] * 2_000, records=[b""] * 2_000)
         connection.send_message(connection.call(PRODUCE), produce.SerializeToString())
 
@@ -136,7 +136,7 @@ class ParkedFetches(Attack):
         if connection.h2.open_outbound_streams < 50:
             partitions = [
                 fetch_pb2.PartitionFetch(
-                    topic_id=self.aim.topic_id, partition=number, current_leader_epoch=-1, partition_max_bytes=2**20
+                    topic_id=self.aim.topic_id, partition=number, current_leader_epoch=1, partition_max_bytes=2**20
                 )
                 for number in range(self.first, self.aim.partitions)
             ]
@@ -157,7 +157,7 @@ class WideFetches(Attack):
     def harm(self, connection: RawHttp2) -> None:
         if connection.h2.open_outbound_streams < 20:
             partitions = [
-                fetch_pb2.PartitionFetch(topic_id=self.aim.topic_id, partition=number, current_leader_epoch=-1)
+                fetch_pb2.PartitionFetch(topic_id=self.aim.topic_id, partition=number, current_leader_epoch=1)
                 for number in range(self.aim.partitions)
             ]
             fetch = fetch_pb2.FetchRequest(partitions=partitions)
@@ -267,7 +267,7 @@ class Writer(Attack):
             hello=hello,
             acks=-1,
             timeout_ms=30_000,
-            partitions=[produce_pb2.PartitionProduce(topic_id=self.aim.topic_id, partition=partition, current_leader_epoch=-1)],
+            partitions=[produce_pb2.PartitionProduce(topic_id=self.aim.topic_id, partition=partition, current_leader_epoch=1)],
             records=[self._batch(partition)],
         )
         connection.send_message(connection.call(PRODUCE), produce.SerializeToString(), end=True)
@@ -312,7 +312,7 @@ class TimeLookUps(Writer):
                 offsets_pb2.PartitionListOffsets(
                     topic_id=self.aim.topic_id,
                     partition=number,
-                    current_leader_epoch=-1,
+                    current_leader_epoch=1,
                     spec=offsets_pb2.OFFSET_SPEC_TIMESTAMP,
                     timestamp=self.now_ms,
                 )
@@ -338,7 +338,7 @@ class LargeBatches(Writer):
             return
         asked = [
             fetch_pb2.PartitionFetch(
-                topic_id=self.aim.topic_id, partition=number, current_leader_epoch=-1, partition_max_bytes=2**25
+                topic_id=self.aim.topic_id, partition=number, current_leader_epoch=1, partition_max_bytes=2**25
             )
             for number in range(1, 1 + min(self.aim.partitions - 1, self.writes_max))
         ]

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from brokerd.config.broker import BrokerConfig
+from brokerd.errors import InvalidRequestError
 from brokerd.ids import TopicIdPartition
 from brokerd.server.failures import malformed
 from brokerd.wire.methods import UNARY, UNARY_REQUEST_MAX_BYTES
@@ -189,6 +190,15 @@ def check_not_negative(field: str, value: int) -> None:
     """Checks that a number is not negative."""
     if value < 0:
         raise malformed(field, f"is {value}, but must not be negative")
+
+
+def require_leader_epoch(epoch: int, who: str) -> None:
+    """Raises InvalidRequestError for a request without a leader epoch: after an election it could not be told from a new one."""
+    if epoch <= 0:
+        raise InvalidRequestError(
+            f"partitions.current_leader_epoch is {epoch}, but {who} must name the partition's leader_epoch from Metadata, which is "
+            "at least 1"
+        )
 
 
 def check_id(field: str, text: str) -> None:

@@ -44,7 +44,7 @@ class Requests:
             "fetch_offset": [0, 1],
             "replica_id": [-1],
             "replica_epoch": [0],
-            "current_leader_epoch": [-1],
+            "current_leader_epoch": [1],
             "transactional_id": [""],
             "member_id": [b"", ""],
             "producer_id": [-1, 0],
@@ -58,7 +58,7 @@ class Requests:
             acks=-1,
             timeout_ms=10_000,
             hello=hello(kind, number),
-            partitions=[produce_pb2.PartitionProduce(topic_id=tp.topic_id, partition=tp.partition, current_leader_epoch=-1)],
+            partitions=[produce_pb2.PartitionProduce(topic_id=tp.topic_id, partition=tp.partition, current_leader_epoch=1)],
         )
 
     def produce(self, kind: str, rng: random.Random, number: int) -> list[bytes]:
@@ -141,14 +141,14 @@ def _at(messages: list[bytes], number: int) -> bytes:
 
 def _right_fetch() -> fetch_pb2.FetchRequest:
     asked = fetch_pb2.PartitionFetch(
-        topic_id=_ID, partition=0, current_leader_epoch=-1, partition_max_bytes=65_536, last_fetched_epoch=-1, durable_offset=-1
+        topic_id=_ID, partition=0, current_leader_epoch=1, partition_max_bytes=65_536, last_fetched_epoch=-1, durable_offset=-1
     )
     return fetch_pb2.FetchRequest(correlation_id=1, max_wait_ms=1, min_bytes=1, max_bytes=65_536, replica_id=-1, partitions=[asked])
 
 
 def _right_unary() -> dict[str, Message]:
     """A right request of every unary method; a test of the table would be the place to look when one is added."""
-    partition = {"topic_id": _ID, "partition": 0, "current_leader_epoch": -1}
+    partition = {"topic_id": _ID, "partition": 0, "current_leader_epoch": 1}
     right: dict[str, Message] = {
         "GetServerInfo": metadata_pb2.GetServerInfoRequest(client_software="fuzz"),
         "Metadata": metadata_pb2.MetadataRequest(topics=["prey"]),

@@ -71,7 +71,7 @@ class Session:
     ) -> PartitionResult:
         """Sends a batch as it is; the response for it."""
         self.correlation_id += 1
-        entry = BatchToProduce(tp, header, payload)
+        entry = BatchToProduce(tp, header, payload, leader_epoch=1)
         await self.stream.send(ProduceRequest(self.correlation_id, -1, 10_000, [entry], membership))
         response = await self.stream.receive()
         assert response.correlation_id == self.correlation_id

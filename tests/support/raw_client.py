@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import queue
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -77,12 +77,19 @@ class RawProducer(RawStream):
     """A produce stream; says hello with its first request."""
 
     def __init__(
-        self, channel: grpc.Channel, *, instance_id: bytes | None = None, incarnation: int = 1, client_id: str = "test"
+        self,
+        channel: grpc.Channel,
+        epoch_of: Callable[[TopicIdPartition], int],
+        *,
+        instance_id: bytes | None = None,
+        incarnation: int = 1,
+        client_id: str = "test",
     ) -> None:
         super().__init__(channel, PRODUCE)
         self.hello: produce_pb2.Hello | None = produce_pb2.Hello(
             instance_id=instance_id or secrets.token_bytes(16), incarnation=incarnation, client_id=client_id
         )
+        self.epoch_of = epoch_of
         self._correlation_ids = itertools.count(1)
 
     def request(self, batches: Sequence[tuple[TopicIdPartition, pa.Buffer]], *, acks: int = -1, **fields: Any) -> bytes:
@@ -90,7 +97,7 @@ class RawProducer(RawStream):
         head = produce_pb2.ProduceRequest(correlation_id=next(self._correlation_ids), acks=acks, hello=self.hello, **fields)
         self.hello = None
         for tp, _ in batches:
-            head.partitions.add(topic_id=tp.topic_id, partition=tp.partition, current_leader_epoch=-1)
+            head.partitions.add(topic_id=tp.topic_id, partition=tp.partition, current_leader_epoch=self.epoch_of(tp))
         return join_records(head, [[data] for _, data in batches])
 
     def post(self, batches: Sequence[tuple[TopicIdPartition, pa.Buffer]], *, acks: int = -1, **fields: Any) -> None:
@@ -112,8 +119,9 @@ class RawProducer(RawStream):
 class RawFetcher(RawStream):
     """A fetch stream."""
 
-    def __init__(self, channel: grpc.Channel) -> None:
+    def __init__(self, channel: grpc.Channel, epoch_of: Callable[[TopicIdPartition], int]) -> None:
         super().__init__(channel, FETCH)
+        self.epoch_of = epoch_of
         self._correlation_ids = itertools.count(1)
 
     def post(self, offsets: Mapping[TopicIdPartition, int], **limits: int) -> None:
@@ -126,7 +134,7 @@ class RawFetcher(RawStream):
             head.partitions.add(
                 topic_id=tp.topic_id,
                 partition=tp.partition,
-                current_leader_epoch=-1,
+                current_leader_epoch=self.epoch_of(tp),
                 fetch_offset=offset,
                 partition_max_bytes=partition_max_bytes,
                 until_offset=until_offset,
@@ -155,6 +163,7 @@ class RawClient:
     def __init__(self, address: str) -> None:
         self.channel = grpc.insecure_channel(address, options=CHANNEL_ARGUMENTS)
         self._streams: list[RawStream] = []
+        self._epochs: dict[TopicIdPartition, int] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -172,13 +181,13 @@ class RawClient:
 
     def producer(self, **hello: Any) -> RawProducer:
         """A new produce stream."""
-        stream = RawProducer(self.channel, **hello)
+        stream = RawProducer(self.channel, self.leader_epoch, **hello)
         self._streams.append(stream)
         return stream
 
     def fetcher(self) -> RawFetcher:
         """A new fetch stream."""
-        stream = RawFetcher(self.channel)
+        stream = RawFetcher(self.channel, self.leader_epoch)
         self._streams.append(stream)
         return stream
 
@@ -188,7 +197,10 @@ class RawClient:
         new = topics_pb2.NewTopic(name=name, partitions=partitions, configs=dotted)
         result = self.call("CreateTopics", topics_pb2.CreateTopicsRequest(topics=[new])).results[0]
         assert not result.HasField("error"), result.error
-        return [TopicIdPartition(result.topic_id, partition) for partition in range(partitions)]
+        tps = [TopicIdPartition(result.topic_id, partition) for partition in range(partitions)]
+        if tps:
+            self.leader_epoch(tps[0])
+        return tps
 
     def delete_topic(self, name: str = "t") -> None:
         """Deletes a topic."""
@@ -206,6 +218,14 @@ class RawClient:
         """Metadata of some topics."""
         response: metadata_pb2.MetadataResponse = self.call("Metadata", metadata_pb2.MetadataRequest(topics=names))
         return response
+
+    def leader_epoch(self, tp: TopicIdPartition) -> int:
+        """The leader epoch of a partition when it was first named here; 1 if it may not be seen."""
+        if tp not in self._epochs:
+            (topic,) = self.call("Metadata", metadata_pb2.MetadataRequest(topic_ids=[tp.topic_id])).topics
+            found = {TopicIdPartition(tp.topic_id, one.partition): one.leader_epoch for one in topic.partitions}
+            self._epochs = {tp: 1} | self._epochs | found
+        return self._epochs[tp]
 
     def latest(self, tp: TopicIdPartition) -> int:
         """The high watermark, by ListOffsets."""

@@ -75,7 +75,7 @@ class Victim:
             acks=-1,
             timeout_ms=5_000,
             hello=self.hello(),
-            partitions=[produce_pb2.PartitionProduce(topic_id=self.topic_id, partition=partition, current_leader_epoch=-1)],
+            partitions=[produce_pb2.PartitionProduce(topic_id=self.topic_id, partition=partition, current_leader_epoch=1)],
         )
         return head, tp
 
@@ -95,7 +95,7 @@ class Victim:
     def fetch_request(self) -> fetch_pb2.FetchRequest:
         """A right request for the honest partition."""
         asked = fetch_pb2.PartitionFetch(
-            topic_id=self.topic_id, partition=1, current_leader_epoch=-1, partition_max_bytes=2**20, last_fetched_epoch=-1
+            topic_id=self.topic_id, partition=1, current_leader_epoch=1, partition_max_bytes=2**20, last_fetched_epoch=-1
         )
         return fetch_pb2.FetchRequest(correlation_id=1, max_wait_ms=1_000, min_bytes=1, max_bytes=2**20, partitions=[asked])
 

@@ -2,6 +2,8 @@
 
 Behaviour
 - A partition of a topic that the caller may not read gets an error; rights are checked again for each read.
+- The request names the leader epoch that the reader knows of each partition: an older one than the partition's is
+  FENCED_LEADER_EPOCH, a newer one UNKNOWN_LEADER_EPOCH.
 - Partitions are read in the requested order, up to the high watermark or, with read_committed, the last stable offset;
   `aborted` then lists the aborted transactions of the batches returned.
 - The response is limited to max_bytes, each partition to partition_max_bytes. The first batch of the first partition that
@@ -52,6 +54,7 @@ from brokerd.server.requests import (
     check_count,
     check_doubles,
     check_not_negative,
+    require_leader_epoch,
     topic_id_partition,
 )
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
@@ -176,6 +179,7 @@ async def _read_partition(
     try:
         authorizer.require_id(Right.READ, asked.tp.topic_id)
         partition = broker.partitions.leader(asked.tp, asked.leader_epoch)
+        require_leader_epoch(asked.leader_epoch, "a reader")
         if asked.position is not None:
             partition.check_history(asked.position)
         until_offset = partition.ends.of(end)

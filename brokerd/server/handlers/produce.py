@@ -8,6 +8,9 @@ Behaviour
 - Batches are appended one by one in the order of the request; one can fail and the next succeed.
 - acks=0: no response. acks=1: after the append. acks=-1: after the high watermark has passed every batch, recognised duplicates
   included (they may not be durable yet).
+- The request names the leader epoch that its sender knows: an older one than the partition's is FENCED_LEADER_EPOCH, a newer one
+  UNKNOWN_LEADER_EPOCH. Batches of idempotent producers must name it. Otherwise a producer with old metadata would reach a former
+  leader, which may lack what the present one has acknowledged.
 - A duplicate is answered with its original offset; nothing is appended.
 - A transactional batch is accepted only from an open member, with acks=-1; a member's non-transactional batches are refused. The
   batch's producer id determines the member; transactional_id and member_id may be empty, and must match if they are not.
@@ -62,6 +65,7 @@ from brokerd.server.requests import (
     TOPIC_ID_BYTES,
     check_not_negative,
     first_double,
+    require_leader_epoch,
     topic_id_partition,
 )
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
@@ -192,8 +196,11 @@ def _append(
     tp = TopicIdPartition(result.topic_id, result.partition)
     try:
         authorizer.require_id(Right.WRITE, tp.topic_id)
-        partition = broker.partitions.leader(tp, head.partitions[index].current_leader_epoch)
+        leader_epoch = head.partitions[index].current_leader_epoch
+        partition = broker.partitions.leader(tp, leader_epoch)
         batch = _check_batch(broker, authorizer, partition, data)
+        if batch.header.producer_id >= 0:
+            require_leader_epoch(leader_epoch, "an idempotent producer")
         is_open_member = _check_member(broker, head, batch.header)
         now_ms, ahead_ms = broker.time.stamp_ms()
         info = partition.append(batch, now_wall_ms=now_ms, clock_ahead_ms=ahead_ms, is_open_member=is_open_member, caller=caller)

@@ -37,7 +37,9 @@ def test_who_was_refused_what_and_who_changed_what(tmp_path: Path, auth_file: Pa
         wanted = topics_pb2.PartitionDeleteRecords(topic_id=tp.topic_id, partition=0, before_offset=1)
         boss.call("DeleteRecords", topics_pb2.DeleteRecordsRequest(partitions=[wanted]))
         writer.call("DeleteTopics", topics_pb2.DeleteTopicsRequest(names=["events-1"]))
-        outsider.producer().produce(tp, values_batch(tp))
+        producer = outsider.producer()
+        producer.epoch_of = lambda _tp: 1  # without a request of its own
+        producer.produce(tp, values_batch(tp))
         with pytest.raises(grpc.RpcError):
             stranger.call("GetServerInfo", metadata_pb2.GetServerInfoRequest())
         outsider.call("Metadata", metadata_pb2.MetadataRequest(all_topics=True))

@@ -78,7 +78,7 @@ def test_a_client_has_more_streams_than_a_connection_and_calls_beside_them(runni
 
     async def read_all() -> int:
         connection = Connection(running.address, ClientSecurity(ClientConfig()))
-        asked = fetch_pb2.PartitionFetch(topic_id=tp.topic_id, current_leader_epoch=-1, partition_max_bytes=1_024)
+        asked = fetch_pb2.PartitionFetch(topic_id=tp.topic_id, current_leader_epoch=1, partition_max_bytes=1_024)
         request = fetch_pb2.FetchRequest(max_wait_ms=LONG_MS, min_bytes=1, max_bytes=1_024, partitions=[asked]).SerializeToString()
         try:
             streams = [connection.open_stream(FETCH) for _ in range(count)]

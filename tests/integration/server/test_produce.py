@@ -103,18 +103,6 @@ def test_unknown_topics_and_partitions_have_errors_of_their_own_beside_good_ones
     assert [(result.topic_id, result.partition) for result in results] == [no_topic, tp, no_partition]
 
 
-@pytest.mark.parametrize(
-    ("epoch", "code"), [(1, ErrorCode.NONE), (0, ErrorCode.NONE), (-1, ErrorCode.NONE), (2, ErrorCode.UNKNOWN_LEADER_EPOCH)]
-)
-def test_the_leader_epoch_is_checked_where_it_is_given(client: RawClient, epoch: int, code: ErrorCode) -> None:
-    (tp,) = client.create_topic()
-    stream = client.producer()
-    request = produce_pb2.ProduceRequest.FromString(stream.request([(tp, values_batch(tp))]))
-    request.partitions[0].current_leader_epoch = epoch
-    stream.send(request.SerializeToString())
-    assert code_of(stream.answer().results[0]) is code
-
-
 def test_a_batch_of_another_partition_never_passes(client: RawClient) -> None:
     first, second = client.create_topic(partitions=2)
     result = client.producer().produce(second, values_batch(first))

@@ -60,7 +60,7 @@ def test_parked_fetches_of_many_partitions_hold_up_no_stop(tmp_path: Path) -> No
             max_wait_ms=60_000,
             min_bytes=1,
             max_bytes=2**20,
-            partitions=[{"topic_id": tp.topic_id, "partition": tp.partition, "current_leader_epoch": -1} for tp in tps],
+            partitions=[{"topic_id": tp.topic_id, "partition": tp.partition, "current_leader_epoch": 1} for tp in tps],
         ).SerializeToString()
         for _ in range(90):
             client.fetcher().send(data)

@@ -35,13 +35,13 @@ ENDED = grpc.StatusCode.UNAVAILABLE, "ended"
 
 def produce_request(tp: TopicIdPartition) -> bytes:
     head = produce_pb2.ProduceRequest(acks=-1, hello=produce_pb2.Hello(instance_id=b"i" * 16, incarnation=1))
-    head.partitions.add(topic_id=tp.topic_id, partition=tp.partition, current_leader_epoch=-1)
+    head.partitions.add(topic_id=tp.topic_id, partition=tp.partition, current_leader_epoch=1)
     return join_records(head, [[values_batch(tp)]])
 
 
 def fetch_request(tp: TopicIdPartition) -> bytes:
     head = fetch_pb2.FetchRequest(max_wait_ms=60_000, min_bytes=1, max_bytes=1_000)
-    head.partitions.add(topic_id=tp.topic_id, partition=tp.partition, current_leader_epoch=-1, partition_max_bytes=1_000)
+    head.partitions.add(topic_id=tp.topic_id, partition=tp.partition, current_leader_epoch=1, partition_max_bytes=1_000)
     return head.SerializeToString()
 
 

@@ -1,0 +1,162 @@
+"""Goal: the broker serves only who knows the partition's present leader epoch, and clients with older metadata ride over a restart,
+which raises it. Method: the bare wire against a broker that was started twice; clients that live through a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from brokerd import Consumer, Producer, TopicPartition
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.fetching import FetchRange, PartitionFetcher
+from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
+from brokerd.config.client import ClientConfig, ConsumerConfig
+from brokerd.errors import ErrorCode, Fate
+from brokerd.ids import TopicIdPartition
+from brokerd.wire.v1 import error_pb2, offsets_pb2
+from tests.support.daemon import DaemonProcess, running_daemon
+from tests.support.raw_client import RawClient, idempotent_batch, values_batch
+from tests.support.wait import DEADLINE_S
+
+QUICK = {"retry.backoff.ms": 1, "retry.backoff.max.ms": 20, "reconnect.backoff.ms": 1}
+TP = TopicPartition("t", 0)
+OLDER, NEWER = "older", "newer"
+
+
+class Restarted(NamedTuple):
+    """A partition whose broker was started again, and its leader epoch now."""
+
+    client: RawClient
+    tp: TopicIdPartition
+    epoch: int
+    node_id: int
+
+
+@pytest.fixture
+def restarted(tmp_path: Path) -> Iterator[Restarted]:
+    with running_daemon(tmp_path / "data") as running, RawClient(running.address) as client:
+        (tp,) = client.create_topic()
+        before = client.metadata("t").topics[0].partitions[0].leader_epoch
+    with running_daemon(tmp_path / "data") as running, RawClient(running.address) as client:
+        (topic,) = client.metadata("t").topics
+        assert topic.partitions[0].leader_epoch > before
+        yield Restarted(client, tp, topic.partitions[0].leader_epoch, topic.partitions[0].leader)
+
+
+def check_refusal(restarted: Restarted, error: error_pb2.Error, asked: str) -> None:
+    """The refusal of an epoch: a client that believes it needs no other metadata."""
+    if asked == OLDER:
+        assert ErrorCode(error.code) is ErrorCode.FENCED_LEADER_EPOCH
+        assert error.current_leader == restarted.node_id
+    else:
+        assert ErrorCode(error.code) is ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert error.current_leader_epoch == restarted.epoch
+
+
+@pytest.mark.parametrize(("asked", "distance"), [(OLDER, -1), (NEWER, 1)])
+def test_another_epoch_is_refused(restarted: Restarted, asked: str, distance: int) -> None:
+    client, tp = restarted.client, restarted.tp
+    producer, fetcher = client.producer(), client.fetcher()
+    producer.epoch_of = fetcher.epoch_of = lambda _tp: restarted.epoch + distance
+    for batch in (values_batch(tp), idempotent_batch(tp, client.new_producer_id(), 0)):
+        produced = producer.produce(tp, batch).error
+        check_refusal(restarted, produced, asked)
+        assert Fate(produced.fate) is Fate.NOT_APPENDED
+    head, _ = fetcher.fetch({tp: 0})
+    check_refusal(restarted, head.results[0].error, asked)
+    check_refusal(restarted, list_latest(restarted, restarted.epoch + distance).error, asked)
+    assert client.latest(tp) == 0
+
+
+def list_latest(restarted: Restarted, epoch: int) -> offsets_pb2.PartitionListOffsetsResult:
+    asked = offsets_pb2.PartitionListOffsets(
+        topic_id=restarted.tp.topic_id, spec=offsets_pb2.OFFSET_SPEC_LATEST, current_leader_epoch=epoch
+    )
+    result: offsets_pb2.PartitionListOffsetsResult
+    result = restarted.client.call("ListOffsets", offsets_pb2.ListOffsetsRequest(partitions=[asked])).results[0]
+    return result
+
+
+@pytest.mark.parametrize("epoch", [-1, 0, -(2**31)])
+def test_a_request_without_an_epoch_is_refused(restarted: Restarted, epoch: int) -> None:
+    """As in Kafka, a producer without idempotence and ListOffsets need none."""
+    client, tp = restarted.client, restarted.tp
+    producer, fetcher = client.producer(), client.fetcher()
+    producer.epoch_of = fetcher.epoch_of = lambda _tp: epoch
+    refused = producer.produce(tp, idempotent_batch(tp, client.new_producer_id(), 0)).error
+    head, _ = fetcher.fetch({tp: 0})
+    for error in (refused, head.results[0].error):
+        assert ErrorCode(error.code) is ErrorCode.INVALID_REQUEST
+        assert f"partitions.current_leader_epoch is {epoch}, but" in error.message
+        assert "leader_epoch from Metadata" in error.message
+    assert Fate(refused.fate) is Fate.NOT_APPENDED
+    assert not list_latest(restarted, epoch).HasField("error")
+    assert producer.produce(tp, values_batch(tp)).base_offset == 0
+
+
+def test_the_present_epoch_is_served(restarted: Restarted) -> None:
+    client, tp = restarted.client, restarted.tp
+    producer, fetcher = client.producer(), client.fetcher()
+    producer.epoch_of = fetcher.epoch_of = lambda _tp: restarted.epoch
+    assert producer.produce(tp, idempotent_batch(tp, client.new_producer_id(), 0)).base_offset == 0
+    _, (batches,) = fetcher.fetch({tp: 0})
+    assert [batch.header.leader_epoch for batch in batches] == [restarted.epoch]
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    with DaemonProcess(tmp_path / "data") as daemon:
+        with BlockingClient(ClientConfig(bootstrap_servers=daemon.address)) as client:
+            client.create_topic("t", 1)
+        yield daemon
+
+
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "stopped"])
+@pytest.mark.parametrize("settings", [{}, {"enable.idempotence": False, "acks": "1"}], ids=["idempotent", "plain"])
+def test_clients_with_old_metadata_ride_over_restarts(daemon: DaemonProcess, *, is_killed: bool, settings: dict[str, Any]) -> None:
+    """No error reaches the user, and each record is read once."""
+    servers = {"bootstrap.servers": daemon.address, **QUICK}
+    with (
+        Producer({**servers, **settings}) as producer,
+        Consumer({**servers, "auto.offset.reset": "earliest"}) as consumer,
+        Producer({**servers, "transactional.id": "x"}) as transactional,
+    ):
+        consumer.assign([TP])
+        read: list[bytes | None] = []
+        for life in range(3):
+            producer.send("t", value=b"plain %d" % life).result(DEADLINE_S)
+            with transactional.transaction():
+                transactional.send("t", value=b"transactional %d" % life)
+            while len(read) < 2 * (life + 1):
+                read += [record.value for record in consumer.poll(int(DEADLINE_S * 1_000))]
+            (daemon.kill if is_killed else daemon.terminate)()
+            daemon.restart()
+        assert read == [b"%b %d" % (kind, life) for life in range(3) for kind in (b"plain", b"transactional")]
+
+
+def test_a_task_with_old_metadata_refreshes_it_once(daemon: DaemonProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a Python worker of Spark that keeps its client: nothing of it noticed the restart."""
+    with BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address, retry_backoff_ms=1)) as client:
+        tp = TopicIdPartition(client.metadata(["t"]).topic("t").topic_id, 0)
+        with Producer({"bootstrap.servers": daemon.address}) as producer:
+            producer.send("t", value=b"x").result(DEADLINE_S)
+        daemon.terminate()
+        daemon.restart()
+        client.server_info()  # connected again
+        asked: list[object] = []
+        metadata_by_id = client.broker_client.metadata_by_id
+
+        def counting(topic_ids: Any) -> Any:
+            asked.append(topic_ids)
+            return metadata_by_id(topic_ids)
+
+        monkeypatch.setattr(client.broker_client, "metadata_by_id", counting)
+        with PartitionFetcher(client, [FetchRange(tp, 0, 1)], ConsumerConfig()) as fetcher:
+            assert [batch.arrow_batch.num_rows for batch in fetcher] == [1]
+        assert len(asked) == 1
+        assert isinstance(client.list_offsets({tp: OffsetSpec.LATEST})[tp], OffsetAndTimestamp)
+        assert len(asked) == 1, "the epoch is known by now"
