@@ -22,6 +22,7 @@ from brokerd.errors import (
     LogDamagedError,
     LogTruncationError,
     NotLeaderError,
+    OffsetNotAvailableError,
     OffsetOutOfRangeError,
     StorageError,
     UnknownTopicIdError,
@@ -67,6 +68,7 @@ class Truncation(NamedTuple):
     kept: int  # number of segments that stay, the last of them cut
     snapshot_offsets: Sequence[int]  # snapshots to remove, before the segments
     restore_from: int  # snapshot to restore producers from; later batches are replayed on top. -1: replay everything
+    leader_epoch: int  # of the leader that is followed: the cut is void in another one
 
 
 class OpenData(NamedTuple):
@@ -97,6 +99,7 @@ class PartitionCore:
         self.role = Role.NONE
         self.leader_epoch = state.leader_epoch  # the highest of this partition; stamped on what its leader appends
         self.leader_epoch_id = 0
+        self.epoch_start_offset = 0  # the log end when this node began to lead
         self.health = LogHealth(name, state.damaged, state.read_only_reason)
         self.producers = state.producers
         self.epochs = state.epochs
@@ -128,7 +131,7 @@ class PartitionCore:
         Raises WireErrors with fate NOT_APPENDED; DuplicateSequenceError if the batch is in the log, but older than the batches
         kept in producer state.
         """
-        self._check_leads()
+        self._check_takes_appends(Role.LEADER)
         if header.is_transactional != is_open_member or (not is_open_member and is_member_producer_id(header.producer_id)):
             raise self._no_member(header)
         base_offset = self.ends.log_end_offset
@@ -144,7 +147,7 @@ class PartitionCore:
 
     def append_marker(self, header: BatchHeader, now_ms: int, marker: Marker, *, clock_ahead_ms: int = 0) -> Append:
         """Places a control batch, which ends transactions, at the log end. Raises WireErrors with fate NOT_APPENDED."""
-        self._check_leads()
+        self._check_takes_appends(Role.LEADER)
         return self._append_stamped(header, now_ms, clock_ahead_ms, None, marker)
 
     def append_as_follower(self, header: BatchHeader, *, marker: Marker | None = None) -> Append:
@@ -153,9 +156,7 @@ class PartitionCore:
         Raises CorruptMessageError if it does not continue this log; NotLeaderError unless this replica is a follower; the errors of
         LogHealth.check_writable if the log has stopped.
         """
-        self.health.check_writable(self.ends.log_start_offset)
-        if self.role is not Role.FOLLOWER:
-            raise self._not(Role.FOLLOWER)
+        self._check_takes_appends(Role.FOLLOWER)
         end = self.ends.log_end_offset
         if header.base_offset != end:
             raise CorruptMessageError(
@@ -209,17 +210,14 @@ class PartitionCore:
         """See ProducerStates.expire."""
         return self.producers.expire(before_ms)
 
-    def _check_leads(self) -> None:
+    def _check_takes_appends(self, role: Role) -> None:
+        """Raises NotLeaderError unless this replica has the role; the errors of LogHealth.check_writable if the log has stopped."""
         self.health.check_writable(self.ends.log_start_offset)
-        if self.role is not Role.LEADER:
-            raise self._not(Role.LEADER)
+        if self.role is not role:
+            raise self._not_leader(f"this node's role is {self.role.value}, not {role.value}")
 
-    def _not(self, role: Role) -> NotLeaderError:
-        return NotLeaderError(
-            f"{self.name}: this node's role is {self.role.value}, not {role.value}",
-            fate=Fate.NOT_APPENDED,
-            current_leader_epoch=self.leader_epoch,
-        )
+    def _not_leader(self, why: str) -> NotLeaderError:
+        return NotLeaderError(f"{self.name}: {why}", fate=Fate.NOT_APPENDED, current_leader_epoch=self.leader_epoch)
 
     def _no_member(self, header: BatchHeader) -> InvalidTxnStateError:
         subject = f"{self.name}: producer {header.producer_id} in epoch {header.producer_epoch}"
@@ -291,8 +289,11 @@ class PartitionCore:
     # Durability
 
     def begin_flush(self) -> FlushPlan | None:
-        """Begins a flush and returns its plan; None if nothing is dirty, a flush is under way, or the log failed or is deleted."""
-        if self.flushes.under_way is not None or self.health.failure is not None or self.health.is_deleted:
+        """Begins a flush and returns its plan; None if nothing is dirty, a flush or a cut is under way, or the log failed or is
+        deleted.
+        """
+        health = self.health
+        if self.flushes.under_way is not None or health.is_being_cut or health.failure is not None or health.is_deleted:
             return None
         return self.flushes.begin(self.epochs.entries) if self.flushes.is_due else None
 
@@ -322,6 +323,7 @@ class PartitionCore:
         """
         self._check_epoch(epoch, max(self.leader_epoch, self.epochs.latest))
         self.role, self.leader_epoch, self.leader_epoch_id = Role.LEADER, epoch, epoch_id
+        self.epoch_start_offset = self.ends.log_end_offset
         self.ends.lead()
         return self.ends.in_sync(followers)
 
@@ -338,6 +340,28 @@ class PartitionCore:
         """Resets the role to NONE."""
         self.role = Role.NONE
         self.ends.follow()
+
+    @property
+    def tenure(self) -> tuple[Role, int]:
+        """The role and the epoch. Only a change of tenure lets records above the high watermark change."""
+        return self.role, self.leader_epoch
+
+    def check_tenure(self, tenure: tuple[Role, int]) -> None:
+        """Raises NotLeaderError if the role or the epoch has changed."""
+        if self.tenure != tenure:
+            raise self._not_leader("the leader has changed meanwhile")
+
+    def latest_offset(self, *, is_committed: bool) -> int:
+        """The high watermark, or the last stable offset with `is_committed`. Raises OffsetNotAvailableError until the high
+        watermark has reached the log end at which the epoch began: the leader before may have acknowledged records up to there.
+        """
+        ends = self.ends
+        if ends.high_watermark < self.epoch_start_offset:
+            raise OffsetNotAvailableError(
+                f"{self.name}: the high watermark is {ends.high_watermark}, below offset {self.epoch_start_offset}, where epoch "
+                f"{self.leader_epoch} began: it is not known yet which of the records in between are acknowledged"
+            )
+        return ends.last_stable_offset if is_committed else ends.high_watermark
 
     def _check_epoch(self, epoch: int, ended: int) -> None:
         if epoch <= ended:
@@ -427,9 +451,11 @@ class PartitionCore:
         self.producers.aborted.forget_below(self.segments[0].base_offset)
 
     def truncate_to(self, offset: int) -> Truncation:
-        """Decides what to remove so that the log ends at `offset`, or at the start of the batch that contains it. Flush everything
-        first. Raises ValueError below the high watermark, since acknowledged records are never dropped.
+        """Decides what a follower removes so that its log ends at `offset`, or at the start of the batch that contains it. Flush
+        everything first. Nothing is appended, flushed or removed until `cut_ended`. Raises ValueError below the high watermark,
+        since acknowledged records are never dropped; NotLeaderError unless this replica is a follower.
         """
+        self._check_takes_appends(Role.FOLLOWER)
         if offset < self.ends.high_watermark:
             raise ValueError(f"{self.name}: cannot be cut at offset {offset}, below the high watermark {self.ends.high_watermark}")
         assert not self.flushes.is_due, "all is flushed before a cut"
@@ -438,10 +464,14 @@ class PartitionCore:
         # A removed segment takes the snapshot at its base offset with it.
         limit = self.segments[kept].base_offset if kept < len(self.segments) else offset + 1
         gone = [known for known in self.snapshots.durable if known >= limit]
-        return Truncation(offset, kept, gone, self.snapshots.newest_below(offset))
+        self.health.is_being_cut = True
+        return Truncation(offset, kept, gone, self.snapshots.newest_below(offset), self.leader_epoch)
 
     def truncated(self, truncation: Truncation, last: SegmentBounds, producers: ProducerStates) -> Moved:
-        """Reports that the log now ends with segment `last`. `producers`: the state after its remaining batches."""
+        """Lets the log end with segment `last`, before the cut is made on disk. `producers`: the state after its remaining batches.
+        Raises NotLeaderError if role or epoch have changed since the decision.
+        """
+        self.check_tenure((Role.FOLLOWER, truncation.leader_epoch))
         end = last.next_offset
         assert self.ends.high_watermark <= end <= truncation.offset, "what was acknowledged stays"
         self.segments = (*self.segments[: truncation.kept - 1], last)
@@ -452,6 +482,12 @@ class PartitionCore:
         moved = self.ends.truncated(end, producers.open_transactions)
         self.snapshots.add(self.snapshot())  # the cut removed those above it
         return (LogEnd.LOG_END, *moved)
+
+    def cut_ended(self, error: OSError | None = None) -> None:
+        """Reports that a cut is made on disk, or was given up before `truncated`; otherwise the error that stops the log."""
+        self.health.is_being_cut = False
+        if error is not None:
+            self.failed(error)
 
     def failed(self, error: OSError) -> None:
         """Reports a disk error that leaves the log inconsistent: stops it until the next start."""
@@ -477,12 +513,13 @@ class PartitionCore:
 
 class LogHealth:
     """Why a log has stopped, if it has: deletion, a disk error, damage, read-only. Each lasts until the next start, except damage,
-    which ends once the log start passes it.
+    which ends once the log start passes it. A log also stops while it is being cut.
     """
 
     def __init__(self, name: str, damaged: Sequence[DamagedRange] = (), read_only_reason: str = "") -> None:
         self._name = name
         self.is_deleted = False
+        self.is_being_cut = False
         self.failure: OSError | None = None  # of a flush or a cut
         self.damaged = tuple(damaged)
         self.read_only_reason = read_only_reason
@@ -493,12 +530,17 @@ class LogHealth:
 
     def is_stopped(self, log_start_offset: int) -> bool:
         """True if nothing may be appended to or removed from the log."""
-        return bool(self.is_deleted or self.failure or self.read_only_reason or self.first_damage(log_start_offset) is not None)
+        has_stopped = self.is_deleted or self.is_being_cut or self.failure or self.read_only_reason
+        return bool(has_stopped or self.first_damage(log_start_offset) is not None)
 
     def check_writable(self, log_start_offset: int) -> None:
-        """Raises UnknownTopicIdError, StorageError or LogDamagedError if the log has stopped, all with fate NOT_APPENDED."""
+        """Raises UnknownTopicIdError, NotLeaderError, StorageError or LogDamagedError if the log has stopped, all with fate
+        NOT_APPENDED.
+        """
         if self.is_deleted:
             raise UnknownTopicIdError(f"{self._name} is deleted", fate=Fate.NOT_APPENDED)
+        if self.is_being_cut:
+            raise NotLeaderError(f"{self._name} is being cut, as a leader has asked", fate=Fate.NOT_APPENDED)
         if self.failure is not None:
             raise StorageError(
                 f"{self._name} takes no appends: a flush failed ({self.failure.strerror}); restart when the disk is well",

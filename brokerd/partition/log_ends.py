@@ -57,6 +57,7 @@ class LogEnds:
         self.log_end_offset = log_end_offset
         self.appended_bytes = 0  # since the start
         self.readable_bytes = 0  # the part below the high watermark; a fetch with min_bytes compares two readings
+        self.counted_from = log_end_offset  # batches below are not in these numbers: they were there before the start
         self._unreadable: deque[tuple[int, int]] = deque()  # (next offset of a batch, appended_bytes with it)
         self.held_back: dict[str, int] = {}  # commit -> first offset
         self._open = open_transactions
@@ -72,6 +73,10 @@ class LogEnds:
         if end is LogEnd.LAST_STABLE_OFFSET:
             return self.last_stable_offset
         return self.high_watermark if end is LogEnd.HIGH_WATERMARK else self.log_end_offset
+
+    def bytes_below_end(self, end: LogEnd) -> int:
+        """The bytes of all batches below the log end or, for the other ends, below the high watermark."""
+        return self.appended_bytes if end is LogEnd.LOG_END else self.readable_bytes
 
     # Appends, flushes, cuts
 

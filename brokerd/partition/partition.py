@@ -185,6 +185,14 @@ class Partition:
         self.core.resign()
         self.wake()
 
+    def replica_fetched(self, node: int, durable_end: int) -> Moved:
+        """Counts what a follower has made durable, as its fetch reports: the high watermark is the lowest durable end of the
+        in-sync replicas. Ignored unless this node leads and the follower is in sync.
+        """
+        moved = self.ends.replica_at(node, durable_end)
+        self.wake(moved)
+        return moved
+
     # Append
 
     def append(
@@ -279,13 +287,14 @@ class Partition:
         """Reads whole batches below `until_offset`, starting with the one that contains `offset`: up to about `max_bytes`, but the
         first one even if larger, up to `first_batch_max_bytes`.
 
-        Empty if there is nothing to read yet. Raises OffsetOutOfRangeError, LogDamagedError, StorageError; NeedsRoom if the first
-        batch is too large; with `cached_only` WouldBlock if the read would wait for the disk: repeat it in a thread, with
-        cached_only=False.
+        Empty if there is nothing to read yet. Raises OffsetOutOfRangeError, LogDamagedError, StorageError; NotLeaderError if role
+        or epoch change during a read above the high watermark; NeedsRoom if the first batch is too large; with `cached_only`
+        WouldBlock if the read would wait for the disk: repeat it in a thread, with cached_only=False.
         """
+        tenure, high_watermark = self.core.tenure, self.ends.high_watermark
         self.check_in_range(offset)
         try:
-            return self._reader.read(
+            found = self._reader.read(
                 offset,
                 max_bytes=max_bytes,
                 until_offset=min(until_offset, self.ends.log_end_offset),
@@ -293,10 +302,14 @@ class Partition:
                 first_batch_max_bytes=first_batch_max_bytes,
             )
         except FileNotFoundError:
-            # Removed during the read: deletion and retention update the log's state before they remove files.
+            # Removed during the read: deletion, retention and cuts update the log's state before they change files.
             self._check_exists()
+            self.core.check_tenure(tenure)
             self.check_in_range(offset)
             raise StorageError(f"{self.name}: a file of the log that holds offset {offset} is missing") from None
+        if found.next_offset > high_watermark:
+            self.core.check_tenure(tenure)
+        return found
 
     def check_in_range(self, offset: int) -> None:
         """Raises OffsetOutOfRangeError unless the offset lies between the log start and the log end, both included."""
@@ -308,6 +321,10 @@ class Partition:
                 log_start_offset=ends.log_start_offset,
             )
 
+    def latest_offset(self, *, is_committed: bool = False) -> int:
+        """See PartitionCore.latest_offset. Raises OffsetNotAvailableError, as all look-ups below do."""
+        return self.core.latest_offset(is_committed=is_committed)
+
     def offset_for_timestamp(
         self, timestamp_ms: int, *, is_committed: bool = False, is_wanted: IsWanted = _always
     ) -> OffsetAndTimestamp | None:
@@ -317,19 +334,19 @@ class Partition:
         Raises StorageError; LogDamagedError if the record may lie in a damaged range; LookUpAbandoned once `is_wanted` returns
         False.
         """
-        until = self._readable_end(is_committed)
+        until = self.latest_offset(is_committed=is_committed)
         return self._looked_up(is_wanted, lambda look_up: find_by_timestamp(look_up, timestamp_ms, until))
 
     def max_timestamp_offset(self, *, is_committed: bool = False, is_wanted: IsWanted = _always) -> OffsetAndTimestamp | None:
         """The first record with the largest timestamp of the log; None if it is empty. Otherwise like `offset_for_timestamp`."""
-        until = self._readable_end(is_committed)
+        until = self.latest_offset(is_committed=is_committed)
         return self._looked_up(is_wanted, lambda look_up: find_max_timestamp(look_up, until))
 
     def backlog(self, offset: int, *, is_committed: bool = False, is_wanted: IsWanted = _always) -> Backlog:
         """What a reader at `offset` has left to read, up to the high watermark (`is_committed`: the last stable offset). Reads
         files: call it in a thread. Raises StorageError, LookUpAbandoned.
         """
-        until = self._readable_end(is_committed)
+        until = self.latest_offset(is_committed=is_committed)
         return self._looked_up(is_wanted, lambda look_up: find_backlog(look_up, offset, until))
 
     def reach(
@@ -338,7 +355,7 @@ class Partition:
         """How far `max_bytes` of whole batches reach, starting with the one that contains `from_offset`: the end of the last batch
         that fits (at least the first), at most `until_offset`. Raises StorageError, LookUpAbandoned.
         """
-        end = min(until_offset, self._readable_end(is_committed))
+        end = min(until_offset, self.latest_offset(is_committed=is_committed))
         found = self._looked_up(is_wanted, lambda look_up: find_reach(look_up, from_offset, end, max_bytes))
         return found if found.offset < end else found._replace(offset=until_offset)
 
@@ -346,21 +363,18 @@ class Partition:
         """The offset of the first of the newest `count` readable records; the log start if there are fewer. Raises StorageError,
         LookUpAbandoned.
         """
-        until = self._readable_end(is_committed)
+        until = self.latest_offset(is_committed=is_committed)
         # A copy: the event loop changes the index meanwhile.
         aborted = AbortedTransactions(self.core.producers.aborted.entries if is_committed else ())
         return self._looked_up(is_wanted, lambda look_up: find_newest(look_up, count, until, aborted))
-
-    def _readable_end(self, is_committed: bool) -> int:
-        return self.ends.last_stable_offset if is_committed else self.ends.high_watermark
 
     def _looked_up(self, is_wanted: IsWanted, find: Callable[[LookUp], T]) -> T:
         try:
             return find(LookUp(self._reader, is_wanted))
         except FileNotFoundError:
             self._check_exists()
-            # Retention was faster; a retry will probably succeed.
-            raise StorageError(f"{self.name}: the log start has just moved", retry_after_ms=_RETRY_AFTER_MS) from None
+            # Retention or a cut was faster; a retry will probably succeed.
+            raise StorageError(f"{self.name}: the log has just been cut", retry_after_ms=_RETRY_AFTER_MS) from None
         except OSError as error:
             raise StorageError(f"{self.name}: reading failed ({error.strerror})", retry_after_ms=_RETRY_AFTER_MS) from error
 
@@ -504,28 +518,36 @@ class Partition:
         """This log's entry for the next checkpoint."""
         return self.core.checkpoint_entry()
 
-    def truncate_to(self, offset: int) -> None:
-        """Cuts the log at `offset`, or at the start of the batch that contains it, waiting for the disk. No flush may be under way.
-
-        Raises ValueError below the high watermark; StorageError if nothing was cut; OSError, after which the log may have stopped.
+    def truncate_to(self, offset: int) -> LogCut:
+        """Decides to cut a follower's log at `offset`, or at the start of the batch that contains it; datadir/partition_table.py
+        carries cuts out in steps. Everything must have been flushed. Raises ValueError below the high watermark, WireErrors.
         """
-        self.flush()
         core, resources = self.core, self._resources
         truncation = core.truncate_to(offset)
-        cut = LogCut(resources.files, resources.open_files, self._directory, self.crc_seed, self.segments, truncation)
         producers = ProducerStates(self.name, limit=resources.max_producer_ids)
-        cut.read(producers, core.config.index_interval_bytes)
-        moved = core.truncated(truncation, cut.last, producers)
+        return LogCut(
+            resources.files,
+            resources.open_files,
+            self._directory,
+            self.crc_seed,
+            self.segments,
+            truncation,
+            producers,
+            core.config.index_interval_bytes,
+        )
+
+    def begin_cut(self, cut: LogCut) -> None:
+        """Lets the log end at the cut, once `cut.read()` has returned: reads find nothing above it from now on. Raises
+        NotLeaderError if role or epoch have changed since `truncate_to`.
+        """
+        moved = self.core.truncated(cut.truncation, cut.last, cut.producers)
         self._reader.forget_hints()
-        resources.moved.add(self)
+        self._resources.moved.add(self)
         self.wake(moved)
-        try:
-            # First, so that a start does not take the removed batches for missing ones.
-            resources.write_checkpoint()
-            cut.make(core.epochs.entries)
-        except OSError as error:
-            core.failed(error)
-            raise
+
+    def end_cut(self, error: OSError | None = None) -> None:
+        """Ends a cut: after `cut.make()`, which must follow a checkpoint; or instead of `begin_cut`. An error stops the log."""
+        self.core.cut_ended(error)
 
     def write_end(self) -> CleanLog | None:
         """Writes the active segment's index and a snapshot at the log end, if missing, so that the next start need not scan the

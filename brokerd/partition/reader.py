@@ -248,7 +248,11 @@ class PartitionReader:
         return _Start(damaged.until_offset, damaged.resume_position, False)
 
     def register(self, file: File, segment: Segment, position: int, bad_offset: int, problem: str) -> DamagedRange:
-        """The damaged range that begins with the bad batch at `position`; reported to the core if new. Raises OSError."""
+        """The damaged range that begins with the bad batch at `position`; reported to the core if new. Raises OSError, and
+        FileNotFoundError if the segment has been removed or cut meanwhile: the zeros of a cut are no damage.
+        """
+        if segment not in self.segments:
+            raise FileNotFoundError
         for known in self.damaged:
             leads_on = known.resume_segment == segment.base_offset or known.until_offset >= segment.next_offset
             if known.first_offset <= bad_offset < known.until_offset and leads_on:

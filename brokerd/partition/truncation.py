@@ -1,7 +1,7 @@
 """Cuts one partition's log outside recovery: reads the producer state at the cut, and removes everything above it.
 
 The order of steps matters: after a crash in between, recovery finds a log that ends either at the cut or where it did before. The
-core decides where to cut (PartitionCore.truncate_to).
+core decides where to cut (PartitionCore.truncate_to), and PartitionTable.truncate runs the steps.
 """
 
 from __future__ import annotations
@@ -24,25 +24,36 @@ _WIPE_BYTES = 1_048_576
 
 
 class LogCut:
-    """One cut. Call `read` first, which changes no file, then `make`."""
+    """One cut. Call `read` first, which changes no file, then `make`, both in any thread."""
 
     def __init__(
-        self, files: Files, open_files: OpenFiles, directory: str, seed: int, segments: Sequence[Segment], truncation: Truncation
+        self,
+        files: Files,
+        open_files: OpenFiles,
+        directory: str,
+        seed: int,
+        segments: Sequence[Segment],
+        truncation: Truncation,
+        producers: ProducerStates,
+        index_interval_bytes: int,
     ) -> None:
+        """`producers`: empty; `read` fills it with the state at the cut."""
         self._files = files
         self._open_files = open_files
         self._directory = directory
         self._seed = seed
         self._kept = segments[: truncation.kept]
         self._gone = segments[truncation.kept :]
-        self._truncation = truncation
+        self._index_interval_bytes = index_interval_bytes
+        self.truncation = truncation
+        self.producers = producers
         self.last = Segment(files, open_files, directory, self._kept[-1].base_offset, seed)  # as it will be after the cut
 
-    def read(self, producers: ProducerStates, index_interval_bytes: int) -> None:
-        """Builds the state at the cut in `producers`, which must be empty, and the bounds and index of the last remaining segment.
-        Raises OSError; StorageError if the state cannot be determined.
+    def read(self) -> None:
+        """Finds the state at the cut, and the bounds and index of the last remaining segment. Raises OSError; StorageError if the
+        state cannot be determined.
         """
-        from_offset = self._restore(producers)
+        from_offset = self._restore()
         self.last.index = SparseIndex()
         for segment in self._kept:
             is_last = segment is self._kept[-1]
@@ -51,9 +62,9 @@ class LogCut:
             with self._open_files.use(segment.path) as file:
                 for position, header in self._headers(file, segment):
                     if is_last:
-                        self.last.note(header, index_interval_bytes)
+                        self.last.note(header, self._index_interval_bytes)
                     if header.base_offset >= from_offset:
-                        producers.replay(header, self._marker(file, position, header))
+                        self.producers.replay(header, self._marker(file, position, header))
 
     def _marker(self, file: File, position: int, header: BatchHeader) -> Marker | None:
         marker = read_marker(file, position, header)
@@ -67,7 +78,7 @@ class LogCut:
         self._wipe(self._kept[-1], self.last.size_bytes)
         for segment in self._gone:
             self._wipe(segment, 0)
-        for offset in self._truncation.snapshot_offsets:
+        for offset in self.truncation.snapshot_offsets:
             remove_snapshot(self._files, self._directory, offset)
         for segment in reversed(self._gone):
             segment.remove()
@@ -90,9 +101,9 @@ class LogCut:
         finally:
             self._open_files.release(handle)
 
-    def _restore(self, producers: ProducerStates) -> int:
+    def _restore(self) -> int:
         """Restores producers from the snapshot, if there is one. Returns its offset, or 0."""
-        offset = self._truncation.restore_from
+        offset = self.truncation.restore_from
         if offset < 0:
             if self._kept[0].base_offset > 0:
                 raise StorageError(f"{self._directory}: no snapshot says who wrote what is gone: restart, then cut")
@@ -100,14 +111,14 @@ class LogCut:
         snapshot = read_snapshot(self._files, self._directory, offset, self._seed)
         if snapshot is None:
             raise StorageError(f"{self._directory}: the snapshot at offset {offset} cannot be read: restart, then cut")
-        producers.restore(snapshot.producers, snapshot.forgotten_number, snapshot.aborted)
+        self.producers.restore(snapshot.producers, snapshot.forgotten_number, snapshot.aborted)
         return offset
 
     def _headers(self, file: File, segment: Segment) -> Iterator[tuple[int, BatchHeader]]:
         """Positions and headers of the batches below the cut. Raises StorageError if one cannot be read."""
         scan = segment.scan(file)
         for header in scan:
-            if header.next_offset > self._truncation.offset:
+            if header.next_offset > self.truncation.offset:
                 return
             yield scan.batch_position, header
         if scan.problem is not None:

@@ -66,6 +66,8 @@ class Scan:
                     self.epoch = header.leader_epoch
                     yield header
                 self.problem, self.must_keep, needed = walk.problem, walk.is_newer, walk.needed or HEADER_SIZE
+                if not positions and not walk.needed and walk.problem is None:
+                    self.problem = "bytes are missing"  # the file ends after a whole batch, before its end
         except OSError as error:
             self.problem, self.must_keep, self.error = f"reading failed: {error.strerror}", True, error
 

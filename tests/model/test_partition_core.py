@@ -31,7 +31,9 @@ OFTEN = (
         "joined",
         "left",
     ),
-    *("killed", "power cut", "segments removed", "records deleted"),
+    *("killed", "power cut", "all crashed", "killed in a cut", "cut given up", "segments removed", "records deleted"),
+    *("read by follower", "follower: NotLeaderError", "read on", "latest", "client: OffsetNotAvailableError"),
+    *("client: NotLeaderError", "client: FencedLeaderEpochError", "client: UnknownLeaderEpochError"),
     *("InvalidProducerEpochError", "OutOfOrderSequenceError", "InvalidTxnStateError"),
 )
 

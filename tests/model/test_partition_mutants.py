@@ -4,15 +4,17 @@ they do not catch, they do not prove."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
+from brokerd.datadir.partition_table import PartitionTable
 from brokerd.errors import InvalidTxnStateError
+from brokerd.ids import TopicIdPartition
 from brokerd.partition import core, flush_state, recovery, truncation
 from brokerd.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
-from brokerd.partition.core import Append, PartitionCore, Truncation
+from brokerd.partition.core import Append, PartitionCore, Role, Truncation
 from brokerd.partition.flush_state import FlushOutcome, FlushPlan, FlushState, KeptSnapshots
 from brokerd.partition.flush_task import FlushTask
 from brokerd.partition.leader_epochs import LeaderEpochs
@@ -22,11 +24,14 @@ from brokerd.partition.log_walk import LogWalk
 from brokerd.partition.markers import Marker, marker_of
 from brokerd.partition.partition import Partition
 from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry, ProducerStates
+from brokerd.partition.reader import PartitionReader
 from brokerd.partition.snapshots import Snapshot, read_snapshot, snapshot_of
 from brokerd.partition.truncation import LogCut
 from brokerd.record.header import BatchHeader
 from brokerd.sharing import Caller
-from brokerd.storage.segment import SegmentBounds
+from brokerd.storage.damage import DamagedRange
+from brokerd.storage.files import File
+from brokerd.storage.segment import Segment, SegmentBounds
 from tests.support import partition_simulation
 from tests.support.mutants import Mutants
 from tests.support.partition_simulation import run_seed
@@ -319,18 +324,132 @@ def a_cut_leaves_whole_batches_on_the_disk(patch: pytest.MonkeyPatch) -> None:
 
 @rare(214)
 def a_cut_is_made_before_the_checkpoint_knows(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Partition, "truncate_to", _truncate_without_checkpoint)
+    truncate = PartitionTable.truncate
+
+    def hasty(self: PartitionTable, cuts: Mapping[Partition, int], _checkpoint_job: Any) -> Any:
+        return truncate(self, cuts, lambda: lambda: None)
+
+    patch.setattr(PartitionTable, "truncate", hasty)
 
 
-def _truncate_without_checkpoint(self: Partition, offset: int) -> None:
-    write_checkpoint, self._resources.write_checkpoint = self._resources.write_checkpoint, lambda: None
-    try:
-        _TRUNCATE_TO(self, offset)
-    finally:
-        self._resources.write_checkpoint = write_checkpoint
+@mutant
+def a_cut_is_made_although_another_leader_is_followed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PartitionCore, "check_tenure", lambda _self, _tenure: None)
 
 
-_TRUNCATE_TO = Partition.truncate_to
+@mutant
+def a_log_takes_appends_while_it_is_cut(patch: pytest.MonkeyPatch) -> None:
+    truncate_to = PartitionCore.truncate_to
+
+    def busy(self: PartitionCore, offset: int) -> Truncation:
+        truncation = truncate_to(self, offset)
+        self.health.is_being_cut = False
+        return truncation
+
+    patch.setattr(PartitionCore, "truncate_to", busy)
+
+
+@mutant
+def zeros_of_a_cut_are_taken_for_damage(patch: pytest.MonkeyPatch) -> None:
+    """Schedule: a cold read waits for the disk, the leader is deposed and cuts its log; the read finds zeros."""
+    register = PartitionReader.register
+
+    def hasty(self: PartitionReader, file: File, segment: Segment, position: int, bad_offset: int, problem: str) -> DamagedRange:
+        segments, self.core.segments = self.core.segments, (segment,)
+        try:
+            return register(self, file, segment, position, bad_offset, problem)
+        finally:
+            self.core.segments = segments
+
+    patch.setattr(PartitionReader, "register", hasty)
+
+
+@mutant
+def a_read_above_the_high_watermark_belongs_to_no_epoch(patch: pytest.MonkeyPatch) -> None:
+    """Schedule: a cold read above the high watermark; meanwhile the leader is deposed, cuts and takes other batches."""
+    check_tenure = PartitionCore.check_tenure
+
+    def hasty(self: PartitionCore, tenure: tuple[Role, int]) -> None:
+        if tenure[0] is Role.FOLLOWER:  # a cut
+            check_tenure(self, tenure)
+
+    patch.setattr(PartitionCore, "check_tenure", hasty)
+
+
+# --- readers and clients with old metadata
+
+
+@mutant
+def a_replica_leads_until_it_is_told_otherwise(patch: pytest.MonkeyPatch) -> None:
+    """Schedule: a deposed leader restarts while coordination is slow, and acknowledges alone what a producer still sends to it."""
+    init = PartitionCore.__init__
+
+    def eager(self: PartitionCore, *args: Any) -> None:
+        init(self, *args)
+        self.role, self.leader_epoch = Role.LEADER, max(self.epochs.latest, 1)
+        self.ends.lead()
+
+    patch.setattr(PartitionCore, "__init__", eager)
+
+
+@mutant
+def an_older_epoch_is_served(patch: pytest.MonkeyPatch) -> None:
+    """Schedule: A leads, B, A again; a producer that has not heard of B goes on at A, which has cut what came before."""
+    _serve(patch, lambda asked, own: max(asked, own))
+
+
+@mutant
+def a_newer_epoch_is_served(patch: pytest.MonkeyPatch) -> None:
+    """Schedule: a reader comes from the new leader to the deposed one, whose log ends before the reader's offset."""
+    _serve(patch, lambda asked, own: min(asked, own))
+
+
+def _serve(patch: pytest.MonkeyPatch, as_if: Callable[[int, int], int]) -> None:
+    leader = PartitionTable.leader
+
+    def lenient(self: PartitionTable, tp: TopicIdPartition, current_leader_epoch: int = -1) -> Partition:
+        known = self.get(tp)
+        return leader(self, tp, as_if(current_leader_epoch, known.leader_epoch if known is not None else 0))
+
+    patch.setattr(PartitionTable, "leader", lenient)
+
+
+@mutant
+def the_latest_offset_is_told_before_it_is_known(patch: pytest.MonkeyPatch) -> None:
+    """Schedule: all replicas restart with a low high watermark; a batch query reads up to the latest offset, and finds no rows."""
+    patch.setattr(PartitionCore, "latest_offset", lambda self, *, is_committed: self.ends.high_watermark)
+
+
+@mutant
+def a_follower_waits_for_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LogEnds, "bytes_below_end", lambda self, _end: self.readable_bytes)
+
+
+@mutant
+def an_append_wakes_no_follower(patch: pytest.MonkeyPatch) -> None:
+    written = LogEnds.written
+
+    def silent(self: LogEnds, next_offset: int, size_bytes: int) -> Moved:
+        written(self, next_offset, size_bytes)
+        return ()
+
+    patch.setattr(LogEnds, "written", silent)
+
+
+@mutant
+def what_was_there_before_the_start_wakes_nobody(patch: pytest.MonkeyPatch) -> None:
+    init = LogEnds.__init__
+
+    def forgetful(self: LogEnds, *args: Any) -> None:
+        init(self, *args)
+        self.counted_from = 0
+
+    patch.setattr(LogEnds, "__init__", forgetful)
+
+
+@mutant
+def what_followers_have_moves_the_high_watermark_and_wakes_nobody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Partition, "replica_fetched", lambda self, node, durable_end: self.ends.replica_at(node, durable_end))
 
 
 # --- transactions

@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from brokerd.errors import LogDamagedError
 from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.core import PartitionCore
 from brokerd.record.header import BatchHeader
@@ -24,6 +23,8 @@ class Promises:
 
     def __init__(self) -> None:
         self._committed: dict[int, BatchHeader] = {}  # whatever was below a high watermark, by base offset
+        self.end = 0  # of all that was promised
+        self.end_before: dict[int, int] = {}  # of all that was promised before an epoch began
 
     def check_ends(self, replica: Replica, *, is_alone: bool) -> None:
         """Checks the ends. At a start, a replica that is not alone may not know what is decided, and its last stable offset may be
@@ -47,12 +48,24 @@ class Promises:
             if header.base_offset < replica.high_watermark:
                 break
             if header.next_offset <= high_watermark:
-                assert self._committed.setdefault(header.base_offset, header) == header, "an offset is given twice"
+                self._commit_batch(header)
         replica.high_watermark = high_watermark
 
     def acknowledge(self, header: BatchHeader) -> None:
         """A producer was told that this batch is durable."""
-        assert self._committed.setdefault(header.base_offset, header) == header, "another batch is acknowledged than is there"
+        self._commit_batch(header)
+
+    def _commit_batch(self, header: BatchHeader) -> None:
+        assert self._committed.setdefault(header.base_offset, header) == header, "an offset is given twice"
+        self.end = max(self.end, header.next_offset)
+
+    def check_read(self, header: BatchHeader) -> None:
+        """A consumer has read this batch below the high watermark."""
+        assert self._committed.get(header.base_offset) == header, f"{header} was read, and is not what was promised"
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Another leader is elected."""
+        self.end_before[epoch] = self.end
 
     def check_nothing_is_lost(self, leader: Replica) -> None:
         """Checks that the leader has every batch that any replica has promised."""
@@ -85,17 +98,6 @@ def check_look_ups(core: PartitionCore, aborted: Sequence[AbortedTransaction]) -
         found = core.aborted_transactions(first, until)
         expected = [entry for entry in aborted if entry.first_offset < until and entry.marker_offset >= first]
         assert found == expected, f"{found} are said to overlap {first} to {until}, not {expected}"
-
-
-def check_content(replica: Replica) -> None:
-    """The files hold the history, each batch as its leader stamped it."""
-    begin = replica.log.ends.log_start_offset
-    wanted = [stored.header for stored in replica.history if stored.header.next_offset > begin]
-    try:
-        found = [batch.header._replace(header_crc=0) for batch in replica.read_all(begin)]
-    except LogDamagedError as error:
-        raise AssertionError(f"damage: {error}") from error
-    assert found == wanted, f"the log holds {found}, not {wanted}"
 
 
 def end_of_epoch(core: PartitionCore, epoch: int) -> tuple[int, int]:

@@ -14,7 +14,10 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from brokerd.config.topic import TopicConfig
-from brokerd.errors import Fate, StorageError
+from brokerd.datadir.coordination import OneNode
+from brokerd.datadir.partition_table import PartitionTable
+from brokerd.datadir.topic_store import TopicStore
+from brokerd.errors import Fate, LogDamagedError, StorageError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.flush_task import FlushTask
@@ -58,7 +61,7 @@ class Replica:
         self.files = MemoryFiles()
         self.checkpoint = NEW_PARTITION._replace(leader_epoch=0)
         self.history: list[Stored] = []
-        self.doubtful: Stored | None = None  # a write that failed, and may be in the file all the same
+        self.written: dict[BatchHeader, Stored] = {}  # all that may be in the files after a crash
         self.oracle = ProducerOracle()
         self.open: dict[int, int] = {}  # first offsets of transactions without a marker, by producer id
         self.held: dict[str, int] = {}  # first offsets that commits hold back
@@ -66,6 +69,7 @@ class Replica:
         self.found_end = 0  # where the log ended at the start
         self.high_watermark = 0  # of this life, as it was last looked at
         self.agreed_epoch = 0  # in which it last cut what its leader does not have
+        self.table = PartitionTable(TopicStore(self.files), OneNode(self.files))
         self._log: Partition | None = None
 
     @property
@@ -82,7 +86,16 @@ class Replica:
     @property
     def is_stopped(self) -> bool:
         """True if only a start helps."""
-        return self.log.core.is_stopped
+        return self.log.is_stopped and not self.is_being_cut
+
+    @property
+    def is_being_cut(self) -> bool:
+        """True while it waits for the disk in a cut."""
+        return self.log.health.is_being_cut
+
+    def runs(self, log: Partition) -> bool:
+        """True if it is still in the life of this log."""
+        return self._log is log
 
     # Life
 
@@ -106,6 +119,8 @@ class Replica:
             state.high_watermark = state.log_start_offset
         resources = LogResources(self.files, SpareFiles(self.files), open_files, _MAX_PRODUCER_IDS, self.write_checkpoint)
         self._log = Partition(TP, "t", self.config, resources, state)
+        self.table = PartitionTable(TopicStore(self.files), OneNode(self.files))
+        self.table.add(self._log)
         self.found_end = state.log_end_offset
         self.write_checkpoint()
 
@@ -153,7 +168,12 @@ class Replica:
     def release(self, commit: str) -> Moved:
         """The commit holds back the log no longer."""
         del self.held[commit]
-        return self.log.core.ends.release(commit)
+        return self.woken(self.log.release(commit))
+
+    def woken(self, moved: Moved) -> Moved:
+        """These ends have moved, and the log has not been told yet."""
+        self.log.wake(moved)
+        return moved
 
     def remove_retired(self) -> int:
         """Removes what lies below the log start, as the data directory does; how many segments."""
@@ -170,6 +190,7 @@ class Replica:
     def note(self, stored: Stored) -> None:
         """A batch was written."""
         header = stored.header
+        self.written[header] = stored
         self.history.append(stored)
         if header.producer_id >= 0:
             producer = (header.producer_id, header.producer_epoch)
@@ -192,12 +213,35 @@ class Replica:
     def note_failed(self, stored: Stored, error: StorageError) -> None:
         """It was not written, or nobody knows."""
         if error.fate is Fate.UNKNOWN:
-            self.doubtful = stored
+            self.written[stored.header] = stored
 
     def cut_history(self, end: int) -> None:
         """The log ends there."""
         history = [stored for stored in self.history if stored.header.base_offset < end]
         assert not history or history[-1].header.next_offset == end, f"the log ends at {end}, where no batch does"
+        self._begin_again(history)
+
+    def forget_cut(self) -> None:
+        """A cut is made on disk: what it removed never comes back."""
+        self.written = {stored.header: stored for stored in self.history}
+
+    def take_recovered(self, durable_end: int) -> None:
+        """Takes the batches in the files for the history: all that were durable, and then some that were once written. A batch that
+        a start has cut off without syncing anything in its place may come back in another one.
+        """
+        begin = self.log.ends.log_start_offset
+        try:
+            headers = [batch.header._replace(header_crc=0) for batch in self.read_all(begin)]
+        except LogDamagedError as error:
+            raise AssertionError(f"damage: {error}") from error
+        unknown = [header for header in headers if header not in self.written]
+        assert not unknown, f"nobody wrote {unknown}"
+        durable = [stored for stored in self.history if stored.header.next_offset <= durable_end]
+        below = [stored for stored in self.history if stored.header.next_offset <= begin]
+        self._begin_again([*below, *(self.written[header] for header in headers)])
+        assert self.history[: len(durable)] == durable, f"what was durable up to {durable_end} is lost"
+
+    def _begin_again(self, history: Sequence[Stored]) -> None:
         self.history, self.oracle, self.open = [], ProducerOracle(), {}
         for stored in history:
             self.note(stored)

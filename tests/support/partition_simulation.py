@@ -1,10 +1,12 @@
-"""A partition on one or two replicas, seeded: `Simulation(seed).run()` raises AssertionError if its core breaks a promise.
+"""A partition on one or two replicas, seeded: `Simulation(seed).run()` raises AssertionError if a Partition breaks a promise.
 
-Goal: what partition_promises.py checks, at every step. And every event says which ends it has moved, and no other.
+Goal: what partition_promises.py checks, at every step. Every event names the ends that it moved, and no other; and everybody who
+waits for one of them is woken.
 
-Method: one leads, the other fetches, in epochs that a controller gives; random appends (new, repeated, wrong), transactions,
-markers, flushes that are heard late or fail, writes that fail, rolls, retention, DeleteRecords, checkpoints, kills, power cuts,
-elections.
+Method: a controller gives epochs, and replicas hear of them late, so deposed leaders take appends and old requests wait. One leads,
+the other fetches and cuts what differs; random appends (new, repeated, wrong), transactions, markers, flushes that end late or
+fail, writes that fail, rolls, retention, DeleteRecords, checkpoints, kills, power cuts, elections. While a cut or a cold read waits
+for the disk, anything else may happen. Two clients with old metadata (partition_clients.py) keep their own promises.
 """
 
 from __future__ import annotations
@@ -12,31 +14,56 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
+
+import pyarrow as pa
 
 from brokerd.config.topic import TopicConfig
-from brokerd.errors import InvalidTxnStateError, StorageError, WireError
+from brokerd.errors import (
+    InvalidTxnStateError,
+    LogDamagedError,
+    NotLeaderError,
+    OffsetNotAvailableError,
+    OffsetOutOfRangeError,
+    StorageError,
+    WireError,
+)
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch
 from brokerd.partition import flush_state
 from brokerd.partition.core import HIGH_WATERMARK, Role
 from brokerd.partition.log_ends import LogEnd, Moved
+from brokerd.partition.partition import LogAppendInfo, Partition
 from brokerd.purgatory.purgatory import Purgatory
 from brokerd.purgatory.timing_wheel import TimingWheel
-from brokerd.record.batch import RecordBatch
+from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.control import encode_control
 from brokerd.record.header import Attributes
+from brokerd.server.handlers.fetch import DelayedFetch, ParkedPartition, park
 from brokerd.server.waiting.delayed_produce import Appended, DelayedProduce
 from brokerd.wire.v1 import control_pb2
 from tests.support.build import raw_batch, run_flush
 from tests.support.clock import START_WALL_MS
-from tests.support.partition_promises import Promises, check_content, check_state, cut_offset, end_of_epoch, reported_end
-from tests.support.partition_replica import TP, Replica, Stored
+from tests.support.files import Killed
+from tests.support.partition_clients import HonestProducer, HonestReader
+from tests.support.partition_promises import Promises, check_state, cut_offset, end_of_epoch, reported_end
+from tests.support.partition_replica import SEED, TP, Replica, Stored
 
 PRODUCERS = 3
 _FIRST_MEMBER = 100
 _STEPS = (40, 90)
 _NEVER_MS = 10**9
+_FETCHES_MAX = 300
+_ELECTIONS_MAX = 10
 _NOBODY: Any = SimpleNamespace(done=lambda: True)  # awaits a request: the operation says itself that it is settled
+
+
+class Parked(NamedTuple):
+    """A fetch that waits for an end of a replica's log."""
+
+    replica: Replica
+    waits: ParkedPartition
+    end: LogEnd
+    operation: DelayedFetch
 
 
 class Simulation:
@@ -56,9 +83,8 @@ class Simulation:
         flush_state.RECOVERY_WINDOW_BYTES = rng.choice((500, 3_000, 1 << 26))
         self.replicas = [Replica(number, config) for number in range(rng.choice((1, 2, 2)))]
         self.is_alone = len(self.replicas) == 1
-        self.leader: Replica | None = None
+        self.leader: Replica | None = None  # the controller's: it may not have heard of it
         self.in_sync = {replica.number for replica in self.replicas}
-        self.epoch_start = 0  # where the log ended when the leader's epoch began
         self.promises = Promises()
         self.members: list[int] = []  # producers of open transactions
         self.next_member = _FIRST_MEMBER
@@ -66,19 +92,35 @@ class Simulation:
         self.facts: dict[str, int] = {}
         self.purgatory = Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=0))
         self.waiting: list[tuple[Replica, Stored, DelayedProduce]] = []  # requests whose batches are not settled
+        self.parked: list[Parked] = []
+        self.clients = (HonestProducer(self), HonestReader(self))
+        self._is_nested = False  # something waits for the disk, and this happens meanwhile
+        self._is_healing = False
         for replica in self.replicas:
             self._start(replica)
         self._elect()
 
     def run(self) -> dict[str, int]:
         """To its end; returns how often what happened."""
-        actions = self._actions()
-        names, weights = list(actions), [weight for weight, _ in actions.values()]
-        for name in self.rng.choices(names, weights, k=self.rng.randint(*_STEPS)):
-            actions[name][1]()
-            self._check()
+        self._some_of(self.rng.randint(*_STEPS))
         self._heal()
         return self.facts
+
+    def _some_of(self, count: int) -> None:
+        actions = self._actions()
+        names, weights = list(actions), [weight for weight, _ in actions.values()]
+        for name in self.rng.choices(names, weights, k=count):
+            actions[name][1]()
+            self._check()
+
+    def _meanwhile(self) -> None:
+        """A thread waits for the disk, and the event loop goes on."""
+        if not (self._is_nested or self._is_healing):
+            self._is_nested = True
+            if self.rng.random() < 0.4:
+                self._depose()
+            self._some_of(self.rng.choice((0, 1, 3, 8)))
+            self._is_nested = False
 
     def _actions(self) -> dict[str, tuple[int, Callable[[], None]]]:
         return {
@@ -89,19 +131,26 @@ class Simulation:
             "release": (3, self._release),
             "fetch": (20, self._fetch),
             "report": (10, self._report),
+            "park": (6, self._park),
+            "read": (8, self._read),
+            "client": (24, lambda: self.rng.choice(self.clients).step()),
+            "tell": (12, self._tell_some),
             "flush": (18, self._flush),
             "fail": (2, self._fail),
             "retain": (4, self._retain),
             "delete": (3, self._delete),
             "checkpoint": (4, self._checkpoint),
             "crash": (3, self._crash),
+            "crash of all": (1, self._crash_all),
             "start": (5, self._start_one),
             "in sync": (5, self._change_in_sync),
             "election": (2, self._elect_another),
+            "depose": (2, self._depose),
             "time": (3, self._pass_time),
         }
 
-    def _count(self, fact: str) -> None:
+    def count(self, fact: str) -> None:
+        """This happened."""
         self.facts[fact] = self.facts.get(fact, 0) + 1
         if self.trace is not None:
             self.trace.append(f"{fact}: {[list(replica.ends().values()) if replica.is_up else None for replica in self.replicas]}")
@@ -109,15 +158,26 @@ class Simulation:
     # --- appends
 
     def _leader(self) -> Replica | None:
+        """The leader, if it knows that it leads."""
         leader = self.leader
-        return leader if leader is not None and leader.is_up and not leader.is_stopped else None
+        if leader is None or not leader.is_up or leader.is_stopped or not leader.log.leads_in(self.epoch):
+            return None
+        return leader
+
+    def _asked(self) -> Replica | None:
+        """The replica that a client asks: the leader or, now and then, any that takes itself for one."""
+        leader = self._leader()
+        if leader is None or self.rng.random() < 0.2:
+            believers = [replica for replica in self.replicas if replica.is_up and replica.log.is_leader]
+            leader = self.rng.choice(believers) if believers else None
+        return leader if leader is not None and not leader.log.is_stopped else None
 
     def _payload(self) -> bytes:
         return self.rng.randbytes(self.rng.choice((8, 60, 200, 500)))
 
     def _produce(self) -> None:
         producer_id = self.rng.randrange(-1, PRODUCERS)
-        leader = self._leader()
+        leader = self._asked()
         if leader is None:
             return
         if producer_id < 0:
@@ -135,7 +195,7 @@ class Simulation:
         self._send(leader, ProducerIdAndEpoch(producer_id, epoch), number, self.rng.randint(1, 3))
 
     def _resend(self) -> None:
-        leader = self._leader()
+        leader = self._asked()
         if leader is not None and leader.oracle.state:
             producer_id, known = self.rng.choice(sorted(leader.oracle.state.items()))
             sent = self.rng.choice(known.batches)
@@ -153,41 +213,58 @@ class Simulation:
     def _append(
         self, leader: Replica, batch: RecordBatch, expected: int | type[WireError] | None, *, is_member: bool = False
     ) -> None:
-        now_ms = self.now_ms
+        epoch = leader.log.leader_epoch
+        found = self.append(leader, batch, expected, epoch=epoch, is_member=is_member)
+        if isinstance(found, LogAppendInfo) and not found.is_duplicate:
+            self.wait(leader, found, epoch)
+
+    def append(
+        self,
+        leader: Replica,
+        batch: RecordBatch,
+        expected: int | type[WireError] | None,
+        *,
+        epoch: int,
+        is_member: bool = False,
+    ) -> LogAppendInfo | WireError:
+        """A client's append in an epoch. The answer must be the expected one: a base offset, an error, or None for a new batch."""
         stored = leader.stamped(batch.header, self.now_ms)
         self._fail_a_write(leader)
+        info: LogAppendInfo | WireError
         try:
-            info = leader.log.append(batch, now_wall_ms=now_ms, is_open_member=is_member)
+            log = leader.table.leader(TP, epoch)
+            info = log.append(batch, now_wall_ms=self.now_ms, is_open_member=is_member)
             found: int | type[WireError] = info.base_offset
         except StorageError as error:
             if expected is not None:
                 raise
             leader.note_failed(stored, error)
-            self._count("write failed")
-            return
+            self.count("write failed")
+            return error
         except WireError as error:
-            found = type(error)
+            info, found = error, type(error)
         finally:
             leader.files.hook = None
-        if expected is None:
+        if expected is None and not isinstance(found, type):
             leader.note(stored)
             expected = stored.header.base_offset
-            self._wait(leader, stored)
         assert found == expected, f"{batch.header} is answered with {found}, not {expected}"
-        self._count(found.__name__ if isinstance(found, type) else "appended" if leader.history[-1] is stored else "repeated")
+        self.count(found.__name__ if isinstance(found, type) else "appended" if leader.history[-1] is stored else "repeated")
+        return info
 
-    def _wait(self, leader: Replica, stored: Stored) -> None:
-        """The batch's request waits until all in-sync replicas have it durably."""
-        log = leader.log
-        operation = DelayedProduce(_NEVER_MS, {0: Appended(log, stored.header.last_offset, log.leader_epoch)}, _NOBODY)
+    def wait(self, leader: Replica, info: LogAppendInfo, epoch: int) -> DelayedProduce:
+        """A request waits until all in-sync replicas have its batch durably."""
+        operation = DelayedProduce(_NEVER_MS, {0: Appended(leader.log, info.last_offset, epoch)}, _NOBODY)
         self.purgatory.try_complete_else_watch(operation)
+        stored = next(stored for stored in reversed(leader.history) if stored.header.base_offset == info.base_offset)
         self.waiting.append((leader, stored, operation))
+        return operation
 
     def _settle(self) -> None:
         """A batch that is acknowledged is never lost, nor is another one in its place."""
         for _, stored, operation in self.waiting:
             if operation.is_completed:
-                self._count("refused late" if operation.errors else "acknowledged")
+                self.count("refused late" if operation.errors else "acknowledged")
                 if not operation.errors:
                     self.promises.acknowledge(stored.header)
         self.waiting = [one for one in self.waiting if not one[2].is_completed]
@@ -199,7 +276,7 @@ class Simulation:
     # --- transactions
 
     def _write_in_transaction(self) -> None:
-        leader = self._leader()
+        leader = self._asked()
         if leader is None:
             return
         if not self.members or self.rng.random() < 0.4:
@@ -218,7 +295,7 @@ class Simulation:
 
     def _write_marker(self) -> None:
         """Ends some transactions, sometimes one that has nothing here."""
-        leader = self._leader()
+        leader = self._asked()
         if leader is None or not self.members:
             return
         ended = tuple(sorted(self.rng.sample(self.members, self.rng.randint(1, len(self.members)))))
@@ -230,23 +307,23 @@ class Simulation:
         stored = leader.stamped(batch.header, self.now_ms, ended, aborted=ended[split:])
         if self.rng.random() < 0.3:
             self._event(leader, lambda: leader.hold_back(ended))
-            self._count("held back")
+            self.count("held back")
         try:
             leader.log.append_marker(batch, now_wall_ms=self.now_ms)
         except StorageError as error:
             leader.note_failed(stored, error)
-            self._count("write failed")
+            self.count("write failed")
             return
         leader.note(stored)
         self.members = [member for member in self.members if member not in ended]
-        self._count("marker")
+        self.count("marker")
 
     def _release(self) -> None:
         leader = self._leader()
         if leader is not None and leader.held:
             commit = self.rng.choice(sorted(leader.held))
             self._event(leader, lambda: leader.release(commit))
-            self._count("released")
+            self.count("released")
 
     # --- durability
 
@@ -268,7 +345,7 @@ class Simulation:
             finally:
                 replica.files.hook = None
             if not is_synced:
-                self._count("sync failed")
+                self.count("sync failed")
                 return
             replica.task = task
         if self.rng.random() < 0.7:
@@ -288,7 +365,7 @@ class Simulation:
 
     def _fail(self) -> None:
         """The next thing that this replica writes fails in the middle."""
-        leader = self._leader()
+        leader = self._asked()
         if leader is not None:
             leader.fail("truncate")
             self._append(leader, raw_batch(self._payload(), producer=NO_PRODUCER), None)
@@ -312,13 +389,12 @@ class Simulation:
     def _fetch(self) -> None:
         """The follower agrees with its leader on what is before, and takes some batches."""
         leader, follower = self._leader(), self._follower()
-        if leader is None or follower is None:
+        if leader is None or follower is None or leader.is_being_cut or follower.is_being_cut:
             return
-        core = follower.log.core
-        if core.leader_epoch < self.epoch or core.role is not Role.FOLLOWER:
-            follower.raise_epoch(self.epoch)
-            follower.log.follow(self.epoch)
-        self._cut_what_diverges(leader, follower)
+        if not self._is_told(follower):
+            self._tell(follower)
+        if not self._cut_what_diverges(leader, follower):
+            return
         follower.agreed_epoch = self.epoch
         for batch in leader.read_all(follower.end):
             if self.rng.random() < 0.3:
@@ -329,33 +405,163 @@ class Simulation:
                 follower.log.append_as_follower(batch)
             except StorageError as error:
                 follower.note_failed(stored, error)
-                self._count("write failed")
+                self.count("write failed")
                 break
             finally:
                 follower.files.hook = None
             follower.note(stored)
-            self._count("replicated")
-        self._event(follower, lambda: core.ends.leader_at(leader.log.ends.high_watermark))
+            self.count("replicated")
+        self._event(follower, lambda: follower.woken(follower.log.ends.leader_at(leader.log.ends.high_watermark)))
 
-    def _cut_what_diverges(self, leader: Replica, follower: Replica) -> None:
+    def _cut_what_diverges(self, leader: Replica, follower: Replica) -> bool:
+        """True if the follower's log is now the beginning of the leader's."""
         while True:
-            epoch, end = end_of_epoch(leader.log.core, follower.log.core.epochs.latest)
-            _, own_end = end_of_epoch(follower.log.core, epoch)
+            log = follower.log
+            epoch, end = end_of_epoch(leader.log.core, log.core.epochs.latest)
+            _, own_end = end_of_epoch(log.core, epoch)
             cut = cut_offset(end, own_end)
-            if cut >= follower.log.ends.log_end_offset:
-                return
+            if cut >= log.ends.log_end_offset:
+                return True
             self._flush_all(follower)
             (batch,) = [header for header, *_ in follower.history if header.base_offset <= cut <= header.last_offset]
-            follower.log.truncate_to(self.rng.randint(cut, batch.last_offset))
-            follower.cut_history(batch.base_offset)
-            self._count("cut")
-            check_state(follower)
+            is_cut = self._cut(follower, self.rng.randint(cut, batch.last_offset), batch.base_offset)
+            if not is_cut or self._leader() is not leader:
+                return False
+
+    def _cut(self, follower: Replica, offset: int, end: int) -> bool:
+        """Cuts a log in the steps of PartitionTable.truncate: `offset` lies in the batch that begins at `end`. False if the life or
+        the epoch has ended meanwhile.
+        """
+        log, tenure = follower.log, follower.log.core.tenure
+        steps = follower.table.truncate({log: offset}, lambda: follower.write_checkpoint)
+        failed: dict[Partition, Exception] = {}
+        try:
+            job = next(steps)
+            while True:
+                self._meanwhile()
+                if not follower.runs(log) or not self._done(follower, job):
+                    return False
+                if log.core.tenure == tenure and log.ends.log_end_offset > end:
+                    job = steps.send(None)
+                    follower.cut_history(end)
+                else:
+                    job = steps.send(None)
+        except StopIteration as done:
+            failed = done.value
+        if failed:
+            assert isinstance(failed[log], NotLeaderError), failed
+            self.count("cut given up")
+            return False
+        follower.forget_cut()
+        self.count("cut")
+        check_state(follower)
+        return log.core.tenure == tenure == (Role.FOLLOWER, self.epoch)
+
+    def _done(self, replica: Replica, job: Callable[[], object]) -> bool:
+        """Does a job in a thread; False if the process is killed in the middle."""
+        left = -1 if self._is_healing else self.rng.choice((-1, -1, -1, 0, 1, 3, 6))
+
+        def hook(operation: str, _path: str) -> None:
+            nonlocal left
+            if operation != "pread":
+                left -= 1
+                if left == -1:
+                    raise Killed
+
+        if left >= 0:
+            replica.files.hook = hook
+        try:
+            job()
+        except Killed:
+            self.count("killed in a cut")
+            self._end(replica)
+            return False
+        finally:
+            replica.files.hook = None
+        return True
 
     def _report(self) -> None:
         leader, follower = self._leader(), self._follower()
         if leader is not None and follower is not None and follower.agreed_epoch == self.epoch:
             end = reported_end(follower.log.core)
-            self._event(leader, lambda: leader.log.core.ends.replica_at(follower.number, end))
+            self._event(leader, lambda: leader.log.replica_fetched(follower.number, end))
+
+    # --- readers
+
+    def _park(self) -> None:
+        """A fetch waits: a follower's for the log end, a consumer's for the high watermark or the last stable offset."""
+        replica = self._asked()
+        if replica is None:
+            return
+        log, end = replica.log, self.rng.choice((LogEnd.LOG_END, LogEnd.HIGH_WATERMARK, LogEnd.LAST_STABLE_OFFSET))
+        offset = log.ends.log_end_offset if end is LogEnd.LOG_END else log.ends.high_watermark
+        waits = park(log, offset, offset, found_bytes=0, max_bytes=1 << 20)
+        operation = DelayedFetch(_NEVER_MS, [waits], end=end, min_bytes=1, on_done=lambda: None)
+        self.purgatory.try_complete_else_watch(operation)
+        self.parked.append(Parked(replica, waits, end, operation))
+
+    def _check_parked(self) -> None:
+        """All that may be answered are answered, and no other."""
+        self.parked = [one for one in self.parked if one.replica.runs(one.waits.partition)]
+        for _, waits, end, operation in self.parked:
+            log = waits.partition
+            is_over = waits.fetch_offset < log.ends.log_start_offset or not log.leads_in(waits.leader_epoch)
+            is_due = is_over or log.ends.of(end) > waits.fetch_offset
+            assert operation.is_completed == is_due, f"a fetch at {waits.fetch_offset} that waits for the {end.value}: {is_due}"
+        self.parked = [one for one in self.parked if not one.operation.is_completed]
+
+    def _read(self) -> None:
+        """A thread reads what a consumer or a follower has asked for, or looks something up, and the disk keeps it waiting."""
+        up = [replica for replica in self.replicas if replica.is_up and replica.log.is_leader and not replica.is_being_cut]
+        if not up or self._is_nested:
+            return
+        replica = self.rng.choice(up)
+        log, ends, history = replica.log, replica.log.ends, replica.history[:]
+        tenure, high_watermark = log.core.tenure, ends.high_watermark
+        left = self.rng.randint(0, 3)
+
+        def hook(operation: str, path: str) -> None:
+            nonlocal left
+            if operation == "pread" and path.endswith(".log"):
+                left -= 1
+                if left < 0:
+                    replica.files.hook = None
+                    self._meanwhile()
+
+        kind = self.rng.choice(("consumer", "follower", "newest", "backlog", "reach"))
+        until = ends.log_end_offset if kind == "follower" else high_watermark
+        offset = min(self.rng.choice((high_watermark, self.rng.randint(ends.log_start_offset, until))), until)
+        replica.files.hook = hook
+        try:
+            if kind == "newest":
+                log.newest_offset(self.rng.randint(1, 20))
+            elif kind == "backlog":
+                log.backlog(offset)
+            elif kind == "reach":
+                log.reach(offset, until, 1_000)
+            else:
+                found = log.read(offset, max_bytes=self.rng.choice((1, 1 << 20)), until_offset=until, cached_only=False)
+                headers = [
+                    batch.header._replace(header_crc=0)
+                    for chunk in found.chunks
+                    for batch in walk_batches(pa.py_buffer(chunk), SEED)
+                ]
+                wanted = [one.header for one in history if found.first_offset <= one.header.base_offset < found.next_offset]
+                if replica.runs(log) and headers:
+                    assert headers == wanted, f"read {headers}, not {wanted}"
+        except OffsetOutOfRangeError:
+            assert not replica.runs(log) or offset < ends.log_start_offset, "an offset in the log is out of range"
+        except LogDamagedError:
+            if replica.runs(log):
+                raise
+        except (NotLeaderError, OffsetNotAvailableError, StorageError) as error:
+            self.count(f"{kind}: {type(error).__name__}")
+            may_fail = log.core.tenure != tenure or offset < ends.log_start_offset or not replica.runs(log)
+            if kind in ("consumer", "follower") and not may_fail:
+                raise
+        finally:
+            replica.files.hook = None
+        self.count(f"read by {kind}")
 
     def _change_in_sync(self) -> None:
         """The other replica leaves, or joins if it has all that it must have."""
@@ -365,33 +571,63 @@ class Simulation:
         others = self.in_sync - {leader.number}
         if others:
             self.in_sync -= others
-            self._count("left")
+            self.count("left")
         elif follower is not None and follower.agreed_epoch == self.epoch:
-            if follower.log.core.ends.durable_end < max(leader.log.ends.high_watermark, self.epoch_start):
+            ends = leader.log.ends
+            if follower.log.ends.durable_end < max(ends.high_watermark, leader.log.core.epoch_start_offset):
                 return
             self.in_sync.add(follower.number)
-            self._count("joined")
-        self._event(leader, lambda: leader.log.core.ends.in_sync(self.in_sync - {leader.number}))
+            self.count("joined")
+        self._event(leader, lambda: leader.woken(leader.log.ends.in_sync(self.in_sync - {leader.number})))
 
     def _elect(self) -> None:
-        """The first replica that is up and in sync leads, in an epoch of its own."""
-        leader = next((r for r in self.replicas if r.number in self.in_sync and r.is_up and not r.is_stopped), None)
-        self.leader = leader
-        if leader is None:
+        """The first replica that is up and in sync leads, in an epoch of its own; it may hear of it later."""
+        self.leader = next((r for r in self.replicas if r.number in self.in_sync and r.is_up and not r.is_stopped), None)
+        if self.leader is None:
             return
         self.epoch += 1
-        self._complete(leader)
-        others = self.in_sync - {leader.number}
-        leader.raise_epoch(self.epoch)
-        self._event(leader, lambda: leader.log.lead(self.epoch, others))
-        self.epoch_start = leader.log.ends.log_end_offset
-        self.promises.check_nothing_is_lost(leader)
-        self._count("elected")
+        self.promises.begin_epoch(self.epoch)
+        self.count("elected")
+        if self.rng.random() < 0.7:
+            self._tell(self.leader)
+
+    def _is_told(self, replica: Replica) -> bool:
+        return replica.log.leader_epoch == self.epoch and replica.log.core.role is not Role.NONE
+
+    def _tell(self, replica: Replica) -> None:
+        """A replica hears who leads, in which epoch."""
+        log = replica.log
+        replica.raise_epoch(self.epoch)
+        if replica is not self.leader:
+            log.follow(self.epoch)
+            return
+        self._complete(replica)
+        others = self.in_sync - {replica.number}
+        self._event(replica, lambda: log.lead(self.epoch, others))
+        self.promises.check_nothing_is_lost(replica)
+
+    def _tell_some(self) -> None:
+        """Some replica hears of the present epoch, or that it has no role for now."""
+        untold = [one for one in self.replicas if one.is_up and not one.is_stopped and not self._is_told(one)]
+        if untold and self.leader is not None:
+            self._tell(self.rng.choice(untold))
+        elif self.rng.random() < 0.05 and (leader := self._leader()) is not None:
+            leader.log.resign()
+            self._elect()
 
     def _elect_another(self) -> None:
-        if self._leader() is not None and not self.is_alone:
+        if self.leader is not None and not self.is_alone:
             self.replicas.reverse()
             self._elect()
+
+    def _depose(self) -> None:
+        """The other replica leads, takes some batches, and soon the one before follows it."""
+        self._elect_another()
+        for _ in range(self.rng.randint(1, 6)):
+            self._tell_some()
+            self._produce()
+            self._fetch()
+            self._check()
 
     # --- what goes
 
@@ -413,11 +649,11 @@ class Simulation:
         if self.rng.random() < 0.8:
             replica.write_checkpoint()
         if replica.remove_retired():
-            self._count("segments removed")
+            self.count("segments removed")
 
     def _delete(self) -> None:
         leader = self._leader()
-        if leader is None:
+        if leader is None or leader.is_being_cut:
             return
         core = leader.log.core
         offset = self.rng.choice((HIGH_WATERMARK, self.rng.randint(core.ends.log_start_offset, core.ends.high_watermark)))
@@ -425,7 +661,7 @@ class Simulation:
         if target > core.ends.log_start_offset and self._may_begin_at(leader, target):
             self._event(leader, lambda: leader.log.set_log_start(target))
             leader.write_checkpoint()
-            self._count("records deleted")
+            self.count("records deleted")
 
     def _checkpoint(self) -> None:
         for replica in self.replicas:
@@ -442,17 +678,28 @@ class Simulation:
         if up:
             self._end(self.rng.choice(up))
 
-    def _end(self, replica: Replica) -> None:
+    def _crash_all(self) -> None:
+        """At once, so the in-sync set stays as it is. The first that comes back leads, and does not know what was acknowledged."""
+        for replica in self.replicas:
+            if replica.is_up:
+                self._lose(replica)
+        self.leader = None
+        self.count("all crashed")
+
+    def _lose(self, replica: Replica) -> None:
         is_power_cut = self.rng.random() < 0.6
         self._settle()
         self.waiting = [one for one in self.waiting if one[0] is not replica]
         replica.found_end = replica.crash(self.rng, is_power_cut=is_power_cut)
-        self._count("power cut" if is_power_cut else "killed")
+        self.count("power cut" if is_power_cut else "killed")
+
+    def _end(self, replica: Replica) -> None:
+        self._lose(replica)
         if replica.number in self.in_sync and len(self.in_sync) > 1:
             self.in_sync.discard(replica.number)
             leader = self._leader()
             if leader is not None and leader is not replica:
-                self._event(leader, lambda: leader.log.core.ends.in_sync(()))
+                self._event(leader, lambda: leader.woken(leader.log.ends.in_sync(())))
         if replica is self.leader:
             self._elect()
 
@@ -462,7 +709,7 @@ class Simulation:
                 self._end(replica)
             if not replica.is_up:
                 self._start(replica)
-                if self.leader is None:
+                if self.leader is None or self.leader is replica:
                     self._elect()
                 return
 
@@ -471,36 +718,46 @@ class Simulation:
         replica.start(is_alone=self.is_alone)
         end = replica.log.ends.log_end_offset
         assert end >= durable_end, f"the log ended durably at {durable_end}, and ends at {end}"
-        if end > replica.end and replica.doubtful is not None:
-            replica.note(replica.doubtful)
-        replica.doubtful = None
-        assert end <= replica.end, f"nobody wrote what stands from {replica.end} to {end}"
-        replica.cut_history(end)
-        check_content(replica)
+        replica.take_recovered(durable_end)
         check_state(replica)
-        self._count("started")
+        self.count("started")
 
     def _check(self) -> None:
         self._settle()
+        self._check_parked()
         for replica in self.replicas:
             if replica.is_up:
+                assert not replica.log.health.damaged, f"damage: {replica.log.health.damaged}"
                 self.promises.check_ends(replica, is_alone=self.is_alone)
                 if self.rng.random() < 0.1:
                     check_state(replica)
 
     def _heal(self) -> None:
         """All are started, agree, and are durable: the high watermark reaches the end, and what may go goes."""
+        self._is_healing = True
         while any(not replica.is_up or replica.is_stopped for replica in self.replicas):
             self._start_one()
-        if self._leader() is None:
-            self._elect()
+        for _ in range(_ELECTIONS_MAX):
+            if self._leader() is not None:
+                break
+            if self.leader is None:
+                self._elect()
+            assert self.leader is not None
+            if not self._is_told(self.leader):
+                self._tell(self.leader)
+            elif not self.leader.log.is_leader:
+                self._elect()
         leader = self._leader()
-        assert leader is not None
+        assert leader is not None, "nobody leads"
         self._flush_all(leader)
         follower = self._follower()
         if follower is not None:
-            while follower.agreed_epoch < self.epoch or follower.end < leader.end:
+            for _ in range(_FETCHES_MAX):
                 self._fetch()
+                if follower.agreed_epoch == self.epoch and follower.end == leader.end:
+                    break
+            else:
+                raise AssertionError("the follower never has all that its leader has")
             self._flush_all(follower)
             self._report()
             if follower.number not in self.in_sync:

@@ -251,11 +251,26 @@ class ParkedPartition(NamedTuple):
     leader_epoch: int  # at the time of the read
     fetch_offset: int
     found_bytes: int  # bytes that the read found
-    counted_bytes: int  # the partition's readable bytes up to there; later ones are added
-    # The offset up to which it was read, if more was readable: the undecided bytes above cannot be counted. When the end moves past
-    # it, the partition counts in full.
+    counted_bytes: int  # the bytes of the partition's batches up to there; those of later ones are added
+    # The offset up to which it was read, if the bytes above cannot be counted: they are undecided, or from before the start. When
+    # the end moves past it, the partition counts in full.
     uncounted_above: int | None
     max_bytes: int  # the most that it counts for
+
+
+def park(partition: Partition, fetch_offset: int, read_until: int, *, found_bytes: int, max_bytes: int) -> ParkedPartition:
+    """A partition of a fetch that was read up to `read_until`."""
+    ends = partition.ends
+    has_uncounted = read_until < max(ends.high_watermark, ends.counted_from)
+    return ParkedPartition(
+        partition=partition,
+        leader_epoch=partition.leader_epoch,
+        fetch_offset=fetch_offset,
+        found_bytes=found_bytes,
+        counted_bytes=ends.bytes_below(read_until),
+        uncounted_above=read_until if has_uncounted else None,
+        max_bytes=max_bytes,
+    )
 
 
 class DelayedFetch(DelayedOperation):
@@ -307,7 +322,7 @@ class DelayedFetch(DelayedOperation):
             return 0
         if parked.uncounted_above is not None and end_offset > parked.uncounted_above:
             return parked.max_bytes
-        gained_bytes = ends.readable_bytes - parked.counted_bytes
+        gained_bytes = ends.bytes_below_end(self._log_end) - parked.counted_bytes
         return min(parked.found_bytes + gained_bytes, parked.max_bytes)
 
     def on_complete(self, completion: Completion) -> None:  # noqa: ARG002 - all cases are answered alike
@@ -344,13 +359,11 @@ def _parked(params: FetchParams, result: PartitionRead) -> ParkedPartition:
     assert partition is not None
     # The read ended at the end visible then or, if it found nothing, the offset is at or above that end.
     read_until = result.data.next_offset if result.data is not None else result.asked.fetch_offset
-    return ParkedPartition(
-        partition=partition,
-        leader_epoch=partition.leader_epoch,
-        fetch_offset=result.asked.fetch_offset,
+    return park(
+        partition,
+        result.asked.fetch_offset,
+        read_until,
         found_bytes=_available_bytes(params, result),
-        counted_bytes=partition.ends.bytes_below(read_until),
-        uncounted_above=read_until if read_until < partition.ends.high_watermark else None,
         max_bytes=min(result.asked.max_bytes, params.max_bytes),
     )
 

@@ -1,7 +1,8 @@
 """ListOffsets: earliest, latest, by timestamp, by bytes, or a number of records before the end.
 
 Behaviour
-- LATEST is the high watermark or, with read_committed, the last stable offset: the next offset that a reader could fetch.
+- LATEST is the high watermark or, with read_committed, the last stable offset: the next offset that a reader could fetch. After
+  an election it is OFFSET_NOT_AVAILABLE, and so are look-ups, until the high watermark has reached the start of the epoch.
 - TIMESTAMP is the first offset whose record is at or after it, MAX_TIMESTAMP that of the largest timestamp; -1 if none. Both
   search only below LATEST. As in Kafka, control batches and records of aborted transactions count.
 - AFTER_BYTES is the offset that max_bytes reach: the end of the last whole batch that fits, or of the first batch at least.
@@ -124,7 +125,7 @@ async def _look_up(
     if entry.spec == offsets_pb2.OFFSET_SPEC_EARLIEST:
         return log.ends.log_start_offset, _NONE
     if entry.spec == offsets_pb2.OFFSET_SPEC_LATEST:
-        return (log.ends.last_stable_offset if is_committed else log.ends.high_watermark), _NONE
+        return log.latest_offset(is_committed=is_committed), _NONE
     if entry.spec == offsets_pb2.OFFSET_SPEC_GIVEN:
         return entry.from_offset, _NONE
     if entry.spec == offsets_pb2.OFFSET_SPEC_LAST_RECORDS:

@@ -49,6 +49,16 @@ def _scan(file: CountedFile, end: int, *, payload_from: int = NO_OFFSET_LIMIT) -
     return Scan(file, SEED, position=0, end=end, next_offset=0, payload_from=payload_from)  # type: ignore[arg-type]
 
 
+def test_a_file_that_ends_too_early_lacks_bytes_wherever_it_ends() -> None:
+    """After a whole batch, too: a cut may have shortened it since the scan began."""
+    data = _batches([200] * 3)
+    size = len(data) // 3
+    for there in (0, size - 1, size, size + 10, size + 96, 2 * size):
+        scan = _scan(CountedFile(data[:there]), len(data))
+        assert len(list(scan)) < 3
+        assert scan.problem is not None, f"{there} bytes are there"
+
+
 @pytest.mark.parametrize("payload_from", [0, NO_OFFSET_LIMIT])
 def test_many_small_batches_cost_few_reads(payload_from: int) -> None:
     data = _batches([200] * 10_000)
