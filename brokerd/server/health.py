@@ -1,14 +1,14 @@
-"""grpc.health.v1, open to any caller: gRPC's own servicer, with a limit on what unauthenticated callers can make gRPC hold.
+"""grpc.health.v1, open to any caller: gRPC's own servicer.
 
 gRPC assembles a request of any size before it calls a unary method, and these two methods need no credentials. So they read a
-stream, as all of the broker's methods do, and a connection may have only a few calls whose request has not arrived.
+stream, as all of the broker's methods do, and a call whose request does not arrive is ended. max.streams.per.connection limits how
+many a connection may have.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
 from typing import Any
 
 import grpc
@@ -16,7 +16,6 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-HALF_OPEN_MAX = 16  # calls per connection whose request has not arrived; a probe makes one call at a time
 _REQUEST_MAX_BYTES = 1_024
 _PATIENCE_S = 10.0
 
@@ -25,10 +24,6 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 class HealthService(health.aio.HealthServicer):
     """The status of the broker as a whole and of its service: serving, until `enter_graceful_shutdown`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._half_open: Counter[str] = Counter()  # by connection
 
     def method_handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         """The handlers to register with a gRPC server."""
@@ -46,21 +41,11 @@ class HealthService(health.aio.HealthServicer):
 
     async def _request(self, context: _Context) -> HealthCheckRequest:
         """The request of a call; ends the call if it does not arrive."""
-        peer = str(context.peer())  # gRPC drops it once the call is over
-        if self._half_open[peer] >= HALF_OPEN_MAX:
-            await context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, f"{HALF_OPEN_MAX} calls of this connection are waiting for their requests"
-            )
-        self._half_open[peer] += 1
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 data = await context.read()
         except TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"no request arrived within {_PATIENCE_S:.0f} s")
-        finally:
-            self._half_open[peer] -= 1
-            if not self._half_open[peer]:
-                del self._half_open[peer]
         if isinstance(data, bytes) and len(data) <= _REQUEST_MAX_BYTES:
             with contextlib.suppress(DecodeError):
                 return HealthCheckRequest.FromString(data)

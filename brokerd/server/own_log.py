@@ -83,11 +83,6 @@ class OwnLog:
             self._leader_epoch = self._partition.leader_epoch
             self._end_offset = self._partition.ends.log_end_offset
 
-    @property
-    def exists(self) -> bool:
-        """False until `make` has created it."""
-        return self._partition is not None
-
     async def make(self) -> None:
         """Creates the log if there is none, durable on return. Raises StorageError, NotReadyError."""
         if self._partition is not None:

@@ -9,7 +9,7 @@
     loading.py           rebuilds the state by reading the log from its start
 
 All of it is pure: messages in, decisions out. Requests and events are the protobuf messages of the wire and the log (proto/), and
-are immutable once recorded. A decision changes no state; `Coordinator.apply` does, for an event whose record is in the log. The
-server enforces the order of durability: a member before its response, a commit before its markers, the markers before the
+are immutable once recorded. A decision changes no state; `TransactionCoordinator.apply` does, for an event whose record is in the
+log. The server enforces the order of durability: a member before its response, a commit before its markers, the markers before the
 response, the end of members before the markers that void their data.
 """

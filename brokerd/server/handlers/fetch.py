@@ -505,8 +505,9 @@ class FetchHandler(StreamHandler):
             self._held_bytes = size_bytes
 
     def _count_parked(self, partition_count: int) -> None:
-        self._broker.parked_partitions.add(self.authorizer.principal, partition_count - self._parked_count)
-        self._parked_count = partition_count
+        if partition_count != self._parked_count:
+            self._broker.parked_partitions.add(self.authorizer.principal, partition_count - self._parked_count)
+            self._parked_count = partition_count
 
     def _park(self, params: FetchParams, reads: list[PartitionRead], received_ns: int) -> None:
         loop = asyncio.get_running_loop()

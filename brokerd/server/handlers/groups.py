@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import partial
 
@@ -280,7 +279,9 @@ async def _described(
         described.end_offset = log.ends.last_stable_offset if is_committed else log.ends.high_watermark
         _check_history(log, committed)
         next_offset = committed.offset if committed is not None else log.ends.log_start_offset
-        found = await _backlog(broker, log, next_offset, described.end_offset, is_committed=is_committed)
+        found = Backlog(0, _NONE)
+        if next_offset < described.end_offset:
+            found = await broker.searchers.search(CALLER.get(), partial(log.backlog, next_offset, is_committed=is_committed))
         described.lag_bytes = found.size_bytes
         if found.append_timestamp != _NONE:
             described.lag_ms = max(0, broker.clock.wall_ms() - found.append_timestamp)
@@ -289,17 +290,6 @@ async def _described(
     except Exception as error:
         described.committed.error.CopyFrom(to_proto(internal(f"the group's backlog in {tp}", error)))
     return described
-
-
-async def _backlog(broker: BrokerParts, log: Partition, offset: int, end_offset: int, *, is_committed: bool) -> Backlog:
-    if offset >= end_offset:
-        return Backlog(0, _NONE)
-    is_over = threading.Event()
-    work = partial(log.backlog, offset, is_committed=is_committed, is_wanted=lambda: not is_over.is_set())
-    try:
-        return await broker.searchers.run(CALLER.get(), work)
-    finally:
-        is_over.set()
 
 
 # ListGroups

@@ -16,7 +16,6 @@ Behaviour
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
@@ -139,10 +138,4 @@ async def _look_up(
 
 
 async def _searched(broker: BrokerParts, look_up: Callable[..., T], is_committed: bool) -> T:
-    """Runs a look-up in a thread, and stops it if its caller is cancelled."""
-    is_over = threading.Event()
-    work = partial(look_up, is_committed=is_committed, is_wanted=lambda: not is_over.is_set())
-    try:
-        return await broker.searchers.run(CALLER.get(), work)
-    finally:
-        is_over.set()
+    return await broker.searchers.search(CALLER.get(), partial(look_up, is_committed=is_committed))

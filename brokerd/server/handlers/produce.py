@@ -51,7 +51,7 @@ from brokerd.errors import (
     ResourceExhaustedError,
     WireError,
 )
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import TopicIdPartition, is_member_producer_id
 from brokerd.partition.partition import Partition
 from brokerd.record.batch import RecordBatch, check_produced
 from brokerd.record.header import BatchHeader
@@ -70,7 +70,7 @@ from brokerd.server.requests import (
 )
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.server.streams import LARGE_BYTES, LARGE_PARTITIONS, Context, StreamHandler
-from brokerd.server.waiting.delayed_produce import WAIT_MAX_MS, Appended, DelayedProduce
+from brokerd.server.waiting.delayed_produce import WAIT_MAX_MS, Appended, DelayedProduce, watch_durable
 from brokerd.sharing import Caller
 from brokerd.wire.errors import to_proto
 from brokerd.wire.records import split_records
@@ -151,7 +151,8 @@ def handle(broker: BrokerParts, authorizer: TopicAuthorizer, caller: Caller, req
             appended[index] = batch
     if head.acks == ACKS_NONE:
         return None
-    operation = _wait_until_durable(broker, appended, head.timeout_ms) if head.acks == ACKS_ALL and appended else None
+    wait_ms = min(head.timeout_ms or WAIT_MAX_MS, WAIT_MAX_MS)
+    operation = watch_durable(broker.produce_purgatory, appended, wait_ms) if head.acks == ACKS_ALL and appended else None
     return PendingResponse(response, request.size_bytes, operation)
 
 
@@ -243,7 +244,7 @@ def _check_member(broker: BrokerParts, head: produce_pb2.ProduceRequest, header:
     """True if the batch's producer is an open member of a transaction: the log accepts transactional batches from open members
     only, and no other batches from them. Raises InvalidTxnStateError for a batch that contradicts its request.
     """
-    is_open = broker.transactions.is_open_member(header)
+    is_open = is_member_producer_id(header.producer_id) and broker.transactions.is_open_member(header)
     if not header.is_transactional:
         if head.transactional_id or head.member_id:
             raise InvalidTxnStateError("transactional_id and member_id must be empty: the batch is not marked as transactional")
@@ -258,13 +259,6 @@ def _check_member(broker: BrokerParts, head: produce_pb2.ProduceRequest, header:
                 f"{header.producer_id} was given to"
             )
     return is_open
-
-
-def _wait_until_durable(broker: BrokerParts, appended: dict[int, Appended], timeout_ms: int) -> DelayedProduce:
-    wait_ms = min(timeout_ms or WAIT_MAX_MS, WAIT_MAX_MS)
-    operation = DelayedProduce(broker.clock.monotonic_ms() + wait_ms, appended, asyncio.get_running_loop().create_future())
-    broker.produce_purgatory.watch(operation)
-    return operation
 
 
 class ProduceHandler(StreamHandler):

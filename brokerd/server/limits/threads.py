@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 from brokerd.errors import NotReadyError
@@ -47,6 +49,14 @@ class Threads:
             raise NotReadyError(_STOPS) from error
         future.add_done_callback(end)
         return await asyncio.wrap_future(future)
+
+    async def search(self, caller: Caller, work: Callable[..., T]) -> T:
+        """Runs `work(is_wanted=...)` as `run` does. `is_wanted` is false once the caller is cancelled: the work should end then."""
+        is_over = threading.Event()
+        try:
+            return await self.run(caller, partial(work, is_wanted=lambda: not is_over.is_set()))
+        finally:
+            is_over.set()
 
     def stop(self) -> None:
         """Starts nothing more; work under way continues."""

@@ -88,6 +88,14 @@ def _unsettled(completion: Completion) -> WireError:
     return NotReadyError("the broker stopped before the batch was durable", fate=Fate.UNKNOWN)
 
 
+def watch_durable(purgatory: TimedPurgatory, batches: Mapping[int, Appended], wait_ms: int) -> DelayedProduce:
+    """Watches batches, at least one, until they are durable or `wait_ms` have passed."""
+    settled = asyncio.get_running_loop().create_future()
+    operation = DelayedProduce(purgatory.clock.monotonic_ms() + wait_ms, batches, settled)
+    purgatory.watch(operation)
+    return operation
+
+
 async def wait_durable(purgatory: TimedPurgatory, batches: Sequence[Appended]) -> dict[int, WireError]:
     """Waits as a produce request with acks=all does, for code that awaits it. Returns once the fate of all batches is known, or
     after 30 s, with the errors of those that are not durable, by index. All are retriable except UnknownTopicIdError (the topic
@@ -95,8 +103,6 @@ async def wait_durable(purgatory: TimedPurgatory, batches: Sequence[Appended]) -
     """
     if not batches:
         return {}
-    settled = asyncio.get_running_loop().create_future()
-    operation = DelayedProduce(purgatory.clock.monotonic_ms() + WAIT_MAX_MS, dict(enumerate(batches)), settled)
-    purgatory.watch(operation)
-    await settled
+    operation = watch_durable(purgatory, dict(enumerate(batches)), WAIT_MAX_MS)
+    await operation.settled
     return operation.errors

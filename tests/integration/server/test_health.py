@@ -12,8 +12,6 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from benchmarks.raw_http2 import RawHttp2
-from brokerd.server.health import HALF_OPEN_MAX
 from brokerd.wire.v1 import metadata_pb2
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
@@ -81,17 +79,6 @@ def test_however_many_say_nothing_a_probe_is_answered(running: RunningDaemon) ->
         assert get(port, "/health") == (200, "serving\n")
         last.sendall(b"GET /health HTTP/1.1\r\n\r\n")
         assert last.recv(12) == b"HTTP/1.1 200", "the oldest are ended, and nobody else"
-
-
-def test_of_calls_that_begin_and_go_no_further_a_connection_has_a_few(running: RunningDaemon) -> None:
-    with contextlib.closing(RawHttp2(running.daemon.port)) as raw:
-        path = "/grpc.health.v1.Health/Check"
-        calls = [raw.call(path) for _ in range(HALF_OPEN_MAX + 1)]
-        assert raw.status_of(calls[-1], DEADLINE_S) == "8"
-        for stream in calls[:-1]:
-            assert stream not in raw.statuses
-            raw.send_message(stream, b"", end=True)
-            assert raw.status_of(stream, DEADLINE_S) == "0"
 
 
 def test_a_stranger_may_ask_for_health_and_for_nothing_else(tmp_path: Path) -> None:
