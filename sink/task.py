@@ -26,7 +26,7 @@ from brokerd.clock import SystemClock
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import AlreadyCommittedError, InvalidRecordError
 from brokerd.ids import TopicPartition
-from brokerd.producer.core.idempotence import DeliveredTotals
+from brokerd.producer.core.identity import DeliveredTotals
 from brokerd.producer.core.membership import MemberReport, Membership, TransactionEnd, TransactionMember
 from brokerd.producer.producer import Producer
 from brokerd.sink.columns import RowTotals, TopicRows, to_records

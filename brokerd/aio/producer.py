@@ -23,7 +23,7 @@ from brokerd.ids import TopicPartition
 from brokerd.producer import arguments
 from brokerd.producer import producer as blocking
 from brokerd.producer.arguments import Headers
-from brokerd.producer.core.idempotence import DeliveredTotals
+from brokerd.producer.core.identity import DeliveredTotals
 from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.core.partitioner import Int32s
 from brokerd.producer.futures import BatchFuture, RecordFuture, RecordMetadata

@@ -21,6 +21,8 @@ from brokerd.producer.core.transport import ROW_OVERHEAD_BYTES
 from brokerd.record.header import HEADER_SIZE, Attributes, crc_seed, encode_header, new_header
 from brokerd.record.schema import HEADERS, KEY, SCHEMA_0, TIMESTAMP, VALUE, Column, Payload, Schema, decode_payload, encode_payload
 
+# Of a record in a chunk: list entries, a future, and the row's overhead in columns.
+RECORD_OVERHEAD_BYTES = 40
 # Bytes that one round of splitting copies.
 ROUND_BYTES_MAX = 8 * 1024 * 1024
 
@@ -102,6 +104,12 @@ def check_row_sizes(arrow_batch: pa.RecordBatch, max_request_size: int) -> None:
     largest = int(sizes.argmax())
     if sizes[largest] > max_request_size:
         raise too_large(int(sizes[largest]), max_request_size)
+
+
+def small_batch_bytes(rows: pa.RecordBatch) -> int:
+    """The bytes that a normalized batch takes in a chunk of records."""
+    size_bytes: int = rows.nbytes + rows.num_rows * (ROW_OVERHEAD_BYTES + 8) + RECORD_OVERHEAD_BYTES
+    return size_bytes
 
 
 def too_large(size_bytes: int, max_request_size: int) -> MessageTooLargeError:

@@ -42,20 +42,18 @@ from brokerd.errors import (
 from brokerd.ids import TopicPartition
 from brokerd.producer import columns
 from brokerd.producer.arguments import Headers
-from brokerd.producer.columns import joined
+from brokerd.producer.columns import RECORD_OVERHEAD_BYTES, joined
 from brokerd.producer.core.accumulator import NEVER_MS, Piece, ProducerBatch
 from brokerd.producer.core.partitioner import Int32s, RowPartitioner
 from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.core.topics import TopicWaiter
-from brokerd.producer.core.transport import ROW_OVERHEAD_BYTES, TopicView
+from brokerd.producer.core.transport import TopicView
 from brokerd.producer.futures import BatchSpan, Placement
 from brokerd.producer.waiting import SharedLock, Wait
 from brokerd.record.schema import HEADERS, KEY, TIMESTAMP, VALUE
 
 CHUNK_BYTES_MAX = 524_288
 CHUNK_BYTES_MIN = 16_384  # reserved for a topic's first chunk; small, since there may be thousands of topics
-# List entries, a future, and the row's overhead in columns.
-RECORD_OVERHEAD_BYTES = 40
 # Up to this many bytes, a batch of `send_batch` is an entry of a chunk. Splitting a larger one costs more than handing it over, so
 # the application's thread does it.
 SMALL_BATCH_BYTES = 65_536
@@ -64,12 +62,6 @@ SMALL_BATCH_BYTES = 65_536
 Row: TypeAlias = tuple[int, bytes | pa.RecordBatch | None, bytes | None, int]
 _FIELDS = 4
 _NUMBERS = list(range(CHUNK_BYTES_MAX // RECORD_OVERHEAD_BYTES))
-
-
-def small_batch_bytes(rows: pa.RecordBatch) -> int:
-    """The bytes that a normalized batch takes in a chunk."""
-    size_bytes: int = rows.nbytes + rows.num_rows * (ROW_OVERHEAD_BYTES + 8) + RECORD_OVERHEAD_BYTES
-    return size_bytes
 
 
 class RecordChunk:
@@ -283,7 +275,7 @@ class Intake:
 
     def end_aborted(self, now_ms: int) -> bool:
         """Ends the member that is being aborted, if any, as soon as it may end. Returns True if it did."""
-        present = self._core.identities.present
+        present = self._core.identity
         if present.abort_by_ms is None or self.has_unacknowledged or not present.may_end_abort(now_ms, is_closed=self.is_closed):
             return False
         self._core.end_member()
@@ -310,24 +302,38 @@ class Intake:
 
     # --- calls that wait
 
-    def for_topic(self, topic: str, deadline_ms: int, *, is_to_write: bool = True, call: Wait[T] | None = None) -> Wait[TopicView]:
-        """Waits for a topic. Raises UnknownTopicOrPartitionError, BrokerUnreachableError and the broker's error for the topic.
-        `is_to_write` False: also while nothing may be written. `call`: the enclosing wait, if any."""
+    def for_topic(
+        self,
+        topic: str,
+        deadline_ms: int,
+        partition: int | None = None,
+        *,
+        is_to_write: bool = True,
+        call: Wait[Any] | None = None,
+    ) -> Wait[TopicView]:
+        """Waits for a topic, and for a newer view of it if it lacks `partition`: the topic may have grown. Raises
+        UnknownTopicOrPartitionError, BrokerUnreachableError and the broker's error for the topic. `is_to_write` False: also while
+        nothing may be written. `call`: the enclosing wait, if any."""
         check = self.check_usable if is_to_write else self.check_open
+        topics = self._core.topics
         waiter: TopicWaiter | None = None
         is_logged = False
+        seen = 0
 
         def poll(now_ms: int) -> TopicView | None:
-            nonlocal waiter, is_logged
+            nonlocal waiter, is_logged, seen
             check()
-            topics = self._core.topics
+            seen = topics.answer_count
             view = topics.use(topic, now_ms)
-            if view is not None:
+            if view is not None and (partition is None or partition < len(view.leaders)):
                 return view
             if waiter is None:
                 self._wake()
-                waiter = topics.wait_for(topic, call or wait, now_ms)
+                waiter = topics.wait_for(topic, call or wait, now_ms, newer=view is not None)
             error = waiter.error
+            if view is not None:
+                is_answered = waiter.view is not None or error is not None
+                return waiter.view or view if is_answered or now_ms >= deadline_ms else None
             if error is not None and not error.retriable:
                 raise fresh(error)
             if now_ms >= deadline_ms:
@@ -335,42 +341,21 @@ class Intake:
             is_logged = is_logged or self._log_wait(topic, error)
             return None
 
-        wait = Wait(poll, deadline_ms)
+        wait = Wait(poll, deadline_ms, lambda: self.is_unusable or topics.answer_count != seen)
         return wait
 
     def peek(self, topic: str) -> TopicView | None:
         """The topic's view, if rows for it are accepted now. Needs no lock, since whatever takes the rows checks again under it."""
         return None if self.is_unusable else self._core.topics.peek(topic, self._shared.now_ms())
 
-    def for_newer_view(self, topic: str, view: TopicView, deadline_ms: int, call: Wait[T] | None = None) -> Wait[TopicView]:
-        """Waits for a newer view of the topic, for a call that misses a partition; returns `view` if no broker answers in time."""
-        waiter: TopicWaiter | None = None
-
-        def poll(now_ms: int) -> TopicView | None:
-            nonlocal waiter
-            self.check_usable()
-            if waiter is None:
-                self._wake()
-                waiter = self._core.topics.wait_for(topic, call or wait, now_ms, newer=True)
-            is_answered = waiter.view is not None or waiter.error is not None
-            return waiter.view or view if is_answered or now_ms >= deadline_ms else None
-
-        wait = Wait(poll, deadline_ms)
-        return wait
-
     def for_chunk(self, topic: str, size: int, partition: int | None, deadline_ms: int, add: Callable[[RecordChunk], T]) -> Wait[T]:
         """Waits for a chunk of the topic with room for `size` bytes and, if given, with `partition`; calls `add` with it. Raises
         ValueError, MessageTooLargeError, BufferExhaustedError, and the errors of `for_topic`."""
-        topic_wait: Wait[TopicView] | None = None
-        newer_wait: Wait[TopicView] | None = None
+        view: TopicView | None = None
 
         def poll(now_ms: int) -> T | None:
-            nonlocal topic_wait, newer_wait
-            topic_wait = topic_wait or self.for_topic(topic, deadline_ms, call=wait)
+            nonlocal view
             view = topic_wait.poll(now_ms)
-            if view is not None and partition is not None and partition >= len(view.leaders):  # the topic may have grown
-                newer_wait = newer_wait or self.for_newer_view(topic, view, deadline_ms, wait)
-                view = newer_wait.poll(now_ms)
             if view is None:
                 return None
             if partition is not None and not 0 <= partition < len(view.leaders):
@@ -385,7 +370,8 @@ class Intake:
             chunk.room_bytes -= size
             return add(chunk)
 
-        wait = Wait(poll, deadline_ms, lambda: self._may_have_room(wait))
+        wait = Wait(poll, deadline_ms, lambda: topic_wait.is_due() if view is None else self._may_have_room(wait))
+        topic_wait = self.for_topic(topic, deadline_ms, partition, call=wait)
         return wait
 
     def _chunk_for(
@@ -532,8 +518,7 @@ class Intake:
             self._is_placing = False
             for flush in flushes:
                 flush.batches = self._core.accumulator.begin_flush() + self._core.ended
-            if self.end_aborted(now_ms) or flushes:
-                self._shared.tell_waiting()
+            self.end_aborted(now_ms)
         return next_ms
 
     def _stage_due(self, now_ms: int, *, is_all_due: bool) -> int:
@@ -567,7 +552,8 @@ class Intake:
                 chunk.placement.order = rows.order
                 self._append(chunk.topic, rows.pieces, chunk.placement, 0, chunk.created_ms)
                 chunk.placement.is_placed = True
-        chunk.placement.tell_placed()
+        if chunk.placement.listeners:
+            chunk.placement.tell_placed()
 
     def _refuse(self, chunk: RecordChunk, taken: TakenRows, error: BrokerdError) -> None:
         batch = ProducerBatch(TopicPartition(chunk.topic, _NO_PARTITION), chunk.created_ms)
@@ -584,7 +570,8 @@ class Intake:
         with self._shared.lock:
             view = self._core.topics.view(topic) or TopicView(b"", (0,) * taken.chunk.partition_count)
             count = len(view.leaders)
-            load, batch_size = self._core.accumulator.load_of(topic, view), self._core.accumulator.batch_size_of(topic)
+            batch_size = self._core.accumulator.batch_size_of(topic)
+            load = self._core.accumulator.load_of(topic, view)
             if rows.num_rows == 1 and not taken.chunk.has_batches:
                 used_bytes = taken.used_bytes
                 named = int(wanted[0]) if wanted is not None and wanted[0] >= 0 else None
@@ -618,8 +605,6 @@ class Intake:
         for partition, piece, at in pieces:
             result = self._core.accumulator.append(TopicPartition(topic, partition), piece, created_ms)
             placement.segments.append(BatchSpan(first_row + at, result.batch, result.at, piece.record_count))
-        if self._core.stopped_by is not None:
-            self._core.fail_stopped(self._clock.monotonic_ms())
 
 
 def _as_brokerd_error(topic: str, error: Exception) -> BrokerdError:

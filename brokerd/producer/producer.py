@@ -31,16 +31,16 @@ from brokerd.ids import TopicPartition
 from brokerd.process import Open, end_daemon_thread
 from brokerd.producer import arguments, columns
 from brokerd.producer.arguments import Headers
-from brokerd.producer.columns import split_rows
+from brokerd.producer.columns import RECORD_OVERHEAD_BYTES, small_batch_bytes, split_rows
 from brokerd.producer.core.accumulator import NEVER_MS
-from brokerd.producer.core.idempotence import DeliveredTotals, Identity
+from brokerd.producer.core.identity import DeliveredTotals, Identity
 from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.core.metrics import ProducerMetrics
 from brokerd.producer.core.partitioner import Int32s
 from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.core.transport import TopicView
 from brokerd.producer.futures import BatchFuture, Placement, RecordFuture
-from brokerd.producer.intake import RECORD_OVERHEAD_BYTES, Intake, RecordChunk, SplitBatch, small_batch_bytes
+from brokerd.producer.intake import Intake, RecordChunk, SplitBatch
 from brokerd.producer.sender import Sender, TransportFactory
 from brokerd.producer.transaction import Coordinator, Transaction, transactional_id_of
 from brokerd.producer.waiting import SharedLock, Wait
@@ -232,9 +232,7 @@ class Producer:
             return BatchFuture(placement)
         view = None
         if partitions is not None:
-            view = self._intake.peek(topic) or (yield self._intake.for_topic(topic, deadline_ms))
-            if partitions.max() >= len(view.leaders):  # the topic may have grown
-                view = yield self._intake.for_newer_view(topic, view, deadline_ms)
+            view = yield self._intake.for_topic(topic, deadline_ms, int(partitions.max()))
             self._intake.partitioning.check(partitions, len(view.leaders))
         size_bytes = small_batch_bytes(normalized[0])
         if len(normalized) == 1 and size_bytes <= self._intake.small_batch_bytes:
@@ -365,7 +363,7 @@ class Producer:
             if conflict:
                 raise ConfigError(f"a transaction needs {conflict}: change the producer's settings")
             self._intake.check_open()
-            present = self._core.identities.present
+            present = self._core.identity
             if present.abort_by_ms is not None:
                 if not self._intake.end_aborted(now_ms):
                     return None
@@ -394,12 +392,12 @@ class Producer:
             nonlocal identity, flush
             if identity is None:
                 self._intake.check_open()
-                identity = self._core.identities.present
+                identity = self._core.identity
             if identity.membership is None:
                 raise TransactionStateError("no transaction is open")
             if flush.poll(now_ms) is None:
                 return None
-            if self._core.identities.present is not identity:
+            if self._core.identity is not identity:
                 raise TransactionStateError(f"{_named(identity.membership)} was ended meanwhile")
             if self._intake.has_unacknowledged:  # another thread sent more while this one waited
                 flush = self._intake.for_flush(timeout, deadline_ms)
@@ -410,7 +408,7 @@ class Producer:
                 raise fresh(identity.error)
             return report
 
-        return self._shared.wait(Wait(poll, deadline_ms, lambda: flush.is_due is None or flush.is_due()))
+        return self._shared.wait(Wait(poll, deadline_ms, lambda: flush.is_due()))
 
     def abort_member(self, timeout: float = 1, *, only: Membership | None = None) -> MemberReport:
         """Ends the member, if one is open, gives up its unacknowledged records, and returns its report, or else the last member's.
@@ -423,7 +421,7 @@ class Producer:
         def poll(now_ms: int) -> MemberReport | None:
             nonlocal identity
             if identity is None:
-                present = self._core.identities.present
+                present = self._core.identity
                 if present.membership is None or (only is not None and present.membership != only):
                     return self._core.last_report
                 error = AbortedBatchError(f"{_named(present.membership)} was aborted: nothing of it will be visible")
@@ -432,7 +430,7 @@ class Producer:
                 present.error = present.error or error
                 present.abort_by_ms = deadline_ms  # from here on it ends even if this wait is abandoned
             self._intake.end_aborted(now_ms)
-            return self._core.last_report if self._core.identities.present is not identity else None
+            return self._core.last_report if self._core.identity is not identity else None
 
         return self._shared.wait(Wait(poll, deadline_ms))
 
@@ -460,7 +458,6 @@ class Producer:
         self._shared.refuse_senders_thread()
         with self._shared.lock:
             self._wake()
-            self._shared.tell_waiting()
             self._intake.close(close_by_ms)
         return Wait(lambda _now_ms: self._shared.is_ended or None, is_due=lambda: self._shared.is_ended)
 
@@ -495,12 +492,12 @@ class Producer:
     def first_error(self) -> BrokerdError | None:
         """The first failure of a record, of the open member if there is one, or None. For applications that keep no futures: check
         it after `flush`."""
-        return self._core.identities.present.first_error
+        return self._core.identity.first_error
 
     def delivered(self) -> dict[TopicPartition, DeliveredTotals]:
         """Acknowledged records and batches by partition, of the open member, or without one since the producer was made."""
         self._shared.refuse_fork()
-        return self._core.identities.present.delivered.copy()
+        return self._core.identity.delivered.copy()
 
     def metrics(self) -> dict[str, float]:
         """Kafka's producer metrics by name; times in ms, rates per second."""

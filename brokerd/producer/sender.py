@@ -201,18 +201,17 @@ class Sender:
         self._timer = None
         self._news.set()
 
-    def _notify(self, *, is_news: bool = False) -> None:
-        """Calls the listeners of ended batches, then wakes the calls that wait for these, for memory, or for other news."""
-        ended = self._core.take_ended()
+    def _notify(self) -> None:
+        """Calls the listeners of ended batches, then wakes the calls that may have got what they wait for."""
+        ended, self._core.ended = self._core.ended, []
         for batch in ended:
             for listener in batch.listeners:
                 listener(batch)
             batch.listeners = []
-        if ended or is_news or self._core.pool.is_exhausted or self._core.stopped_by is not None:
-            with self._shared.lock:
-                self._shared.tell_waiting()
+        with self._shared.lock:
+            self._shared.tell_waiting()
 
-    def _report(self, event: Callable[[int], T], *, is_news: bool = False) -> T:
+    def _report(self, event: Callable[[int], T]) -> T:
         """Reports an event to the core, notifies waiting calls, and schedules a step if there is work."""
         with self._shared.lock:
             result = event(self._clock.monotonic_ms())
@@ -220,12 +219,12 @@ class Sender:
                 self._intake.stage_all()  # no more records are accepted
             if self._core.has_work or self._intake.is_closed:
                 self._news.set()
-        self._notify(is_news=is_news)
+        self._notify()
         return result
 
     def _report_to_all(self, event: Callable[[int], None]) -> None:
-        """Like `_report`, but always wakes the waiting calls and schedules a step."""
-        self._report(event, is_news=True)
+        """Like `_report`, but always schedules a step."""
+        self._report(event)
         self._news.set()
 
     # --- commands
@@ -379,8 +378,7 @@ class Sender:
         with self._shared.lock:
             now_ms = self._clock.monotonic_ms()
             self._core.on_encoded(batch, encoded.size_bytes, encoded.payload.uncompressed_bytes, now_ms)
-            if self._core.pool.is_exhausted:
-                self._shared.tell_waiting()
+            self._shared.tell_waiting()  # the batch may have become smaller
         return True
 
     # --- tasks
@@ -411,8 +409,8 @@ class Sender:
         error.__cause__ = cause
 
         self._report_to_all(partial(self._core.fail_for_good, error))
-        self._intake.place_due(self._clock.monotonic_ms())  # fails the records that were not placed yet
-        self._notify()
+        self._intake.place_due(self._clock.monotonic_ms())
+        self._report_to_all(self._core.fail_stopped)  # the records that were not placed before
 
     def _cancel(self, stream: _StreamTasks) -> None:
         for task in stream.tasks:

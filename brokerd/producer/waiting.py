@@ -34,10 +34,11 @@ class Wait(Generic[T]):
     __slots__ = ("deadline_ms", "is_due", "is_over", "poll", "tell")
 
     def __init__(
-        self, poll: Callable[[int], T | None], deadline_ms: int = NEVER_MS, is_due: Callable[[], bool] | None = None
+        self, poll: Callable[[int], T | None], deadline_ms: int = NEVER_MS, is_due: Callable[[], bool] = lambda: True
     ) -> None:
         """`poll(now_ms)` returns the result, or None while there is none; from `deadline_ms` on it raises the call's error. It runs
-        under the lock, in the calling thread. `is_due`: a cheap check that polling may succeed, for many or long waits.
+        under the lock, in the calling thread. `is_due`: a cheap check that polling may succeed, so that the sender does not wake
+        the call in vain.
         """
         self.poll = poll
         self.deadline_ms = deadline_ms
@@ -51,7 +52,7 @@ class SharedLock:
 
     def __init__(self, clock: Clock) -> None:
         self.lock = threading.RLock()  # has an owner, which `wait` checks
-        self._clock = clock
+        self.now_ms = clock.monotonic_ms  # the clock of deadlines
         self._pid = os.getpid()
         self._waits: list[Wait[Any]] = []
         self._sender_id = 0
@@ -73,10 +74,6 @@ class SharedLock:
         """Raises ForkedProducerError in a forked child."""
         if os.getpid() != self._pid:
             raise ForkedProducerError(what + FORKED)
-
-    def now_ms(self) -> int:
-        """The current time on the clock of deadlines (monotonic)."""
-        return self._clock.monotonic_ms()
 
     def after_fork(self) -> None:
         """In the child process: replaces the lock, which a thread of the parent may have held."""
@@ -132,7 +129,7 @@ class SharedLock:
         return result
 
     def _sleep_s(self, wait: Wait[T]) -> float:
-        left_ms = wait.deadline_ms - self.now_ms()
+        left_ms = wait.deadline_ms - self.now_ms() if wait.deadline_ms < NEVER_MS else NEVER_MS
         return min(_LOOK_AGAIN_S, max(left_ms, 1) / 1000)
 
     # --- the sender's side
@@ -148,7 +145,7 @@ class SharedLock:
             for wait in waits:
                 if wait.is_over:
                     continue
-                if wait.is_due is None or wait.is_due():
+                if wait.is_due():
                     assert wait.tell is not None
                     wait.tell()
                 else:

@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from brokerd.ids import TopicIdPartition
-from brokerd.producer.core.accumulator import ProducerBatch
-from brokerd.producer.core.idempotence import IdempotenceState, Identities, Identity
+from brokerd.producer.core.accumulator import IdempotenceState, ProducerBatch
+from brokerd.producer.core.identity import Identity
 from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.core.streams import NodeConnection, SendRequest, Streams
@@ -47,8 +47,8 @@ def without_stop(self: ProducerCore, batch: ProducerBatch, now_ms: int) -> None:
 
 def end_without_a_look(self: ProducerCore) -> MemberReport:
     """The end of a member, whatever is incomplete."""
-    ended = self.identities.present.report()
-    self._use(self.identities.own)
+    ended = self.identity.report()
+    self._use(self.own_identity)
     return ended
 
 
@@ -75,7 +75,7 @@ def epoch_raised_inside_a_transaction(patch: Patch) -> None:
 @mutant
 def batch_of_the_old_member_under_the_new_id(patch: Patch) -> None:
     def stop(self: ProducerCore, error: Any, _now_ms: int) -> None:
-        self.identities.present.error = self.identities.present.error or error
+        self.identity.error = self.identity.error or error
 
     patch(ProducerCore, "stop", stop)
     patch(ProducerCore, "end_member", end_without_a_look)
@@ -95,7 +95,7 @@ def retry_that_outlives_its_member(patch: Patch) -> None:
 
 @mutant
 def id_of_the_old_member_given_to_the_new(patch: Patch) -> None:
-    patch(Identities, "of", lambda self, _membership: self.present)
+    patch(ProducerCore, "_identity_of", lambda self, _membership: self.identity)
 
 
 @mutant
@@ -126,15 +126,16 @@ def late_end_noted_in_the_next_identity(patch: Patch) -> None:
 
 @mutant
 def same_id_for_the_next_member(patch: Patch) -> None:
-    kept: WeakKeyDictionary[Identities, IdempotenceState] = WeakKeyDictionary()  # each schedule has its own
+    kept: WeakKeyDictionary[ProducerCore, IdempotenceState] = WeakKeyDictionary()  # each schedule has its own
+    use = ProducerCore._use
 
-    def member(self: Identities, membership: Membership) -> Identity:
-        begun = Identity(self._config, self._rng, membership)
-        assert begun.sequences is not None
-        begun.sequences = kept.setdefault(self, begun.sequences)
-        return begun
+    def use_same(self: ProducerCore, identity: Identity) -> None:
+        if identity.membership is not None:
+            assert identity.sequences is not None
+            identity.sequences = kept.setdefault(self, identity.sequences)
+        use(self, identity)
 
-    patch(Identities, "member", member)
+    patch(ProducerCore, "_use", use_same)
 
 
 @pytest.mark.parametrize("name", MUTANTS)

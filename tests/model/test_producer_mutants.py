@@ -11,8 +11,16 @@ from typing import Any
 import pytest
 
 from brokerd.ids import NO_PRODUCER, NO_SEQUENCE
-from brokerd.producer.core.accumulator import NEVER_MS, BufferPool, Piece, ProducerBatch, ReadyCheck, RecordAccumulator, WaitingCall
-from brokerd.producer.core.idempotence import IdempotenceState
+from brokerd.producer.core.accumulator import (
+    NEVER_MS,
+    BufferPool,
+    IdempotenceState,
+    Piece,
+    ProducerBatch,
+    ReadyCheck,
+    RecordAccumulator,
+    WaitingCall,
+)
 from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.core.streams import NodeConnection
 from brokerd.record.header import add_sequence

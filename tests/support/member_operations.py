@@ -44,7 +44,7 @@ class MemberOperations(ABC):
     @property
     def membership(self) -> Membership | None:
         """The member that is open."""
-        return self.core.identities.present.membership
+        return self.core.identity.membership
 
     # --- operations of the application
 
@@ -65,7 +65,7 @@ class MemberOperations(ABC):
         if self.core.accumulator.has_incomplete:
             self.core.accumulator.begin_flush()
             return
-        error = self.core.identities.present.error
+        error = self.core.identity.error
         membership, report = self.end_member()
         if error is None:
             self.decide(membership, report, is_commit=True)

@@ -7,8 +7,7 @@ import random
 from brokerd.config.client import ProducerConfig
 from brokerd.config.settings import from_mapping
 from brokerd.ids import ProducerIdAndEpoch, TopicPartition
-from brokerd.producer.core.accumulator import BufferPool, Piece, RecordAccumulator
-from brokerd.producer.core.idempotence import IdempotenceState
+from brokerd.producer.core.accumulator import BufferPool, IdempotenceState, Piece, RecordAccumulator
 from brokerd.producer.core.transport import RequestLimits
 
 PARTITIONS = 64

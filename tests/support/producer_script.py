@@ -116,7 +116,7 @@ class Script:
         self.simulation.do_begin()
 
     def _do_commit(self) -> None:
-        membership, error = self.simulation.membership, self.simulation.core.identities.present.error
+        membership, error = self.simulation.membership, self.simulation.core.identity.error
         assert membership is not None, "there is no member"
         self.simulation.do_commit()
         if self.simulation.membership is None:

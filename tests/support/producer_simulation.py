@@ -27,8 +27,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
-from brokerd.producer.core.accumulator import NEVER_MS, Piece, ProducerBatch
-from brokerd.producer.core.idempotence import EPOCH_MAX
+from brokerd.producer.core.accumulator import EPOCH_MAX, NEVER_MS, Piece, ProducerBatch
 from brokerd.producer.core.membership import Membership
 from brokerd.producer.core.metrics import ProducerMetrics
 from brokerd.producer.core.producer_core import ACKS, ProducerCore
@@ -222,7 +221,8 @@ class Simulation(MemberOperations):
 
     def note_ended(self) -> None:
         """Counts ends of records."""
-        for batch in self.core.take_ended():
+        batches, self.core.ended = self.core.ended, []
+        for batch in batches:
             ended = [number for number, record in self.records[batch.tp.partition].items() if record.batch is batch]
             self.note(ended_text, batch, ended)
             for number in ended:

@@ -1,8 +1,8 @@
 """The producer's decisions, pure: events in, commands out. No threads, clocks or network.
 
 producer_core.py  the state machine: takes events, returns commands
-accumulator.py    batches by partition: linger, ready, drain, mute; memory
-idempotence.py    producer id, epoch, sequences, members; what a response proves
+accumulator.py    batches by partition: sequences, linger, ready, drain, mute; memory
+identity.py       producer id, epoch, members; their requests
 streams.py        streams to nodes, and their requests in flight; commands
 topics.py         ids, partition counts and leaders of topics; when to request metadata
 partitioner.py    partitions of rows, with and without keys

@@ -1,7 +1,7 @@
 """ProducerCore: the state machine that makes every decision of delivery. Events in, commands out.
 
 `step(now_ms)` returns commands; the shell (sender.py, or a simulation in tests) carries them out and reports through the `on_...`
-methods. idempotence.py has the rules of sequences, accumulator.py those of queues. Pure: reads no clock and never waits. Threads
+methods. accumulator.py has the rules of queues and sequences. Pure: reads no clock and never waits. Threads
 share it under the producer's lock (waiting.py).
 
 States of a batch, and the events that move it:
@@ -34,8 +34,19 @@ from brokerd.errors import (
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
 from brokerd.producer.core import failures
-from brokerd.producer.core.accumulator import NEVER_MS, NO_OFFSET, NO_TIMESTAMP, BufferPool, Piece, ProducerBatch, RecordAccumulator
-from brokerd.producer.core.idempotence import IdempotenceState, Identities, Identity, Verdict, verdict_on
+from brokerd.producer.core.accumulator import (
+    NEVER_MS,
+    NO_OFFSET,
+    NO_TIMESTAMP,
+    BufferPool,
+    IdempotenceState,
+    Piece,
+    ProducerBatch,
+    RecordAccumulator,
+    Verdict,
+    verdict_on,
+)
+from brokerd.producer.core.identity import Identity
 from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.core.metrics import ProducerMetrics
 from brokerd.producer.core.streams import (
@@ -77,14 +88,14 @@ class ProducerCore:
         self._acks = ACKS[config.acks]
         self.metrics = metrics
         self.pool = BufferPool(config.buffer_memory)
-        self.identities = Identities(config, rng)
+        self.own_identity = self.identity = Identity(config, rng)  # the lasting one, and the one in use
         self.accumulator = RecordAccumulator(config, self.sequences, self.pool)
         self.topics = TopicRegistry(config, rng)
         self.streams = Streams(config, rng, instance_id=instance_id, client_id=client_id)
         self.fatal_error: BrokerdError | None = None
         self.last_trouble: BrokerdError | None = None  # the latest error of a request or stream, for error messages
         self.last_report = MemberReport()  # of the last member that ended
-        self.ended: list[ProducerBatch] = []  # done or split since the last `take_ended`
+        self.ended: list[ProducerBatch] = []  # done or split; the shell takes them, and calls their listeners
 
     # --- commands
 
@@ -103,11 +114,6 @@ class ProducerCore:
         )
         closing, self.streams.closing = self.streams.closing, []
         return Step([*closing, *commands], max(next_ms, now_ms))
-
-    def take_ended(self) -> list[ProducerBatch]:
-        """The batches that have ended or were split since the last call; the caller calls their listeners."""
-        ended, self.ended = self.ended, []
-        return ended
 
     @property
     def has_work(self) -> bool:
@@ -128,7 +134,7 @@ class ProducerCore:
     def _step_identity(self, commands: list[Command], now_ms: int, *, has_rows: bool) -> int:
         if self.fatal_error is not None:
             return NEVER_MS
-        return self.identities.present.step(commands, now_ms, has_rows=has_rows)
+        return self.identity.step(commands, now_ms, has_rows=has_rows)
 
     def _step_connections(self, commands: list[Command], now_ms: int) -> int:
         check = self.accumulator.ready(self.topics.leader_of, now_ms)
@@ -155,8 +161,9 @@ class ProducerCore:
         for batch in drained:
             batch.leader_epoch = self.topics.leader_epoch_of(batch.tp)
         self.metrics.on_request(drained, now_ms)
-        self.identities.present.note_partitions(list(batches))
-        return self.streams.request(connection, batches, self.identities.present.membership, now_ms)
+        if self.identity.membership is not None:
+            self.identity.partitions.update(dict.fromkeys(batches))
+        return self.streams.request(connection, batches, self.identity.membership, now_ms)
 
     # --- metadata and identity
 
@@ -165,7 +172,9 @@ class ProducerCore:
         self.accumulator.forget_batch_sizes(now_ms - self._config.metadata_max_age_ms)
         for topic in self.topics.on_result(response, now_ms):
             self.accumulator.forget_batch_size(topic)
-            known = dict.fromkeys((*self.accumulator.partitions(), *self.identities.partitions()))
+            known = dict.fromkeys(
+                (*self.accumulator.partitions(), *(tp for sequences in self._all_sequences() for tp in sequences.partitions()))
+            )
             for tp in [tp for tp in known if tp.topic == topic]:
                 self.topics.replaced.add(tp)
                 self._settle_replaced(tp, now_ms)
@@ -182,23 +191,23 @@ class ProducerCore:
 
     def on_producer_id(self, membership: Membership | None, granted: ProducerIdAndEpoch, now_ms: int) -> None:
         """Takes a granted producer id or raised epoch."""
-        identity = self.identities.of(membership)
+        identity = self._identity_of(membership)
         if identity is not None:
             identity.on_granted(granted, now_ms)
 
     def on_heartbeat(self, membership: Membership, now_ms: int) -> None:
         """Notes that the broker has accepted a heartbeat."""
-        identity = self.identities.of(membership)
+        identity = self._identity_of(membership)
         if identity is not None:
             identity.on_heartbeat(now_ms)
 
     def on_identity_failed(self, command: RequestProducerId | SendHeartbeat, error: BrokerdError, now_ms: int) -> None:
         """Notes that an id request or a heartbeat has failed; retries it unless the error is final."""
         self.last_trouble = error
-        identity = self.identities.of(command.membership)
+        identity = self._identity_of(command.membership)
         if identity is not None:
             identity.on_failed(command, now_ms)
-            if isinstance(error, WireError) and not error.retriable and identity is self.identities.present:
+            if isinstance(error, WireError) and not error.retriable and identity is self.identity:
                 self.stop(error, now_ms)
 
     def on_forbidden(self, error: BrokerdError, now_ms: int) -> None:
@@ -217,7 +226,8 @@ class ProducerCore:
         for batch in self.accumulator.queued(tp):
             if batch.is_fate_unknown:
                 self._fail(batch, failures.topic_replaced(tp), now_ms)
-        self.identities.forget(tp)
+        for sequences in self._all_sequences():
+            sequences.forget(tp)
         self.topics.replaced.discard(tp)
 
     def _fail_topic(self, topic: str, error: WireError, now_ms: int) -> None:
@@ -380,28 +390,39 @@ class ProducerCore:
 
     # --- members of transactions
 
+    def _identity_of(self, membership: Membership | None) -> Identity | None:
+        """The identity that a response belongs to; None if that member has ended."""
+        if membership is None:
+            return self.own_identity
+        return self.identity if self.identity.membership == membership else None
+
+    def _all_sequences(self) -> list[IdempotenceState]:
+        identities = dict.fromkeys((self.own_identity, self.identity))
+        return [identity.sequences for identity in identities if identity.sequences is not None]
+
     @property
     def sequences(self) -> IdempotenceState | None:
         """The sequences of the present identity; None without idempotence."""
-        return self.identities.present.sequences
+        return self.identity.sequences
 
     def begin_member(self, membership: Membership) -> None:
         """Makes the producer a member of a transaction. No batch may be incomplete."""
         assert not self.accumulator.has_incomplete, "what was sent before belongs to no transaction"
-        self._use(self.identities.member(membership))
+        assert self.identity is self.own_identity, "one member at a time"
+        self._use(Identity(self._config, self._rng, membership))
 
     def end_member(self) -> MemberReport:
         """Ends the member, which has no incomplete batch. A member with batches in flight, which may still be written, was stopped,
         and is never committed.
         """
         assert not self.accumulator.has_incomplete, "a member is flushed or stopped before it ends"
-        self.last_report = report = self.identities.present.report()
-        self._use(self.identities.own)
+        self.last_report = report = self.identity.report()
+        self._use(self.own_identity)
         return report
 
     def _use(self, identity: Identity) -> None:
         # Only assignments, so no interrupt can separate them (brokerd/producer/waiting.py).
-        self.identities.present = identity
+        self.identity = identity
         self.accumulator.sequences = identity.sequences
 
     # --- ends
@@ -437,20 +458,20 @@ class ProducerCore:
     def _note_ended(self, batch: ProducerBatch) -> None:
         self.accumulator.finished(batch)
         self.ended.append(batch)
-        self.identities.present.note_ended(batch)
+        self.identity.note_ended(batch)
 
     def _note_failed(self, batch: ProducerBatch, now_ms: int) -> None:
         """Notes a failed batch. Stops the member, if one is open, since it cannot be committed without the batch."""
         self.metrics.records_failed.record(batch.record_count, now_ms)
         self._note_ended(batch)
-        if self.identities.present.membership is not None and self.identities.present.error is None:
+        if self.identity.membership is not None and self.identity.error is None:
             assert batch.error is not None
             self.stop(batch.error, now_ms)
 
     @property
     def stopped_by(self) -> BrokerdError | None:
         """The error that prevents writing: the producer's fatal one, its member's, or that no transaction is open."""
-        return self.fatal_error or self.identities.present.error
+        return self.fatal_error or self.identity.error
 
     def fail_for_good(self, error: BrokerdError, now_ms: int) -> None:
         """Stops the producer for good: all incomplete batches fail."""
@@ -460,10 +481,10 @@ class ProducerCore:
 
     def stop(self, error: BrokerdError, now_ms: int) -> None:
         """Stops the member, or without one the producer for good: all incomplete batches fail."""
-        if self.identities.present.membership is None:
+        if self.identity.membership is None:
             self.fail_for_good(error, now_ms)
             return
-        self.identities.present.error = self.identities.present.error or error
+        self.identity.error = self.identity.error or error
         self.fail_stopped(now_ms)
 
     def fail_stopped(self, now_ms: int) -> None:

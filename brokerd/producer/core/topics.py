@@ -51,6 +51,7 @@ class TopicRegistry:
         self._request_count = 0
         self._asked: tuple[str, ...] = ()  # topics of the request in flight
         self._is_all_asked = False
+        self.answer_count = 0  # results and failures
         self.is_unanswered = False  # no broker answered the last request
         self._fetched_ms = 0
         self._not_before_ms = 0
@@ -186,6 +187,7 @@ class TopicRegistry:
 
     def on_result(self, response: Mapping[str, TopicView | WireError], now_ms: int) -> list[str]:
         """Takes a response. Returns the recreated topics, whose id has changed."""
+        self.answer_count += 1
         self._forget_ended_waits()
         asked, self._asked = self._asked, ()
         self.is_unanswered = False
@@ -232,6 +234,7 @@ class TopicRegistry:
 
     def on_failure(self, now_ms: int) -> None:
         """Notes that no broker answered."""
+        self.answer_count += 1
         self._asked = ()
         self.is_unanswered = True
         self._is_refresh_needed = True

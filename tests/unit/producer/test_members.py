@@ -28,7 +28,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
-from brokerd.producer.core.idempotence import Identity
+from brokerd.producer.core.identity import Identity
 from brokerd.producer.core.membership import MemberReport, Membership, TransactionEnd, TransactionMember
 from brokerd.producer.core.streams import Command, RequestProducerId, SendHeartbeat
 from brokerd.producer.producer import Producer

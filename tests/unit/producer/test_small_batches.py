@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 from brokerd.errors import InvalidTopicError, MessageTooLargeError
-from brokerd.producer.intake import SMALL_BATCH_BYTES, Intake, small_batch_bytes
+from brokerd.producer.columns import small_batch_bytes
+from brokerd.producer.intake import SMALL_BATCH_BYTES, Intake
 from brokerd.record.schema import HEADERS, TIMESTAMP
 from tests.support.broker_double import BrokerDouble
 from tests.support.wait import DEADLINE_S

@@ -30,7 +30,7 @@ class Box:
             self.polls += 1
             return self.content
 
-        return Wait(poll, is_due=(lambda: self.content is not None) if is_patient else None)
+        return Wait(poll, is_due=lambda: not is_patient or self.content is not None)
 
     def put(self, content: str) -> None:
         """As the sender does."""
