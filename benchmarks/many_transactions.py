@@ -20,8 +20,8 @@ from benchmarks.environment import PROGRAM, Broker, Child
 from benchmarks.measure import Row, text_table
 from benchmarks.raw import RawMembers, raw_client, run_in_loop, small_payload
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.transactions import MemberGrant, end_transaction, init_member
-from brokerd.ids import TopicIdPartition
+from brokerd.client.transactions import end_transaction, init_member
+from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 from brokerd.producer.core.membership import Membership, TransactionEnd, TransactionMember
 from brokerd.storage.names import SNAPSHOT_SUFFIX
 
@@ -44,11 +44,11 @@ async def partitions_of(client: BrokerClient, topic: str) -> list[TopicIdPartiti
     return [TopicIdPartition(found.topic_id, number) for number in range(len(found.leaders))]
 
 
-async def open_members(client: BrokerClient, name: str, version: int, count: int) -> list[MemberGrant]:
+async def open_members(client: BrokerClient, name: str, version: int, count: int) -> list[ProducerIdAndEpoch]:
     """Opens the members of one version, several concurrently, as Spark's tasks do."""
     room = asyncio.Semaphore(_AT_ONCE)
 
-    async def one() -> MemberGrant:
+    async def one() -> ProducerIdAndEpoch:
         async with room:
             return await init_member(client, Membership(name, version, f"e{version}", "run", "benchmark", uuid.uuid4().bytes))
 
@@ -56,7 +56,7 @@ async def open_members(client: BrokerClient, name: str, version: int, count: int
 
 
 async def commit(
-    client: BrokerClient, name: str, version: int, members: Sequence[MemberGrant], tps: list[TopicIdPartition]
+    client: BrokerClient, name: str, version: int, members: Sequence[ProducerIdAndEpoch], tps: list[TopicIdPartition]
 ) -> float:
     """Commits members that wrote one record to each of these partitions; returns the ms."""
     ended = [TransactionMember(member.producer_id, member.epoch, len(tps)) for member in members]

@@ -18,7 +18,7 @@ from brokerd.client.fetching import read_response
 from brokerd.client.offsets import AskedPartition, fetch_request
 from brokerd.client.produce_transport import GrpcProduceStream
 from brokerd.client.response_checks import error_in
-from brokerd.client.transactions import MemberGrant, init_producer_id
+from brokerd.client.transactions import init_producer_id
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.event_loop import GrpcLoop, settle
@@ -149,7 +149,7 @@ class RawMembers:
         raw = await client.open_produce_stream()
         return cls(client, GrpcProduceStream(raw, Hello(secrets.token_bytes(16), 1, "bench"), _MANY_BATCHES), payload)
 
-    async def write(self, written: Sequence[tuple[MemberGrant, Sequence[TopicIdPartition]]]) -> None:
+    async def write(self, written: Sequence[tuple[ProducerIdAndEpoch, Sequence[TopicIdPartition]]]) -> None:
         """Writes each member's first batch in each of its partitions, until all are acknowledged. Raises the first error."""
         waiting = 0
         for grant, tps in written:

@@ -18,13 +18,15 @@ _UNKNOWN = -1
 UINT32_MAX = 2**32 - 1
 
 
-class GivenOffset(NamedTuple):
-    """An offset to commit: the offset of the next record to read, free-form metadata, and the leader epoch and its id of the last
-    record read (-1 and 0 = unknown)."""
+class OffsetAndMetadata(NamedTuple):
+    """A group's committed offset of one partition: the next offset to read, and free text of at most 4096 bytes, returned as it
+    was sent (not made safe to print). `leader_epoch`: of the last record read, -1 = unknown. `leader_epoch_id`: its id, which
+    identifies the history of the log, 0 = unknown. `commit_timestamp`: when the broker recorded it, ms since 1970, -1 = unknown."""
 
     offset: int
-    metadata: str
-    leader_epoch: int
+    metadata: str = ""
+    leader_epoch: int = -1
+    commit_timestamp: int = -1
     leader_epoch_id: int = 0
 
 
@@ -57,12 +59,12 @@ def checked_by_partition(given: object, name: str, what: str) -> dict[TopicParti
     return {checked_partition(tp): value for tp, value in given.items()}
 
 
-def checked_offsets(given: object) -> dict[TopicPartition, GivenOffset]:
+def checked_offsets(given: object) -> dict[TopicPartition, OffsetAndMetadata]:
     """Offsets to commit by partition: whole numbers, or anything with an `offset`, such as OffsetAndMetadata."""
     return {tp: checked_offset(tp, one) for tp, one in checked_by_partition(given, "offsets", "offsets").items()}
 
 
-def checked_offset(tp: TopicPartition, given: object) -> GivenOffset:
+def checked_offset(tp: TopicPartition, given: object) -> OffsetAndMetadata:
     """One offset to commit. As in Kafka's clients, metadata or an epoch of None means none."""
     metadata, leader_epoch = getattr(given, "metadata", None), getattr(given, "leader_epoch", None)
     offset = checked_int(getattr(given, "offset", given), f"the offset of {tp}")
@@ -73,7 +75,7 @@ def checked_offset(tp: TopicPartition, given: object) -> GivenOffset:
     if leader_epoch is not None:
         leader_epoch = checked_int(leader_epoch, f"the leader epoch of {tp}", minimum=_UNKNOWN, maximum=INT32_MAX)
     epoch_id = checked_int(getattr(given, "leader_epoch_id", 0), f"the leader epoch id of {tp}", maximum=UINT32_MAX)
-    return GivenOffset(offset, metadata or "", _UNKNOWN if leader_epoch is None else leader_epoch, epoch_id)
+    return OffsetAndMetadata(offset, metadata or "", _UNKNOWN if leader_epoch is None else leader_epoch, leader_epoch_id=epoch_id)
 
 
 def group_id_problem(group_id: str) -> str | None:

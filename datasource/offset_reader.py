@@ -233,7 +233,7 @@ class OffsetReader:
 
     def _partitions(self, topics: Mapping[str, TopicInfo]) -> tuple[list[TopicPartition], frozenset[TopicPartition]]:
         """The subscribed partitions, and those assigned that do not exist, of topics that do."""
-        existing = [TopicPartition(name, number) for name, topic in topics.items() for number in range(topic.partition_count)]
+        existing = [TopicPartition(name, number) for name, topic in topics.items() for number in range(len(topic.leaders))]
         if not isinstance(self._subscription, AssignedPartitions):
             return existing, frozenset()
         assigned, there = self._subscription.partitions, set(existing)

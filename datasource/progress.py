@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 from concurrent.futures import CancelledError
 
+from brokerd.arguments import OffsetAndMetadata
 from brokerd.client.blocking import BlockingClient, LoopCall
-from brokerd.client.groups import OffsetAndMetadata, commit_group_offsets
+from brokerd.client.groups import commit_group_offsets
 from brokerd.clock import Clock
 from brokerd.datasource.offsets import SourceOffset
 from brokerd.errors import UnknownTopicIdError, WireError

@@ -6,12 +6,13 @@ import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from brokerd.arguments import OffsetAndMetadata
 from brokerd.cli.output import NONE, dashed, duration_text, fields, known, show, size_text, table, time_text, topic_text
 from brokerd.cli.parser import checked, client_config, connect, usage_error
 from brokerd.cli.topic_lookup import check_partition, find_topic
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.bounds import Bound, LogBounds, log_bounds, offset_of, parse_timestamp
-from brokerd.client.groups import OffsetAndMetadata, lag_of, partition_of
+from brokerd.client.groups import lag_of, partition_of
 from brokerd.client.offsets import READ_COMMITTED, GivenOffset, OffsetSpec
 from brokerd.client.response_checks import error_in
 from brokerd.clock import SystemClock

@@ -30,7 +30,7 @@ from brokerd.client.metadata import (
     parse_bootstrap_servers,
     read_metadata,
 )
-from brokerd.client.response_checks import checked_count, error_in, made_plain
+from brokerd.client.response_checks import made_plain, senseless
 from brokerd.client.security import ClientSecurity
 from brokerd.clock import Clock
 from brokerd.config.broker import GRPC_MAX_MESSAGE_BYTES
@@ -147,10 +147,10 @@ class BrokerClient:
         """Node id of a partition's leader; requests it if unknown. Raises UnknownTopicIdError for a deleted topic,
         UnknownTopicOrPartitionError, and NotLeaderError while there is no leader."""
         topic = self._topics.get(tp.topic_id)
-        if topic is None or tp.partition >= topic.partition_count:
+        if topic is None or tp.partition >= len(topic.leaders):
             (await self.metadata_by_id([tp.topic_id])).topic_by_id(tp.topic_id)
             topic = self._topics[tp.topic_id]
-        topic.id_of(tp.partition)
+            topic.id_of(tp.partition)
         node_id = topic.leaders[tp.partition]
         if node_id == NO_LEADER:
             raise NotLeaderError(f"partition {tp.partition} of topic '{topic.name}' has no leader at present")
@@ -159,7 +159,8 @@ class BrokerClient:
     def leader_epoch(self, tp: TopicIdPartition) -> int:
         """The highest leader epoch that this client has seen for a partition; -1 = unknown."""
         topic = self._topics.get(tp.topic_id)
-        return topic.leader_epoch(tp.partition) if topic is not None else NO_EPOCH
+        epochs = topic.leader_epochs if topic is not None else ()
+        return epochs[tp.partition] if tp.partition < len(epochs) else NO_EPOCH
 
     async def refresh_leaders(self, tps: Iterable[TopicIdPartition]) -> None:
         """Requests the leaders of these partitions anew; the topics that are gone become unknown."""
@@ -296,8 +297,10 @@ class BrokerClient:
             for node_id, group in by_leader:
                 request = self._request_for(head, {tp: parts[tp] for tp in group})
                 response: Any = await self.call_once(node_id, request, response_type, timeout_ms)
-                found = checked_count(_method_of(response_type), response.results, len(group))
-                results.update({tp: error_in(one) or one for tp, one in zip(group, found, strict=True)})
+                found = [from_proto(one.error) if one.HasField("error") else one for one in response.results]
+                if len(found) != len(group):
+                    raise senseless(_method_of(response_type), f"{len(found)} results, {len(group)} were requested")
+                results.update(zip(group, found, strict=True))
             failed = {tp: results.get(tp) for tp in pending}
             repeatable = {tp: error for tp, error in failed.items() if isinstance(error, WireError) and is_repeatable(error)}
             pending = list(repeatable)
@@ -376,7 +379,7 @@ class BrokerClient:
                 self._nodes[node_id], self._node_addresses[node_id] = node, node.address
         for topic in metadata.topics.values():
             seen = self._topics.pop(topic.topic_id, None)  # keeps the newest last
-            self._topics[topic.topic_id] = topic if seen is None else topic.newer_than(seen)
+            self._topics[topic.topic_id] = topic if seen is None or seen == topic else topic.newer_than(seen)
         for topic_id in list(itertools.islice(self._topics, max(0, len(self._topics) - _TOPICS_MAX))):
             del self._topics[topic_id]
         return metadata

@@ -4,8 +4,8 @@ the wire, with -1 for what is unknown, and texts made safe to print."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
+from brokerd.arguments import OffsetAndMetadata
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.offsets import READ_COMMITTED, isolation_to_proto
 from brokerd.client.response_checks import (
@@ -27,18 +27,6 @@ _HEAD_BYTES = 2_048  # upper bound of a request without its offsets
 _PER_REQUEST_MAX = 1_000  # partitions of one request: their metadata must fit into a response
 _TOPIC_ID_BYTES = 16
 NO_GENERATION = -1
-
-
-class OffsetAndMetadata(NamedTuple):
-    """A group's committed offset of one partition: the next offset to read, and free text of at most 4096 bytes, returned as it
-    was sent (not made safe to print). `leader_epoch`: of the last record read, -1 = unknown. `leader_epoch_id`: its id, which
-    identifies the history of the log, 0 = unknown. `commit_timestamp`: when the broker recorded it, ms since 1970, -1 = unknown."""
-
-    offset: int
-    metadata: str = ""
-    leader_epoch: int = -1
-    commit_timestamp: int = -1
-    leader_epoch_id: int = 0
 
 
 def partition_of(committed: pb.PartitionGroupOffset) -> TopicIdPartition:

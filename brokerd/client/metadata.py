@@ -59,10 +59,6 @@ class TopicInfo:
             )
         return TopicIdPartition(self.topic_id, number)
 
-    def leader_epoch(self, number: int) -> int:
-        """The leader epoch of a partition; -1 = unknown."""
-        return self.leader_epochs[number] if number < len(self.leader_epochs) else NO_EPOCH
-
     def newer_than(self, seen: TopicInfo) -> TopicInfo:
         """This topic, with the leaders of `seen` where their epochs are higher: see `newest_leaders`."""
         leaders, epochs = newest_leaders((self.leaders, self.leader_epochs), (seen.leaders, seen.leader_epochs))
@@ -73,7 +69,6 @@ class TopicInfo:
 class Metadata:
     """A node's view of the cluster."""
 
-    cluster_id: str
     controller_id: int
     nodes: Mapping[int, Node]
     topics: Mapping[str, TopicInfo]  # by name
@@ -114,7 +109,7 @@ def read_metadata(response: metadata_pb2.MetadataResponse) -> Metadata:
     for node in response.nodes:
         _check_address(what, node.host, node.port)
     nodes = {node.node_id: Node(node.node_id, node.host, node.port, node.rack) for node in response.nodes}
-    return Metadata(plain_text(response.cluster_id), response.controller_id, nodes, topics, errors)
+    return Metadata(response.controller_id, nodes, topics, errors)
 
 
 def check_topic(what: str, name: str, topic_id: bytes) -> None:

@@ -58,8 +58,7 @@ class GrpcProduceTransport:
 
     async def init_member(self, membership: Membership) -> ProducerIdAndEpoch:
         """The producer id of a transaction's member."""
-        grant = await init_member(self._client, membership)
-        return ProducerIdAndEpoch(grant.producer_id, grant.epoch)
+        return await init_member(self._client, membership)
 
     async def heartbeat(self, membership: Membership) -> None:
         """Keeps a transaction's member alive."""

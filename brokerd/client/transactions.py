@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from brokerd.client.broker_client import ANY_NODE, BrokerClient
 from brokerd.client.response_checks import checked_identity, made_plain, page_after, senseless
@@ -35,16 +34,6 @@ _STATE_NAMES: dict[int, str] = {number: name for name, number in STATES.items()}
 NO_VERSION = -1
 
 
-class MemberGrant(NamedTuple):
-    """The producer id of a member, and the last committed transaction of its transactional id (version -1 = none)."""
-
-    producer_id: int
-    epoch: int
-    last_version: int
-    last_execution_id: str
-    last_run_id: str
-
-
 # --- calls
 
 
@@ -55,11 +44,14 @@ async def init_producer_id(client: BrokerClient, current: ProducerIdAndEpoch = N
     return checked_identity(response.producer_id, response.producer_epoch)
 
 
-async def init_member(client: BrokerClient, membership: Membership) -> MemberGrant:
+async def init_member(client: BrokerClient, membership: Membership) -> ProducerIdAndEpoch:
     """The producer id of a member of a transaction: the same one every time. Raises the broker's error."""
     request = _init_request(membership)
     response = await client.call(request, pb.InitProducerIdResponse)
-    return _read_grant(response)
+    identity = checked_identity(response.producer_id, response.producer_epoch)
+    if identity.epoch != 0:
+        raise senseless("InitProducerId", f"a member with producer_epoch {identity.epoch}, which is always 0")
+    return identity
 
 
 async def heartbeat(client: BrokerClient, membership: Membership) -> None:
@@ -277,15 +269,3 @@ def _state_number(name: str) -> pb.TransactionState:
     if name and name not in STATES:
         raise ConfigError(f"state '{name}' is not a state of transactions: {', '.join(STATES)}")
     return STATES[name] if name else pb.TRANSACTION_STATE_UNSPECIFIED
-
-
-# --- responses
-
-
-def _read_grant(response: pb.InitProducerIdResponse) -> MemberGrant:
-    """A member's grant. Raises UnknownServerError."""
-    identity = checked_identity(response.producer_id, response.producer_epoch)
-    if identity.epoch != 0:
-        raise senseless("InitProducerId", f"a member with producer_epoch {identity.epoch}, which is always 0")
-    made_plain(response)
-    return MemberGrant(*identity, max(NO_VERSION, response.last_version), response.last_execution_id, response.last_run_id)

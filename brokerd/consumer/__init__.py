@@ -5,7 +5,6 @@ core/           positions, records, the buffer of fetched records: pure
 base.py         a consumer's state, and its calls that do not wait
 consumer.py     the public class for threads
 committing.py   the group's offsets: commits on request and in the background
-coverage.py     warnings about unread partitions
 processing/     record handlers in threads
 topic_reader.py a bounded part of a topic as a stream of Arrow batches
 guard.py        one thread at a time; close, wakeup, fork

@@ -17,10 +17,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from brokerd.arguments import checked_by_partition, checked_int, checked_offsets, checked_partition, group_id_problem
+from brokerd.arguments import (
+    OffsetAndMetadata,
+    checked_by_partition,
+    checked_int,
+    checked_offsets,
+    checked_partition,
+    group_id_problem,
+)
 from brokerd.client.blocking import BlockingClient, LoopCall
 from brokerd.client.broker_client import check_client
-from brokerd.client.groups import OffsetAndMetadata
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec, Wanted, list_offsets_by_name
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import PlainConsumerConfig
@@ -28,10 +34,10 @@ from brokerd.config.settings import INT32_MAX, INT64_MAX, by_name, from_mapping
 from brokerd.consumer.committing import Committing
 from brokerd.consumer.core.assignment import AssignedPartition, Assignment, Begin, HandedOver
 from brokerd.consumer.core.records import ConsumerRecord, Run, no_rows
-from brokerd.consumer.coverage import LOOK_MS, Coverage
 from brokerd.consumer.fetching import Fetching
 from brokerd.consumer.guard import Guard
 from brokerd.consumer.processing.work import Work
+from brokerd.consumer.resolution import LOOK_MS, Coverage
 from brokerd.errors import BrokerdError, ConfigError, ConsumerStateError, WireError
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.process import Open
@@ -268,10 +274,7 @@ class ConsumerBase(abc.ABC):
     # --- calls to the broker: coroutines for the loop thread
 
     def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None) -> Coroutine[Any, Any, None]:
-        checked = None
-        if offsets is not None:
-            given = checked_offsets(offsets)
-            checked = {tp: OffsetAndMetadata(*one[:3], leader_epoch_id=one.leader_epoch_id) for tp, one in given.items()}
+        checked = None if offsets is None else checked_offsets(offsets)
         self._go_back_after_failures()
         return self._committing.commit(self._committing.asked(checked))
 

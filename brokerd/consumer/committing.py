@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from typing import NamedTuple
 
+from brokerd.arguments import OffsetAndMetadata
 from brokerd.client.blocking import BlockingClient, LoopCall
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.groups import OffsetAndMetadata, commit_group_offsets, group_offsets, renew_group
+from brokerd.client.groups import commit_group_offsets, group_offsets, renew_group
 from brokerd.clock import Clock
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.consumer.core.assignment import AssignedPartition, Assignment

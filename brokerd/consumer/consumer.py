@@ -13,8 +13,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
-from brokerd.arguments import checked_int, checked_partition
-from brokerd.client.groups import OffsetAndMetadata
+from brokerd.arguments import OffsetAndMetadata, checked_int, checked_partition
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.clock import Clock
 from brokerd.config.client import PlainConsumerConfig

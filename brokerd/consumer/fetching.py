@@ -24,7 +24,7 @@ from brokerd.config.client import PlainConsumerConfig
 from brokerd.consumer.core.assignment import AssignedPartition, Assignment, Begin, HandedOver
 from brokerd.consumer.core.buffer import Buffer
 from brokerd.consumer.core.records import Run
-from brokerd.consumer.resolution import Found, Search, named, resolve
+from brokerd.consumer.resolution import Resolved, Search, named, resolve
 from brokerd.errors import BrokerdError, LogTruncationError, OffsetOutOfRangeError, UnknownTopicIdError, WireError
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.process import end_daemon_thread
@@ -59,7 +59,7 @@ class Fetching:
         self._is_stopping = False  # the pump; its remaining responses are taken before another begins
         self._has_left_out = False  # some of those responses were dropped, to be fetched again
         self._untaken = 0  # responses that arrived during a search; room for more is made after it
-        self._search: LoopCall[list[Found]] | None = None
+        self._search: LoopCall[list[Resolved]] | None = None
         self._search_sender: object = None
         self._version = -1  # of the assignment as of the last `sync`
         self._stale: set[TopicIdPartition] = set()  # partitions that the pump reads at outdated offsets
@@ -209,7 +209,7 @@ class Fetching:
         for id_tp in self._stale:
             self._buffer.drop(id_tp)
 
-    def _take_found(self, search: LoopCall[list[Found]]) -> None:
+    def _take_found(self, search: LoopCall[list[Resolved]]) -> None:
         self._search = None
         self._make_room()
         try:

@@ -1,19 +1,27 @@
 """Looks up the ids of partitions, and the start of those without a position: the group's committed offset, or according to
-auto.offset.reset. Runs on the loop thread, so that a poll may time out before it ends."""
+auto.offset.reset; and, periodically, partitions that nobody reads. Runs on the loop thread, so that a poll may time out before a
+look-up ends."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from brokerd.arguments import OffsetAndMetadata
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.groups import OffsetAndMetadata, group_offsets
+from brokerd.client.groups import group_offsets
 from brokerd.client.offsets import OffsetSpec, Wanted, list_offsets
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.consumer.core.assignment import NO_OFFSET, AssignedPartition, Begin
-from brokerd.errors import NoOffsetForPartitionError, UnknownGroupError, WireError, fresh
+from brokerd.errors import BrokerdError, NoOffsetForPartitionError, UnknownGroupError, WireError, fresh
 from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 
+logger = logging.getLogger(__name__)
+
+LOOK_MS = 30_000  # gives other consumers of the group time to start
+_NAMED_MAX = 10
 _NONE = OffsetAndMetadata(NO_OFFSET)
 _SPECS = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
 
@@ -25,7 +33,7 @@ class Search(NamedTuple):
     then: AssignedPartition
 
 
-class Found(NamedTuple):
+class Resolved(NamedTuple):
     """The result of a search."""
 
     search: Search
@@ -39,7 +47,7 @@ async def resolve(
     searches: Sequence[Search],
     config: PlainConsumerConfig,
     uncommitted: Mapping[TopicIdPartition, int],
-) -> list[Found]:
+) -> list[Resolved]:
     """Looks up ids and positions of partitions; `uncommitted` offsets count as committed. Raises UnknownTopicOrPartitionError,
     NoOffsetForPartitionError, UnknownGroupError if the group's offset no longer exists, BrokerUnreachableError and the broker's
     errors, with the partition's name."""
@@ -75,7 +83,7 @@ async def resolve(
                 result.message = named(search.then.tp, result)
                 raise result
             position = LogPosition(result.offset, result.leader_epoch_id)
-        found.append(Found(search, id_tp, position, _offset(committed.get(search.one))))
+        found.append(Resolved(search, id_tp, position, _offset(committed.get(search.one))))
     return found
 
 
@@ -170,3 +178,39 @@ def _spec(search: Search, config: PlainConsumerConfig) -> OffsetSpec:
             "earliest or latest"
         )
     return _SPECS[config.auto_offset_reset]
+
+
+class Coverage:
+    """The unread partitions that one consumer has seen and warned about, once each: groups have no members to distribute partitions
+    among, so a partition added to a topic stays unread until a consumer assigns it."""
+
+    def __init__(self, client: BrokerClient, group_id: str) -> None:
+        self._client = client
+        self._group_id = group_id
+        self._counts: dict[bytes, int] = {}  # a topic's partition count at the first check
+        self._told: set[TopicIdPartition] = set()
+
+    async def look(self, topics: Mapping[bytes, str], assigned: Collection[TopicIdPartition]) -> None:
+        """Warns about unassigned partitions of `topics` (by id): without a group, those added since the first check; in a group,
+        those without a committed offset."""
+        with contextlib.suppress(BrokerdError):  # the next check retries
+            found = await self._client.metadata(sorted(topics.values()))
+            for topic in found.topics.values():
+                count = topic.partition_count
+                first = 0 if self._group_id else self._counts.setdefault(topic.topic_id, count)
+                others = {TopicIdPartition(topic.topic_id, number) for number in range(first, count)} - self._told
+                unread = sorted(others.difference(assigned)) if topic.topic_id in topics else []
+                if self._group_id and unread:
+                    read = await group_offsets(self._client, self._group_id, unread)
+                    unread = [tp for tp in unread if tp not in read]
+                if unread:
+                    self._told.update(unread)
+                    self._warn(topic.name, [str(tp.partition) for tp in unread])
+
+    def _warn(self, topic: str, numbers: list[str]) -> None:
+        logger.warning(
+            "topic '%s' has partitions that %s (%s): assign() them, here or in another process, or their records stay unread",
+            topic,
+            f"nobody in group '{self._group_id}' has read" if self._group_id else "were added, and this consumer does not read",
+            ", ".join(numbers[:_NAMED_MAX]) + (", ..." if len(numbers) > _NAMED_MAX else ""),
+        )

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Protocol, Self
 
-from brokerd.arguments import GivenOffset, checked_by_partition, checked_offset, checked_offsets, group_id_problem
+from brokerd.arguments import OffsetAndMetadata, checked_by_partition, checked_offset, checked_offsets, group_id_problem
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import (
     AlreadyCommittedError,
@@ -133,7 +133,7 @@ class SentOffsets:
     def _add(
         self,
         group_id: str,
-        offsets: Mapping[TopicPartition, GivenOffset],
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
         ids: Mapping[TopicPartition, TopicIdPartition],
         expected: Mapping[TopicPartition, int],
     ) -> None:
@@ -143,10 +143,10 @@ class SentOffsets:
                 "it: a transaction has one group"
             )
         self._group_id = group_id
-        for tp, (offset, metadata, leader_epoch, epoch_id) in offsets.items():
+        for tp, one in offsets.items():
             known = self._offsets.get(ids[tp])
             before = known.expected if known is not None else expected[tp]
-            self._offsets[ids[tp]] = GroupOffset(offset, metadata, leader_epoch, before, epoch_id)
+            self._offsets[ids[tp]] = GroupOffset(one.offset, one.metadata, one.leader_epoch, before, one.leader_epoch_id)
 
     def committed(self) -> None:
         """Notifies the consumers of the commit."""

@@ -74,7 +74,7 @@ class RecordBatch(NamedTuple):
         header = self.header
         payload = self.payload
         try:
-            if check_crc and payload_crc(payload) != header.payload_crc:
+            if check_crc and google_crc32c.value(payload) != header.payload_crc:
                 raise CorruptMessageError("payload_crc does not match")
             if header.payload_kind != PAYLOAD_KIND_ARROW:
                 raise UnsupportedVersionError(f"payload kind {header.payload_kind} is not known")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from brokerd import Producer
+from brokerd.arguments import OffsetAndMetadata
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.groups import OffsetAndMetadata
 from brokerd.config.client import ConsumerConfig
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.v1.topics_pb2 import TopicDescription

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.arguments import OffsetAndMetadata
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.groups import OffsetAndMetadata
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import OffsetMetadataTooLargeError, OffsetOutOfRangeError, UnknownGroupError, UnknownTopicIdError
 from brokerd.ids import TopicIdPartition, new_topic_id

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from brokerd.arguments import OffsetAndMetadata
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.groups import OffsetAndMetadata, partition_of
+from brokerd.client.groups import partition_of
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import PolicyViolationError
 from brokerd.ids import TopicIdPartition

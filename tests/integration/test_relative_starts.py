@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from brokerd import Producer
+from brokerd.arguments import OffsetAndMetadata
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.groups import OffsetAndMetadata
 from brokerd.config.client import ClientConfig
 from brokerd.datasource.batch_reader import BrokerdBatchReader
 from brokerd.datasource.offsets import INITIAL

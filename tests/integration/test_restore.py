@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from brokerd import Consumer, Producer, TopicPartition
+from brokerd.arguments import OffsetAndMetadata
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.groups import OffsetAndMetadata
 from brokerd.client.response_checks import error_in
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from brokerd import Consumer, Producer, TopicPartition
+from brokerd.arguments import OffsetAndMetadata
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.groups import OffsetAndMetadata
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.consumer.committing import RENEW_MS

@@ -12,9 +12,9 @@ from collections import Counter
 
 import pytest
 
-from brokerd.consumer.core.message_ids import Window
 from brokerd.consumer.core.records import ConsumerRecord
-from brokerd.consumer.core.schedule import ORDERS, Schedule, Task
+from brokerd.consumer.processing.dedup import Window
+from brokerd.consumer.processing.schedule import ORDERS, Schedule, Task
 from brokerd.ids import TopicPartition
 from tests.support.scale import TEST_SCALE
 from tests.support.seeds import run_seeds

@@ -10,9 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from brokerd.consumer.core.message_ids import ID_MAX_BYTES, MessageId, Window, message_id
 from brokerd.consumer.core.records import ConsumerRecord
-from brokerd.consumer.core.schedule import ORDERS, LaneOf, Schedule, Task
+from brokerd.consumer.processing.dedup import ID_MAX_BYTES, MessageId, Window, message_id
+from brokerd.consumer.processing.schedule import ORDERS, LaneOf, Schedule, Task
 from brokerd.ids import TopicPartition
 from tests.support.scale import TEST_SCALE
 

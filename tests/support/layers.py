@@ -37,12 +37,12 @@ LAYERS: dict[str, set[str]] = {
     "server": _BASE
     | {"allocator", "sharing", "storage", "partition", "datadir", "groups", "purgatory", "transaction", "wire", "wire.v1"},
     "producer": _BASE | {"arguments", "backoff", "event_loop", "process", "steps", "waiter"},
-    "client": _BASE | {"backoff", "event_loop", "process", "steps", "waiter", "wire", "wire.v1", "producer"},
+    "client": _BASE | {"arguments", "backoff", "event_loop", "process", "steps", "waiter", "wire", "wire.v1", "producer"},
     "consumer": _BASE | {"arguments", "client", "process"},
     "aio": _BASE | {"arguments", "client", "consumer", "producer", "steps", "waiter"},
     "sink": _BASE | {"allocator", "client", "process", "producer"},
-    "datasource": _BASE | {"allocator", "client", "producer"},
-    "cli": _BASE | {"allocator", "client", "producer", "offline", "datadir", "partition", "storage", "wire.v1"},
+    "datasource": _BASE | {"arguments", "allocator", "client", "producer"},
+    "cli": _BASE | {"arguments", "allocator", "client", "producer", "offline", "datadir", "partition", "storage", "wire.v1"},
     "testing": _BASE | {"allocator", "client", "process", "producer", "server", "storage", "wire"},
     "pyspark_brokerd": {"datasource"},
     "": {"producer", "consumer", "errors", "ids", "cli"},  # brokerd/__init__.py and __main__.py: what users see, lazily

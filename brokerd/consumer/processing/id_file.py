@@ -8,7 +8,7 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 
-from brokerd.consumer.core.message_ids import MessageId
+from brokerd.consumer.processing.dedup import MessageId
 from brokerd.errors import DedupFileError
 
 _APPLICATION_ID = 0x62726B69  # "brki"

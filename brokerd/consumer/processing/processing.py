@@ -20,10 +20,10 @@ from brokerd.config.settings import INT32_MAX
 from brokerd.consumer.committing import Committing
 from brokerd.consumer.core.assignment import Assignment
 from brokerd.consumer.core.records import ConsumerRecord
-from brokerd.consumer.core.schedule import ORDERS
 from brokerd.consumer.fetching import Fetching
 from brokerd.consumer.guard import Guard
 from brokerd.consumer.processing.dedup import Dedup
+from brokerd.consumer.processing.schedule import ORDERS
 from brokerd.consumer.processing.work import Handler, Running, Work
 from brokerd.errors import BrokerdError, ConsumerClosedError, DedupFileError, HandlerTimeoutError
 

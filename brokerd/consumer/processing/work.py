@@ -1,4 +1,4 @@
-"""The handler threads, and the records in work. core/schedule.py decides their order."""
+"""The handler threads, and the records in work. schedule.py decides their order."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from brokerd.clock import Clock
-from brokerd.consumer.core.message_ids import MessageId
 from brokerd.consumer.core.records import ConsumerRecord
-from brokerd.consumer.core.schedule import LaneOf, Schedule, Task
 from brokerd.consumer.guard import Guard
-from brokerd.consumer.processing.dedup import Dedup
+from brokerd.consumer.processing.dedup import Dedup, MessageId
+from brokerd.consumer.processing.schedule import LaneOf, Schedule, Task
 from brokerd.ids import TopicPartition
 
 logger = logging.getLogger(__name__)

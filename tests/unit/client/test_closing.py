@@ -48,7 +48,7 @@ def test_clients_that_close_with_calls_under_way_disturb_no_other_loop(
             client.loop_thread.submit(client.broker_client.metadata(None))
             client.close()
             fetcher.close()
-            assert living.metadata().cluster_id == "fake"
+            assert living.metadata().nodes
     assert noise(caplog) == []
 
 
@@ -58,7 +58,7 @@ def test_producers_that_close_disturb_no_other_loop(broker: FakeBroker, caplog: 
         for _ in range(ROUNDS):
             with Producer({"bootstrap.servers": servers}) as producer:
                 producer.send("t", value=b"x").result(DEADLINE_S)
-            assert living.metadata().cluster_id == "fake"
+            assert living.metadata().nodes
     assert noise(caplog) == []
 
 
@@ -85,7 +85,7 @@ def test_what_grpc_completes_after_a_loop_has_closed_is_reported_by_no_loop(
     with BlockingClient(config) as living:
         channels[0].get_state(try_to_connect=True)
         for _ in range(ROUNDS):  # the loops of this client and of the fake broker hand over
-            assert living.metadata().cluster_id == "fake"
+            assert living.metadata().nodes
     assert noise(caplog) == []
 
 

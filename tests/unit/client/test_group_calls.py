@@ -8,8 +8,9 @@ import grpc
 import pytest
 from google.protobuf.message import Message
 
+from brokerd.arguments import OffsetAndMetadata
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.groups import OffsetAndMetadata, commit_requests
+from brokerd.client.groups import commit_requests
 from brokerd.errors import ConfigError, NotReadyError, UnknownGroupError, UnknownServerError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.errors import to_proto

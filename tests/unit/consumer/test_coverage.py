@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from brokerd import Consumer
-from brokerd.consumer.coverage import LOOK_MS
+from brokerd.consumer.resolution import LOOK_MS
 from brokerd.errors import GroupAuthorizationFailedError
 from tests.support.clock import ManualClock
 from tests.support.consumers import T0, T1, fill, read, settings

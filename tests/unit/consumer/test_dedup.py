@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from brokerd import Consumer, ConsumerRecord
-from brokerd.consumer.core.message_ids import MessageId
+from brokerd.consumer.processing.dedup import MessageId
 from brokerd.consumer.processing.id_file import IdFile
 from brokerd.consumer.processing.work import Work
 from brokerd.errors import DedupFileError, HandlerTimeoutError, WakeupError

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from brokerd import Consumer, TopicPartition
-from brokerd.client.groups import OffsetAndMetadata
+from brokerd.arguments import OffsetAndMetadata
 from brokerd.consumer.committing import RENEW_MS
 from brokerd.errors import (
     ConfigError,

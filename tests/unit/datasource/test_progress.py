@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from brokerd.arguments import OffsetAndMetadata
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.groups import OffsetAndMetadata
 from brokerd.client.leases import lease_client
 from brokerd.datasource.offsets import INITIAL, SourceOffset, parse_source_offset
 from brokerd.datasource.progress import REFRESH_MS, RETRY_MS, GroupProgress

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
-from brokerd.consumer.core.message_ids import MessageId, Window
 from brokerd.consumer.core.records import ConsumerRecord
+from brokerd.consumer.processing.dedup import MessageId, Window
 from brokerd.ids import TopicPartition
 
 LaneOf = Callable[[ConsumerRecord], Hashable]
