@@ -12,26 +12,10 @@ from typing import Any, Self
 import pytest
 
 from benchmarks.exactly_once import __main__ as program
-from benchmarks.exactly_once.attacks import ATTACKS, Outcome
+from benchmarks.exactly_once.attacks import ATTACKS
 from benchmarks.exactly_once.processes import DriverDiedError
 from benchmarks.exactly_once.relay import Relay
 from benchmarks.exactly_once.systems import System
-
-
-@pytest.mark.parametrize(
-    ("outcome", "text"),
-    [
-        (Outcome(2_000, 0, 0), "exact"),
-        (Outcome(2_000, 0, 0, void=100), "exact; 100 void"),
-        (Outcome(2_000, 197, 0, torn=197), "**197 doubled**; 197 of an unfinished batch seen"),
-        (Outcome(2_000, 0, 0, torn=250), "exact; 250 of an unfinished batch seen"),
-        (Outcome(2_000, 3, 500), "**3 doubled**; **500 silently skipped**"),
-        (Outcome(2_000, 0, 500, "at x.y.Z: ReplayMismatchError: ..."), "refused: `ReplayMismatchError`, 500 left out"),
-        (Outcome(1_000, 0, 0, "_FENCED", denied=500), "refused: `_FENCED`; **its 500 rows are there**"),
-    ],
-)
-def test_a_cell_says_what_was_seen(outcome: Outcome, text: str) -> None:
-    assert outcome.text() == text
 
 
 def test_a_lost_answer_was_asked_for_and_never_comes() -> None:
@@ -119,18 +103,3 @@ def test_rows_that_are_not_there_after_a_good_end_are_skipped(
     assert program.main(["--against", "nothing", "--attack", "backwards"]) == 0
     text = next(each.text for each in ATTACKS if each.name == "backwards")
     assert f"| {text} | **1000 silently skipped** |" in capsys.readouterr().out
-
-
-def test_what_is_missing_is_said_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert program.main(["--against", "kafka,delta", "--peers", str(tmp_path)]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert [line.partition(" on the path")[0] for line in said] == ["no `java`", "no `mvn`", "no `mvn`"]
-
-
-def test_a_system_that_is_not_known_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        program.main(["--against", "brokerd,rabbit"])
-    assert "rabbit" in capsys.readouterr().err

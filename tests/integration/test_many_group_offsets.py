@@ -49,8 +49,6 @@ def test_groups_come_in_pages(client: BlockingClient, tps: list[TopicIdPartition
     for name in names:
         client.commit_group_offsets(name, {tps[0]: OffsetAndMetadata(0)})
     assert [group.group_id for group in client.list_groups("group-")] == names
-    for name in names:
-        client.delete_group(name)
 
 
 def test_the_limit_of_offsets_counts_metadata_and_names_the_setting(client: BlockingClient, tps: list[TopicIdPartition]) -> None:

@@ -52,8 +52,9 @@ def read(consumer: Consumer, until: int) -> list[int]:
     return offsets
 
 
-@pytest.mark.parametrize("is_running", [True, False], ids=["same epoch", "stopped"])
-@pytest.mark.parametrize("written", [NEW, 20], ids=["past the position", "short of it"])
+@pytest.mark.parametrize(
+    ("is_running", "written"), [(True, NEW), (False, 20)], ids=["same epoch, past the position", "stopped, short of it"]
+)
 def test_a_position_of_the_lost_history_is_refused(restored: Restored, *, is_running: bool, written: int) -> None:
     """Whether or not the new records have reached it: read, committed, or sent with a transaction."""
     restored.write(BACKED_UP)

@@ -72,17 +72,6 @@ def test_an_ended_member_who_goes_on_outside_of_transactions_gets_another_id(cli
     assert code_of(client.producer().produce(tp, idempotent_batch(tp, granted.producer_id, 0))) is ErrorCode.NONE
 
 
-def test_the_losers_of_a_commit_end_with_it(client: RawClient) -> None:
-    (tp,) = client.create_topic()
-    txn = Txn(client)
-    winner, twin = txn.member(), txn.member()
-    winner.write(tp, b"won")
-    twin.write(tp, b"lost")
-    txn.commit([winner])
-    assert read(client, tp) == [b"won"]
-    assert twin.send(tp, b"more") is ErrorCode.INVALID_TXN_STATE
-
-
 def test_the_answers_about_a_committed_version(client: RawClient) -> None:
     (tp,) = client.create_topic()
     txn = Txn(client, version=4)
@@ -103,13 +92,6 @@ def test_the_answers_about_a_committed_version(client: RawClient) -> None:
     assert code_of(txn.end(decision=transaction_pb2.TRANSACTION_DECISION_ABORT)) is ErrorCode.ALREADY_COMMITTED
     assert txn.end().last_version == 4
     assert read(client, tp) == [b"row"]
-
-
-def test_a_member_asked_for_twice_is_one(client: RawClient) -> None:
-    txn = Txn(client)
-    first, again = txn.init(b"m" * 16), txn.init(b"m" * 16)
-    assert first.producer_id == again.producer_id
-    assert txn.init().producer_id != first.producer_id
 
 
 @pytest.mark.parametrize("settings", [{"auto_create_topics_enable": True}], indirect=True)

@@ -28,7 +28,7 @@ from tests.unit.consumer.test_process import committed
 # A coroutine that is struck before it is handed over was never awaited, and Python says so.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 RECORDS = 40
-STRIDE = max(1, 149 // TEST_SCALE)
+STRIDE = max(1, 307 // TEST_SCALE)
 PACKAGE = Path(brokerd.__file__).parent / "consumer"
 # Not these two: no signal strikes inside of their `with lock`, as bytecodes before the lock is given back look for none.
 PLACES = tuple(str(path) for path in sorted(PACKAGE.rglob("*.py")) if path.name not in ("guard.py", "work.py"))

@@ -30,7 +30,7 @@ from tests.unit.producer.test_producer import producer_of
 
 # An interrupt in a generator that is being closed is swallowed there, and Python warns of it.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-STRIDE = max(1, 2 // TEST_SCALE)  # every place from twice the usual size on
+STRIDE = max(1, 4 // TEST_SCALE)  # every place from four times the usual size on
 STRIKES = 40 * TEST_SCALE
 THREADS = 3
 
