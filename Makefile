@@ -62,8 +62,8 @@ demo: $(VENV)/.ready java  ## run the main job: a broker, a Spark write, a Spark
 quick: setup  ## the tests of units and models, for while you work (less than a minute on two cores)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python $(PYTEST) -m "not slow" tests/unit tests/model tests/test_repo.py $(PYTEST_ARGS)
 
-# Spark has two processes of its own: one has the session that most of its tests share, the other those with drivers of their own.
-# Each exits with 5 where PYTEST_ARGS leave it no test.
+# Spark has two processes of its own, each with a session that most of its tests share. Either run exits with 5 where PYTEST_ARGS
+# leave it no test.
 test: setup java  ## run the tests
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python $(PYTEST) --ignore tests/spark $(PYTEST_ARGS) || test $$? = 5
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not long" tests/spark $(PYTEST_ARGS) || test $$? = 5

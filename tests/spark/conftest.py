@@ -1,5 +1,5 @@
-"""One Spark session and one broker for most Spark tests: each test has topics of its own. What needs another broker, or a driver
-of its own, says so."""
+"""One Spark session and one broker in each process of the tests, for most Spark tests: each has topics of its own. What needs
+another broker, or a driver of its own, says so."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this folder needs Spark. What shares the session stays in one process; drivers of their own may run beside."""
+    """Everything in this folder needs Spark. Each process of the tests has a session; a file's tests stay in one of them."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.spark)
             if isinstance(item, pytest.Function) and "spark" in item.fixturenames:
-                item.add_marker(pytest.mark.xdist_group("spark"))
+                item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
 @pytest.fixture(scope="session")

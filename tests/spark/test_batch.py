@@ -21,13 +21,12 @@ FLIGHTS = os.environ.get("BROKERD_TEST_FLIGHTS")  # a JSON file of flights, inst
 HEADERS_DDL = "array<struct<key:string,value:binary>>"
 
 
-@pytest.mark.parametrize("tasks", [1, 4])
 def test_round_trip_keeps_every_byte_and_the_order_of_each_key(
-    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tasks: int
+    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic
 ) -> None:
-    given = flights_of_file(Path(FLIGHTS)) if FLIGHTS and tasks == 4 else flights(20_000)
+    given = flights_of_file(Path(FLIGHTS)) if FLIGHTS else flights(20_000)
     topic = new_topic(4)
-    write(frame_of(spark, given, tasks=tasks), daemon.address, topic)
+    write(frame_of(spark, given, tasks=4), daemon.address, topic)
     rows = read(spark, daemon.address, topic).collect()
     assert len(rows) == len(given)
     assert by_key(pairs_of(rows)) == by_key(given)
@@ -158,12 +157,8 @@ def test_a_record_that_is_too_large_names_key_and_limit(spark: SparkSession, dae
     ("columns", "options", "mode", "sentence"),
     [
         ("string(id) AS value", {"topics": "x"}, "append", "unknown option 'topics' .*did you mean 'topic'?"),
-        ("string(id) AS value", {"kafka.key.serializer": "x"}, "append", "is not accepted"),
-        ("string(id) AS value", {"linger.ms": "soon"}, "append", "linger.ms must be a whole number, not 'soon'"),
         ("string(id) AS value", {}, "overwrite", r"a log cannot be overwritten: write with \.mode\(\"append\"\)"),
         ("string(id) AS v", {}, "append", "column 'value' is missing"),
-        ("id AS value", {}, "append", "column 'value' is bigint, but must be string or binary"),
-        ("string(id) AS value, id", {}, "append", "column 'id' is not one that the sink writes"),
         ("string(id) AS value", {"topic": "no-such-topic"}, "append", "topic 'no-such-topic' does not exist: create it first"),
     ],
 )
@@ -192,36 +187,12 @@ def test_rows_without_topic_fail_with_their_number(spark: SparkSession, daemon: 
         write(frame, daemon.address)
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"startingOffset": "earliest"}, "unknown option 'startingoffset' .*did you mean 'startingOffsets'?"),
-        ({"startingOffsets": "latest"}, "startingOffsets must be earliest or JSON"),
-        ({"subscribe": "no-such-topic"}, "topic 'no-such-topic' does not exist"),
-        ({"assign": "{}"}, "exactly one of subscribe, subscribePattern and assign"),
-    ],
-)
-def test_wrong_reads_fail_with_a_sentence(
-    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, options: dict[str, str], sentence: str
-) -> None:
-    with pytest.raises(Exception, match=sentence):
-        read(spark, daemon.address, new_topic(1), **options).collect()
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({}, "exactly one of subscribe, subscribePattern and assign is needed, but none is given"),
-        ({"subscribe": "a", "assign": '{"a": [0]}'}, "subscribe and assign are given"),
-        ({"subscribe": ""}, "subscribe is empty"),
-        ({"subscribe": "a", "minPartitions": "0"}, "minPartitions must be"),
-    ],
-)
-@pytest.mark.parametrize("is_streaming", [False, True])
-def test_load_refuses_wrong_options(spark: SparkSession, options: dict[str, str], sentence: str, is_streaming: bool) -> None:
-    reader = spark.readStream if is_streaming else spark.read
-    with pytest.raises(AnalysisException, match=sentence):
-        reader.format("brokerd").option("bootstrap.servers", "127.0.0.1:1").options(**options).load()
+def test_wrong_reads_fail_with_a_sentence(spark: SparkSession, daemon: DaemonProcess) -> None:
+    with pytest.raises(Exception, match="topic 'no-such-topic' does not exist"):
+        read(spark, daemon.address, "no-such-topic").collect()
+    for reader in (spark.read, spark.readStream):
+        with pytest.raises(AnalysisException, match="exactly one of subscribe, subscribePattern and assign is needed"):
+            reader.format("brokerd").option("bootstrap.servers", "127.0.0.1:1").load()
 
 
 def test_a_column_that_stands_twice_in_a_schema_is_named(spark: SparkSession) -> None:

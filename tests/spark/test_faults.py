@@ -57,13 +57,12 @@ def exactly_the_input(spark: SparkSession, broker: Broker, topic: str, given: Pa
 
 
 @pytest.mark.usefixtures("small_arrow_batches")
-@pytest.mark.parametrize("fault", ["kill_before", "kill_after"])
-def test_kill_between_the_first_rows_of_a_batch_write_and_its_commit(spark: SparkSession, broker: Broker, fault: str) -> None:
+def test_kills_between_the_first_rows_of_a_batch_write_and_its_commit(spark: SparkSession, broker: Broker) -> None:
     given = flights(ROWS)
     broker.create_topic("events")
-    killed = getattr(broker, fault)("Produce", nth=2)
+    kills = [broker.kill_before("Produce", nth=2), broker.kill_after("Produce", nth=4)]
     write(numbered(spark, given), broker.bootstrap_servers, "events")
-    assert killed.has_happened
+    assert all(kill.has_happened for kill in kills)
     exactly_the_input(spark, broker, "events", given)
 
 

@@ -1,11 +1,8 @@
-"""Guides of docs/ that need Spark, as they are written, and the example that one of them points to."""
+"""Guides of docs/ that need Spark, as they are written, and the example that one of them names."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,10 +19,11 @@ def test_first_pipeline(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_users_own_test(tmp_path: Path) -> None:
-    done = run_guide("testing.md", tmp_path)
+def test_a_users_own_test_and_the_example_with_more_of_them(tmp_path: Path) -> None:
+    shutil.copy(DOCS.parent / "examples" / "test_exactly_once.py", tmp_path)
+    done = run_guide("testing.md", tmp_path, PYTEST_ADDOPTS="test_exactly_once.py")
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-    assert "1 passed" in done.stdout
+    assert "5 passed" in done.stdout
 
 
 @pytest.mark.slow
@@ -35,15 +33,3 @@ def test_progress_of_a_query(tmp_path: Path) -> None:
     batches = [line for line in done.stdout.splitlines() if line.startswith("batch ")]
     assert len(batches) == 2
     assert batches[-1].endswith(" rows, 0 offsets left")
-
-
-@pytest.mark.slow
-def test_the_example_of_a_users_own_test(tmp_path: Path) -> None:
-    shutil.copy(DOCS.parent / "examples" / "test_exactly_once.py", tmp_path)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_exactly_once.py"]
-    own = str(Path(sys.executable).parent)  # this environment is not activated
-    path = ":".join(place for place in os.environ["PATH"].split(":") if place != own)
-    environment = {name: value for name, value in {**os.environ, "PATH": path}.items() if name != "PYSPARK_PYTHON"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=800)
-    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-    assert "4 passed" in done.stdout

@@ -70,7 +70,7 @@ def pipeline(evolving: SparkSession, daemon: DaemonProcess, new_topic: NewTopic,
     return Pipeline(evolving, daemon.address, new_topic, tmp_path)
 
 
-def test_sources_are_reordered_added_and_removed_on_one_checkpoint(pipeline: Pipeline) -> None:
+def test_sources_are_reordered_added_removed_and_come_back_on_one_checkpoint(pipeline: Pipeline) -> None:
     pipeline.append("left", 40)
     pipeline.append("right", 10)
     assert pipeline.run("left", "right") == 50
@@ -80,9 +80,11 @@ def test_sources_are_reordered_added_and_removed_on_one_checkpoint(pipeline: Pip
     pipeline.append("left", 3)
     pipeline.append("third", 70)
     assert pipeline.run("third", "right", "left") == 73, "one added, before the others"
+    pipeline.append("left", 4)
     pipeline.append("right", 8)
     pipeline.append("third", 2)
     assert pipeline.run("third", "right") == 10, "one removed"
+    assert pipeline.run("third", "left") == 4, "it comes back, and goes on where it was"
     assert pipeline.written() == pipeline.expected("left", "right", "third")
 
 
@@ -96,17 +98,6 @@ def test_a_batch_that_is_pending_is_replayed_by_sources_in_another_order(pipelin
     pipeline.append("left", 5)
     assert pipeline.run("right", "left") == 45, "batch 0 again, and what came since"
     assert pipeline.written() == pipeline.expected("left", "right"), "and written once"
-
-
-def test_a_source_that_was_removed_and_comes_back_goes_on_where_it_was(pipeline: Pipeline) -> None:
-    pipeline.append("left", 10)
-    pipeline.append("right", 10)
-    assert pipeline.run("left", "right") == 20
-    pipeline.append("left", 3)
-    pipeline.append("right", 4)
-    assert pipeline.run("left") == 3
-    assert pipeline.run("left", "right") == 4
-    assert pipeline.written() == pipeline.expected("left", "right")
 
 
 def test_a_source_that_spark_has_forgotten_starts_where_its_options_say(pipeline: Pipeline, evolving: SparkSession) -> None:

@@ -10,8 +10,6 @@ from tests.spark.conftest import NewTopic
 from tests.spark.pipelines import Pairs, frame_of, pairs_of, read, read_stream, write
 from tests.support.daemon import DaemonProcess
 
-_LONG_MAX = 2**63 - 1
-
 
 def numbers(first: int, end: int) -> Pairs:
     return [(None, b"%d" % number) for number in range(first, end)]

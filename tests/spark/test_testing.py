@@ -1,5 +1,5 @@
-"""A user's pipeline under brokerd.testing: run to the end of what is there, with the broker killed in the middle, and each row is
-there once."""
+"""A user's pipeline under brokerd.testing: rows of a DataFrame go in, and a query that runs on is waited for. What happens when the
+broker is killed: examples/test_exactly_once.py, which test_guides.py runs."""
 
 from __future__ import annotations
 
@@ -45,28 +45,6 @@ def bills_of(broker: Broker) -> list[str]:
 
 
 EXPECTED = sorted(f"bill for {value}" for _, value in ORDERS)
-
-
-@pytest.mark.parametrize("fault", ["kill_before", "kill_after", "lose_response"])
-def test_a_commit_that_nobody_hears_of_bills_each_order_once(
-    spark: SparkSession, broker: Broker, tmp_path: Path, fault: str
-) -> None:
-    broker.create_topic("orders", partitions=4).append(ORDERS)
-    broker.create_topic("bills", partitions=4)
-    met = getattr(broker, fault)("EndTransaction", nth=2)
-    query = run_available(billing(spark, broker, tmp_path))
-    assert met.has_happened
-    assert not query.isActive
-    assert bills_of(broker) == EXPECTED
-
-
-def test_a_broker_killed_in_the_middle_of_the_rows(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    broker.create_topic("orders", partitions=4).append(ORDERS)
-    broker.create_topic("bills", partitions=4)
-    faults = [broker.kill_after("Produce", nth=2), broker.lose_response("Fetch", nth=3)]
-    run_available(billing(spark, broker, tmp_path))
-    assert all(fault.has_happened for fault in faults)
-    assert bills_of(broker) == EXPECTED
 
 
 def test_rows_go_in_as_a_dataframe_and_a_query_that_runs_on_is_waited_for(

@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.support.ports import held_port
@@ -20,14 +21,14 @@ _TIMEOUT_S = 800  # for what hangs: below the 900 s of a test, so that its outpu
 _BLOCK = re.compile(r'^```(\w+)(?: title="(.*?)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
 
-def run_guide(name: str, directory: Path) -> subprocess.CompletedProcess[str]:
+def run_guide(name: str, directory: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """The shell that has run all ```bash blocks of a page in `directory`; blocks with a title are files there. It stops at the
-    first command that fails, and nothing that it started outlives it."""
+    first command that fails, and nothing that it started outlives it. `environment` is added to its own."""
     with held_port() as port:
-        return _run(name, directory, str(port))
+        return _run(name, directory, str(port), environment)
 
 
-def _run(name: str, directory: Path, port: str) -> subprocess.CompletedProcess[str]:
+def _run(name: str, directory: Path, port: str, more: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     commands = []
     for language, title, text in _BLOCK.findall((DOCS / name).read_text()):
         if title:
@@ -37,6 +38,7 @@ def _run(name: str, directory: Path, port: str) -> subprocess.CompletedProcess[s
     script = "\n".join(["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT", *commands])
     environment = {
         **os.environ,
+        **more,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "BROKERD_PORT": port,
         "BROKERD_BOOTSTRAP_SERVER": f"127.0.0.1:{port}",

@@ -97,38 +97,42 @@ def in_a_thread_that_inherits(spark: SparkSession, act: Callable[[], None]) -> N
     done.result()
 
 
-@pytest.mark.parametrize(
-    ("sets", "runs", "error"),
-    [
-        pytest.param(own_groups, in_this_thread, CONFLICT, id="a job group for each write"),
-        pytest.param(one_group, in_this_thread, CONFLICT, id="one job group"),
-        pytest.param(no_group, in_this_thread, CONFLICT, id="job group cleared"),
-        pytest.param(own_tags, in_this_thread, CONFLICT, id="job tags"),
-        pytest.param(own_properties, in_this_thread, CONFLICT, id="local properties"),
-        pytest.param(no_tags, in_this_thread, NO_TAG, id="all tags cleared"),
-        pytest.param(own_groups, in_a_thread_that_inherits, CONFLICT, id="threads"),
-    ],
+# What a user's program sets before each of its writes, where it runs them, and the error of the second. The last one clears the
+# tag by which the micro-batch's run is known.
+WAYS = (
+    (own_groups, in_this_thread, CONFLICT),
+    (one_group, in_this_thread, CONFLICT),
+    (no_group, in_this_thread, CONFLICT),
+    (own_tags, in_this_thread, CONFLICT),
+    (own_properties, in_this_thread, CONFLICT),
+    (own_groups, in_a_thread_that_inherits, CONFLICT),
+    (no_tags, in_this_thread, NO_TAG),
 )
-def test_second_write_to_a_topic_is_refused_in_every_run(
-    spark: SparkSession,
-    daemon: DaemonProcess,
-    new_topic: NewTopic,
-    tmp_path: Path,
-    sets: Callable[[SparkContext, int], None],
-    runs: Callable[[SparkSession, Callable[[], None]], None],
-    error: str,
+
+
+def test_second_write_to_a_topic_is_refused_in_every_run_whatever_the_program_sets(
+    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path
 ) -> None:
-    target = new_topic(2)
+    targets = [new_topic(2) for _ in WAYS]
+    is_refused: list[bool] = []
 
     def save(_rows: DataFrame, _batch_id: int) -> None:
-        for number in range(2):
-            sets(spark.sparkContext, number)
-            runs(spark, partial(write, numbered(spark, number * ROWS), daemon.address, target))
+        for (sets, runs, error), target in zip(WAYS, targets, strict=True):
+            sets(spark.sparkContext, 0)
+            runs(spark, partial(write, numbered(spark, 0), daemon.address, target))
+            sets(spark.sparkContext, 1)
+            with pytest.raises(Exception, match=error):
+                runs(spark, partial(write, numbered(spark, ROWS), daemon.address, target))
+            is_refused.append(True)
+        raise ValueError("the batch fails, as it does for a user")
 
     for _ in range(2):  # the first run, and the replay
-        with pytest.raises(StreamingQueryException, match=error):
+        is_refused.clear()
+        with pytest.raises(StreamingQueryException, match="the batch fails"):
             run_one_batch(spark, tmp_path, save)
-        assert values(pairs_of(read(spark, daemon.address, target).collect())) == given(0)
+        assert is_refused == [True] * len(WAYS)
+        for target in targets:
+            assert values(pairs_of(read(spark, daemon.address, target).collect())) == given(0)
 
 
 def test_second_write_is_refused_by_a_broker_that_has_started_since_the_first(
