@@ -15,7 +15,7 @@ from pathlib import Path
 
 _PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 _LOWEST = re.compile(r"([A-Za-z0-9._-]+)\s*>=\s*([0-9.]+)")
-_USERS_EXTRAS = ("spark", "completion", "top")  # what developers use beside is theirs to keep new
+_USERS_EXTRAS = ("spark", "completion")  # what developers use beside is theirs to keep new
 
 
 def of_extra(name: str, pyproject: Path = _PYPROJECT) -> list[str]:
