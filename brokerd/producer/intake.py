@@ -85,6 +85,13 @@ class RecordChunk:
         self.is_open = True
         self.placement = Placement(topic, shared)
         self._sealed_fields = 0
+        # Set by `take`. An entry is one row, or a batch of rows.
+        self.count = 0  # of entries
+        self.row_count = 0
+        self._numbers: list[int] = []
+        self._values: list[Any] = []
+        self._keys: list[bytes | None] = []
+        self._sent_ns: list[int] = []
 
     def seal(self) -> None:
         """In the sender's thread: fixes the chunk's rows as those added by now."""
@@ -95,38 +102,28 @@ class RecordChunk:
         """True if the entry was added before the chunk was sealed."""
         return number in self.rows[: self._sealed_fields : _FIELDS]
 
-    def take(self) -> TakenRows | None:
-        """The rows of a sealed chunk; None if it has none."""
-        return TakenRows(self, self.rows[: self._sealed_fields]) if self._sealed_fields else None
-
-
-class TakenRows:
-    """The entries of a sealed chunk, before they are placed. An entry is one row, or a batch of rows: `count` counts entries,
-    `row_count` rows."""
-
-    __slots__ = ("_keys", "_numbers", "_sent_ns", "_values", "chunk", "count", "placement", "row_count")
-
-    def __init__(self, chunk: RecordChunk, rows: list[Any]) -> None:
-        self.chunk = chunk
-        self.placement = placement = chunk.placement
-        self.count = len(rows) // _FIELDS
+    def take(self) -> bool:
+        """Takes the entries of a sealed chunk apart, by field. False if it has none."""
+        rows = self.rows[: self._sealed_fields]
+        placement = self.placement
+        self.count = self.row_count = len(rows) // _FIELDS
         self._numbers, self._values, self._keys, self._sent_ns = (rows[field::_FIELDS] for field in range(_FIELDS))
         placement.sent_ns = self._sent_ns
-        placement.timestamps = chunk.timestamps
+        placement.timestamps = self.timestamps
         # Threads that send concurrently may add rows out of the order of numbers; an interrupted send leaves a number without a
         # row.
         if self._numbers != _NUMBERS[: self.count]:
             placement.places = {number: place for place, number in enumerate(self._numbers)}
-        self.row_count = self.count
-        if chunk.has_batches:
+        if self.has_batches:
             counts = (value.num_rows if type(value) is pa.RecordBatch else 1 for value in self._values)
             placement.first_rows = list(itertools.accumulate(counts, initial=0))
             self.row_count = placement.first_rows[-1]
+        return self.count > 0
 
     @property
-    def partitions(self) -> Int32s | None:
-        """The explicit partition of each row, or -1; None if no row has one."""
-        named = self.chunk.partitions
+    def chosen_partitions(self) -> Int32s | None:
+        """The explicit partition of each taken row, or -1; None if no row has one."""
+        named = self.partitions
         if not named:
             return None
         first_rows = self.placement.first_rows
@@ -139,17 +136,16 @@ class TakenRows:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes that the rows hold, for a chunk without batches."""
-        headers = self.chunk.headers
+        """Bytes that the taken rows hold, in a chunk without batches."""
         size = RECORD_OVERHEAD_BYTES * self.count
         size += sum(len(data) for column in (self._values, self._keys) for data in column if data is not None)
-        for number in self._numbers if headers else ():
-            size += sum(len(key) + len(value or b"") + 24 for key, value in headers.get(number, ()))
+        for number in self._numbers if self.headers else ():
+            size += sum(len(key) + len(value or b"") + 24 for key, value in self.headers.get(number, ()))
         return size
 
     def to_arrow(self) -> pa.RecordBatch:
         """The records as normalized columns, each record with its timestamp."""
-        if not self.chunk.has_batches:
+        if not self.has_batches:
             return self._columns(0, self.count)
         pieces = []
         at = 0
@@ -169,13 +165,13 @@ class TakenRows:
         count = end - first
         key = pa.array(keys, KEY.type) if keys.count(None) < count else pa.nulls(count, KEY.type)
         columns = {KEY.name: key, VALUE.name: pa.array(self._values[first:end], VALUE.type)}
-        if self.chunk.headers:
-            rows = [self.chunk.headers.get(number) for number in numbers]
+        if self.headers:
+            rows = [self.headers.get(number) for number in numbers]
             lists = [None if row is None else [_entry(*pair) for pair in row] for row in rows]
             columns[HEADERS.name] = pa.array(lists, HEADERS.type)
         millis = np.array(self._sent_ns[first:end], np.int64) // 1_000_000
-        if self.chunk.timestamps:
-            own = [(place, self.chunk.timestamps.get(number)) for place, number in enumerate(numbers)]
+        if self.timestamps:
+            own = [(place, self.timestamps.get(number)) for place, number in enumerate(numbers)]
             places = [place for place, timestamp in own if timestamp is not None]
             millis[places] = [timestamp for _, timestamp in own if timestamp is not None]
         columns[TIMESTAMP.name] = pa.array(millis * 1_000).view(TIMESTAMP.type)
@@ -535,17 +531,17 @@ class Intake:
         """Appends a chunk's rows to batches, which then account for their memory. If that fails (the topic was recreated without a
         row's partition), the futures of the chunk end with the error.
         """
-        taken = chunk.take()
+        has_rows = chunk.take()
         if chunk.room_bytes > chunk.paid_bytes // 2:
             self._usual_bytes.pop(chunk.topic, None)
-        if taken is None:
+        if not has_rows:
             with self._shared.lock:
                 self._core.pool.release(chunk.paid_bytes)
             return
         try:
-            rows = self._split(chunk.topic, taken)
+            rows = self._split(chunk)
         except Exception as error:
-            self._refuse(chunk, taken, _as_brokerd_error(chunk.topic, error))
+            self._refuse(chunk, _as_brokerd_error(chunk.topic, error))
         else:
             with self._shared.lock:
                 self._core.pool.adjust(sum(part.piece.size_bytes for part in rows.pieces) - chunk.paid_bytes)
@@ -555,25 +551,24 @@ class Intake:
         if chunk.placement.listeners:
             chunk.placement.tell_placed()
 
-    def _refuse(self, chunk: RecordChunk, taken: TakenRows, error: BrokerdError) -> None:
+    def _refuse(self, chunk: RecordChunk, error: BrokerdError) -> None:
         batch = ProducerBatch(TopicPartition(chunk.topic, _NO_PARTITION), chunk.created_ms)
         with self._shared.lock:
             self._core.pool.release(chunk.paid_bytes)
-            chunk.placement.segments.append(BatchSpan(0, batch, 0, taken.row_count))
+            chunk.placement.segments.append(BatchSpan(0, batch, 0, chunk.row_count))
             self._core.refuse(batch, error, self._clock.monotonic_ms())
             chunk.placement.is_placed = True
 
-    def _split(self, topic: str, taken: TakenRows) -> columns.SplitRows:
-        """Splits rows by partition. Changes no state but the sticky partition."""
-        rows = taken.to_arrow()
-        wanted = taken.partitions
+    def _split(self, chunk: RecordChunk) -> columns.SplitRows:
+        """Splits the taken rows by partition. Changes no state but the sticky partition."""
+        topic, rows, wanted = chunk.topic, chunk.to_arrow(), chunk.chosen_partitions
         with self._shared.lock:
-            view = self._core.topics.view(topic) or TopicView(b"", (0,) * taken.chunk.partition_count)
+            view = self._core.topics.view(topic) or TopicView(b"", (0,) * chunk.partition_count)
             count = len(view.leaders)
             batch_size = self._core.accumulator.batch_size_of(topic)
             load = self._core.accumulator.load_of(topic, view)
-            if rows.num_rows == 1 and not taken.chunk.has_batches:
-                used_bytes = taken.used_bytes
+            if rows.num_rows == 1 and not chunk.has_batches:
+                used_bytes = chunk.used_bytes
                 named = int(wanted[0]) if wanted is not None and wanted[0] >= 0 else None
                 partition = self.partitioning.choose_one(topic, rows, named, used_bytes, load)
                 return columns.SplitRows([columns.PartitionPiece(partition, Piece(rows, 1, used_bytes, 0), 0)], None)
@@ -603,8 +598,8 @@ class Intake:
     ) -> None:
         """Appends pieces, whose memory is already reserved, to batches."""
         for partition, piece, at in pieces:
-            result = self._core.accumulator.append(TopicPartition(topic, partition), piece, created_ms)
-            placement.segments.append(BatchSpan(first_row + at, result.batch, result.at, piece.record_count))
+            batch, at_in_batch = self._core.accumulator.append(TopicPartition(topic, partition), piece, created_ms)
+            placement.segments.append(BatchSpan(first_row + at, batch, at_in_batch, piece.record_count))
 
 
 def _as_brokerd_error(topic: str, error: Exception) -> BrokerdError:

@@ -172,7 +172,7 @@ class Sender:
     def _is_closing_over(self, now_ms: int) -> bool:
         """Under the lock: sends everything without linger. True once nothing is left, or the rest was given up at close_by_ms."""
         core = self._core
-        core.accumulator.close()
+        core.accumulator.is_closed = True
         if self._intake.has_unplaced:  # it was closed after this step placed records
             self._news.set()
             return False

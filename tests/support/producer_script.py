@@ -140,7 +140,7 @@ class Script:
         self.simulation.do_abort()
 
     def _do_close(self) -> None:
-        self.simulation.core.accumulator.close()
+        self.simulation.core.accumulator.is_closed = True
 
     def _do_wait(self, ms: str) -> None:
         self.simulation.do_tick(int(ms))

@@ -250,9 +250,9 @@ class Simulation(MemberOperations):
         ids = list(range(self.next_id, self.next_id + count))
         self.next_id += count
         piece = Piece(ids, count, count * RECORD_BYTES, 0)
-        result = self.core.accumulator.append(TopicPartition(TOPIC, partition), piece, self.now_ms)
-        for place, record in enumerate(ids, result.at):
-            self.records[partition][record] = Record(result.batch, place)
+        batch, at = self.core.accumulator.append(TopicPartition(TOPIC, partition), piece, self.now_ms)
+        for place, record in enumerate(ids, at):
+            self.records[partition][record] = Record(batch, place)
             self.member_of[record] = self.membership
         self.core.fail_stopped(self.now_ms)
 

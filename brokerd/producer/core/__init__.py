@@ -6,7 +6,6 @@ identity.py       producer id, epoch, members; their requests
 streams.py        streams to nodes, and their requests in flight; commands
 topics.py         ids, partition counts and leaders of topics; when to request metadata
 partitioner.py    partitions of rows, with and without keys
-failures.py       errors of failed records
 metrics.py        rates, averages and maxima, by Kafka's names
 transport.py      the interface to the network: values and protocols
 membership.py     transactions as values

@@ -469,15 +469,6 @@ REQUEST_FILL_BYTES = 2_097_152
 LeaderOf = Callable[[TopicPartition], int]
 
 
-class AppendResult(NamedTuple):
-    """The batch that took the records, and the position `at` of the first of them in it."""
-
-    batch: ProducerBatch
-    at: int
-    is_new_batch: bool
-    is_full: bool
-
-
 class PartitionQueue:
     """Batches of one partition that are not in flight, oldest first; the last may be open."""
 
@@ -514,12 +505,13 @@ class RecordAccumulator:
         self._flushing: set[ProducerBatch] = set()
         self._batch_sizes: dict[str, int] = {}  # bytes by topic, if the broker accepts less than batch.size
         self._learned_ms: dict[str, int] = {}  # time of the last `learn_batch_size`
-        self.is_closed = False
+        self.is_closed = False  # everything is sent without linger; the caller appends nothing more
 
     # --- appending
 
-    def append(self, tp: TopicPartition, piece: Piece, now_ms: int) -> AppendResult:
-        """Adds records whose memory is already reserved. `now_ms`: when the first of them was sent.
+    def append(self, tp: TopicPartition, piece: Piece, now_ms: int) -> tuple[ProducerBatch, int]:
+        """Adds records whose memory is already reserved. Returns their batch, and the position of the first in it. `now_ms`: when
+        the first of them was sent.
 
         A batch closes when the next piece would make it larger than batch.size; a piece of that size gets its own batch.
         """
@@ -527,17 +519,15 @@ class RecordAccumulator:
         batch = queue.batches[-1] if queue.batches else None
         if batch is not None and not batch.is_closed and batch.size_bytes + piece.size_bytes > self.batch_size_of(tp.topic):
             batch.is_closed = True
-        is_new = batch is None or batch.is_closed
         if batch is None or batch.is_closed:
             self._batch_count += 1
             batch = ProducerBatch(tp, now_ms, (self._batch_count,))
             queue.batches.append(batch)
             self._incomplete[batch] = None
         at = batch.add(piece)
-        is_full = self._is_full(queue, batch)
-        if is_full and batch.size_bytes >= self.batch_size_of(tp.topic):
+        if batch.size_bytes >= self.batch_size_of(tp.topic):
             batch.is_closed = True
-        return AppendResult(batch, at, is_new, is_full)
+        return batch, at
 
     def batch_size_of(self, topic: str) -> int:
         """Bytes at which a batch of the topic closes: batch.size, or less if the broker has refused batches of that size."""
@@ -732,7 +722,7 @@ class RecordAccumulator:
             return batch.created_ms + self._config.delivery_timeout_ms
         return NEVER_MS
 
-    # --- flush, close
+    # --- flush
 
     def begin_flush(self) -> list[ProducerBatch]:
         """Sends all incomplete batches without further linger, and returns them. The flush is over when all of them are done."""
@@ -743,10 +733,6 @@ class RecordAccumulator:
     def incomplete(self) -> list[ProducerBatch]:
         """Every batch without a final state, in order of creation."""
         return list(self._incomplete)
-
-    def close(self) -> None:
-        """Sends everything without linger from now on. The caller appends nothing more."""
-        self.is_closed = True
 
     # --- queries
 

@@ -21,19 +21,27 @@ from collections.abc import Callable, Mapping
 from brokerd.backoff import backoff_ms
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import (
+    AbortedBatchError,
+    Action,
     BrokerdError,
     BrokerUnreachableError,
+    DeliveryTimeoutError,
     DuplicateSequenceError,
     Fate,
     InvalidProducerEpochError,
     LogDamagedError,
+    MessageTooLargeError,
+    OutOfOrderSequenceError,
     ProducerFencedError,
+    TransactionalIdAuthorizationFailedError,
+    TransactionStateError,
     UnknownLeaderEpochError,
     UnknownProducerIdError,
+    UnknownTopicIdError,
     WireError,
+    counted,
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
-from brokerd.producer.core import failures
 from brokerd.producer.core.accumulator import (
     NEVER_MS,
     NO_OFFSET,
@@ -225,7 +233,7 @@ class ProducerCore:
             return
         for batch in self.accumulator.queued(tp):
             if batch.is_fate_unknown:
-                self._fail(batch, failures.topic_replaced(tp), now_ms)
+                self._fail(batch, _replaced_error(tp), now_ms)
         for sequences in self._all_sequences():
             sequences.forget(tp)
         self.topics.replaced.discard(tp)
@@ -299,7 +307,7 @@ class ProducerCore:
         for overdue_ms, connection in self.streams.overdue():
             if overdue_ms <= now_ms:
                 self.streams.close(connection)
-                error = failures.overdue(connection.node_id, self._config)
+                error = _overdue_error(connection.node_id, self._config)
                 self.on_stream_lost(connection.node_id, connection.incarnation, error, now_ms)
 
     # --- judgement of responses
@@ -350,7 +358,7 @@ class ProducerCore:
                     self._fail(other, error, now_ms)
             self.sequences.settle(batch.tp)
         if verdict is Verdict.ACKNOWLEDGED_LOST:
-            self.stop(failures.acknowledged_lost(batch, error), now_ms)
+            self.stop(_lost_error(batch, error), now_ms)
         self._settle_replaced(batch.tp, now_ms)
 
     def _retry(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:
@@ -429,7 +437,7 @@ class ProducerCore:
 
     def _expire(self, now_ms: int) -> None:
         for batch in self.accumulator.expired_batches(now_ms):
-            error = failures.expired(batch, self._config.delivery_timeout_ms, self.last_trouble)
+            error = _expired_error(batch, self._config.delivery_timeout_ms, self.last_trouble)
             if isinstance(batch.last_error, UnknownLeaderEpochError):
                 self.topics.forget_leader(batch.tp)
             self._give_up(batch, error, now_ms)
@@ -445,7 +453,7 @@ class ProducerCore:
         assert not batch.is_in_flight, "what is under way is given up, not failed"
         if batch.is_done:
             return
-        batch.fail(failures.refused(batch, error))
+        batch.fail(_refused_error(batch, error))
         self.accumulator.remove(batch)
         self._leave_behind(batch, now_ms)
         self._note_failed(batch, now_ms)
@@ -493,12 +501,12 @@ class ProducerCore:
         if error is None:
             return
         for batch in self.accumulator.incomplete():
-            self._give_up(batch, self.fatal_error or failures.stopped(batch, error), now_ms)
+            self._give_up(batch, self.fatal_error or _stopped_error(batch, error), now_ms)
 
     def abort(self, reason: str, now_ms: int) -> None:
         """Fails all incomplete batches. Those in flight may still be written."""
         for batch in self.accumulator.incomplete():
-            self._give_up(batch, failures.aborted(batch, reason), now_ms)
+            self._give_up(batch, _aborted_error(batch, reason), now_ms)
 
     def disconnect(self, now_ms: int) -> None:
         """Closes all streams, and frees the ended batches that were in flight there."""
@@ -528,8 +536,91 @@ class ProducerCore:
     def on_too_large(self, batch: ProducerBatch, limits: RequestLimits, now_ms: int) -> None:
         """Notes that an encoded batch fits into no request to its node, so it was not sent."""
         self.streams.withdraw(batch)
-        self._settle(batch, failures.beyond_request(batch, limits, self._config), 0, now_ms)
+        self._settle(batch, _oversize_error(batch, limits, self._config), 0, now_ms)
 
     def on_overfull(self, request: SendRequest, rest: dict[TopicIdPartition, ProducerBatch], now_ms: int) -> SendRequest:
         """Moves the `rest`, encoded batches that do not fit into the request, to a second one right after it, and returns that."""
         return self.streams.overflow(request, rest, now_ms)
+
+
+# Errors of failed records: which records, why, and whether they may be in the log.
+
+
+def _expired_error(batch: ProducerBatch, delivery_timeout_ms: int, last_trouble: BrokerdError | None) -> DeliveryTimeoutError:
+    """The error of a batch that was not delivered within delivery.timeout.ms."""
+    trouble = batch.last_error or last_trouble
+    tail = f"; last trouble: {trouble}" if trouble else ""
+    return DeliveryTimeoutError(
+        f"{_subject(batch)} was not acknowledged in delivery.timeout.ms "
+        f"({delivery_timeout_ms} ms), {counted(batch.attempts, 'attempt')}: {_where(batch)}{tail}"
+    )
+
+
+def _oversize_error(batch: ProducerBatch, limits: RequestLimits, config: ProducerConfig) -> MessageTooLargeError:
+    """The error of a batch too large for any request to this broker."""
+    return MessageTooLargeError(
+        f"a record batch of {batch.size_bytes} bytes fits into no request, the broker's socket.request.max.bytes leaves "
+        f"{limits.bytes_max} for batches: raise it, or make records smaller (max.request.size is {config.max_request_size} here)",
+        fate=Fate.NOT_APPENDED,
+    )
+
+
+def _aborted_error(batch: ProducerBatch, reason: str) -> AbortedBatchError:
+    """The error of a batch that was given up, for example by close()."""
+    return AbortedBatchError(f"{_subject(batch)} was given up, {reason}: {_where(batch)}")
+
+
+def _overdue_error(node_id: int, config: ProducerConfig) -> BrokerUnreachableError:
+    """The error of a stream without a response within request.timeout.ms."""
+    return BrokerUnreachableError(f"node {node_id} did not answer in request.timeout.ms ({config.request_timeout_ms} ms)")
+
+
+def _replaced_error(tp: TopicPartition) -> UnknownTopicIdError:
+    """The error of records that may be in the old topic, and so are not written to the new one."""
+    text = f"topic '{tp.topic}' was deleted or recreated while records were on their way to it"
+    return UnknownTopicIdError(f"{text}; they may have been in the old one", fate=Fate.UNKNOWN)
+
+
+def _lost_error(batch: ProducerBatch, error: BrokerdError) -> OutOfOrderSequenceError:
+    """The error when the broker expects a sequence that it has already acknowledged."""
+    return OutOfOrderSequenceError(f"the broker lost acknowledged records of {batch.tp}, nothing more is written there: {error}")
+
+
+def _stopped_error(batch: ProducerBatch, error: BrokerdError) -> BrokerdError:
+    """The error of a batch whose member failed, or that belongs to none."""
+    if isinstance(error, TransactionalIdAuthorizationFailedError) or (
+        isinstance(error, WireError) and error.action is Action.TRANSACTION_STATE
+    ):
+        may_be_there = batch.is_fate_unknown or batch.is_in_flight
+        return type(error)(error.message, fate=Fate.UNKNOWN if may_be_there else Fate.NOT_APPENDED)
+    if isinstance(error, TransactionStateError):
+        return error
+    # The first failure's message tells the fate of its own records, not of these, so only its name is quoted.
+    aborted_with = AbortedBatchError(
+        f"{_subject(batch)} was given up with the rest of its transaction, which failed with "
+        f"{type(error).__name__}: {_where(batch)}"
+    )
+    aborted_with.__cause__ = error
+    return aborted_with
+
+
+def _refused_error(batch: ProducerBatch, error: BrokerdError) -> BrokerdError:
+    """The broker's error, with the fate of the records over all attempts instead of the last one alone."""
+    if not isinstance(error, WireError) or error.fate is not Fate.NOT_APPENDED:
+        return error
+    if batch.is_fate_unknown:
+        return type(error)(f"{error.message} (an earlier attempt may have written the records)", fate=Fate.UNKNOWN)
+    if isinstance(error, MessageTooLargeError) and batch.record_count == 1:
+        return MessageTooLargeError(
+            f"one record of {batch.tp} is too large for the broker, in a batch of its own: {error.message}", fate=Fate.NOT_APPENDED
+        )
+    return error
+
+
+def _subject(batch: ProducerBatch) -> str:
+    return f"a batch of {counted(batch.record_count, 'record')} for {batch.tp}"
+
+
+def _where(batch: ProducerBatch) -> str:
+    may_be_there = batch.is_fate_unknown or batch.is_in_flight
+    return "they may be in the log all the same" if may_be_there else "they are not in the log"

@@ -35,7 +35,7 @@ def accumulator(**settings: Any) -> RecordAccumulator:
 def append(queue: RecordAccumulator, tp: TopicPartition = TP, size: int = 40, now_ms: int = 0) -> ProducerBatch:
     assert queue.pool.admits(size)
     queue.pool.used_bytes += size
-    return queue.append(tp, Piece([], 1, size, 0), now_ms).batch
+    return queue.append(tp, Piece([], 1, size, 0), now_ms)[0]
 
 
 def leader(_tp: TopicPartition) -> int:
@@ -82,7 +82,7 @@ def test_ready_for_each_reason_and_for_no_other() -> None:
     append(queue, OTHER)
     assert drained(queue, LIMITS, 0)[0].tp == TP  # what came after the flush began still lingers
     assert looked(queue, leader, 0) == (set(), 5, set())
-    queue.close()
+    queue.is_closed = True
     assert set(queue.ready(leader, 0).nodes) == {0}  # closing
 
 
