@@ -80,16 +80,6 @@ def test_after_a_newer_hello_nothing_of_the_older_stream_is_processed(client: Ra
     assert new.produce(tp, idempotent_batch(tp, producer_id, 1, epoch=1)).base_offset == 2
 
 
-@pytest.mark.parametrize("incarnation", [1, 2])
-def test_a_late_hello_of_an_older_stream_is_refused(client: RawClient, incarnation: int) -> None:
-    (tp,) = client.create_topic()
-    client.producer(instance_id=INSTANCE, incarnation=2).produce(tp, values_batch(tp))
-    late = client.producer(instance_id=INSTANCE, incarnation=incarnation)
-    late.post([(tp, values_batch(tp))])
-    assert late.status()[0] is grpc.StatusCode.INVALID_ARGUMENT
-    assert client.latest(tp) == 1
-
-
 def test_the_fence_outlives_the_stream(client: RawClient, running: RunningDaemon) -> None:
     (tp,) = client.create_topic()
     first = client.producer(instance_id=INSTANCE, incarnation=5)
@@ -100,12 +90,6 @@ def test_the_fence_outlives_the_stream(client: RawClient, running: RunningDaemon
     late.post([(tp, values_batch(tp))])
     assert late.status()[0] is grpc.StatusCode.INVALID_ARGUMENT
     assert len(running.daemon.broker.fence) == 1
-
-
-def test_other_instances_are_not_fenced(client: RawClient) -> None:
-    (tp,) = client.create_topic()
-    streams = [client.producer(instance_id=bytes([number]) * 16, incarnation=number + 1) for number in range(3)]
-    assert sorted(stream.produce(tp, values_batch(tp)).base_offset for stream in streams) == [0, 1, 2]
 
 
 def test_a_request_held_back_by_the_disk_is_fenced_too(running: RunningDaemon, client: RawClient) -> None:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.wait import DEADLINE_S
+
 _PROGRAM = """
 import gc, os, signal, sys
 from brokerd.cli import main
@@ -25,7 +27,7 @@ print(code, len(gc.get_objects()), gc.get_freeze_count())
 
 def test_what_there_is_when_a_broker_is_ready_is_collected_no_more(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _PROGRAM, str(tmp_path / "data")]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE_S).stdout.splitlines()
     code, walked, left_out = map(int, told[-1].split())
     assert code == 0
     assert left_out > 10 * walked, (left_out, walked)
