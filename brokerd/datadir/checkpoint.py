@@ -1,4 +1,4 @@
-"""The checkpoint of a data directory: each partition's recovery point, durable end, log start and leader epoch.
+"""The checkpoint of a data directory: each partition's durable offsets and leader epoch (partition/log_state.py: CheckpointEntry).
 
 It is written after the fdatasync that it records, never before. So everything below `durable_end` was on disk: a bad batch there is
 damage, while one above is a torn tail.
@@ -27,7 +27,7 @@ from brokerd.storage.spare_files import SpareFiles
 CHECKPOINT_KIND = "checkpoint"
 CHECKPOINT_VERSION = 2
 _NODE_EPOCH = struct.Struct("<q")
-_ENTRY = struct.Struct("<16siqqqi")
+_ENTRY = struct.Struct("<16siqqqiqq")
 Entries = Mapping[TopicIdPartition, CheckpointEntry]
 
 

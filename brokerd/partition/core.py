@@ -106,7 +106,13 @@ class PartitionCore:
         self.segments: tuple[SegmentBounds, ...] = tuple(state.segments)  # oldest first; the last one is appended to
         self._seed = seed
         high_watermark = state.log_end_offset if state.high_watermark is None else state.high_watermark
-        self.ends = LogEnds(state.log_start_offset, state.log_end_offset, high_watermark, self.producers.open_transactions)
+        self.ends = LogEnds(
+            state.log_start_offset,
+            state.log_end_offset,
+            high_watermark,
+            self.producers.open_transactions,
+            announced_stable_offset=state.announced_stable_offset,
+        )
         self.snapshots = KeptSnapshots(state.snapshot_offsets, state.unwritten_snapshot)
         self.flushes = FlushState(self.ends, state.recovery_point, self.snapshots)
 
@@ -504,7 +510,14 @@ class PartitionCore:
     def checkpoint_entry(self) -> CheckpointEntry:
         """This log's entry for the next checkpoint. May advance the recovery point."""
         ends = self.ends
-        return CheckpointEntry(self.flushes.advance_recovery_point(), ends.durable_end, ends.log_start_offset, self.leader_epoch)
+        return CheckpointEntry(
+            self.flushes.advance_recovery_point(),
+            ends.durable_end,
+            ends.log_start_offset,
+            self.leader_epoch,
+            ends.high_watermark,
+            ends.announced_stable_offset,
+        )
 
     def take_old_snapshots(self) -> list[int]:
         """Offsets of snapshots that are no longer needed; the caller removes their files."""

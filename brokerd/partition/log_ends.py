@@ -4,8 +4,8 @@
 
 A transaction is open from a member's first batch until its marker, which takes effect once it lies below the high watermark. A
 commit also holds back the last stable offset of each of its partitions, from the decision until all of them have durable markers. A
-replica that starts with its high watermark below its log end cannot tell which transactions ended in between, so the last stable
-offset stays below that range until the high watermark has passed all of it.
+replica that starts with its high watermark below its log end cannot tell which transactions ended in between. So its last stable
+offset stays at the one that a leader announced until the high watermark has passed all of that range.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 _NOWHERE = -1
+_NO_LIMIT = 2**63 - 1
 
 
 class LogEnd(enum.Enum):
@@ -48,7 +49,13 @@ class LogEnds:
     """The ends of one log, and the bytes below them. Each event returns the ends that it moved."""
 
     def __init__(
-        self, log_start_offset: int, log_end_offset: int, high_watermark: int, open_transactions: Mapping[int, int]
+        self,
+        log_start_offset: int,
+        log_end_offset: int,
+        high_watermark: int,
+        open_transactions: Mapping[int, int],
+        *,
+        announced_stable_offset: int = 0,
     ) -> None:
         """`open_transactions`: first offsets of transactions without a marker, ascending; a live view, read on every event."""
         self.log_start_offset = log_start_offset
@@ -62,11 +69,19 @@ class LogEnds:
         self.held_back: dict[str, int] = {}  # commit -> first offset
         self._open = open_transactions
         self._ended: list[_Ended] = []
-        # (from, until): the range in which ended transactions are unknown; see the module.
-        self._unknown = (high_watermark, log_end_offset) if high_watermark < log_end_offset else None
+        # (stable, until): what limits the last stable offset until the high watermark has reached `until`; see the module.
+        stable = min(high_watermark, announced_stable_offset)
+        self._unknown = (stable, log_end_offset) if high_watermark < log_end_offset else None
         self._replicas: dict[int, int] | None = None  # durable ends of the other in-sync replicas; None unless leader
         self._leader_high_watermark = _NOWHERE  # on a follower: the leader's last reported one
+        self._leader_stable_offset = _NOWHERE  # on a follower: the leader's last reported one
+        self._announced_stable_offset = announced_stable_offset
         self.last_stable_offset = self._stable_end()
+
+    @property
+    def announced_stable_offset(self) -> int:
+        """The highest last stable offset that a leader has announced, this node or another, and that this replica confirms."""
+        return max(self._announced_stable_offset, min(self.last_stable_offset, self._leader_stable_offset))
 
     def of(self, end: LogEnd) -> int:
         """The last stable offset, high watermark or log end offset; LOG_START also gives the log end offset."""
@@ -118,11 +133,13 @@ class LogEnds:
     def lead(self) -> None:
         """Makes this node the leader; followers are set by `in_sync`."""
         self._replicas = {}
+        self._leader_stable_offset = _NO_LIMIT
 
     def follow(self) -> None:
         """Makes this node a non-leader: the high watermark follows the leader's."""
+        self._announced_stable_offset = self.announced_stable_offset
         self._replicas = None
-        self._leader_high_watermark = _NOWHERE
+        self._leader_high_watermark = self._leader_stable_offset = _NOWHERE
 
     def in_sync(self, followers: Iterable[int]) -> Moved:
         """Sets the other in-sync replicas. A new one counts as having nothing durable until `replica_at`."""
@@ -137,9 +154,10 @@ class LogEnds:
         self._replicas[node] = durable_end
         return self._advance()
 
-    def leader_at(self, high_watermark: int) -> Moved:
-        """Updates the leader's high watermark, on a follower."""
+    def leader_at(self, high_watermark: int, last_stable_offset: int) -> Moved:
+        """Updates the leader's high watermark and last stable offset, on a follower."""
         self._leader_high_watermark = high_watermark
+        self._leader_stable_offset = last_stable_offset
         return self._advance()
 
     def _advance(self) -> Moved:

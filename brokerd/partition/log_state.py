@@ -16,12 +16,14 @@ from brokerd.storage.segment import Segment
 
 
 class CheckpointEntry(NamedTuple):
-    """Offsets, none above `durable_end`, and the highest leader epoch that any batch of the log can have."""
+    """What a start must know of a log: offsets, none above `durable_end`, and the leader epoch."""
 
-    recovery_point: int  # a restart checks payloads from here on
-    durable_end: int
-    log_start_offset: int
-    leader_epoch: int
+    recovery_point: int  # recovery checks payloads from here on
+    durable_end: int  # recovery takes a bad batch below for damage, above for a torn tail
+    log_start_offset: int  # recovery and retention remove segments below
+    leader_epoch: int  # the highest one: recovery takes no batch of a higher one for part of the log, and no leader has it again
+    high_watermark: int = 0  # where one of several replicas begins, which cannot tell by itself what is committed
+    announced_stable_offset: int = 0  # by the leader, this node or another: where one of several replicas begins
 
     def known_durable(self, *ends: int) -> CheckpointEntry:
         """The entry, with `durable_end` raised to other offsets known to be durable: a checkpoint may lag behind."""
@@ -63,4 +65,5 @@ class LogState:
     read_only_reason: str = ""
     snapshot_offsets: list[int] = field(default_factory=list)
     high_watermark: int | None = None  # None = no other replicas: the log end offset
+    announced_stable_offset: int = 0
     unwritten_snapshot: Snapshot | None = None  # the snapshot at the log end, if it could not be written

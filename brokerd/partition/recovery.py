@@ -269,14 +269,18 @@ class PartitionRecovery:
         snapshots: list[int] = []
         with contextlib.suppress(FileNotFoundError):
             snapshots = snapshot_offsets(self._files.listdir(self._directory))
+        checkpoint = self._given.checkpoint
+        log_start_offset = min(max(checkpoint.log_start_offset, 0), end)
         return LogState(
             segments=walk.segments,
             producers=walk.producers,
             epochs=walk.epochs,
-            log_start_offset=min(max(self._given.checkpoint.log_start_offset, 0), end),
+            log_start_offset=log_start_offset,
             log_end_offset=end,
-            recovery_point=min(self._given.checkpoint.recovery_point, end),
-            leader_epoch=self._given.checkpoint.leader_epoch,
+            recovery_point=min(checkpoint.recovery_point, end),
+            leader_epoch=checkpoint.leader_epoch,
+            high_watermark=max(checkpoint.high_watermark, log_start_offset) if self._given.may_be_cut else None,
+            announced_stable_offset=checkpoint.announced_stable_offset,
             damaged=[*walk.damaged, *(hole.as_range() for hole in self._holes)],
             read_only_reason=self._given.read_only_reason,
             snapshot_offsets=snapshots,

@@ -132,7 +132,7 @@ def a_follower_reports_what_it_has_not_flushed(patch: pytest.MonkeyPatch) -> Non
 
 @mutant
 def a_follower_believes_more_than_it_has(patch: pytest.MonkeyPatch) -> None:
-    def credulous(self: LogEnds, high_watermark: int) -> Moved:
+    def credulous(self: LogEnds, high_watermark: int, _last_stable_offset: int) -> Moved:
         self.high_watermark = max(self.high_watermark, high_watermark)
         return (LogEnd.HIGH_WATERMARK,)
 
@@ -282,6 +282,26 @@ def an_epoch_is_noted_one_batch_late(patch: pytest.MonkeyPatch) -> None:
         return moved
 
     patch.setattr(PartitionCore, "written", late)
+
+
+@mutant
+def a_start_takes_all_that_is_durable_for_committed(patch: pytest.MonkeyPatch) -> None:
+    checkpoint_entry = PartitionCore.checkpoint_entry
+
+    def generous(self: PartitionCore) -> CheckpointEntry:
+        return checkpoint_entry(self)._replace(high_watermark=self.ends.durable_end)
+
+    patch.setattr(PartitionCore, "checkpoint_entry", generous)
+
+
+@rare(450)
+def a_start_takes_all_that_is_committed_for_decided(patch: pytest.MonkeyPatch) -> None:
+    checkpoint_entry = PartitionCore.checkpoint_entry
+
+    def generous(self: PartitionCore) -> CheckpointEntry:
+        return checkpoint_entry(self)._replace(announced_stable_offset=self.ends.high_watermark)
+
+    patch.setattr(PartitionCore, "checkpoint_entry", generous)
 
 
 # --- cuts
@@ -440,8 +460,8 @@ def an_append_wakes_no_follower(patch: pytest.MonkeyPatch) -> None:
 def what_was_there_before_the_start_wakes_nobody(patch: pytest.MonkeyPatch) -> None:
     init = LogEnds.__init__
 
-    def forgetful(self: LogEnds, *args: Any) -> None:
-        init(self, *args)
+    def forgetful(self: LogEnds, *args: Any, **options: Any) -> None:
+        init(self, *args, **options)
         self.counted_from = 0
 
     patch.setattr(LogEnds, "__init__", forgetful)
@@ -491,8 +511,8 @@ def a_marker_ends_what_a_commit_holds_back(patch: pytest.MonkeyPatch) -> None:
 def a_start_takes_all_that_ended_for_decided(patch: pytest.MonkeyPatch) -> None:
     init = LogEnds.__init__
 
-    def credulous(self: LogEnds, *args: Any) -> None:
-        init(self, *args)
+    def credulous(self: LogEnds, *args: Any, **options: Any) -> None:
+        init(self, *args, **options)
         self._unknown = None
         self.last_stable_offset = self._stable_end()
 

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Sequence
 
 from brokerd.partition.aborted_transactions import AbortedTransaction
-from brokerd.partition.core import PartitionCore
+from brokerd.partition.core import PartitionCore, Role
 from brokerd.record.header import BatchHeader
 from tests.support.partition_replica import Replica
 
@@ -40,6 +40,7 @@ class Promises:
         undecided = replica.first_undecided(high)
         expected = max(start, high if undecided is None else min(high, undecided))
         is_known = is_alone or high >= replica.found_end
+        assert core.ends.announced_stable_offset >= stable or core.role is not Role.LEADER, "a leader shows what it does not note"
         assert stable == expected or (not is_known and stable < expected), f"the last stable offset is {stable}, not {expected}"
 
     def _commit(self, replica: Replica, high_watermark: int) -> None:

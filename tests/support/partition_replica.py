@@ -115,13 +115,14 @@ class Replica:
         )
         state = PartitionRecovery(self.files, open_files, given).run().state
         assert first_that_stops(state.damaged, state.log_start_offset) is None, state.damaged
-        if not is_alone:
-            state.high_watermark = state.log_start_offset
         resources = LogResources(self.files, SpareFiles(self.files), open_files, _MAX_PRODUCER_IDS, self.write_checkpoint)
         self._log = Partition(TP, "t", self.config, resources, state)
         self.table = PartitionTable(TopicStore(self.files), OneNode(self.files))
         self.table.add(self._log)
         self.found_end = state.log_end_offset
+        ends, known = self._log.ends, self.checkpoint
+        assert is_alone or ends.high_watermark >= known.high_watermark, f"the high watermark was {known.high_watermark}"
+        assert ends.announced_stable_offset >= known.announced_stable_offset, "what a leader announced is forgotten"
         self.write_checkpoint()
 
     def crash(self, rng: random.Random, *, is_power_cut: bool) -> int:

@@ -411,7 +411,8 @@ class Simulation:
                 follower.files.hook = None
             follower.note(stored)
             self.count("replicated")
-        self._event(follower, lambda: follower.woken(follower.log.ends.leader_at(leader.log.ends.high_watermark)))
+        ends = leader.log.ends
+        self._event(follower, lambda: follower.woken(follower.log.ends.leader_at(ends.high_watermark, ends.last_stable_offset)))
 
     def _cut_what_diverges(self, leader: Replica, follower: Replica) -> bool:
         """True if the follower's log is now the beginning of the leader's."""

@@ -136,7 +136,7 @@ def test_what_waits_is_settled_before_anything_of_another_epoch_happens() -> Non
         )
         log.append_as_follower(stamped(b"another's", epoch=2))
         log.flush()
-        log.wake(log.ends.leader_at(1))
+        log.wake(log.ends.leader_at(1, 1))
         assert (log.ends.high_watermark, len(produce.errors)) == (1, 1)
 
     asyncio.run(scenario())
