@@ -91,7 +91,13 @@ def run_broker(out: Path, arguments: list[str]) -> int:
     """Runs `brokerd start`, counts between SIGUSR1 and SIGUSR2, then writes the counts."""
     hands = Hands()
     signal.signal(signal.SIGUSR1, hands.begin)
-    signal.signal(signal.SIGUSR2, lambda *_: out.write_text(json.dumps(hands.end())))
+
+    def end(*_signal: object) -> None:
+        partial = out.with_suffix(".part")
+        partial.write_text(json.dumps(hands.end()))
+        partial.rename(out)  # the reader sees all of it, or nothing
+
+    signal.signal(signal.SIGUSR2, end)
     return brokerd_main(arguments)
 
 
@@ -108,7 +114,7 @@ def traced(hands: Hands, broker: Broker, out: Path, action: Callable[[], object]
         client = hands.end()
         time.sleep(_SETTLED_S)
         os.kill(broker.child.pid, signal.SIGUSR2)
-        while not out.exists() or not out.read_text():
+        while not out.exists():
             time.sleep(0.01)
         found.append({"client": client, "broker": Counted(*json.loads(out.read_text()))})
     return {side: min((one[side] for one in found), key=lambda one: one.counts["changes of file"]) for side in ("client", "broker")}

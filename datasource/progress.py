@@ -84,5 +84,5 @@ class GroupProgress:
 
     def _warn(self, group_id: str, error: Exception) -> None:
         if not self._has_warned:
-            logger.warning("the positions of this query are not recorded as group '%s', reading goes on: %s", group_id, error)
+            logger.warning("cannot record the positions of this query as group '%s'; reading continues: %s", group_id, error)
         self._has_warned = True

@@ -40,9 +40,9 @@ _HASH_LENGTH = 32
 _QUERY_NAME_MAX_LENGTH = 100
 
 _NO_RUN = (
-    "Spark did not tell the task which execution of the micro-batch it belongs to (its job tag ...-execution-root-id-...), so a "
-    "second write could not be told from a repetition of the first: sc.clearJobTags() inside foreachBatch takes it away, use "
-    "sc.removeJobTag(tag) for tags of your own; or set option delivery=at_least_once"
+    "the task has no job tag ...-execution-root-id-..., which names its execution of the micro-batch, so a second write could not "
+    "be distinguished from a repetition of the first: sc.clearJobTags() inside foreachBatch removes that tag; use "
+    "sc.removeJobTag(tag) for tags of your own, or set option delivery=at_least_once"
 )
 NO_VERSIONS_OF_STREAMS = (
     "txnAppId and txnVersion are for batch writes: a streaming query has an id and versions of its own (its checkpoint's query "

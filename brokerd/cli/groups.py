@@ -39,7 +39,7 @@ def list_groups(args: argparse.Namespace) -> None:
 
 def _listing_lines(groups: Sequence[GroupListing]) -> Iterator[str]:
     if not groups:
-        yield "no groups: there are none that you may see, or none of this prefix"
+        yield "no groups that you may see have this prefix"
         return
     rows = [(one.group_id, one.partitions, time_text(one.commit_timestamp), one.principal) for one in groups]
     yield table(("GROUP", "PARTITIONS", "LAST COMMIT", "OWNER"), rows)

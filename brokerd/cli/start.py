@@ -92,7 +92,10 @@ async def _serve(config: BrokerConfig) -> None:
     await asyncio.wait((stop, ended), return_when=asyncio.FIRST_COMPLETED)
     has_failed = ended.done()
     notify(STOPPING)
-    _end_at_the_latest(overdue(daemon.stop_limit_ms + _WATCHDOG_MS, "nothing moves any more"), daemon.stop_limit_ms + _WATCHDOG_MS)
+    _end_at_the_latest(
+        overdue(daemon.stop_limit_ms + _WATCHDOG_MS, "the event loop or a thread does not respond"),
+        daemon.stop_limit_ms + _WATCHDOG_MS,
+    )
     try:
         await daemon.stop()
     except StopOverdueError as error:

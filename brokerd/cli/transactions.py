@@ -43,7 +43,7 @@ def list_transactions(args: argparse.Namespace) -> None:
 
 def _listing_lines(listings: Sequence[TransactionListing], held: _Held) -> Iterator[str]:
     if not listings:
-        yield "no transactional ids: there are none that you may see, or none of this prefix and state"
+        yield "no transactional ids that you may see have this prefix and state"
         return
     rows = [
         (

@@ -135,6 +135,7 @@ def parse_bootstrap_servers(text: str) -> tuple[str, ...]:
     for address in addresses:
         host, _, port = address.rpartition(":")
         is_plain_ipv6 = ":" in host and not (host.startswith("[") and host.endswith("]"))
-        if not host or "/" in address or is_plain_ipv6 or not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 65_536):
+        is_port = port.isascii() and port.isdecimal() and port[0] != "0" and len(port) <= 5 and int(port) < 65_536
+        if not host or "/" in address or is_plain_ipv6 or not is_port:
             raise ConfigError(f"bootstrap.servers must be host:port (several separated by commas), not '{address}'")
     return addresses

@@ -116,8 +116,8 @@ _NO_COMPACTION = f"topics are not compacted: {_REMOVE}"
 _GRPC = f"gRPC has connections of its own: {_REMOVE}"
 _TLS = "certificates are PEM files: ssl.certificate.file and ssl.key.file"
 _BYTES = "keys and values are bytes: encode and decode them in your program, and remove it"
-_ALWAYS_SYNCED = f"what is acknowledged with acks=all is on the disk, always: {_REMOVE}"
-_LISTEN = "here host and port say where to listen, advertised.host and advertised.port what clients are told"
+_ALWAYS_SYNCED = f"with acks=all every acknowledged record is on disk: {_REMOVE}"
+_LISTEN = "set host and port to listen on, advertised.host and advertised.port for clients"
 _PROCESSED = "records count as processed with the next poll; with enable.auto.commit=false your program commits"
 _THREADS = f"threads need no tuning: {_REMOVE}"
 
@@ -145,14 +145,14 @@ _HINTS = {
     "min.compaction.lag.ms": _NO_COMPACTION,
     "max.compaction.lag.ms": _NO_COMPACTION,
     "delete.retention.ms": _NO_COMPACTION,
-    "delete.topic.enable": f"topics can always be deleted, by those whom auth.file allows it: {_REMOVE}",
+    "delete.topic.enable": f"topics can always be deleted, by principals with that right in auth.file: {_REMOVE}",
     "num.network.threads": _THREADS,
     "num.io.threads": _THREADS,
     "background.threads": _THREADS,
     "num.recovery.threads.per.data.dir": _THREADS,
-    "authorizer.class.name": "here auth.file says who may do what",
-    "super.users": "here auth.file says who may do what",
-    "allow.everyone.if.no.acl.found": "here auth.file says who may do what",
+    "authorizer.class.name": "set the rights of principals in auth.file",
+    "super.users": "set the rights of principals in auth.file",
+    "allow.everyone.if.no.acl.found": "set the rights of principals in auth.file",
     # Clients.
     "max.poll.interval.ms": _NO_MEMBERS,
     "session.timeout.ms": _NO_MEMBERS,
@@ -168,22 +168,22 @@ _HINTS = {
     "partitioner.class": "partition= of send chooses it, else the key does as with Kafka's Java client",
     "partitioner": "partition= of send chooses it, else the key does as with Kafka's Java client",
     "metadata.broker.list": "here it is bootstrap.servers",
-    "api.version.request": f"the client always asks what the broker can do: {_REMOVE}",
-    "api.version": f"the client always asks what the broker can do: {_REMOVE}",
+    "api.version.request": f"the client always asks for the broker's features: {_REMOVE}",
+    "api.version": f"the client always asks for the broker's features: {_REMOVE}",
     "request.required.acks": "here it is acks",
     "compression.codec": "here it is compression.type",
     "message.timeout.ms": "here it is delivery.timeout.ms",
     "queue.buffering.max.ms": "here it is linger.ms",
-    "queue.buffering.max.messages": "here buffer.memory limits what waits, in bytes",
-    "queue.buffering.max.kbytes": "here buffer.memory limits what waits, in bytes",
+    "queue.buffering.max.messages": "buffer.memory limits unsent records, in bytes",
+    "queue.buffering.max.kbytes": "buffer.memory limits unsent records, in bytes",
     "batch.num.messages": "here batch.size limits a batch, in bytes",
     "message.send.max.retries": "here it is retries",
     "fetch.message.max.bytes": "here it is max.partition.fetch.bytes",
     "fetch.wait.max.ms": "here it is fetch.max.wait.ms",
     "socket.timeout.ms": "here it is request.timeout.ms",
-    "consumer.timeout.ms": "an iteration goes on until close(), and poll(timeout_ms=...) returns after its time without records",
+    "consumer.timeout.ms": "an iteration runs until close(), and poll(timeout_ms=...) returns after its timeout",
     "statistics.interval.ms": "Producer.metrics() returns what a client counts, /metrics what the broker does",
-    "enable.partition.eof": "end_offsets says where a partition ends",
+    "enable.partition.eof": "use end_offsets for the end of a partition",
     "ssl.certfile": "here it is ssl.certificate.file",
     "ssl.ca.location": "here it is ssl.ca.file",
     "ssl.certificate.location": "here it is ssl.certificate.file",
@@ -204,8 +204,8 @@ _FAMILIES = {
     "group.": _NO_MEMBERS,
     "socket.": _GRPC,
     "broker.address.": _GRPC,
-    "sasl.": "here clients show a token (auth.token.file) or a certificate (ssl.certificate.file and ssl.key.file), and the "
-    "broker's auth.file says whose they are",
+    "sasl.": "clients authenticate with a token (auth.token.file) or a certificate (ssl.certificate.file and ssl.key.file); the "
+    "broker's auth.file maps them to principals",
     "ssl.": "TLS is gRPC's own, with PEM files: ssl.ca.file, ssl.certificate.file, ssl.key.file",
 }
 

@@ -215,7 +215,7 @@ class Fetching:
         try:
             for (one, then), id_tp, position, committed in search.outcome():
                 if self._assignment.found(one, id_tp, position, then.version, committed) and then.reason:
-                    logger.warning("%s: reading goes on at offset %d", then.reason, position.offset)
+                    logger.warning("%s: reading continues at offset %d", then.reason, position.offset)
         except UnknownTopicIdError:
             self._forget_ids()
             raise
@@ -259,15 +259,15 @@ class Fetching:
             )
         elif isinstance(error, LogTruncationError):
             error.message = (
-                f"{named(one.tp, error)}; see to what was read of the other one, then seek() to where reading is to go on"
+                f"{named(one.tp, error)}; check what was read of the other history, then seek() to the offset at which to continue"
             )
         elif isinstance(error, UnknownTopicIdError):
             self.forget(one.id_tp)
             self._assignment.forget_id(one)
             error.message = (
-                f"topic '{one.tp.topic}' was deleted, or may not be seen by this principal any more, so {one.tp} cannot be read "
-                "on: assign() other partitions; once it is seen again the next poll() goes on, and begins like a new reader with "
-                "another topic of that name"
+                f"topic '{one.tp.topic}' was deleted, or this principal may no longer see it, so {one.tp} cannot be read: assign() "
+                "other partitions; once the topic is visible again, the next poll() continues; a new topic of that name is read "
+                "from its beginning or end, by auto.offset.reset"
             )
         return error
 

@@ -61,8 +61,8 @@ async def resolve(
             known.setdefault(search.one, position)
         elif search.then.begin is Begin.COMMITTED and (had := _had_offset(search, ids[search.then.tp])) != NO_OFFSET:
             raise UnknownGroupError(
-                f"{search.then.tp}: group '{config.group_id}' had the offset {had}, and has none any more: it has expired "
-                "(offsets.retention.minutes), or was deleted. seek() to where reading is to go on"
+                f"{search.then.tp}: group '{config.group_id}' had the offset {had} and has none now: it expired "
+                "(offsets.retention.minutes) or was deleted; seek() to the offset at which to continue"
             )
         elif search.then.begin is Begin.COMMITTED and search.then.begun_at is not None:
             known.setdefault(search.one, search.then.begun_at)
@@ -211,6 +211,8 @@ class Coverage:
         logger.warning(
             "topic '%s' has partitions that %s (%s): assign() them, here or in another process, or their records stay unread",
             topic,
-            f"nobody in group '{self._group_id}' has read" if self._group_id else "were added, and this consumer does not read",
+            f"no consumer in group '{self._group_id}' has read"
+            if self._group_id
+            else "were added, and this consumer does not read",
             ", ".join(numbers[:_NAMED_MAX]) + (", ..." if len(numbers) > _NAMED_MAX else ""),
         )

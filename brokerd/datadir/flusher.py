@@ -134,7 +134,7 @@ class Flusher:
                 error = OSError(errno.EIO, f"internal error: {type(error).__name__}")
             self._tickets.pop(log, None)
             if not log.health.is_deleted:  # the files of a deleted one were removed meanwhile
-                logger.error("flush of %s failed: it takes no more appends until the next start", log.name)
+                logger.error("flush of %s failed: it refuses appends until the next start", log.name)
             log.fail_flush(task, error)
             return
         log.complete_flush(task)

@@ -98,7 +98,7 @@ class LogTime:
             self._say(off_ms, "do not count that")
         elif off_ms > START_SLACK_MS:
             within_ms = max(min(off_ms, _MADE_UP_WITHIN_MS), off_ms // _RATE_MAX)
-            self._say(off_ms, f"count that gradually, within {timedelta(milliseconds=within_ms)}")
+            self._say(off_ms, f"take that over gradually, within {timedelta(milliseconds=within_ms)}")
 
     def _say(self, jump_ms: int, what: str) -> None:
         side = "ahead of" if jump_ms > 0 else "behind"

@@ -73,7 +73,10 @@ class PartitionOpening:
                 try:
                     recovered = self._recover(topic, config, tp, entry, clean.get(tp), reason)
                 except OSError as error:
-                    why, is_read_only = f"its recovery could not write ({error.strerror}); see to the disk and restart", True
+                    why, is_read_only = (
+                        f"its recovery could not write ({error.strerror}); repair the disk and restart",
+                        True,
+                    )
                     logger.error("%s-%d is read-only: %s", topic.name, partition, why)
                     recovered = self._recover(topic, config, tp, entry, clean.get(tp), reason or why)
                 if entry.leader_epoch == LOST_ENTRY.leader_epoch:

@@ -159,7 +159,7 @@ def delete_records(asked: Sequence[tuple[Partition, int]], checkpoint_job: Calla
 def _log_start_error(error: OSError) -> StorageError:
     if isinstance(error, NotSyncedError):
         return StorageError(
-            f"the log start could not be made durable ({error.strerror}): it is unchanged, but may turn out moved after a restart",
+            f"the log start could not be made durable ({error.strerror}): it is unchanged, but may have moved after a restart",
             fate=Fate.UNKNOWN,
         )
     return StorageError(f"the log start could not be written ({error.strerror})")

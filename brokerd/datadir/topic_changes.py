@@ -85,7 +85,7 @@ class TopicChanges:
         count = partitions or self._config.num_partitions
         self._check_count(name, count, count, sum(topic.partition_count for topic in before))
         if len(self._topics) + len(before) >= self._config.max_topics:
-            raise PolicyViolationError(f"there is no room for another topic: max.topics is {self._config.max_topics}")
+            raise PolicyViolationError(f"the limit of topics is reached: max.topics is {self._config.max_topics}")
         config = checked_topic_config(self._config, configs)
         self._opening.check_writable()
         return Topic(name, new_topic_id(), count, normalized(config, configs))

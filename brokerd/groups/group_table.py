@@ -142,7 +142,7 @@ class GroupTable:
         """The group. Raises UnknownGroupError."""
         group = self._groups.get(group_id)
         if group is None:
-            raise UnknownGroupError(f"there is no group {group_id!r}: ListGroups names those that there are")
+            raise UnknownGroupError(f"there is no group {group_id!r}: ListGroups lists the existing ones")
         return group
 
     # Decisions
@@ -163,14 +163,13 @@ class GroupTable:
         owner = group.principal if group is not None else principal
         if group is None and not self._limits.groups.has_room(owner, 1):
             raise PolicyViolationError(
-                f"group {group_id!r} would be one more than max.groups leaves room for: delete groups that are not used "
-                "(brokerd groups delete), or raise the limit"
+                f"group {group_id!r} exceeds max.groups: delete unused groups (brokerd groups delete), or raise the limit"
             )
         added = (group or Group(group_id, owner)).added_slots(offsets)
         if added > 0 and not self._limits.offsets.has_room(owner, added):
             raise PolicyViolationError(
                 f"group {group_id!r}: max.group.offsets leaves no room for {added} more (a partition's offset, and each 256 bytes "
-                "of its metadata): delete groups that are not used (brokerd groups delete), or raise the limit"
+                "of its metadata): delete unused groups (brokerd groups delete), or raise the limit"
             )
         return offsets_committed(group_id, owner, offsets)
 
@@ -275,15 +274,15 @@ def _check_expected(group_id: str, group: Group | None, expected: Mapping[TopicI
         found = committed.offset if committed is not None else NO_OFFSET
         if found == NO_OFFSET != offset:
             raise UnknownGroupError(
-                f"group {group_id!r} has no offset of {name_of(tp)} any more, but the input of this transaction was read when it "
-                f"was {offset}: it has expired (offsets.retention.minutes), or was deleted. Nothing of this transaction counts: "
-                "set the offset where reading is to go on (brokerd groups reset, or seek())"
+                f"group {group_id!r} no longer has an offset of {name_of(tp)}, but the input of this transaction was read when it "
+                f"was {offset}: it expired (offsets.retention.minutes) or was deleted. The transaction is void: set the offset at "
+                "which to continue (brokerd groups reset, or seek())"
             )
         if found != offset:
             raise ProducerFencedError(
                 f"group {group_id!r}: its offset of {name_of(tp)} is {_shown(found)}, but the input of this transaction was read "
-                f"when it was {_shown(offset)}: another program has gone on from there, or it was reset. Nothing of this "
-                "transaction counts: read again from the committed offsets",
+                f"when it was {_shown(offset)}: another program has committed since, or it was reset. The transaction is void: "
+                "read again from the committed offsets",
                 fate=Fate.NOT_APPENDED,
             )
 

@@ -8,10 +8,9 @@ decide the outcome of members whose markers are lost. rebuild.py rebuilds the di
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterator
 
-from brokerd.datadir.checkpoint import Found, read_checkpoint, write_checkpoint
+from brokerd.datadir.checkpoint import read_checkpoint, write_checkpoint
 from brokerd.datadir.coordination import read_node_epoch
 from brokerd.datadir.node_state import ProducerIds, read_meta, take_clean_mark
 from brokerd.datadir.partition_directories import cut_log
@@ -19,8 +18,6 @@ from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import BrokerdError, DataDirectoryError
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.offline.lost_markers import (
-    CheckedPartition,
-    LostMarker,
     decide,
     decide_by_markers,
     find_lost_markers,
@@ -57,73 +54,147 @@ _CONSEQUENCES = {
 }
 
 
-class _Directory(NamedTuple):
-    """The files that describe the data directory."""
+class _Directory:
+    """A data directory, and the files that describe it. `checkpoint` is None if it is lost; `findings` are about these files."""
 
-    topics: TopicStore
-    checkpoint: Found | None
-    node_epoch: int | None  # None if it is lost
-    findings: list[Finding]
+    def __init__(self, files: Files) -> None:
+        self.files = files
+        self.topics = TopicStore(files)
+        self._node_epoch: int | None = None  # None if it is lost
+        self.findings: list[Finding] = []
+        for name, read in (
+            (META, self._read_meta),
+            (NODE_EPOCH, self._read_node_epoch),
+            (TOPICS, self.topics.open),
+            (PRODUCER_IDS, ProducerIds(files).open),
+        ):
+            try:
+                read()
+            except BrokerdError as error:
+                text = f"{error}. The broker does not start. {_CONSEQUENCES[name]}"
+                self.findings.append(Finding(Severity.ERROR, name, text))
+        self.checkpoint = read_checkpoint(files, self._node_epoch or 0)
+        if self.checkpoint is None:
+            text = "the checkpoint is missing or damaged: the broker starts read-only; see `--rebuild-checkpoint`"
+            self.findings.append(Finding(Severity.ERROR, CHECKPOINT, text))
+        else:
+            for tp, clean in take_clean_mark(files, -1 if self._node_epoch is None else self._node_epoch, keep=True).items():
+                self.checkpoint.entries[tp] = self.checkpoint.of(tp).known_durable(clean.log_end_offset)
+
+    def _read_meta(self) -> None:
+        if read_meta(self.files) is None:
+            raise DataDirectoryError(f"the file {META} of the data directory is missing")
+
+    def _read_node_epoch(self) -> None:
+        self._node_epoch = read_node_epoch(self.files)
+
+    @property
+    def has_topics(self) -> bool:
+        """False if the topics file is lost."""
+        return not any(finding.path == TOPICS for finding in self.findings)
+
+    @property
+    def node_epoch(self) -> int:
+        """The node epoch. Raises DataDirectoryError if it is lost."""
+        if self._node_epoch is None:
+            raise DataDirectoryError("the node epoch is missing or damaged; rebuild it first, with `--rebuild-lost`")
+        return self._node_epoch
+
+    def durable_checks(self) -> list[PartitionCheck]:
+        """A check of each partition, not yet run. Raises DataDirectoryError if the node epoch is lost, or the checkpoint, since
+        durable ends are unknown then."""
+        if self.checkpoint is None:
+            raise DataDirectoryError("the checkpoint is missing or damaged; rebuild it first")
+        _ = self.node_epoch
+        return self.checks()
+
+    def checks(self, *, decodes_records: bool = False) -> list[PartitionCheck]:
+        """A check of each partition, not yet run."""
+        partitions: dict[str, TopicIdPartition] = {}
+        if not self.has_topics:
+            found = ((name, parse_partition_directory(name)) for name in self.files.listdir())
+            partitions.update((name, tp) for name, tp in found if tp is not None)
+        for topic in self.topics.all():
+            for number in range(topic.partition_count):
+                partitions[str(TopicPartition(topic.name, number))] = TopicIdPartition(topic.id, number)
+        checkpoint = self.checkpoint
+        return [
+            PartitionCheck(
+                self.files, tp, name, checkpoint.of(tp) if checkpoint is not None else None, decodes_records=decodes_records
+            )
+            for name, tp in partitions.items()
+        ]
+
+    def unknown_directories(self) -> Iterator[Finding]:
+        """Findings on directories of partitions that no topic has."""
+        known = {topic.id: topic.partition_count for topic in self.topics.all()}
+        for name in self.files.listdir():
+            tp = parse_partition_directory(name)
+            if tp is not None and tp.partition >= known.get(tp.topic_id, 0):
+                text = "the directory of a deleted topic: the next start removes it"
+                if tp.topic_id not in self.topics.deleting:
+                    text = "the directory belongs to no known topic; the broker leaves it alone if it holds data"
+                yield Finding(Severity.WARNING, name, text)
 
 
-def check_data_dir(path: str, *, decodes_records: bool = False) -> list[Finding]:
-    """All findings, in order of the files. `decodes_records`: also check that readers can decode each batch. Raises
-    DataDirectoryError if a broker uses the directory, or if it is no data directory.
-    """
+@contextlib.contextmanager
+def locked(path: str) -> Iterator[Files]:
+    """The files of a data directory, locked against brokers. Raises DataDirectoryError."""
     files = RealFiles(path, must_exist=True)
     try:
         names = files.listdir()
         if META not in names and not any(map(parse_partition_directory, names)):
             raise DataDirectoryError(f"{path} is not a data directory of brokerd: it has no file '{META}' and no partitions")
         files.lock()
-        directory = _read_directory(files)
-        findings = directory.findings
-        checks = _partition_checks(files, directory, decodes_records=decodes_records)
-        for check in checks:
-            found = check.run()
-            findings.extend(found)
-            consequences = _if_own_log(check, found, is_read_only=directory.checkpoint is None)
-            findings.extend(consequences or _if_incomplete(files, check, directory.checkpoint or Found({})))
-        if not any(finding.path == TOPICS for finding in findings):
-            findings.extend(_unknown_directories(files, directory.topics))
-        if directory.checkpoint is not None:
-            findings.extend(findings_of(files, _lost_markers(files, directory.checkpoint, checks)))
-        return findings
+        yield files
     finally:
         files.close()
 
 
-def _if_own_log(check: PartitionCheck, found: list[Finding], *, is_read_only: bool) -> list[Finding]:
-    """What errors in one of the broker's internal logs lead to: the broker uses such a log as a whole or not at all."""
-    is_unusable = is_read_only or any(finding.severity is Severity.ERROR for finding in found)
-    consequence = if_unusable(check.tp)
-    if consequence is None or not is_unusable:
-        return []
-    return [Finding(Severity.ERROR, check.tp.directory_name, consequence, check.name)]
+def check_data_dir(path: str, *, decodes_records: bool = False) -> list[Finding]:
+    """All findings, in order of the files. `decodes_records`: also check that readers can decode each batch. Raises
+    DataDirectoryError if a broker uses the directory, or if it is no data directory.
+    """
+    with locked(path) as files:
+        directory = _Directory(files)
+        findings = directory.findings
+        checks = directory.checks(decodes_records=decodes_records)
+        for check in checks:
+            found = check.run()
+            findings.extend(found)
+            is_unusable = directory.checkpoint is None or any(finding.severity is Severity.ERROR for finding in found)
+            findings.extend(_if_own_log(files, check, is_unusable=is_unusable))
+        if directory.has_topics:
+            findings.extend(directory.unknown_directories())
+        if directory.checkpoint is not None:
+            findings.extend(findings_of(files, find_lost_markers(files, checks)))
+        return findings
 
 
-def _if_incomplete(files: Files, check: PartitionCheck, checkpoint: Found) -> list[Finding]:
-    """The error for a transaction log whose batches are intact but which ends too early, as after a rebuilt checkpoint."""
-    if not is_transaction_log(check.tp):
-        return []
-    problem = problem_of_log(files, check.tp, checkpoint.of(check.tp).log_start_offset)
-    if not problem:
-        return []
-    text = f"{problem}: the broker does not start, or commits could be lost or done twice. Restore the whole directory from a copy"
-    return [Finding(Severity.ERROR, check.tp.directory_name, text, check.name)]
+def _if_own_log(files: Files, check: PartitionCheck, *, is_unusable: bool) -> Iterator[Finding]:
+    """The consequence of errors in one of the broker's internal logs, which it uses as a whole or not at all; and the error for a
+    transaction log whose batches are intact but which ends too early, as after a rebuilt checkpoint."""
+    text = if_unusable(check.tp) if is_unusable else None
+    if text is None and is_transaction_log(check.tp):
+        problem = problem_of_log(files, check)
+        if problem:
+            consequence = "the broker does not start, since commits could be lost or repeated"
+            text = f"{problem}: {consequence}. Restore the whole directory from a copy"
+    if text is not None:
+        yield Finding(Severity.ERROR, check.tp.directory_name, text, check.name)
 
 
 def rebuild_checkpoint(path: str) -> list[Finding]:
     """Rebuilds a missing or damaged checkpoint, assuming that the intact part of each log is durable. Returns notes on what it
     wrote. Raises DataDirectoryError if the checkpoint is intact.
     """
-    with _locked(path) as files:
-        directory = _read_directory(files)
+    with locked(path) as files:
+        directory = _Directory(files)
         if directory.checkpoint is not None:
             raise DataDirectoryError("the checkpoint is in order; nothing to do")
-        node_epoch = _node_epoch(directory)
+        node_epoch = directory.node_epoch
         entries, findings = {}, []
-        for check in _partition_checks(files, directory):
+        for check in directory.checks():
             check.run()
             # Each start raises the epoch by one, so no epoch since the last batch was higher.
             epoch = max(check.epochs.latest, 0) + node_epoch
@@ -154,14 +225,15 @@ def take_out(path: str, partition: str, offset: int) -> list[Finding]:
     its offsets are not reused, and its producer's sequence numbers still count. Returns a note. Raises DataDirectoryError, and
     changes nothing, if there is no such batch. Idempotent.
     """
-    with _locked(path) as files:
-        check = next((check for check in _durable_checks(files)[2] if check.name == partition), None)
+    with locked(path) as files:
+        check = next((check for check in _Directory(files).durable_checks() if check.name == partition), None)
         if check is None:
             raise DataDirectoryError(f"there is no partition '{partition}': give it as TOPIC-NUMBER, such as events-0")
-        if not check.first_offset <= offset < check.durable_end:
+        durable_end = check.entry.durable_end
+        if not check.first_offset <= offset < durable_end:
             raise DataDirectoryError(
                 f"offset {offset} of {partition} cannot be taken out: only durable batches can be, offsets "
-                f"{check.first_offset} to {check.durable_end - 1}; a start of the broker recovers later ones"
+                f"{check.first_offset} to {durable_end - 1}; a start of the broker recovers later ones"
             )
         headers = (header for _, _, header in batches_of(files, check.tp, offset))
         header = next((one for one in headers if one.next_offset > offset), None)
@@ -174,8 +246,9 @@ def take_out(path: str, partition: str, offset: int) -> list[Finding]:
 
 
 def _with_damaged(path: str, repair: Callable[[Files, PartitionCheck], list[Finding]]) -> list[Finding]:
-    with _locked(path) as files:
-        node_epoch, checkpoint, checks = _durable_checks(files)
+    with locked(path) as files:
+        directory = _Directory(files)
+        checks = directory.durable_checks()
         findings: list[Finding] = []
         for check in checks:
             check.run()
@@ -183,8 +256,9 @@ def _with_damaged(path: str, repair: Callable[[Files, PartitionCheck], list[Find
                 findings.extend(repair(files, check))
         if findings:
             # Last, since it drops the clean mark, which alone may have had the latest durable ends.
-            _replace_checkpoint(files, node_epoch, checkpoint.entries)
-            lost = _lost_markers(files, checkpoint, checks)
+            assert directory.checkpoint is not None
+            _replace_checkpoint(files, directory.node_epoch, directory.checkpoint.entries)
+            lost = find_lost_markers(files, checks)
             decide_by_markers(files, lost)
             findings.extend(findings_of(files, lost))
         return findings
@@ -195,48 +269,13 @@ def decide_members(path: str, producer_ids: Collection[int] = (), *, is_committe
     unknown. The next start carries it out; until then it may be repeated or changed. Returns notes. Raises DataDirectoryError.
     """
     outcome = Outcome.COMMITTED if is_committed else Outcome.ABORTED
-    with _locked(path) as files:
-        _, checkpoint, checks = _durable_checks(files)
+    with locked(path) as files:
+        checks = _Directory(files).durable_checks()
         for check in checks:
             check.run()
-        chosen = decide(files, _lost_markers(files, checkpoint, checks), outcome, producer_ids)
+        chosen = decide(files, find_lost_markers(files, checks), outcome, producer_ids)
         text = f"the next start takes the records of producer {{}} for {outcome.value}"
         return [Finding(Severity.NOTE, DECIDED_MEMBERS, text.format(producer_id)) for producer_id in chosen]
-
-
-def _lost_markers(files: Files, checkpoint: Found, checks: Iterable[PartitionCheck]) -> list[LostMarker]:
-    """The lost markers; `checks` must have run."""
-    partitions = [
-        CheckedPartition(check.tp, check.name, checkpoint.of(check.tp), bool(check.holes or check.damaged)) for check in checks
-    ]
-    return find_lost_markers(files, partitions)
-
-
-@contextlib.contextmanager
-def _locked(path: str) -> Iterator[Files]:
-    """The data directory, locked against brokers. Raises DataDirectoryError."""
-    files = RealFiles(path, must_exist=True)
-    try:
-        files.lock()
-        yield files
-    finally:
-        files.close()
-
-
-def _durable_checks(files: Files) -> tuple[int, Found, list[PartitionCheck]]:
-    """The node epoch, the checkpoint, and a check of each partition (not yet run). Raises DataDirectoryError if the node epoch is
-    lost, or the checkpoint, since durable ends are unknown then.
-    """
-    directory = _read_directory(files)
-    if directory.checkpoint is None:
-        raise DataDirectoryError("the checkpoint is missing or damaged; rebuild it first")
-    return _node_epoch(directory), directory.checkpoint, _partition_checks(files, directory)
-
-
-def _node_epoch(directory: _Directory) -> int:
-    if directory.node_epoch is None:
-        raise DataDirectoryError("the node epoch is missing or damaged; rebuild it first, with `--rebuild-lost`")
-    return directory.node_epoch
 
 
 def _accept(files: Files, check: PartitionCheck) -> list[Finding]:
@@ -259,7 +298,7 @@ def _give_up(files: Files, check: PartitionCheck) -> list[Finding]:
     # The hole first: after a crash between the two, it covers the remaining data.
     _write_holes(files, check, [Hole(first, end)])
     cut_log(files, check.tp, *check.cut)
-    text = f"{check.name}: offsets {first} to {end - 1} are given up ({max(check.durable_end - first, 0)} were durable)"
+    text = f"{check.name}: offsets {first} to {end - 1} are given up ({max(check.entry.durable_end - first, 0)} were durable)"
     return [Finding(Severity.NOTE, check.tp.directory_name, text, check.name, first)]
 
 
@@ -272,78 +311,8 @@ def _write_holes(files: Files, check: PartitionCheck, holes: list[Hole]) -> None
 
 
 def _replace_checkpoint(files: Files, node_epoch: int, entries: dict[TopicIdPartition, CheckpointEntry]) -> None:
+    """Writes the checkpoint, and drops the clean mark."""
     write_checkpoint(files, node_epoch, entries)
-    _remove_clean_mark(files)
-
-
-def _remove_clean_mark(files: Files) -> None:
     if CLEAN_SHUTDOWN in files.listdir():
         files.unlink(CLEAN_SHUTDOWN)
         files.sync_dir()
-
-
-def _read_directory(files: Files) -> _Directory:
-    findings: list[Finding] = []
-    topics, node_epoch = TopicStore(files), None
-
-    def lost(name: str, reason: str) -> None:
-        text = f"{reason} The broker does not start. {_CONSEQUENCES[name]}"
-        findings.append(Finding(Severity.ERROR, name, text))
-
-    try:
-        if read_meta(files) is None:
-            lost(META, f"the file {META} of the data directory is missing.")
-    except BrokerdError as error:
-        lost(META, f"{error}.")
-    try:
-        node_epoch = read_node_epoch(files)
-    except BrokerdError as error:
-        lost(NODE_EPOCH, f"{error}.")
-    try:
-        topics.open()
-    except BrokerdError as error:
-        lost(TOPICS, f"{error}.")
-    try:
-        ProducerIds(files).open()
-    except BrokerdError as error:
-        lost(PRODUCER_IDS, f"{error}.")
-    checkpoint = read_checkpoint(files, node_epoch or 0)
-    if checkpoint is None:
-        text = (
-            "the checkpoint is missing or damaged: the broker starts read-only; `--rebuild-checkpoint` takes the logs as they are"
-        )
-        findings.append(Finding(Severity.ERROR, CHECKPOINT, text))
-    else:
-        for tp, clean in take_clean_mark(files, -1 if node_epoch is None else node_epoch, keep=True).items():
-            checkpoint.entries[tp] = checkpoint.of(tp).known_durable(clean.log_end_offset)
-    return _Directory(topics, checkpoint, node_epoch, findings)
-
-
-def _partition_checks(files: Files, directory: _Directory, *, decodes_records: bool = False) -> list[PartitionCheck]:
-    def check(tp: TopicIdPartition, name: str) -> PartitionCheck:
-        entry = directory.checkpoint.of(tp) if directory.checkpoint is not None else None
-        return PartitionCheck(files, tp, name, entry, decodes_records=decodes_records)
-
-    checks = []
-    if any(finding.path == TOPICS for finding in directory.findings):
-        for name in files.listdir():
-            tp = parse_partition_directory(name)
-            if tp is not None:
-                checks.append(check(tp, name))
-    for topic in directory.topics.all():
-        tps = [TopicIdPartition(topic.id, partition) for partition in range(topic.partition_count)]
-        checks.extend(check(tp, str(TopicPartition(topic.name, tp.partition))) for tp in tps)
-    return checks
-
-
-def _unknown_directories(files: Files, topics: TopicStore) -> list[Finding]:
-    known = {topic.id: topic.partition_count for topic in topics.all()}
-    findings = []
-    for name in files.listdir():
-        tp = parse_partition_directory(name)
-        if tp is not None and tp.partition >= known.get(tp.topic_id, 0):
-            text = "the directory of a deleted topic: the next start removes it"
-            if tp.topic_id not in topics.deleting:
-                text = "the directory belongs to no known topic; the broker leaves it alone if it holds data"
-            findings.append(Finding(Severity.WARNING, name, text))
-    return findings

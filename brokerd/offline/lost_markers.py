@@ -11,8 +11,7 @@ from brokerd.datadir.decided_members import DecidedMembers, read_decided, write_
 from brokerd.errors import CorruptMessageError, DataDirectoryError
 from brokerd.ids import PRODUCER_NUMBERS, TopicIdPartition
 from brokerd.offline.own_logs import is_transaction_log, read_records
-from brokerd.offline.partition_check import Finding, Severity
-from brokerd.partition.log_state import CheckpointEntry
+from brokerd.offline.partition_check import Finding, PartitionCheck, Severity
 from brokerd.partition.log_walk import RecoveryInput
 from brokerd.partition.markers import read_marker
 from brokerd.partition.recovery import PartitionRecovery
@@ -30,37 +29,32 @@ _READ_ONLY = "brokerd doctor looks at it"
 _INDEX_INTERVAL_BYTES = 1 << 20
 
 
-class CheckedPartition(NamedTuple):
-    """A partition and its checkpoint entry."""
-
-    tp: TopicIdPartition
-    name: str
-    entry: CheckpointEntry
-    has_lost: bool  # some of its offsets are lost, accepted or not
-
-
-class LostMarker(NamedTuple):
-    """A member's data in a partition whose marker may be lost."""
-
-    partition: CheckedPartition
-    data: UnmarkedData
-    ending: Ending
-    elsewhere: str = ""  # its marker in another partition, as part of a sentence; "" = none
-    outcome_elsewhere: Outcome = Outcome.UNKNOWN
-
-
-class _Marker(NamedTuple):
-    """A marker that was found, and its place."""
+class Marker(NamedTuple):
+    """A marker that was found: the partition, its offset there, and the outcome that it states."""
 
     partition: str
     offset: int
     outcome: Outcome
 
 
-def find_lost_markers(files: Files, partitions: Iterable[CheckedPartition]) -> list[LostMarker]:
-    """The lost markers that the next start would find. Reads no log unless a partition has lost offsets. Raises OSError,
-    DataDirectoryError."""
-    everything = list(partitions)
+class LostMarker(NamedTuple):
+    """A member's data in a partition whose marker may be lost. `elsewhere`: the member's marker in another partition."""
+
+    partition: PartitionCheck
+    data: UnmarkedData
+    ending: Ending
+    elsewhere: Marker | None
+
+    @property
+    def is_unknown(self) -> bool:
+        """True if the transaction log does not tell the outcome."""
+        return self.ending.outcome is Outcome.UNKNOWN
+
+
+def find_lost_markers(files: Files, checks: Iterable[PartitionCheck]) -> list[LostMarker]:
+    """The lost markers that the next start would find; `checks` must have run. Reads no log unless a partition has lost offsets.
+    Raises OSError, DataDirectoryError."""
+    everything = list(checks)
     known = [one for one in everything if not is_transaction_log(one.tp)]
     found = {one: _unmarked(files, one) for one in known if one.has_lost}
     suspected = with_lost_markers(data for held in found.values() for data in held)
@@ -78,18 +72,18 @@ def find_lost_markers(files: Files, partitions: Iterable[CheckedPartition]) -> l
     unknown = {producer_id for producer_id, ending in ended.items() if ending.outcome is Outcome.UNKNOWN}
     markers = _markers_of(files, known, unknown) if unknown else {}
     return [
-        _lost_marker(one, data, ended[data.producer_id], markers)
+        LostMarker(one, data, ended[data.producer_id], markers.get(data.producer_id))
         for one, held in found.items()
         for data in held
         if data.producer_id in ended and data.lost is not None
     ]
 
 
-def problem_of_log(files: Files, tp: TopicIdPartition, log_start_offset: int) -> str:
+def problem_of_log(files: Files, check: PartitionCheck) -> str:
     """Why a start cannot use the transaction log although each of its batches is intact; empty if it can. Raises OSError,
     DataDirectoryError."""
     try:
-        _loaded(read_records(files, tp, log_start_offset))
+        _loaded(read_records(files, check.tp, check.entry.log_start_offset))
     except CorruptMessageError as error:
         return str(error)
     return ""
@@ -101,14 +95,6 @@ def _loaded(records: Iterable[TransactionLogRecord | None]) -> TransactionCoordi
     )  # loading is exempt from the limits
 
 
-def _lost_marker(partition: CheckedPartition, data: UnmarkedData, ending: Ending, markers: Mapping[int, _Marker]) -> LostMarker:
-    marker = markers.get(data.producer_id)
-    if marker is None:
-        return LostMarker(partition, data, ending)
-    said = f"its marker in {marker.partition} at offset {marker.offset} says that it was {marker.outcome.value}"
-    return LostMarker(partition, data, ending, said, marker.outcome)
-
-
 def findings_of(files: Files, lost: Iterable[LostMarker]) -> list[Finding]:
     """One finding per lost marker. Raises OSError, DataDirectoryError."""
     decided = read_decided(files)
@@ -117,21 +103,21 @@ def findings_of(files: Files, lost: Iterable[LostMarker]) -> list[Finding]:
 
 def decide_by_markers(files: Files, lost: Iterable[LostMarker]) -> None:
     """Durably decides every unknown outcome that a marker in another partition gives. Raises OSError, DataDirectoryError."""
-    told = {one.data.producer_id: one.outcome_elsewhere for one in lost if one.ending.outcome is Outcome.UNKNOWN and one.elsewhere}
-    if told:
-        _add(files, told)
+    found = {one.data.producer_id: one.elsewhere.outcome for one in lost if one.is_unknown and one.elsewhere is not None}
+    if found:
+        _add(files, found)
 
 
 def decide(files: Files, lost: Iterable[LostMarker], outcome: Outcome, producer_ids: Collection[int]) -> list[int]:
     """Durably decides `outcome` for `producer_ids`, or for every member whose outcome is unknown; returns their ids. Raises
     DataDirectoryError if one of them has no unknown outcome, or if there is none at all.
     """
-    unknown = {one.data.producer_id for one in lost if one.ending.outcome is Outcome.UNKNOWN}
+    unknown = {one.data.producer_id for one in lost if one.is_unknown}
     others = sorted(set(producer_ids) - unknown)
     if others or not unknown:
         what = f"on producer {others[0]}" if others else "here"
         raise DataDirectoryError(
-            f"there is nothing to decide {what}: `brokerd doctor DIR` names the members whose end nothing tells"
+            f"there is nothing to decide {what}: `brokerd doctor DIR` names the members whose outcome is unknown"
         )
     chosen = sorted(producer_ids or unknown)
     _add(files, dict.fromkeys(chosen, outcome))
@@ -153,7 +139,10 @@ def _finding(lost: LostMarker, decided: DecidedMembers) -> Finding:
     if outcome is Outcome.UNKNOWN and data.producer_id in (*decided.committed, *decided.aborted):
         outcome, why = (Outcome.COMMITTED if data.producer_id in decided.committed else Outcome.ABORTED), "it is decided"
     if outcome is Outcome.UNKNOWN:
-        text = undecided_text(partition.name, data) + (f"; {lost.elsewhere}" if lost.elsewhere else "")
+        text = undecided_text(partition.name, data)
+        if lost.elsewhere is not None:
+            where = f"its marker in {lost.elsewhere.partition} at offset {lost.elsewhere.offset}"
+            text += f"; {where} says that it was {lost.elsewhere.outcome.value}"
         return Finding(Severity.ERROR, partition.tp.directory_name, text, partition.name, data.first_offset)
     text = (
         f"the marker of producer {data.producer_id} is lost; {why} that its records from offset {data.first_offset} on are "
@@ -162,7 +151,7 @@ def _finding(lost: LostMarker, decided: DecidedMembers) -> Finding:
     return Finding(Severity.NOTE, partition.tp.directory_name, text, partition.name, data.first_offset)
 
 
-def _unmarked(files: Files, partition: CheckedPartition) -> list[UnmarkedData]:
+def _unmarked(files: Files, partition: PartitionCheck) -> list[UnmarkedData]:
     """Data without a marker, found by the recovery that a start runs."""
     given = RecoveryInput(
         tp=partition.tp,
@@ -182,12 +171,12 @@ def _unmarked(files: Files, partition: CheckedPartition) -> list[UnmarkedData]:
     return unmarked_data(state.producers, state.damaged, state.log_start_offset)
 
 
-def _markers_of(files: Files, partitions: Iterable[CheckedPartition], producer_ids: Collection[int]) -> dict[int, _Marker]:
+def _markers_of(files: Files, partitions: Iterable[PartitionCheck], producer_ids: Collection[int]) -> dict[int, Marker]:
     """The markers, in any partition, that end these members."""
-    found: dict[int, _Marker] = {}
+    found: dict[int, Marker] = {}
     for partition in partitions:
         for offset, outcome, ended in _all_markers(files, partition.tp):
-            found.update({one: _Marker(partition.name, offset, outcome) for one in ended if one in producer_ids})
+            found.update({one: Marker(partition.name, offset, outcome) for one in ended if one in producer_ids})
     return found
 
 

@@ -68,7 +68,8 @@ class _State(NamedTuple):
 
 
 class PartitionCheck:
-    """Checks one partition. Call `run` once; it sets the offsets, `holes`, `damaged` and `cut`. `entry` is None if the checkpoint
+    """Checks one partition. Call `run` once; it sets the offsets, `holes`, `damaged` and `cut`, and adds to `entry` what
+    the holes say. `entry` is None if the checkpoint
     is lost; the intact part of the log then counts as durable."""
 
     def __init__(
@@ -82,7 +83,7 @@ class PartitionCheck:
     ) -> None:
         self._files = files
         self._open_files = OpenFiles(files, limit=4)
-        self._entry = entry or LOST_ENTRY
+        self.entry = entry or LOST_ENTRY
         self._is_durable_end_known = entry is not None
         self._decodes_records = decodes_records
         self._seed = crc_seed(tp)
@@ -93,8 +94,8 @@ class PartitionCheck:
         self._states: dict[int, _State] = {}  # at the snapshots' offsets
         self.tp = tp
         self.name = name
-        self.first_offset = self._entry.log_start_offset
-        self.end_offset = self._entry.log_start_offset
+        self.first_offset = self.entry.log_start_offset
+        self.end_offset = self.entry.log_start_offset
         self.holes: list[Hole] = []  # accepted or made by operators
         self.damaged: list[Hole] = []  # unreadable ranges outside the holes, in order
         self.cut: tuple[int, int] | None = None  # base offset of the segment, and position in it, of the first of `damaged`
@@ -106,11 +107,11 @@ class PartitionCheck:
             names = self._files.listdir(self._directory)
         except FileNotFoundError:
             names = []
-            self._add(Severity.ERROR, "", "the partition's directory is missing", self._entry.log_start_offset)
+            self._add(Severity.ERROR, "", "the partition's directory is missing", self.entry.log_start_offset)
         self.holes = read_holes(self._files, self._directory, self._seed)
-        self._entry = self._entry.known_durable(holes_end(self.holes))
+        self.entry = self.entry.known_durable(holes_end(self.holes))
         for hole in self.holes:
-            if hole.is_taken_out and hole.until_offset > self._entry.log_start_offset:
+            if hole.is_taken_out and hole.until_offset > self.entry.log_start_offset:
                 text = f"offsets {hole.first_offset} to {hole.until_offset - 1} are taken out: readers skip them"
                 self._add(Severity.NOTE, HOLES, text, hole.first_offset)
         parsed = [parse_offset_file(name) for name in names]
@@ -124,9 +125,9 @@ class PartitionCheck:
         return self._findings
 
     @property
-    def durable_end(self) -> int:
-        """Everything below this offset was durable."""
-        return self._entry.durable_end
+    def has_lost(self) -> bool:
+        """True if some offsets are lost, accepted or not."""
+        return bool(self.holes or self.damaged)
 
     def _add(self, severity: Severity, name: str, message: str, offset: int | None = None) -> None:
         path = f"{self._directory}/{name}" if name else self._directory
@@ -135,7 +136,7 @@ class PartitionCheck:
     def _damage(self, name: str, message: str, offset: int, until: int, cut: tuple[int, int]) -> None:
         """Records that offsets up to `until` are damaged; `cut` is where to cut the log to remove them."""
         self._is_whole = False
-        start = self._entry.log_start_offset
+        start = self.entry.log_start_offset
         if until <= start:
             self._add(Severity.NOTE, name, f"{message}; it is below the log start, where it does no harm", offset)
         elif is_covered(self.holes, max(offset, start), until):
@@ -148,7 +149,7 @@ class PartitionCheck:
     def _check_segments(self, bases: list[int], snapshots: set[int]) -> None:
         expected = self.first_offset
         if bases:
-            if self._is_durable_end_known and is_missing(expected, bases[0], self._entry.durable_end):
+            if self._is_durable_end_known and is_missing(expected, bases[0], self.entry.durable_end):
                 self._damage("", f"offsets {expected} to {bases[0] - 1} are missing", expected, bases[0], (bases[0], 0))
             expected = self.first_offset = bases[0]
         for at, base in enumerate(bases):
@@ -156,15 +157,15 @@ class PartitionCheck:
                 self._check_gap(expected, base)
             successor = bases[at + 1] if at + 1 < len(bases) else None
             expected = self._check_segment(base, snapshots, successor)
-        self.end_offset = max(expected, self._entry.durable_end)
-        if expected < self._entry.durable_end:
-            text = f"offsets {expected} to {self._entry.durable_end - 1} were durable and are missing"
+        self.end_offset = max(expected, self.entry.durable_end)
+        if expected < self.entry.durable_end:
+            text = f"offsets {expected} to {self.entry.durable_end - 1} were durable and are missing"
             last = bases[-1] if bases else 0
-            self._damage("", text, expected, self._entry.durable_end, (last, 2**62))
+            self._damage("", text, expected, self.entry.durable_end, (last, 2**62))
 
     def _check_gap(self, expected: int, base: int) -> None:
         name = offset_file(base, LOG_SUFFIX)
-        if is_missing(expected, base, self._entry.durable_end if self._is_durable_end_known else base):
+        if is_missing(expected, base, self.entry.durable_end if self._is_durable_end_known else base):
             text = f"offsets {expected} to {base - 1} were durable and are missing"
             self._damage(name, text, expected, base, (base, 0))
         else:
@@ -212,11 +213,11 @@ class PartitionCheck:
             base_offset=base,
             end=size,
             successor=successor,
-            durable_end=self._entry.durable_end,
+            durable_end=self.entry.durable_end,
             is_durable_end_known=self._is_durable_end_known,
             cut_offsets={hole.first_offset for hole in self.holes},
             epoch_at=lambda _: max(self.epochs.latest, 0),
-            max_epoch=self._entry.leader_epoch,
+            max_epoch=self.entry.leader_epoch,
             payload_from=0,
         )
 
@@ -232,7 +233,7 @@ class PartitionCheck:
     def _check_records(self, name: str, file: File, position: int, header: BatchHeader) -> None:
         """Checks, if requested, that readers with default settings can decode the batch; always for internal logs."""
         is_out = is_covered([hole for hole in self.holes if hole.is_taken_out], header.base_offset, header.next_offset)
-        is_read = not header.is_control and not is_out and header.next_offset > self._entry.log_start_offset
+        is_read = not header.is_control and not is_out and header.next_offset > self.entry.log_start_offset
         is_own = is_own_log(self.tp)
         if not is_read or not (self._decodes_records or is_own):
             return
@@ -265,7 +266,7 @@ class PartitionCheck:
     def _points_at_batches(self, segment: Segment, entries: list[tuple[int, int]]) -> bool:
         wanted = dict(entries)
         with self._open_files.use(segment.path) as file:
-            scan = segment.scan(file, max_epoch=self._entry.leader_epoch)
+            scan = segment.scan(file, max_epoch=self.entry.leader_epoch)
             for header in scan:
                 if wanted.get(header.base_offset) == scan.batch_position:
                     del wanted[header.base_offset]
@@ -300,7 +301,7 @@ class PartitionCheck:
         """True if a snapshot has the aborted transactions that the log has. It may lack those below the log start, and may have
         some whose first records the log has deleted.
         """
-        readable_from = self._entry.log_start_offset
+        readable_from = self.entry.log_start_offset
         found = {(entry.producer_id, entry.marker_offset): entry for entry in known if entry.marker_offset >= readable_from}
         for entry in replayed:
             if entry.marker_offset < readable_from:

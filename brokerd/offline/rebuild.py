@@ -26,11 +26,12 @@ from brokerd.datadir.node_state import (
 from brokerd.datadir.topic_store import OWN_TOPICS, TOPICS_KIND, TOPICS_VERSION, Topic, TopicStore
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import TopicIdPartition, producer_number, topic_name_problem
+from brokerd.offline.doctor import locked
 from brokerd.offline.partition_check import Finding, Severity
 from brokerd.partition.snapshots import read_snapshot, snapshot_offsets
 from brokerd.record.header import crc_seed
 from brokerd.storage.checksummed_file import DocumentError, read_document, read_json
-from brokerd.storage.files import Files, RealFiles
+from brokerd.storage.files import Files
 from brokerd.storage.names import (
     CHECKPOINT,
     CLEAN_SHUTDOWN,
@@ -68,14 +69,12 @@ def rebuild_lost(path: str, names: Mapping[str, str]) -> list[Finding]:
     Raises DataDirectoryError, changing nothing, if nothing is lost, if a file has a newer format, or if a name is invalid. May be
     repeated after a crash.
     """
-    files = RealFiles(path, must_exist=True)
-    try:
+    with locked(path) as files:
         partitions = [tp for tp in map(parse_partition_directory, files.listdir()) if tp is not None]
         if not partitions:
             raise DataDirectoryError(
                 f"{path} holds no partitions: there is nothing to rebuild from; an empty directory needs no rebuilding"
             )
-        files.lock()
         lost = [name for name, read in _FILES.items() if _is_lost(files, read)]
         if not lost:
             raise DataDirectoryError(
@@ -92,8 +91,6 @@ def rebuild_lost(path: str, names: Mapping[str, str]) -> list[Finding]:
             files.unlink(CLEAN_SHUTDOWN)
         files.sync_dir()
         return _write(files, lost, topics, seen)
-    finally:
-        files.close()
 
 
 def _is_lost(files: Files, read: Callable[[Files], object]) -> bool:

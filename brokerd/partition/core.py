@@ -170,8 +170,8 @@ class PartitionCore:
             )
         if not self.epochs.latest <= header.leader_epoch <= self.leader_epoch:
             raise CorruptMessageError(
-                f"{self.name}: a batch of leader epoch {header.leader_epoch} cannot stand between epoch {self.epochs.latest} "
-                f"before it and epoch {self.leader_epoch} now"
+                f"{self.name}: a batch of leader epoch {header.leader_epoch} is outside {self.epochs.latest} (of the batch "
+                f"before) to {self.leader_epoch} (now)"
             )
         entry = self.producers.replayed(header) if marker is None else None
         return Append(
@@ -389,7 +389,7 @@ class PartitionCore:
         parts_at = self.epochs.parts_at(offset, epoch_id, self.ends.log_end_offset)
         if parts_at is None:
             return
-        where = "where they part is unknown" if parts_at == UNKNOWN_OFFSET else f"they part at offset {parts_at}"
+        where = "where they diverge is unknown" if parts_at == UNKNOWN_OFFSET else f"they diverge at offset {parts_at}"
         raise LogTruncationError(
             f"{self.name}: offset {offset} is of another history than this log (restored from a copy, or without its tail): "
             f"{where}, and the log ends at {self.ends.log_end_offset}",
@@ -556,7 +556,8 @@ class LogHealth:
             raise NotLeaderError(f"{self._name} is being cut, as a leader has asked", fate=Fate.NOT_APPENDED)
         if self.failure is not None:
             raise StorageError(
-                f"{self._name} takes no appends: a flush failed ({self.failure.strerror}); restart when the disk is well",
+                f"{self._name} refuses appends: a flush failed ({self.failure.strerror}); restart the broker once the disk is "
+                "repaired",
                 fate=Fate.NOT_APPENDED,
             )
         stopping = self.first_damage(log_start_offset)

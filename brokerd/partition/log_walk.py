@@ -90,7 +90,7 @@ class LogWalk:
         """Walks all segments. Raises OSError."""
         self.forget_below(self._first_needed())
         if self._snapshot is None and self.first_offset > 0:
-            logger.warning("%s: no snapshot says who wrote what is gone: silent producers need another id", self._given.name)
+            logger.warning("%s: no snapshot covers the removed batches: silent producers need a new id", self._given.name)
             self.producers.forget_all(self._given.free_producer_number)
         self.end = self._walk()
         if self.torn is not None:

@@ -172,14 +172,14 @@ class ProducerStates:
     def _check_unknown(self, header: BatchHeader) -> None:
         if header.base_sequence != 0:
             raise UnknownProducerIdError(
-                f"{self._subject(header)} begins at sequence {header.base_sequence}, but nothing is known of that producer here: "
-                "it was silent for longer than producer.id.expiration.ms, or its records are gone",
+                f"{self._subject(header)} begins at sequence {header.base_sequence}, but this partition has no state of that "
+                "producer: it was silent for longer than producer.id.expiration.ms, or its records are gone",
                 fate=Fate.NOT_APPENDED,
             )
         if producer_number(header.producer_id) <= self.forgotten_number:
             raise UnknownProducerIdError(
-                f"{self._subject(header)} is not known here, and may be one that was forgotten for newer ones "
-                "(max.producer.ids.per.partition), so its records may be here already: ask for another id with InitProducerId",
+                f"{self._subject(header)} is unknown here and may have been forgotten (max.producer.ids.per.partition), so its "
+                "records may already be in the log: request a new id with InitProducerId",
                 fate=Fate.NOT_APPENDED,
             )
 

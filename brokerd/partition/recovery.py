@@ -83,7 +83,7 @@ class PartitionRecovery:
         for hole in self._holes:
             if hole.is_taken_out and hole.until_offset > self._given.checkpoint.log_start_offset:
                 said = (self._given.name, hole.first_offset, hole.until_offset - 1)
-                logger.warning("%s: offsets %d to %d are taken out: readers go past them", *said)
+                logger.warning("%s: offsets %d to %d are taken out: readers skip them", *said)
         return Recovered(self._state(end, walk), walk.cut_bytes, walk.scanned_bytes)
 
     # Before step 4: the directory

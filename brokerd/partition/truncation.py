@@ -106,7 +106,7 @@ class LogCut:
         offset = self.truncation.restore_from
         if offset < 0:
             if self._kept[0].base_offset > 0:
-                raise StorageError(f"{self._directory}: no snapshot says who wrote what is gone: restart, then cut")
+                raise StorageError(f"{self._directory}: no snapshot covers the removed batches: restart, then cut")
             return 0
         snapshot = read_snapshot(self._files, self._directory, offset, self._seed)
         if snapshot is None:

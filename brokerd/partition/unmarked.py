@@ -54,7 +54,7 @@ def undecided_text(partition: str, data: UnmarkedData) -> str:
     first, until = data.lost or (data.end_offset, data.end_offset)
     return (
         f"{partition}: producer {data.producer_id} wrote records from offset {data.first_offset} to {data.end_offset - 1} in a "
-        f"transaction, and nothing tells whether it was committed: its marker may have stood in what is lost, offsets {first} to "
+        f"transaction, and it is unknown whether it was committed: its marker may be among the lost offsets {first} to "
         f"{until - 1}. Readers of committed records wait at offset {data.first_offset}. Restore the directory from a copy; or "
         "compare the records with their source, stop the broker, and decide: `brokerd doctor DIR --decide commit` or "
         "`--decide abort`"

@@ -459,10 +459,10 @@ class Intake:
         """Logs why a call waits, once the reason is known, since max.block.ms may be a minute. Returns False if it is unknown."""
         most_ms = self._config.max_block_ms
         if error is not None:
-            logger.warning("topic '%s' is not there: it is waited for up to max.block.ms (%d ms)", topic, most_ms)
+            logger.warning("topic '%s' does not exist: waiting for it for up to max.block.ms (%d ms)", topic, most_ms)
         elif self._core.topics.is_unanswered:
             servers, trouble = self._config.bootstrap_servers, self._core.last_trouble
-            logger.warning("no broker answers at %s (%s): tried up to max.block.ms (%d ms)", servers, trouble, most_ms)
+            logger.warning("no broker responds at %s (%s): retrying for up to max.block.ms (%d ms)", servers, trouble, most_ms)
         else:
             return False
         return True
@@ -470,10 +470,10 @@ class Intake:
     def _topic_missing(self, topic: str, error: BrokerdError | None) -> BrokerdError:
         waited = f"after max.block.ms ({self._config.max_block_ms} ms)"
         if error is not None:
-            return UnknownTopicOrPartitionError(f"topic '{topic}' is still not there {waited}: {error}")
+            return UnknownTopicOrPartitionError(f"topic '{topic}' still does not exist {waited}: {error}")
         trouble = self._core.last_trouble
         return BrokerUnreachableError(
-            f"nothing is known of topic '{topic}' {waited}, bootstrap.servers {self._config.bootstrap_servers}"
+            f"no metadata for topic '{topic}' {waited}, bootstrap.servers {self._config.bootstrap_servers}"
             + (f": {trouble}" if trouble else "")
         )
 

@@ -180,7 +180,7 @@ class Sender:
             if now_ms < self._intake.close_by_ms:
                 return False
             self.abandoned_count = sum(batch.record_count for batch in core.accumulator.incomplete())
-            core.abort("as close() had no more time", now_ms)
+            core.abort("because close() ran out of time", now_ms)
         core.disconnect(now_ms)
         return True
 
@@ -248,7 +248,7 @@ class Sender:
             member = command.membership
             on_failed = partial(core.on_identity_failed, command)
             on_heartbeat: Callable[[None, int], None] = lambda _none, now_ms: core.on_heartbeat(member, now_ms)  # noqa: E731
-            self._spawn(self._ask("a sign of life", partial(transport.heartbeat, member), on_heartbeat, on_failed))
+            self._spawn(self._ask("a heartbeat", partial(transport.heartbeat, member), on_heartbeat, on_failed))
         elif isinstance(command, OpenStream):
             self._open(command)
         else:

@@ -126,7 +126,7 @@ class SentOffsets:
         missing = [tp for tp in offsets if tp not in before]
         if missing:
             raise ValueError(
-                f"expected lacks {missing[0]}: it says which offset the group had there when the input was read, None for none"
+                f"expected lacks {missing[0]}: give the offset that the group had there when the input was read, or None"
             )
         self._add(group_id, offsets, find_ids(offsets), before)
 
@@ -139,8 +139,8 @@ class SentOffsets:
     ) -> None:
         if self._offsets and group_id != self._group_id:
             raise TransactionStateError(
-                f"this transaction has offsets of group '{self._group_id}' already, and none of '{group_id}' can be committed with "
-                "it: a transaction has one group"
+                f"this transaction already has offsets of group '{self._group_id}', so it cannot take those of '{group_id}': a "
+                "transaction has one group"
             )
         self._group_id = group_id
         for tp, one in offsets.items():
@@ -222,7 +222,7 @@ class TransactionBase:
         version = last + 1 if self._asked_version is None else self._asked_version
         if version == last:
             raise AlreadyCommittedError(
-                f"transaction {version} of '{self._transactional_id}' is committed already: go on with {last + 1}"
+                f"transaction {version} of '{self._transactional_id}' is committed already: continue with {last + 1}"
             )
         if version < last:
             raise ProducerFencedError(
@@ -284,7 +284,7 @@ class TransactionBase:
             if is_fenced:
                 advice = "look for its records in the topic"
             if self._offsets.all_of_them is not None:
-                advice = "the committed offsets say it: read again from there"
+                advice = "compare the group's committed offsets, and read again from there"
             raise DeliveryTimeoutError(
                 f"whether transaction {self.version} of '{self._transactional_id}' is committed is not known{when}: {advice}; last "
                 f"trouble: {error}"
@@ -295,7 +295,7 @@ class TransactionBase:
         """Adds offsets of a consumer and returns True; False for a group id with `expected`. Raises like `send_offsets`."""
         if not self._is_open:
             raise TransactionStateError(
-                "send_offsets() belongs into the block of its transaction: with producer.transaction() as txn"
+                "call send_offsets() inside the block of its transaction: with producer.transaction() as txn"
             )
         if not isinstance(group, str):
             if expected is not None:
@@ -305,7 +305,7 @@ class TransactionBase:
         if expected is None:
             raise ValueError(
                 f"group '{group}': send_offsets() needs the consumer that has read the input, or `expected`, the offsets that the "
-                "group had when it was read: else nothing keeps two programs from committing the same input"
+                "group had when it was read: without them two programs could commit the same input"
             )
         return False
 

@@ -205,15 +205,15 @@ def payload_problem(payload: Bytes, length: int, crc: int) -> str | None:
 
 def _cut(needed: int, there: int) -> tuple[int, str | None]:
     """The bytes needed to go on, or the reason why they are missing."""
-    return (needed, None) if there >= needed else (0, f"only {there} bytes of a header are there")
+    return (needed, None) if there >= needed else (0, f"the header has only {there} bytes")
 
 
 def _chain_problem(base: int, offset: int | None, delta: int, own_epoch: int, epoch: int, max_epoch: int) -> str:
     if base != offset and offset is not None:
-        return f"base offset {base} stands where {offset} should"
+        return f"base offset {base} instead of {offset}"
     if delta < 0:
         return f"last_offset_delta is {delta}"
-    return f"leader epoch {own_epoch} stands between {epoch} before it and {max_epoch} now"
+    return f"leader epoch {own_epoch} is outside {epoch} (of the batch before) to {max_epoch} (now)"
 
 
 def producer_ids_in(data: Bytes) -> set[int]:
@@ -247,4 +247,4 @@ def walk_batches(data: pa.Buffer, seed: int | None = None) -> Iterator[RecordBat
     if walk.is_newer:
         raise UnsupportedVersionError(walk.problem or "")
     if walk.problem is not None:
-        raise CorruptMessageError(f"no whole batch stands at byte {walk.end} of what the broker sent: {walk.problem}")
+        raise CorruptMessageError(f"no whole batch at byte {walk.end} of the broker's response: {walk.problem}")

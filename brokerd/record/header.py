@@ -154,7 +154,7 @@ def decode_header(data: bytes) -> BatchHeader:
     """Decodes the first 96 bytes of `data` without verifying them (see `header_problem`). Raises CorruptMessageError if `data` is
     shorter."""
     if len(data) < HEADER_SIZE:
-        raise CorruptMessageError(f"a batch header has {HEADER_SIZE} bytes, but only {len(data)} are there")
+        raise CorruptMessageError(f"a batch header has {HEADER_SIZE} bytes, but only {len(data)} were given")
     return BatchHeader._make(_HEADER.unpack_from(data))
 
 
@@ -179,7 +179,7 @@ def header_problem(header: BatchHeader, data: bytes, seed: int) -> str | None:
     if header.header_words < HEADER_WORDS:
         return f"header_words is {header.header_words}, less than {HEADER_WORDS}"
     if len(data) != header.header_size:
-        return f"the header has {header.header_size} bytes, but only {len(data)} are there"
+        return f"the header has {header.header_size} bytes, but only {len(data)} were given"
     if header.header_crc != header_crc(data, seed):
         return "header_crc does not match"
     if header.magic != MAGIC:
@@ -199,7 +199,7 @@ def produced_header(data: pa.Buffer, seed: int) -> BatchHeader:
     if problem:
         raise CorruptMessageError(f"record batch refused: {problem}")
     if header.size != data.size:
-        raise CorruptMessageError(f"batch_length makes {header.size} bytes, but {data.size} came")
+        raise CorruptMessageError(f"batch_length makes {header.size} bytes, but {data.size} were received")
     _check_client_fields(header)
     return header
 

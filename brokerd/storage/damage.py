@@ -63,9 +63,9 @@ def first_that_stops(ranges: Iterable[DamagedRange], log_start_offset: int) -> D
 
 def damage_error(name: str, damaged: DamagedRange, *, fate: Fate = Fate.UNSPECIFIED) -> LogDamagedError:
     """The error for a read of the range, or for an append to the log."""
-    advice = f"accepted as lost, the log goes on at offset {damaged.until_offset}"
+    advice = f"accepted as lost, the log continues at offset {damaged.until_offset}"
     if not damaged.is_accepted:
-        advice = "`brokerd doctor` tells more"
+        advice = "run `brokerd doctor` for details"
     return LogDamagedError(
         f"{name}: offsets {damaged.first_offset} to {damaged.until_offset - 1} were durable and are damaged ({damaged.reason}); "
         f"{advice}",

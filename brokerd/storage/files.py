@@ -100,7 +100,7 @@ def write_all(file: File, buffers: Sequence[Buffer], position: int, size: int) -
     while written < size:
         count = file.pwritev([rest[written:]], position + written)
         if count == 0:
-            raise OSError(errno.EIO, "the file takes no more bytes")
+            raise OSError(errno.EIO, "the file accepts no more bytes")
         written += count
 
 

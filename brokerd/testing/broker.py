@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from queue import LifoQueue
 from types import TracebackType
 from typing import Any, Self
 
@@ -34,35 +34,22 @@ class _Clients:
     def __init__(self, introduce: Callable[[socket.socket], object]) -> None:
         """`introduce` starts a client that serves this end of a socket pair."""
         self._introduce = introduce
-        self._changed = threading.Condition()
-        self._free: list[Channel] = []  # a stack: the most recently used is taken first
-        self._count = 0
+        self._idle: LifoQueue[Channel | None] = LifoQueue()  # None: a client that may be started
+        for _ in range(CLIENTS_MAX):
+            self._idle.put(None)
         self._is_closed = False
 
     def ask(self, head: dict[str, Any], body: Any = b"") -> Message:
         """Sends a command to an idle client; waits while all CLIENTS_MAX are busy. Raises the client's errors."""
-        with self._one() as client:
-            return exchange(client, head, body, None, _CLIENT_GONE)
-
-    @contextlib.contextmanager
-    def _one(self) -> Iterator[Channel]:
-        with self._changed:
-            self._changed.wait_for(lambda: self._free or self._count < CLIENTS_MAX)
-            client = self._free.pop() if self._free else None
-            self._count += client is None
+        client = self._idle.get()
         try:
-            if client is None:
-                client = self._new()
-            yield client
+            client = client or self._new()
+            return exchange(client, head, body, None, _CLIENT_GONE)
         finally:
-            with self._changed:
-                if client is not None and not client.is_broken and not self._is_closed:
-                    self._free.append(client)
-                else:
-                    self._count -= 1
-                    if client is not None:
-                        client.close()
-                self._changed.notify()
+            if client is not None and (client.is_broken or self._is_closed):
+                client.close()
+                client = None
+            self._idle.put(client)
 
     def _new(self) -> Channel:
         client, theirs = pair()
@@ -75,18 +62,11 @@ class _Clients:
         return client
 
     def close(self) -> None:
-        """Ends the idle clients now, and the others after their calls."""
-        with self._changed:
-            self._is_closed = True
-            for client in self._free:
+        """Ends the idle clients now, and the others after their calls. In a forked child, closes its copies of the sockets."""
+        self._is_closed = True
+        for client in self._idle.queue:
+            if client is not None:
                 client.close()
-            self._count -= len(self._free)
-            self._free.clear()
-
-    def leave_to_parent(self) -> None:
-        """Closes a forked child's copies of the sockets."""
-        for client in self._free:
-            client.close()
 
 
 class Broker:
@@ -252,7 +232,7 @@ class Broker:
 
     def leave_to_parent(self) -> None:
         """Closes a forked child's copies of the sockets."""
-        self._clients.leave_to_parent()
+        self._clients.close()
         if self._keeper is not None:
             self._keeper.close()
 

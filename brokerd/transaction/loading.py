@@ -18,8 +18,8 @@ from brokerd.errors import CorruptMessageError
 from brokerd.transaction.coordinator import TransactionCoordinator
 from brokerd.wire.v1.transaction_log_pb2 import StateEnds, TransactionLogRecord
 
-_NO_BEGINNING = "the transaction log has a part of a state whose beginning is not there, and nothing in its place"
-_NO_END = "the transaction log has a state whose end is not there, and nothing in its place"
+_NO_BEGINNING = "the transaction log has part of a state without its beginning, and nothing that replaces it"
+_NO_END = "the transaction log has a state without its end, and nothing that replaces it"
 
 
 def load(

@@ -239,7 +239,7 @@ class TransactionalIdState:
     def _fenced(self, execution: Execution, fate: Fate) -> ProducerFencedError:
         known = {
             Fate.NOT_APPENDED: "; nothing of this one is visible",
-            Fate.UNKNOWN: "; whether this one was committed before is not known any more",
+            Fate.UNKNOWN: "; it is no longer known whether this one was committed before",
         }
         return ProducerFencedError(
             f"{self._subject(execution)}: {self._committed()}, which is newer{known.get(fate, '')}. "
@@ -267,7 +267,7 @@ class TransactionalIdState:
 
     def _already_committed(self, execution: Execution) -> AlreadyCommittedError:
         return AlreadyCommittedError(
-            f"{self._subject(execution)}: {self._committed()}; its rows are there and nothing is to be written again"
+            f"{self._subject(execution)}: {self._committed()}; its rows are visible, so write nothing again"
         )
 
     def _check_replay(self, asked: EndTransactionRequest, last: CommitPrepared) -> None:
@@ -427,11 +427,11 @@ def _version_is_old(transactional_id: str, last_version: int) -> str:
         )
     if transactional_id.startswith(_APPLICATION):
         return (
-            f"txnVersion must rise from write to write: go on above {last_version}, or, if another program uses this txnAppId, "
+            f"txnVersion must rise from write to write: continue above {last_version}, or, if another program uses this txnAppId, "
             "give each its own"
         )
     return (
-        f"Versions of a transactional id must rise: go on above {last_version}, or, if another program uses this id, "
+        f"Versions of a transactional id must rise: continue above {last_version}, or, if another program uses this id, "
         "give each its own"
     )
 

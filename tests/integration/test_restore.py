@@ -125,7 +125,7 @@ def test_a_commit_that_claims_no_history_gets_that_of_the_log(restored: Restored
     with BlockingClient(ClientConfig(bootstrap_servers=restored.daemon.address)) as client:
         refused = client.commit_group_offsets("g", {tp: kept})
         assert isinstance(refused[tp], LogTruncationError)
-        assert "they part at offset 100, and the log ends at 250" in refused[tp].message
+        assert "they diverge at offset 100, and the log ends at 250" in refused[tp].message
         assert client.commit_group_offsets("g", {tp: OffsetAndMetadata(kept.offset)}) == {}
 
 
@@ -189,7 +189,7 @@ def test_a_query_that_runs_on_over_a_restore_says_so(restored: Restored) -> None
     assert start["t"] == {"0": 200}
     restored.restore()
     restored.write(NEW)
-    with pytest.raises(DataLossError, match=r"t-0: offset 200 is of another history .* they part at offset 100, "):
+    with pytest.raises(DataLossError, match=r"t-0: offset 200 is of another history .* they diverge at offset 100, "):
         reader.latestOffset(start, ReadAllAvailable())
     end = lenient.latestOffset(start, ReadAllAvailable())
     (batch,) = lenient.partitions(start, end)

@@ -53,7 +53,7 @@ class IdFile:
         (damage,) = execute("PRAGMA quick_check(1)").fetchone()
         if damage != "ok":
             problem = " ".join(f"it is damaged: {damage}".split())
-            raise self._error(problem, "delete it: messages that it knew are handled again if they come again")
+            raise self._error(problem, "delete it: messages recorded in it are handled again if they are redelivered")
         (owner,) = execute("SELECT group_id FROM reader").fetchone()
         if owner != group_id:
             problem = f"it holds what group.id '{owner}' has handled, this consumer's is '{group_id}'"
@@ -82,7 +82,7 @@ class IdFile:
         without ids, that the file still exists: writes to a removed one are lost."""
         if self._files_now() != self._files:
             problem = "it, or its write-ahead log (-wal), was removed or replaced while it was open"
-            raise self._error(problem, "restore it: without it, messages that it knew are handled again if they come again")
+            raise self._error(problem, "restore it: without it, messages recorded in it are handled again if they are redelivered")
         if not numbered:
             return
         rows = [(number, one.topic, one.value) for number, one in numbered]

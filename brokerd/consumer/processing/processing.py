@@ -134,7 +134,7 @@ class Processing:
             self._go_back()
             parts.run(parts.committing.close(_COMMIT_TIMEOUT_MS))
         if self._work.repeated_count:
-            logger.info("%d records were passed over, as their messages were handled before", self._work.repeated_count)
+            logger.info("skipped %d records whose messages were handled before", self._work.repeated_count)
         return ended_by
 
     def outcome(self) -> int:

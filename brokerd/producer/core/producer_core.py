@@ -583,7 +583,9 @@ def _replaced_error(tp: TopicPartition) -> UnknownTopicIdError:
 
 def _lost_error(batch: ProducerBatch, error: BrokerdError) -> OutOfOrderSequenceError:
     """The error when the broker expects a sequence that it has already acknowledged."""
-    return OutOfOrderSequenceError(f"the broker lost acknowledged records of {batch.tp}, nothing more is written there: {error}")
+    return OutOfOrderSequenceError(
+        f"the broker lost acknowledged records of {batch.tp}, so the producer stops writing to it: {error}"
+    )
 
 
 def _stopped_error(batch: ProducerBatch, error: BrokerdError) -> BrokerdError:
@@ -623,4 +625,4 @@ def _subject(batch: ProducerBatch) -> str:
 
 def _where(batch: ProducerBatch) -> str:
     may_be_there = batch.is_fate_unknown or batch.is_in_flight
-    return "they may be in the log all the same" if may_be_there else "they are not in the log"
+    return "they may still be in the log" if may_be_there else "they are not in the log"

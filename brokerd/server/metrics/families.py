@@ -200,7 +200,9 @@ def _outcomes(broker: BrokerParts) -> Iterator[Metric]:
         value=outcomes.aborted,
     )
     yield CounterMetricFamily(
-        "brokerd_expired_transactions", "Executions that ended because nobody gave a sign of life.", value=outcomes.expired
+        "brokerd_expired_transactions",
+        "Executions whose members sent no heartbeat in time.",
+        value=outcomes.expired,
     )
     yield _gauge(
         "undecided_member_count",

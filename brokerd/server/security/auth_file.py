@@ -59,7 +59,7 @@ def parse_identities(document: Mapping[str, Any]) -> AuthFile:
             raise ConfigError(f"unknown table '{_shown(key)}': principals stand in [principals.NAME]")
     entries = document.get("principals", {})
     if not isinstance(entries, dict) or not entries:
-        raise ConfigError("it names nobody: give at least one [principals.NAME]")
+        raise ConfigError("it has no principals: give at least one [principals.NAME]")
     if len(entries) > PRINCIPALS_MAX:
         raise ConfigError(f"it has {len(entries)} principals, more than the {PRINCIPALS_MAX} that are allowed")
     principals: dict[str, Principal] = {}
@@ -74,7 +74,7 @@ def parse_identities(document: Mapping[str, Any]) -> AuthFile:
         if other != name:
             raise ConfigError(f"principals '{other}' and '{name}' would have their producer ids in common: rename one of them")
         if not (entry.get("tokens") or entry.get("certificates")):
-            raise ConfigError(f"principal '{name}' cannot show who it is: give it tokens or certificates")
+            raise ConfigError(f"principal '{name}' has no credentials: give it tokens or certificates")
     if len(hashes) > CREDENTIALS_MAX:
         raise ConfigError(f"it has {len(hashes)} tokens, more than the {CREDENTIALS_MAX} that are allowed")
     return AuthFile(principals, tuple(hashes.items()), certificates)

@@ -79,7 +79,7 @@ class Authenticator:
                 "the client certificate belongs to no principal, or to several: have one of its names listed under one "
                 "principal's certificates in the broker's auth.file, or set auth.token"
             )
-        raise UnauthenticatedError("this broker wants to know who calls: set auth.token or auth.token.file")
+        raise UnauthenticatedError("this broker requires authentication: set auth.token or auth.token.file")
 
     def of_call(self, context: CallContext) -> Principal:
         """The principal of a gRPC call. Raises UnauthenticatedError."""
@@ -147,9 +147,7 @@ class Callers:
             return error
         if principal.name != authorizer.principal:
             self._audit.refused(authorizer.principal, f"its stream from {context.peer()} ends, its credentials are another's now")
-            return UnauthenticatedError(
-                f"these credentials are not those of principal '{authorizer.principal}' any more: connect again"
-            )
+            return UnauthenticatedError(f"these credentials no longer belong to principal '{authorizer.principal}': connect again")
         return None
 
     def replace(self, identities: AuthFile | None) -> None:

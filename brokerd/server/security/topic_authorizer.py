@@ -206,7 +206,7 @@ class TopicAuthorizer:
     def require_somewhere(self, right: Right) -> None:
         """Raises ForbiddenError if the principal has the right on no topic at all."""
         if not self.rights.allows_somewhere(right):
-            what = f"principal '{self.principal}' may {right.value} no topic at all: the broker's auth.file says who may"
+            what = f"principal '{self.principal}' may {right.value} no topic at all: rights are set in the broker's auth.file"
             if self._audit is not None:
                 self._audit.refused(self.principal, what)
             raise ForbiddenError(what)
@@ -215,7 +215,7 @@ class TopicAuthorizer:
         """Raises GroupAuthorizationFailedError for a group that the principal may not use, whether it exists or not."""
         if not self.rights.allows_group(group_id):
             error = GroupAuthorizationFailedError(
-                f"principal '{self.principal}' may not use group {group_id!r}: the broker's auth.file says who may (groups)"
+                f"principal '{self.principal}' may not use group {group_id!r}: rights are set in the broker's auth.file (groups)"
             )
             self.note_refused(error)
             raise error
@@ -245,7 +245,7 @@ class TopicAuthorizer:
         """Raises UnknownProducerIdError for an id that the principal may not use."""
         if not self.owns_producer(producer_id):
             raise UnknownProducerIdError(
-                f"producer id {producer_id} was not given to principal '{self.principal}', or that is forgotten: ask for another "
+                f"producer id {producer_id} was not issued to principal '{self.principal}', or it is forgotten: request a new one "
                 "with InitProducerId",
                 fate=Fate.NOT_APPENDED,
             )
@@ -259,7 +259,7 @@ class TopicAuthorizer:
     def _forbidden(self, right: Right | None, name: str) -> TopicAuthorizationFailedError:
         what = _VERBS[right]
         return TopicAuthorizationFailedError(
-            f"principal '{self.principal}' may not {what} topic '{name}': the broker's auth.file says who may"
+            f"principal '{self.principal}' may not {what} topic '{name}': rights are set in the broker's auth.file"
         )
 
 

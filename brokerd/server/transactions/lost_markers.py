@@ -44,7 +44,7 @@ class LostMarkers:
         for log, one in unknown[:_LOGGED_MAX]:
             logger.error("%s", undecided_text(log.name, one))
         if len(unknown) > _LOGGED_MAX:
-            logger.error("and so %d more: `brokerd doctor` names all", len(unknown) - _LOGGED_MAX)
+            logger.error("and %d more: `brokerd doctor` lists them all", len(unknown) - _LOGGED_MAX)
 
     def committed(self, ended_ids: Iterable[int]) -> dict[Ending, list[int]]:
         """The committed ones of these members, by commit."""

@@ -305,7 +305,7 @@ class Transactions:
         except WireError as error:
             raise StorageError(
                 f"{_subject(name, prepared)}: it is committed, but not visible yet: {error.message}; "
-                "ask again, the broker goes on trying",
+                "retry later; the broker keeps trying",
                 retry_after_ms=_RETRY_AFTER_MS,
             ) from error
         self.leaders.release(name, prepared.held_back)
@@ -319,7 +319,7 @@ class Transactions:
         try:
             self._record(name, principal, event)
         except WireError as error:  # the commit is done; without the record, a restart only looks for missing markers
-            logger.warning("%s: that it is finished could not be written: %s", _subject(name, prepared), error.message)
+            logger.warning("%s: its end could not be recorded: %s", _subject(name, prepared), error.message)
             self.coordinator.apply(record_of(name, principal, self._clock.wall_ms(), event), self._clock.monotonic_ms())
 
     async def _abort(self, name: str, decide: Callable[[], MembersAborted | None]) -> int:
@@ -390,7 +390,7 @@ class Transactions:
             event, name = self.coordinator.expire(key, now_ms), key.transactional_id
             if event is not None:
                 is_too_old = self.coordinator.is_too_old(key, now_ms)
-                why = "after transaction.max.age.ms, though it lives" if is_too_old else "without a sign of life"
+                why = "after transaction.max.age.ms, although it is alive" if is_too_old else "without a heartbeat"
                 logger.warning("transactional id %r: expired %s: %s", name, why, self._texts(event.producer_ids))
                 self._record(name, self.coordinator.states[name].principal, event)
                 self.outcomes.expired += 1
@@ -425,7 +425,7 @@ class Transactions:
             are_written &= await self._write_late(name, producer_ids, again, "committed")
         void = self._lost_markers.void(ended)
         if void:
-            logger.info("aborting the data of producers that are no members any more: %s", void[:20])
+            logger.info("aborting the data of producers that are no longer members: %s", void[:20])
             are_written &= await self._void("", void)
         if are_written:
             self._retry_at_ms.pop(_UNMARKED, None)

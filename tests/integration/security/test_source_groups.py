@@ -64,7 +64,7 @@ def test_a_query_reads_on_without_the_right_to_its_group(
     commit(boss, "the-bosss", [events])
     with caplog.at_level(logging.WARNING):
         assert rows_read(reader_as("reader", guarded, "events-of-a-query", **{"group.id": "the-bosss"})) == [0, 1, 2, 3, 4]
-    assert "the positions of this query are not recorded as group 'the-bosss', reading goes on" in caplog.text
+    assert "cannot record the positions of this query as group 'the-bosss'; reading continues" in caplog.text
     assert rows_read(reader_as("reader", guarded, "events-of-a-query", **{"group.id": "its-own"})) == [0, 1, 2, 3, 4]
     assert listed(boss, "its-own") == [("its-own", "reader")]
 

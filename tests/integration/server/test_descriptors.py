@@ -78,4 +78,4 @@ def test_segments_and_silent_connections_beyond_the_limit_stop_nothing(tmp_path:
         assert daemon.terminate() == 0
     said = daemon.stderr_path.read_text()
     assert "Too many open files" not in said
-    assert "takes no appends" not in said
+    assert "refuses appends" not in said

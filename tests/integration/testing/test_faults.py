@@ -71,7 +71,7 @@ def test_pause_holds_everything_until_resume() -> None:
     with Broker() as broker:
         topic = broker.create_topic("t")
         broker.pause()
-        with pytest.raises(BrokerdError, match=r"the broker is paused, and can be told nothing: resume\(\) it first"):
+        with pytest.raises(BrokerdError, match=r"the broker is paused and takes no commands: resume\(\) it first"):
             broker.fail_disk()
         appending = threading.Thread(target=topic.append, args=(["v"],))
         appending.start()

@@ -132,7 +132,7 @@ def test_list_for_programs_has_null_for_none(run: Run) -> None:
 
 
 def test_empty_list_is_a_sentence_for_people_and_an_array_for_programs(run: Run) -> None:
-    sentence = "no transactional ids: there are none that you may see, or none of this prefix and state\n"
+    sentence = "no transactional ids that you may see have this prefix and state\n"
     assert run("list", list_transactions=[])[0] == sentence
     assert run("list", "--json", list_transactions=[])[0] == "[]\n"
 

@@ -25,7 +25,21 @@ def test_bootstrap_servers(text: str, addresses: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", " , ", "localhost", "localhost:", ":9192", "localhost:http", "a:0", "a:65536", "::1:9192", "http://a:1"]
+    "text",
+    [
+        "",
+        " , ",
+        "localhost",
+        "localhost:",
+        ":9192",
+        "localhost:http",
+        "a:0",
+        "a:65536",
+        "::1:9192",
+        "http://a:1",
+        "a:0000080",
+        "a:080",
+    ],
 )
 def test_bootstrap_servers_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"bootstrap\.servers"):

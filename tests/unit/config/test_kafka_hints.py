@@ -21,9 +21,9 @@ HINTS = {**kafka_names._HINTS, **kafka_names._FAMILIES}
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("listeners", "here host and port say where to listen, "),
+        ("listeners", "set host and port to listen on, "),
         ("log.dirs", "here it is data.dir$"),
-        ("log.flush.interval.messages", "what is acknowledged with acks=all is on the disk, always: remove it$"),
+        ("log.flush.interval.messages", "with acks=all every acknowledged record is on disk: remove it$"),
         ("zookeeper.connect", "there is one node and no replica: remove it$"),
         ("log.segment.byte", r"did you mean 'log\.segment\.bytes'\?$"),
         ("ssl.certificate.fil", r"did you mean 'ssl\.certificate\.file'\?$"),
@@ -44,7 +44,7 @@ def test_a_broker_names_what_stands_for_a_setting_of_kafka(name: str, hint: str)
         ("group.idd", r"did you mean 'group\.id'\?$"),
         ("value.deserializer", "keys and values are bytes: "),
         ("fetch.wait.max.ms", r"here it is fetch\.max\.wait\.ms$"),
-        ("sasl.jaas.config", "here clients show a token "),
+        ("sasl.jaas.config", "clients authenticate with a token "),
     ],
 )
 def test_a_consumer_does_not_guess_at_settings_of_kafka(name: str, hint: str) -> None:

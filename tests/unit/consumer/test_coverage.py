@@ -58,7 +58,7 @@ def test_partitions_without_an_offset_of_the_group_are_told_once(broker: FakeBro
         for _ in range(2):
             look(consumer, clock)
         assert [message.partition("(")[2].partition(")")[0] for message in told(caplog)] == ["2, 3"]
-        assert "nobody in group 'g' has read" in told(caplog)[0]
+        assert "no consumer in group 'g' has read" in told(caplog)[0]
         broker.add_partitions("t", 30)
         look(consumer, clock)
         assert "(4, 5, 6, 7, 8, 9, 10, 11, 12, 13, ...)" in told(caplog)[1]

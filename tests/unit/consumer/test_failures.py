@@ -157,7 +157,7 @@ def test_offset_that_is_gone_obeys_auto_offset_reset_and_is_said(
         assert (records or read(consumer, 1))[0].offset == then
     said = [text for text in caplog.messages if "auto.offset.reset" in text]
     assert said[0].startswith("t-0: offset 5 is out of range")
-    assert said[0].endswith(f"auto.offset.reset is {reset}: reading goes on at offset {then}")
+    assert said[0].endswith(f"auto.offset.reset is {reset}: reading continues at offset {then}")
 
 
 def test_offset_that_is_gone_is_an_error_if_auto_offset_reset_is_none(broker: FakeBroker) -> None:
@@ -269,7 +269,7 @@ def test_a_topic_that_is_seen_again_is_read_on(broker: FakeBroker) -> None:
         consumer.seek(T0, 2)
         assert offsets(read(consumer, 3)) == [2, 3, 4]
         topic = broker.topics.pop("t")
-        with pytest.raises(UnknownTopicIdError, match="may not be seen by this principal any more"):
+        with pytest.raises(UnknownTopicIdError, match="this principal may no longer see it"):
             consumer.poll(LONG_MS)
         fill(partition, [2])
         broker.topics["t"] = topic

@@ -94,7 +94,7 @@ def test_a_group_that_has_lost_its_offset_does_not_begin_again(
             broker.topics["t"] = topic
         consumer.transaction_failed([T0])
         for _ in range(2):
-            with pytest.raises(UnknownGroupError, match=r"group 'g' had the offset 3, and has none any more.* seek\(\)"):
+            with pytest.raises(UnknownGroupError, match=r"group 'g' had the offset 3 and has none now.* seek\(\)"):
                 consumer.poll(LONG_MS)
         consumer.seek(T0, 3)
         assert offsets(read(consumer, 2)) == [3, 4]

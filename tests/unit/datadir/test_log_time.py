@@ -49,7 +49,7 @@ def test_a_long_pause_is_believed_within_a_day(off_ms: int) -> None:
     clock = ManualClock(wall_ms=30_000 * DAY_MS)
     time = _time(clock, _noted(clock.wall_ms() - off_ms))
     assert _now(time, clock) == clock.wall_ms() - off_ms, "nothing of it at once"
-    assert "count that gradually" in time.take_news()
+    assert "take that over gradually" in time.take_news()
     before = off_ms
     for _ in range(24 * 60 + 1):
         clock.advance(60_000)

@@ -166,7 +166,7 @@ def test_a_log_start_whose_directory_was_not_synced_has_an_unknown_fate() -> Non
         files.hook = None
         assert isinstance(error, StorageError)
         assert error.fate is Fate.UNKNOWN
-        assert "may turn out moved after a restart" in error.message
+        assert "may have moved after a restart" in error.message
         assert log.ends.log_start_offset == 0, "it is as it was: what is read on is there"
         assert len(list(read_batches(log, 0))) == 60
         if seed % 3 == 0:

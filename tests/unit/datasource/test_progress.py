@@ -67,7 +67,9 @@ def test_a_refusal_is_told_once_and_tried_again_after_a_while(broker: FakeBroker
     query.clock.advance(RETRY_MS)
     query.record(5, 4)
     assert broker.commits == [{0: 5, 1: 4}]
-    assert caplog.text.count("are not recorded as group 'g', reading goes on: no right to group 'g'") == 1
+    assert (
+        caplog.text.count("cannot record the positions of this query as group 'g'; reading continues: no right to group 'g'") == 1
+    )
 
 
 def test_a_position_that_is_refused_is_told_and_not_sent_again(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:

@@ -168,7 +168,7 @@ def test_what_is_damaged_can_be_given_up(data_dir: Path) -> None:
     log = first_log(manager)
     assert not report.damaged
     assert log.ends.high_watermark == 30, "no offset is reused"
-    with pytest.raises(LogDamagedError, match=r"offsets 13 to 29 .* goes on at offset 30") as told:
+    with pytest.raises(LogDamagedError, match=r"offsets 13 to 29 .* continues at offset 30") as told:
         payloads(log, 13)
     assert told.value.resume_offset == 30
     assert append(log, b"again") == 30

@@ -143,6 +143,6 @@ def test_a_log_that_no_start_can_use_is_an_error_though_all_its_batches_are_whol
 
     asyncio.run(scenario())
     (error,) = errors_in(tmp_path)
-    assert "a state whose end is not there" in error.message
+    assert "a state without its end" in error.message
     assert "the broker does not start" in error.message
     assert error.partition == "__transaction_state-0"

@@ -173,7 +173,7 @@ def test_what_is_accepted_is_a_hole_and_all_else_lives_on(data_dir: Path, rotten
         log = first_log(manager)
         assert not report.damaged
         assert list(readable(log)) == [n for n in range(log.ends.high_watermark) if n not in rotten]
-        with pytest.raises(LogDamagedError, match="accepted as lost, the log goes on at offset") as told:
+        with pytest.raises(LogDamagedError, match="accepted as lost, the log continues at offset") as told:
             payloads(log, rotten[0])
         assert told.value.resume_offset == next(n for n in range(rotten[0], COUNT + 1) if n not in rotten)
         assert append(log, b"goes on") == log.ends.high_watermark

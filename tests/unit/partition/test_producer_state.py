@@ -148,7 +148,7 @@ def test_a_newcomer_has_the_one_forgotten_that_was_silent_longest() -> None:
     error = _refusal(partition, UnknownProducerIdError, 1, producer_id=2)
     assert error.fate is Fate.NOT_APPENDED
     error = _refusal(partition, UnknownProducerIdError, 0, producer_id=2)
-    assert "may be one that was forgotten for newer ones (max.producer.ids.per.partition)" in str(error)
+    assert "may have been forgotten (max.producer.ids.per.partition)" in str(error)
     _refusal(partition, UnknownProducerIdError, 0, producer_id=2, epoch=1)
     assert partition.send(2, producer_id=1) == 5
     assert partition.send(0, producer_id=5) == 6

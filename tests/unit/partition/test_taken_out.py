@@ -1,4 +1,4 @@
-"""Batches that an operator takes out: readers go past them, and nothing else changes.
+"""Batches that an operator takes out: readers skip them, and nothing else changes.
 
 Each log here has 20 batches of two records in several segments; those of producer 7 have sequence numbers. One is poison: its
 CRCs are right, and nobody can decode it.

@@ -319,16 +319,16 @@ def test_what_a_call_waits_for_is_said_early(caplog: pytest.LogCaptureFixture) -
     settings = {"retry.backoff.ms": 1, "retry.backoff.max.ms": 2, "max.block.ms": 60_000}
     with Producer(settings, transport_factory=broker.transport) as producer, ThreadPoolExecutor(1) as pool:
         call = pool.submit(producer.send, "missing", b"v")
-        wait_until(lambda: "topic 'missing' is not there: it is waited for" in caplog.text)
+        wait_until(lambda: "topic 'missing' does not exist: waiting for it" in caplog.text)
         broker.create_topic("missing", 1)
         call.result(DEADLINE_S)
         broker.create_topic("t", 1)
         broker.metadata_errors.extend([BrokerUnreachableError("nobody there")] * 100_000)
         call = pool.submit(producer.send, "t", b"v")
-        wait_until(lambda: "no broker answers at 127.0.0.1:9192 (nobody there)" in caplog.text)
+        wait_until(lambda: "no broker responds at 127.0.0.1:9192 (nobody there)" in caplog.text)
         broker.metadata_errors = deque()
         call.result(DEADLINE_S)
-    assert caplog.text.count("is not there") == 1
+    assert caplog.text.count("does not exist") == 1
 
 
 def test_a_node_that_missed_an_election_does_not_lead_back(topics: TopicRegistry) -> None:

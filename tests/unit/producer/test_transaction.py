@@ -104,7 +104,7 @@ def test_a_transaction_without_records_is_committed_too(broker: BrokerDouble, pr
 def test_a_version_is_committed_once(broker: BrokerDouble, producer: Producer) -> None:
     with producer.transaction(7):
         producer.send("t", b"x")
-    expected = "transaction 7 of 'orders' is committed already: go on with 8"
+    expected = "transaction 7 of 'orders' is committed already: continue with 8"
     with pytest.raises(AlreadyCommittedError, match=expected), producer.transaction(7):
         producer.send("t", b"again")
     with pytest.raises(ProducerFencedError, match="transaction 6 of 'orders' comes after 7"), producer.transaction(6):

@@ -71,7 +71,7 @@ def test_heartbeats_keep_nothing_open_beyond_its_greatest_age(caplog: pytest.Log
                 await broker.transactions.sweep()
             assert stable(broker, one.tps) == [2, 2]
             assert one.visible() == [[], []]
-            assert "expired after transaction.max.age.ms, though it lives" in caplog.text
+            assert "expired after transaction.max.age.ms, although it is alive" in caplog.text
             with pytest.raises(InvalidTxnStateError):
                 await broker.heartbeat(NAME, ONE, b"m" * 16)
 

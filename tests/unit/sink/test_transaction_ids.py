@@ -117,7 +117,7 @@ def test_a_tag_of_the_users_own_is_no_run(own: str) -> None:
 )
 def test_write_inside_foreach_batch_without_its_run_is_refused(changed: dict[str, str]) -> None:
     for options in (NO_TRANSACTION_OPTIONS, TransactionOptions(app_id="etl", version=7)):
-        with pytest.raises(ConfigError, match=r"which execution of the micro-batch .* sc\.clearJobTags\(\) inside foreachBatch"):
+        with pytest.raises(ConfigError, match=r"its execution of the micro-batch, .* sc\.clearJobTags\(\) inside foreachBatch"):
             ids_of({**STREAMING, **changed}, options)
 
 

@@ -122,7 +122,7 @@ def test_a_file_that_is_shorter_than_it_should_be() -> None:
     size = len(data) // 30
     scan = _scan(CountedFile(data[: 20 * size + 50]), len(data))
     assert len(list(scan)) == 20
-    assert (scan.problem, scan.position, scan.must_keep) == ("only 50 bytes of a header are there", 20 * size, False)
+    assert (scan.problem, scan.position, scan.must_keep) == ("the header has only 50 bytes", 20 * size, False)
 
 
 def test_a_newer_version_is_kept_and_what_comes_before_it_is_read() -> None:

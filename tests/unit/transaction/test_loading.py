@@ -48,7 +48,7 @@ def load(bench: TransactionBench, entries: list[Record]) -> None:
 
 def load_fails(bench: TransactionBench, log: list[bytes]) -> None:
     """Fails for want of a whole state."""
-    with pytest.raises(CorruptMessageError, match="nothing in its place"):
+    with pytest.raises(CorruptMessageError, match="nothing that replaces it"):
         load(bench, [decode(data) for data in log])
 
 
@@ -185,7 +185,7 @@ def test_a_state_without_its_end_counts_for_nothing_wherever_it_stands(lived: Tr
 def test_a_state_without_its_end_before_which_nothing_stands_is_refused(lived: TransactionBench) -> None:
     pieces = list(lived.state_pieces(2))
     lived.log = [data for piece in pieces[:-1] for data in piece]
-    with pytest.raises(CorruptMessageError, match="a state whose end is not there"):
+    with pytest.raises(CorruptMessageError, match="a state without its end"):
         lived.restart()
 
 
@@ -203,10 +203,10 @@ def test_a_state_that_is_not_whole_is_refused(lived: TransactionBench) -> None:
 def test_a_piece_or_an_end_without_a_beginning_is_refused(lived: TransactionBench) -> None:
     log, pieces = list(lived.log), list(lived.state_pieces(2))
     lived.log = log + pieces[1]
-    with pytest.raises(CorruptMessageError, match="whose beginning is not there"):
+    with pytest.raises(CorruptMessageError, match="without its beginning"):
         lived.restart()
     lived.log = [*log, record_of("", "", 1, StateEnds()).SerializeToString()]
-    with pytest.raises(CorruptMessageError, match="whose beginning is not there"):
+    with pytest.raises(CorruptMessageError, match="without its beginning"):
         lived.restart()
 
 

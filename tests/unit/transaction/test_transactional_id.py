@@ -249,7 +249,7 @@ def test_a_commit_before_the_last_one_is_known_by_its_execution_and_rows(committ
                 committed.commit(other)
             assert raised.value.fate is Fate.NOT_APPENDED
     committed.commit_all(committed.end_request(execution(6 + EARLIER_MAX, "e9", "r9")))
-    with pytest.raises(ProducerFencedError, match="whether this one was committed before is not known any more") as raised:
+    with pytest.raises(ProducerFencedError, match="it is no longer known whether this one was committed before") as raised:
         committed.commit(again)
     assert raised.value.fate is Fate.UNKNOWN
 
@@ -267,8 +267,8 @@ def test_a_commit_before_the_last_one_is_no_replay_of_the_last_one(committed: Tr
     ("name", "old", "other_rows"),
     [
         ("spark-q", "restore the newest checkpoint", "restore the right checkpoint"),
-        ("app-etl/t", "txnVersion must rise from write to write: go on above 5", "New rows need a txnVersion above 5"),
-        ("nightly", "Versions of a transactional id must rise: go on above 5", "New rows need a version above 5"),
+        ("app-etl/t", "txnVersion must rise from write to write: continue above 5", "New rows need a txnVersion above 5"),
+        ("nightly", "Versions of a transactional id must rise: continue above 5", "New rows need a version above 5"),
     ],
 )
 def test_the_advice_is_for_whoever_chose_the_id(bench: TransactionBench, name: str, old: str, other_rows: str) -> None:

@@ -35,11 +35,11 @@ def test_principals_have_what_the_file_gives_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", "it names nobody: give at least one [principals.NAME]"),
-        ("[principals]", "it names nobody"),
+        ("", "it has no principals: give at least one [principals.NAME]"),
+        ("[principals]", "it has no principals"),
         ("[users.a]", "unknown table 'users': principals stand in [principals.NAME]"),
         (f'[principals."a b"]\ntokens=["{HASH}"]', "'a b' is no name for a principal"),
-        ("[principals.a]\nread=['x']", "principal 'a' cannot show who it is: give it tokens or certificates"),
+        ("[principals.a]\nread=['x']", "principal 'a' has no credentials: give it tokens or certificates"),
         (f'[principals.a]\ntokens=["{HASH}"]\nreads=["x"]', "principal 'a': unknown key 'reads': did you mean 'read'?"),
         (f'[principals.a]\ntokens="{HASH}"', "principal 'a': tokens must be a list of texts"),
         (f'[principals.a]\ntokens=["{HASH}"]\nread=[1]', "principal 'a': read must be a list of texts"),

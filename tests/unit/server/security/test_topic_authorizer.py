@@ -105,6 +105,6 @@ def test_a_producer_id_that_was_given_to_somebody_else_or_nobody_is_unknown(topi
     given = writer.own_producer_id(9)
     writer.require_producer(given)
     for authorizer, producer_id in ((boss, given), (writer, 9), (writer, writer.own_producer_id(10))):
-        with pytest.raises(UnknownProducerIdError, match=f"was not given to principal '{authorizer.principal}'") as caught:
+        with pytest.raises(UnknownProducerIdError, match=f"was not issued to principal '{authorizer.principal}'") as caught:
             authorizer.require_producer(producer_id)
         assert caught.value.fate is Fate.NOT_APPENDED
