@@ -22,7 +22,7 @@ from brokerd.testing import Broker, run_available
 
 MOMENTS = {
     "before the commit": lambda broker: broker.kill_before("EndTransaction"),
-    "after the commit, before anybody is told": lambda broker: broker.kill_after("EndTransaction"),
+    "after the commit, before its response": lambda broker: broker.kill_after("EndTransaction"),
     "the commit is done, its response is lost": lambda broker: broker.lose_response("EndTransaction"),
     "in the middle of the rows": lambda broker: broker.kill_after("Produce"),
 }

@@ -80,7 +80,7 @@ _TOPIC_CONFIG = "-c --config"
 _TIMES = "ms since 1970, ISO 8601"
 _TOPICS_AND_PARTITIONS = (
     option("topics", "TOPIC", "topics", nargs="*"),
-    repeated("--pattern", "REGEX", "also the topics in whose name this regular expression is found"),
+    repeated("--pattern", "REGEX", "also the topics whose name contains a match of this regular expression"),
     option("-p --partition", "N", "only this partition; may be repeated (default: all)", type=int, action="append"),
 )
 
@@ -132,15 +132,10 @@ examples:
                     type=int,
                 ),
                 repeated(_TOPIC_CONFIG, "NAME=VALUE", "a topic setting, such as retention.ms=86400000"),
-                flag("--if-not-exists", "succeed without doing anything if the topic exists"),
+                flag("--if-not-exists", "do nothing if the topic exists"),
                 flag("--dry-run", "check name, partitions and settings without creating the topic"),
                 *_CLIENT,
             ),
-            epilog="""\
-examples:
-  brokerd topics create events --partitions 8
-  brokerd topics create audit --partitions 1 --config retention.ms=-1 --if-not-exists
-""",
         ),
         Command(
             name="list",
@@ -162,8 +157,8 @@ examples:
                 *_PRINTED,
             ),
             epilog="""\
-Offsets: 'start' is the first offset in the log, 'stable' and 'end' are where read_committed and read_uncommitted
-readers stop, 'written' is where the log ends, flushed or not. Markers of transactions take offsets too.
+START is the first offset in the log. Readers stop at STABLE with read_committed and at END with read_uncommitted. WRITTEN is
+the end of the log, flushed or not. Markers of transactions take offsets too.
 """,
         ),
         Command(
@@ -174,13 +169,13 @@ readers stop, 'written' is where the log ends, flushed or not. Markers of transa
                 option("name", "NAME", "the topic"),
                 option("-p --partitions", "N", "new total number of partitions", type=int),
                 repeated(_TOPIC_CONFIG, "NAME=VALUE", "set a setting"),
-                repeated("--delete-config", "NAME", "remove a setting, so that the broker's applies"),
+                repeated("--delete-config", "NAME", "remove a setting: the broker's default applies"),
                 flag("--dry-run", "check without changing anything"),
                 *_CLIENT,
             ),
             epilog="""\
-A topic never loses partitions. New partitions take over part of the keys: records of one key written before and
-after the change are in different partitions.
+Partitions can only be added. New partitions take over part of the keys, so records with the same key may be in another
+partition than before.
 """,
         ),
         Command(
@@ -195,15 +190,11 @@ after the change are in different partitions.
                 *_PRINTED,
             ),
             epilog="""\
-WHERE: an offset N (records below it are deleted), -N (the newest N records of each partition stay), -10m (records at most this
-  old stay), a time such as 2026-01-31T12:00:00Z, @MS (ms since 1970), or latest (none stays).
+WHERE: an offset N (records below it are deleted), -N (the newest N records of each partition are kept), -10m (records at most
+  this old are kept), a time such as 2026-01-31T12:00:00Z, @MS (ms since 1970), or latest (all records are deleted).
   An offset above the end of every partition is refused.
-Records of an open transaction stay, and all records after them: otherwise its commit would succeed, and its records be gone.
-A reader positioned before the new start finds its records gone. The disk space is freed later, segment by segment.
-
-examples:
-  brokerd topics trim events --before -7d --dry-run
-  brokerd topics trim events --before 120000 --partition 3
+Records of an open transaction are kept, and so are all records after them. A reader positioned before the new start reports
+that its records are gone. The disk space is freed later, segment by segment.
 """,
         ),
         Command(
@@ -229,12 +220,11 @@ _OFFSETS = Command(
         *_PRINTED,
     ),
     epilog="""\
-START is the first offset in the log; readers of committed records stop at STABLE, those of all records at END. OFFSETS is the
-number of offsets between START and END, of which markers of transactions take some; SIZE is their size on disk. With --time,
-OFFSET is the first record of that time or later and RECORD TIME its own time; both are empty if no record is as new.
+START is the first offset in the log. Readers stop at STABLE with read_committed and at END with read_uncommitted. OFFSETS is
+the number of offsets from START to END, markers of transactions included; SIZE is their size on disk. With --time, OFFSET and
+RECORD TIME are those of the first record of that time or later, or empty if there is none.
 
 examples:
-  brokerd offsets events orders
   brokerd offsets --pattern '^sensor-' --partition 0 --json
   brokerd offsets events --time -10m
 """,
@@ -243,9 +233,9 @@ examples:
 _TRANSACTIONAL_ID = option("transactional_id", "ID", "the transactional id")
 _TRANSACTIONS = Command(
     name="transactions",
-    summary="list, describe, abort and forget transactions, find those that hold back readers",
+    summary="list, describe, abort and forget transactions; find hanging ones",
     epilog="""\
-Your own transactions; with ADMIN on every topic, those of all principals.
+Shows your own transactions; with ADMIN on every topic, those of all principals.
 
 examples:
   brokerd transactions list --state open
@@ -266,40 +256,40 @@ examples:
                 *_PRINTED,
             ),
             epilog="""\
-COMMITTED is the last committed version, OPEN the newest that is not decided or not visible yet; AGE is that of the oldest open
-member. HOLDS BACK lists partitions whose readers of committed records wait for this transaction: records that others have
-committed after its first record there are not visible before it ends.
+COMMITTED is the last committed version; OPEN the newest version that is undecided or not yet visible; AGE the age of the oldest
+open member. HOLDS BACK lists the partitions in which readers of committed records stop at this transaction's first record until
+it ends.
 """,
         ),
         Command(
             name="describe",
-            summary="print what was committed last, and open members",
+            summary="print the last commit and the open members",
             run="transactions.describe_transaction",
             arguments=(_TRANSACTIONAL_ID, *_PRINTED),
-            description="Prints what a transactional id committed last, its open members, and where they have written.",
+            description="Prints the last commit of a transactional id, its open members, and the partitions that they wrote to.",
             epilog="""\
-EXPIRES IN is when a member's execution is aborted unless one of its members gives a sign of life before. FROM is the first
+EXPIRES IN is the time until a member's execution is aborted, unless one of its members sends a heartbeat. FROM is the first
 offset of a member in a partition; readers of committed records stop at STABLE.
 """,
         ),
         Command(
             name="abort",
-            summary="end open members, without confirmation",
+            summary="abort open members, without confirmation",
             run="transactions.abort_transaction",
             arguments=(
                 _TRANSACTIONAL_ID,
                 option(
                     "--execution",
                     "EXECUTION",
-                    "only members of this execution (default: of all), as 'describe' prints it",
+                    "only members of this execution, as 'describe' prints it (default: all)",
                     default="",
                 ),
                 *_PRINTED,
             ),
-            description="Ends open members of a transactional id, without confirmation: what they wrote is void.",
+            description="Aborts the open members of a transactional id, without confirmation: readers never see their records.",
             epilog="""\
-Their tasks fail at their next batch; a query that still runs writes its micro-batch again with new members.
-Committed versions stay committed, and so does a version whose commit is decided.
+Their tasks fail at the next batch; a running query repeats the micro-batch with new members. Committed versions, and versions
+whose commit is decided, stay committed.
 """,
         ),
         Command(
@@ -307,11 +297,11 @@ Committed versions stay committed, and so does a version whose commit is decided
             summary="forget an id and its last version, without confirmation",
             run="transactions.forget_transactional_id",
             arguments=(_TRANSACTIONAL_ID, *_PRINTED),
-            description="Has the broker forget a transactional id, without confirmation: any principal may use it from then on.",
+            description="Makes the broker forget a transactional id, without confirmation. Any principal may use it afterwards.",
             epilog="""\
-Its last committed version is forgotten too: if its query or program repeats that version, or an older one, the rows are
-written a second time. So stop it first, and continue it after its last version. Needs ADMIN on every topic; refused while
-members are open ('abort' ends them) or a commit is not finished.
+The broker also forgets the last committed version: if the query or program repeats that version, or an older one, its rows are
+written twice. Stop it first, and continue after its last version. Needs ADMIN on every topic. Refused while members are open
+('abort' ends them) or a commit is unfinished.
 """,
         ),
         Command(
@@ -322,16 +312,16 @@ members are open ('abort' ends them) or a commit is not finished.
                 option(
                     "--idle-ms",
                     "MS",
-                    f"only those whose last record there is at least this old (default: {HANGING_IDLE_MS})",
+                    f"only transactions whose last record in the partition is at least this old (default: {HANGING_IDLE_MS})",
                     type=int,
                     default=HANGING_IDLE_MS,
                 ),
                 *_PRINTED,
             ),
-            description="Prints the transaction that holds back readers of committed records, for each partition where one does.",
+            description="Prints, for each partition, the open transaction that holds back readers of committed records.",
             epilog="""\
-A member without signs of life expires by itself; 'abort' ends it now. A line without a PRODUCER is a decided transaction: the
-broker's log says which of its partitions takes no marker, and IDLE is since when.
+A member without heartbeats expires by itself; 'abort' ends it now. A line without a PRODUCER is a decided transaction whose
+marker cannot be written: the broker's log names the partition, and IDLE is the time since the decision.
 """,
         ),
     ),
@@ -341,9 +331,9 @@ _GROUP = option("group_id", "GROUP", "the group")
 _GROUP_TOPICS = "-t --topic"
 _GROUPS = Command(
     name="groups",
-    summary="list and describe groups of readers and their lag, reset and delete their offsets",
+    summary="list groups and their lag; reset and delete their offsets",
     epilog="""\
-Your own groups; with ADMIN on every topic, those of all principals.
+Shows your own groups; with ADMIN on every topic, those of all principals.
 
 examples:
   brokerd groups list spark-
@@ -367,12 +357,12 @@ examples:
             summary="print offsets and lag of each partition",
             run="groups.describe_group",
             arguments=(_GROUP, *_PRINTED),
-            description="Prints how far a group has read each partition, and what it has left to read.",
+            description="Prints a group's committed offset in each partition, and its lag.",
             epilog="""\
-END is where readers of committed records see the partition end (of all: -X isolation.level=read_uncommitted), LAG the offsets
-up to it, SIZE the bytes on disk of their batches. BEHIND is how long the next record has been there. If a partition ends before
-an open transaction, a line names the transaction, provided that it is yours or you have all rights. Partitions without a
-committed OFFSET, of topics that the group reads, are counted from their beginning.
+END is the end of the partition for readers of committed records (for all records: -X isolation.level=read_uncommitted). LAG is
+the number of offsets up to END, SIZE their size on disk, BEHIND the age of the next record to read. If an open transaction holds
+back END, a line names it, provided that it is yours or you have all rights. In a topic that the group reads, partitions without
+a committed OFFSET count from their beginning.
 """,
         ),
         Command(
@@ -384,12 +374,12 @@ committed OFFSET, of topics that the group reads, are counted from their beginni
                 repeated(
                     _GROUP_TOPICS,
                     "TOPIC[:N,N]",
-                    "a topic, or some of its partitions (default: all that the group has an offset of)",
+                    "a topic, or some of its partitions (default: all with a committed offset)",
                 ),
                 OneOf(
                     (
                         flag("--to-earliest", "to the first record of the log"),
-                        flag("--to-latest", "to the end: records that are there are skipped"),
+                        flag("--to-latest", "to the end: existing records are skipped"),
                         option("--to-offset", "N", "to this offset", type=int),
                         option("--to-timestamp", "TIME", f"to the first record of this time or later: {_TIMES}, -10m"),
                         option("--shift-by", "N", "by N offsets, back if negative", type=int),
@@ -400,8 +390,8 @@ committed OFFSET, of topics that the group reads, are counted from their beginni
                 *_PRINTED,
             ),
             epilog="""\
-Stop the group's readers first: a running one continues from its own position, and its next commit overwrites yours.
-An offset outside of the log becomes the nearest one in it.
+Stop the group's readers first: a running reader continues from its own position, and its next commit overwrites this one.
+An offset outside the log is moved to the nearest one inside.
 """,
         ),
         Command(
@@ -414,7 +404,7 @@ An offset outside of the log becomes the nearest one in it.
                 *_PRINTED,
             ),
             description="Forgets a group, or its offsets in some topics, without confirmation.",
-            epilog="A running reader creates it again with its next commit; one that starts begins where auto.offset.reset says.\n",
+            epilog="A running reader creates the group again with its next commit; a new reader begins by auto.offset.reset.\n",
         ),
     ),
 )
@@ -437,14 +427,14 @@ _PRODUCE = Command(
         option(
             "--transactional-id",
             "ID",
-            "write all lines in one transaction of this id: readers of committed records see all of them at the end, or none",
+            "write all lines in one transaction: readers of committed records see all of them, or none",
         ),
         _QUIET,
         *_client_options("producer"),
     ),
     epilog="""\
-Lines are sent as they arrive. The command ends when all of them are acknowledged, or fails with the first that is not; it then
-says which input lines are affected and how many records were written.
+Lines are sent as they arrive. The command ends when all are acknowledged. If a line fails, the error names the input lines and
+the number of records written.
 
 examples:
   echo 'hello' | brokerd produce events
@@ -492,14 +482,13 @@ WHERE: earliest, latest, an offset N, -N (the newest N records of each partition
 format letters: %s value, %k key, %h headers, %o offset, %p partition, %t topic, %T timestamp (ms since 1970),
   %S and %K sizes of value and key in bytes (-1 = null), %% a percent sign; \\n and \\t as usual
 
-Records of one partition come in the order of their offsets; partitions are interleaved. Topics and partitions that are created
-later are not followed.
+Records of one partition are printed in offset order; partitions are interleaved. Topics and partitions that are created later
+are not read.
 
 examples:
   brokerd consume events --from-beginning
   brokerd consume events orders --exit -f '%t-%p:%o %k = %s\\n'
   brokerd consume --pattern '^sensor-' --offset -10m --json
-  brokerd consume events --offset 2026-01-31 --end 2026-02-01 --partition 0 --max-messages 5
   brokerd consume events --exit --json | brokerd produce copy --json --keep-partitions
 """,
 )
@@ -510,7 +499,7 @@ _TOP = Command(
     run="top.run",
     arguments=(
         option("--interval-ms", "MS", f"time between two samples (default: {TOP_INTERVAL_MS})", type=int, default=TOP_INTERVAL_MS),
-        flag("--once", "take two samples, for the rates, print the result and end"),
+        flag("--once", "take two samples, print the second with its rates, and end"),
         flag("--json", "print one JSON object per line for each sample"),
         *_CLIENT,
     ),
@@ -523,9 +512,7 @@ and in time. Only the 50 groups that committed last are shown. A broker that is 
 until it responds. A narrow terminal cuts the columns on the right. Press Ctrl-C to end.
 
 examples:
-  brokerd top
   brokerd top --interval-ms 500 --bootstrap-server broker.example:9192
-  brokerd top --once
   brokerd top --json --once
 """,
 )
@@ -540,7 +527,7 @@ _INFO = Command(
 
 _DUMP_LOG = Command(
     name="dump-log",
-    summary="print what a log directory, segment, index or snapshot holds",
+    summary="print the contents of a data directory's files",
     run="dump_log.run",
     arguments=(
         option("paths", "PATH", "directories and files", nargs="+"),
@@ -549,8 +536,8 @@ _DUMP_LOG = Command(
     ),
     description="Prints the contents of a data directory's files: segments batch by batch, indexes, snapshots, checkpoints.",
     epilog="""\
-PATH is a data directory, one partition's directory in it, or a file: a segment (.log), an index (.index, .timeindex), a
-producer snapshot (.snapshot), or one of checkpoint, leader-epochs, topics, meta. Nothing is written; a broker may be running.
+PATH is a data directory, the directory of a partition, or a file: a segment (.log), an index (.index, .timeindex), a producer
+snapshot (.snapshot), or one of checkpoint, leader-epochs, topics, meta. Nothing is written; a broker may be running.
 
 examples:
   brokerd dump-log brokerd-data
@@ -568,46 +555,43 @@ _DOCTOR = Command(
         OneOf(
             (
                 flag("--rebuild-checkpoint", "rebuild a lost or damaged checkpoint: the intact part of each log counts as durable"),
-                flag("--accept-damaged", "accept each damaged range as lost: reads of it fail, all else is served, appends resume"),
+                flag("--accept-damaged", "accept each damaged range as lost: reads of it fail, the rest is served, appends resume"),
                 flag(
                     "--give-up-damaged",
-                    "permanently give up each damaged batch and everything after it in its partition; no offset is reused",
+                    "permanently discard each damaged batch and everything after it in its partition; offsets are not reused",
                 ),
                 flag(
                     "--rebuild-lost",
                     "rebuild lost or damaged topics, producer-ids, node-epoch and meta from the logs; --name names topics",
                 ),
-                flag("--decode", "also decode the records of each batch, as readers do, and report batches that cannot be decoded"),
+                flag("--decode", "also decode the records of each batch, and report batches that readers cannot decode"),
                 option(
                     "--take-out",
                     "PLACE",
-                    "take out the one batch at a partition's offset, as in events-0@1234: readers skip it, and appends "
-                    "resume; no offset is reused",
+                    "take out the batch at this partition and offset, as in events-0@1234: readers skip it, and appends resume",
                 ),
             )
         ),
         option(
             "--decide",
             None,
-            "decide how members of transactions ended whose markers are lost and whose end nothing else tells: all of them, "
-            "or those given with --member; the next start carries it out",
+            "decide the outcome of transaction members whose markers are lost and whose outcome is unknown: all of them, or "
+            "those given with --member; the next start writes the markers",
             choices=("commit", "abort"),
         ),
         repeated("--member", "PRODUCER", "with --decide: the producer id of a member", type=int),
         repeated(
-            "--name", "ID=NAME", "with --rebuild-lost: the name of the topic with this id (32 hex digits; otherwise recovered-ID)"
+            "--name", "ID=NAME", "with --rebuild-lost: the name of the topic with this id of 32 hex digits (default: recovered-ID)"
         ),
         flag("--json", "findings as JSON"),
     ),
     description="Checks a data directory. Without an option it changes nothing.",
     epilog="""\
-Checks every byte: CRCs of headers and payloads, offsets, epochs, indexes, snapshots, checkpoint. Stop the broker first.
-Exit code 0: nothing durable is lost or unreadable (the next start repairs what warnings report); 1: something is.
+Checks CRCs of headers and payloads, offsets, epochs, indexes, snapshots and the checkpoint. Stop the broker first.
+Exit code 1: durable data is lost or unreadable; 0 otherwise (the next start repairs the causes of warnings).
 
 examples:
-  brokerd doctor brokerd-data
   brokerd doctor brokerd-data --accept-damaged
-  brokerd doctor brokerd-data --decode
   brokerd doctor brokerd-data --take-out events-0@1234
   brokerd doctor brokerd-data --decide commit
   brokerd doctor brokerd-data --rebuild-lost --name 62dc4c435f54b9d800bd78ab25bbc3c1=events
@@ -622,12 +606,12 @@ _CONFIG = Command(
         OneOf(
             (
                 flag("--sample", "every setting of the broker with its meaning, range and default (TOML)"),
-                flag("--systemd-unit", "a hardened unit that runs this very installation"),
+                flag("--systemd-unit", "a hardened unit that runs this installation"),
             ),
             is_required=True,
         ),
     ),
-    description="Prints the files that an installation starts from.",
+    description="Prints a file for a new installation.",
     epilog="""\
 examples:
   brokerd config --sample > brokerd.toml
@@ -642,7 +626,7 @@ _HASH_TOKEN = Command(
     arguments=(option("--generate", "FILE", "generate a token and write it to FILE, which must not exist; only you can read it"),),
     description="Reads a token from standard input, or generates one, and prints its hash for the broker's auth.file.",
     epilog="""\
-A token is never passed as an argument: other users of the machine could see it. The hash goes into the broker's auth.file:
+A token is never passed as an argument, since other users of the machine could see it. Put the hash into the broker's auth.file:
 
   [principals.etl]
   tokens = ["sha256:..."]
@@ -657,7 +641,7 @@ examples:
 
 _COMPLETION = Command(
     name="completion",
-    summary="print a script by which bash or zsh completes command lines",
+    summary="print a completion script for bash or zsh",
     run="install.print_completion",
     arguments=(option("shell", "SHELL", "bash or zsh", choices=("bash", "zsh")),),
     epilog="""\
@@ -668,7 +652,7 @@ bash (with the package bash-completion):
 zsh (in a directory of $fpath, before compinit):
   brokerd completion zsh > ~/.zfunc/_brokerd
 
-Needs shtab: pip install shtab. The script itself needs nothing.
+Needs shtab (pip install shtab); the script itself does not.
 """,
 )
 

@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Iterator
 
 from brokerd.cli.output import show
-from brokerd.cli.parser import usage_error
+from brokerd.cli.parser import pairs, usage_error
 from brokerd.config.settings import INT64_MAX, is_number
 from brokerd.errors import DataDirectoryError, counted
 from brokerd.offline import doctor
@@ -22,11 +22,11 @@ _REPAIRS = ("rebuild_checkpoint", "accept_damaged", "give_up_damaged", "rebuild_
 def run(args: argparse.Namespace) -> int:
     """Prints the findings, or what a repair did; returns the exit code. Raises DataDirectoryError, UsageError."""
     if args.decide and (args.decode or args.take_out or any(getattr(args, repair) for repair in _REPAIRS)):
-        raise usage_error(args, "--decide stands alone: it is the last step, after a repair")
+        raise usage_error(args, "--decide excludes all other options but --member: use it last, after a repair")
     if args.member and not args.decide:
-        raise usage_error(args, "--member belongs to --decide")
+        raise usage_error(args, "--member needs --decide")
     if args.name and not args.rebuild_lost:
-        raise usage_error(args, "--name belongs to --rebuild-lost")
+        raise usage_error(args, "--name needs --rebuild-lost")
     try:
         findings = _findings(args)
     except OSError as error:
@@ -44,7 +44,8 @@ def _findings(args: argparse.Namespace) -> list[Finding]:
     if args.take_out:
         return doctor.take_out(args.directory, *_place(args))
     if args.rebuild_lost:
-        return rebuild_lost(args.directory, _names(args))
+        names = {topic_id.lower(): name for topic_id, name in pairs(args, "--name", args.name).items()}
+        return rebuild_lost(args.directory, names)
     if args.rebuild_checkpoint:
         return doctor.rebuild_checkpoint(args.directory)
     if args.accept_damaged:
@@ -59,16 +60,6 @@ def _place(args: argparse.Namespace) -> tuple[str, int]:
     if not partition or not is_number(offset, INT64_MAX):
         raise usage_error(args, f"--take-out takes PARTITION@OFFSET, as in events-0@1234, not '{args.take_out:.200}'")
     return partition, int(offset)
-
-
-def _names(args: argparse.Namespace) -> dict[str, str]:
-    names = {}
-    for given in args.name:
-        topic_id, separator, name = given.partition("=")
-        if not separator or not name:
-            raise usage_error(args, f"--name takes ID=NAME, not '{given}'")
-        names[topic_id.lower()] = name
-    return names
 
 
 def _lines(findings: list[Finding], directory: str) -> Iterator[str]:

@@ -8,7 +8,7 @@ import argparse
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from brokerd.cli.commands import BOOTSTRAP_SERVER_VARIABLE, COMMANDS, Command, OneOf
@@ -144,8 +144,7 @@ def connect(args: argparse.Namespace, config: ClientConfig | None = None) -> Blo
     from brokerd.client.blocking import BlockingClient
 
     config = config or client_config(args, ClientConfig)
-    shared = {field.name: getattr(config, field.name) for field in fields(ClientConfig)}
-    return BlockingClient(ClientConfig(**{**shared, "api_timeout_ms": min(config.api_timeout_ms, API_TIMEOUT_MS)}))
+    return BlockingClient(replace(config, api_timeout_ms=min(config.api_timeout_ms, API_TIMEOUT_MS)))
 
 
 def client_config(args: argparse.Namespace, kind: type[C], defaults: Mapping[str, object] | None = None) -> C:

@@ -11,7 +11,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple, TypeAlias
 
@@ -28,22 +28,12 @@ _ESCAPES = {"\\t": "\t", "\\n": "\n", "\\r": "\r", "\\0": "\0", "\\\\": "\\"}
 _BYTES = ("key", "key_base64", "value", "value_base64")
 _FIELDS = ("topic", "partition", "offset", "timestamp", "timestamp_type", "headers", *_BYTES)
 _HEADER_FIELDS = ("key", "value", "value_base64")
+_Row: TypeAlias = dict[str, Any]
+_JsonRow: TypeAlias = tuple[bytes | None, bytes | None, list[dict[str, Any]] | None, int, int]
 Printer: TypeAlias = "Callable[[FetchedBatch], bytes | pa.Buffer]"
 Topics: TypeAlias = Mapping[bytes, str]  # names by topic id; a missing name is printed as ""
 _TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 _TOKEN = re.compile(r"%(.)|([^%]+)", re.DOTALL)
-LETTERS = {
-    "s": "value",
-    "S": "size of the value in bytes (-1: null)",
-    "k": "key",
-    "K": "size of the key in bytes (-1: null)",
-    "h": "headers, as name=value,name=value",
-    "t": "topic",
-    "p": "partition",
-    "o": "offset",
-    "T": "timestamp, ms since 1970",
-    "%": "a percent sign",
-}
 
 
 def unescaped(text: str) -> str:
@@ -62,28 +52,17 @@ class LineSplitter:
 
     def __init__(self, delimiter: bytes) -> None:
         self._delimiter = delimiter
-        self._rest: list[bytes] = []  # pieces of the unfinished line
+        self._rest = b""  # the unfinished line
 
     def split(self, chunk: bytes) -> list[bytes]:
         """The lines that `chunk` completes."""
-        *lines, rest = chunk.split(self._delimiter) if len(self._delimiter) == 1 else self._joined(chunk).split(self._delimiter)
-        if lines and self._rest:
-            lines[0] = b"".join([*self._rest, lines[0]])
-            self._rest = []
-        if rest:
-            self._rest.append(rest)
+        *lines, self._rest = (self._rest + chunk).split(self._delimiter)
         return lines
 
     def last(self) -> list[bytes]:
         """The unfinished line at the end of the input, if there is one."""
-        rest, self._rest = b"".join(self._rest), []
+        rest, self._rest = self._rest, b""
         return [rest] if rest else []
-
-    def _joined(self, chunk: bytes) -> bytes:
-        """The unfinished line and `chunk`. A delimiter of several bytes may span chunks, so pending bytes are searched again."""
-        whole = b"".join([*self._rest, chunk])
-        self._rest = []
-        return whole
 
 
 def records_from_lines(
@@ -118,28 +97,13 @@ def records_from_lines(
     )
 
 
-class BadRow(NamedTuple):
-    """A line that is not a record; `row` counts from 0."""
-
-    row: int
-    problem: str
-
-
 class JsonRecords(NamedTuple):
-    """Columns of SCHEMA_0, the partition of each record (-1: chosen by its key), and the first line that is not a record, if any;
-    conversion stops there."""
+    """Columns of SCHEMA_0, the partition of each record (-1: chosen by its key), and the first line that is not a record, if any:
+    its index and problem; conversion stops there."""
 
     arrow_batch: pa.RecordBatch
     partitions: list[int]
-    bad: BadRow | None
-
-
-class _JsonRow(NamedTuple):
-    key: bytes | None
-    value: bytes | None
-    headers: list[dict[str, str | bytes | None]] | None  # None differs from an empty list
-    timestamp_us: int
-    partition: int
+    bad: tuple[int, str] | None
 
 
 def records_from_json(
@@ -157,15 +121,16 @@ def records_from_json(
         try:
             rows.append(_json_row(_object(line), more, timestamp_ms * _US_PER_MS, partition_count))
         except ValueError as problem:
-            bad = BadRow(number, str(problem))
+            bad = (number, str(problem))
             break
+    keys, values, header_lists, timestamps, partitions = zip(*rows, strict=True) if rows else ((), (), (), (), ())
     columns = [
-        pa.array([row.key for row in rows], KEY.type),
-        pa.array([row.value for row in rows], VALUE.type),
-        pa.array([row.headers for row in rows], HEADERS.type),
-        pa.array([row.timestamp_us for row in rows], TIMESTAMP.type),
+        pa.array(keys, KEY.type),
+        pa.array(values, VALUE.type),
+        pa.array(header_lists, HEADERS.type),
+        pa.array(timestamps, TIMESTAMP.type),
     ]
-    return JsonRecords(pa.record_batch(columns, schema=SCHEMA_0.arrow), [row.partition for row in rows], bad)
+    return JsonRecords(pa.record_batch(columns, schema=SCHEMA_0.arrow), list(partitions), bad)
 
 
 def _object(line: bytes) -> dict[str, Any]:
@@ -191,13 +156,11 @@ def _json_row(document: dict[str, Any], more: list[dict[str, Any]], now_us: int,
     given = document.get("headers")
     if given is not None and not isinstance(given, list):
         raise ValueError("headers must be a list")
-    return _JsonRow(
-        key=_bytes(document, "key"),
-        value=_bytes(document, "value"),
-        headers=[*map(_header, given or ()), *more] if given is not None or more else None,
-        timestamp_us=_timestamp_us(document.get("timestamp"), now_us),
-        partition=-1 if partition_count is None else _partition(document.get("partition"), partition_count),
-    )
+    key, value = _bytes(document, "key"), _bytes(document, "value")
+    headers = [*map(_header, given or ()), *more] if given is not None or more else None  # None differs from an empty list
+    timestamp_us = _timestamp_us(document.get("timestamp"), now_us)
+    partition = -1 if partition_count is None else _partition(document.get("partition"), partition_count)
+    return key, value, headers, timestamp_us, partition
 
 
 def _header(given: Any) -> dict[str, str | bytes | None]:
@@ -255,25 +218,21 @@ def _partition(given: Any, count: int) -> int:
     return given
 
 
-def format_printer(template: str, topics: Topics, *, null: bytes = b"") -> Printer:
-    """Returns a printer for a format such as "%o %k: %s", with `null` for null keys and values. Raises ConfigError naming an
-    unknown letter."""
+def format_printer(template: str, topics: Topics) -> Printer:
+    """Returns a printer for a format such as "%o %k: %s"; a null key or value is empty. Raises ConfigError naming an unknown
+    letter."""
     tokens = _tokens(template)
     if all(kind in ("text", "s", "k") for kind, _ in tokens):
-        return lambda batch: _columns_joined(batch, tokens, null)
-    return lambda batch: b"".join(_row(tokens, _name(topics, batch), null, batch, record) for record in _rows(batch))
+        return lambda batch: _columns_joined(batch, tokens)
+    return lambda batch: b"".join(
+        text if kind == "text" else LETTERS[kind](row) for row in _rows(batch, topics) for kind, text in tokens
+    )
 
 
 def json_printer(topics: Topics) -> Printer:
     """Returns a printer of one JSON object per line, as `records_from_json` reads it. Bytes that are not UTF-8 are in `key_base64`
     and `value_base64`; timestamps are in ms, with a fraction where needed."""
-
-    def lines(batch: FetchedBatch) -> bytes:
-        kind = _TIMESTAMP_TYPES[batch.timestamp_type == LOG_APPEND_TIME]
-        begin = {"topic": _name(topics, batch), "partition": batch.tp.partition}
-        return b"".join(_json_line(begin, kind, record) for record in _rows(batch))
-
-    return lines
+    return lambda batch: b"".join(map(_json_line, _rows(batch, topics)))
 
 
 def _tokens(template: str) -> list[tuple[str, bytes]]:
@@ -285,19 +244,22 @@ def _tokens(template: str) -> list[tuple[str, bytes]]:
         if found is None:
             raise ConfigError("the format ends with a single '%': write '%%' for a percent sign")
         letter, text = found.groups()
-        if letter is not None and letter not in LETTERS:
-            raise ConfigError(f"unknown letter '%{letter}' in the format: choose from {', '.join('%' + one for one in LETTERS)}")
+        if letter is not None and letter not in (*LETTERS, "%"):
+            raise ConfigError(
+                f"unknown letter '%{letter}' in the format: choose from {', '.join('%' + one for one in LETTERS)}, %%"
+            )
         tokens.append(("text", b"%" if letter == "%" else text.encode()) if letter in (None, "%") else (letter, b""))
         at = found.end()
     return tokens
 
 
-def _columns_joined(batch: FetchedBatch, tokens: Sequence[tuple[str, bytes]], null: bytes) -> pa.Buffer | bytes:
+def _columns_joined(batch: FetchedBatch, tokens: Sequence[tuple[str, bytes]]) -> pa.Buffer | bytes:
+    """The rows of a format that has only text, keys and values, without a Python object per record."""
     columns = {"k": KEY.name, "s": VALUE.name}
     parts = [
         pa.scalar(text, pa.large_binary())
         if kind == "text"
-        else pc.fill_null(batch.arrow_batch.column(columns[kind]), null).cast(pa.large_binary())
+        else pc.fill_null(batch.arrow_batch.column(columns[kind]), b"").cast(pa.large_binary())
         for kind, text in tokens
     ]
     if not any(kind != "text" for kind, _ in tokens):
@@ -308,61 +270,57 @@ def _columns_joined(batch: FetchedBatch, tokens: Sequence[tuple[str, bytes]], nu
     return joined.buffers()[2].slice(first, end - first)
 
 
-def _rows(batch: FetchedBatch) -> Sequence[dict[str, Any]]:
+def _rows(batch: FetchedBatch, topics: Topics) -> Iterator[_Row]:
+    """The records as dicts, with the names of SCHEMA_0 and of their origin; `timestamp` in microseconds."""
     timestamps = batch.arrow_batch.column(TIMESTAMP.name).cast(pa.int64())
     plain = batch.arrow_batch.drop_columns([TIMESTAMP.name]).append_column(TIMESTAMP.name, timestamps)
-    return plain.append_column("offset", batch.offsets).to_pylist()  # type: ignore[no-any-return]
-
-
-def _row(tokens: Sequence[tuple[str, bytes]], topic: str, null: bytes, batch: FetchedBatch, record: dict[str, Any]) -> bytes:
-    return b"".join(text if kind == "text" else _letter(kind, topic, null, batch.tp.partition, record) for kind, text in tokens)
-
-
-def _letter(kind: str, topic: str, null: bytes, partition: int, record: dict[str, Any]) -> bytes:
-    key: bytes | None = record["key"]
-    value: bytes | None = record["value"]
-    if kind == "s":
-        return null if value is None else value
-    if kind == "k":
-        return null if key is None else key
-    if kind == "h":
-        return b",".join(
-            header["key"].encode() + b"=" + (null if header["value"] is None else header["value"])
-            for header in record["headers"] or ()
-        )
-    numbers = {
-        "S": -1 if value is None else len(value),
-        "K": -1 if key is None else len(key),
-        "p": partition,
-        "o": record["offset"],
-        "T": _timestamp_ms(record),
+    origin = {
+        "topic": topics.get(batch.tp.topic_id, ""),
+        "partition": batch.tp.partition,
+        "timestamp_type": _TIMESTAMP_TYPES[batch.timestamp_type == LOG_APPEND_TIME],
     }
-    return topic.encode() if kind == "t" else str(numbers[kind]).encode()
+    return (row | origin for row in plain.append_column("offset", batch.offsets).to_pylist())
 
 
-def _timestamp_ms(record: dict[str, Any]) -> int:
-    timestamp_us: int | None = record["timestamp"]
-    return -1 if timestamp_us is None else timestamp_us // 1_000
+def _size(data: bytes | None) -> bytes:
+    return b"-1" if data is None else b"%d" % len(data)
 
 
-def _exact_ms(record: dict[str, Any]) -> str:
+def _headers_text(row: _Row) -> bytes:
+    return b",".join(header["key"].encode() + b"=" + (header["value"] or b"") for header in row["headers"] or ())
+
+
+def _timestamp_ms(row: _Row) -> int:
+    return -1 if row["timestamp"] is None else row["timestamp"] // _US_PER_MS
+
+
+LETTERS: dict[str, Callable[[_Row], bytes]] = {
+    "s": lambda row: row["value"] or b"",
+    "S": lambda row: _size(row["value"]),
+    "k": lambda row: row["key"] or b"",
+    "K": lambda row: _size(row["key"]),
+    "h": _headers_text,
+    "t": lambda row: row["topic"].encode(),
+    "p": lambda row: b"%d" % row["partition"],
+    "o": lambda row: b"%d" % row["offset"],
+    "T": lambda row: b"%d" % _timestamp_ms(row),
+}
+
+
+def _exact_ms(row: _Row) -> str:
     """The timestamp in ms as a JSON number, to the microsecond; a float would round distant times."""
-    ms = _timestamp_ms(record)
-    rest_us = 0 if record["timestamp"] is None else record["timestamp"] - ms * 1_000
+    ms = _timestamp_ms(row)
+    rest_us = 0 if row["timestamp"] is None else row["timestamp"] - ms * _US_PER_MS
     return f"{ms}.{rest_us:03}".rstrip("0") if rest_us else str(ms)
 
 
-def _json_line(begin: dict[str, Any], timestamp_type: str, record: dict[str, Any]) -> bytes:
-    rest = {"timestamp_type": timestamp_type, **_text_or_base64("key", record["key"]), **_text_or_base64("value", record["value"])}
-    if record["headers"] is not None:
-        rest["headers"] = [{"key": header["key"], **_text_or_base64("value", header["value"])} for header in record["headers"]]
-    before = json.dumps({**begin, "offset": record["offset"]}, ensure_ascii=False)
+def _json_line(row: _Row) -> bytes:
+    rest = {"timestamp_type": row["timestamp_type"], **_text_or_base64("key", row["key"]), **_text_or_base64("value", row["value"])}
+    if row["headers"] is not None:
+        rest["headers"] = [{"key": header["key"], **_text_or_base64("value", header["value"])} for header in row["headers"]]
+    before = json.dumps({name: row[name] for name in ("topic", "partition", "offset")}, ensure_ascii=False)
     after = json.dumps(rest, ensure_ascii=False)
-    return f'{before[:-1]}, "timestamp": {_exact_ms(record)}, {after[1:]}\n'.encode()
-
-
-def _name(topics: Topics, batch: FetchedBatch) -> str:
-    return topics.get(batch.tp.topic_id, "")
+    return f'{before[:-1]}, "timestamp": {_exact_ms(row)}, {after[1:]}\n'.encode()
 
 
 def _text_or_base64(name: str, data: bytes | None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import threading
 from typing import NoReturn
 
 from brokerd.allocator import keep_freed_memory
+from brokerd.cli.parser import pairs
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.load import ignored_variables, load_broker_config
 from brokerd.errors import BrokerdError, ConfigError
@@ -48,13 +49,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _flags(args: argparse.Namespace) -> dict[str, str]:
-    """Settings by name; a named option overrides --set. Raises ConfigError."""
-    flags: dict[str, str] = {}
-    for text in args.settings:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise ConfigError(f"--set needs NAME=VALUE, not '{text}'")
-        flags[name.strip()] = value.strip()
+    """Settings by name; a named option overrides --set. Raises UsageError."""
+    flags = {name.strip(): value.strip() for name, value in pairs(args, "--set", args.settings).items()}
     named = {"data.dir": args.data_dir, "host": args.host, "port": args.port}
     return flags | {name: value for name, value in named.items() if value is not None}
 

@@ -85,7 +85,7 @@ class BrokerConfig:
     )
     max_parked_partitions: int = setting(
         200_000,
-        "Partitions that parked fetches may name, half a kilobyte each; one principal may use four fifths of what others leave.",
+        "Partitions in all parked fetches, half a kilobyte each; one principal may use four fifths of what others leave.",
         minimum=1,
         maximum=10_000_000,
     )
@@ -153,25 +153,25 @@ class BrokerConfig:
         maximum=1_000_000,
     )
     transaction_max_timeout_ms: int = setting(
-        3_600_000, "Longest transaction.timeout.ms that a producer may ask for (Kafka: 900000).", minimum=1_000, maximum=INT32_MAX
+        3_600_000, "Longest transaction.timeout.ms that a producer may request (Kafka: 900000).", minimum=1_000, maximum=INT32_MAX
     )
     transaction_max_age_ms: int = setting(
         86_400_000,
-        "A transaction that is open for this long, counted from the broker's start at the earliest, is aborted despite signs of "
-        "life it gives: readers of committed records wait for it.",
+        "A transaction that is open for this long (at most since the broker's start) is aborted even if its members send "
+        "heartbeats: readers of committed records wait for it.",
         minimum=1_000,
         maximum=INT64_MAX,
     )
     max_groups: int = setting(
         10_000,
-        "Groups whose offsets are kept; one principal may have four fifths of what others leave.",
+        "Groups whose offsets are kept; one principal may use four fifths of what others leave.",
         minimum=1,
         maximum=1_000_000,
     )
     max_group_offsets: int = setting(
         200_000,
-        "Offsets kept for all groups, one for each partition of a group, and counted once more for each 256 bytes of its metadata; "
-        "one principal may have four fifths of what others leave.",
+        "Offsets kept for all groups: one for each partition of a group, plus one for each 256 bytes of its metadata; one "
+        "principal may use four fifths of what others leave.",
         minimum=1,
         maximum=10_000_000,
     )
@@ -194,7 +194,7 @@ class BrokerConfig:
     )
     fetch_write_timeout_ms: int = setting(
         60_000,
-        "A client that takes longer to read one fetch response has its connection closed; one second applies while others "
+        "The connection of a client that takes longer to read one fetch response is closed; the limit is one second while others "
         "wait for max.fetch.bytes.in.flight.",
         minimum=100,
         maximum=3_600_000,
@@ -212,7 +212,7 @@ class BrokerConfig:
         "none", "Whether a client must present a certificate (mutual TLS).", choices=("none", "required")
     )
     auth_file: str = setting("", "TOML file with principals, their hashed tokens and rights; if set, every call needs a principal.")
-    allow_unauthenticated: bool = setting(False, "Listen beyond loopback even though anyone who reaches the port may do anything.")
+    allow_unauthenticated: bool = setting(False, "Listen beyond loopback without authentication: anybody may do anything.")
     allow_plaintext_tokens: bool = setting(
         False, "Accept tokens beyond loopback without TLS (behind a proxy or a mesh that encrypts)."
     )

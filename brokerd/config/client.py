@@ -27,7 +27,7 @@ class ClientConfig:
     ssl_ca_file: str = setting("", "PEM file with the authorities that may sign the broker's certificate; empty = the public ones.")
     ssl_certificate_file: str = setting("", "PEM file with this client's certificate, for mutual TLS.")
     ssl_key_file: str = setting("", "PEM file with the private key of ssl.certificate.file, without a passphrase.")
-    auth_token: str = setting("", "Token that says who this client is; auth.token.file keeps it off command lines.", is_secret=True)
+    auth_token: str = setting("", "Token that identifies this client; auth.token.file keeps it off command lines.", is_secret=True)
     auth_token_file: str = setting("", "File with the token, read again for each connection and stream.")
     auth_allow_plaintext: bool = setting(
         False, "Send the token beyond loopback without TLS (behind a proxy or a mesh that encrypts)."
@@ -82,7 +82,7 @@ class ProducerConfig(ClientConfig):
     buffer_memory: int = setting(67_108_864, "Bytes that unsent records may hold before send blocks.", minimum=1, maximum=INT64_MAX)
     max_block_ms: int = setting(
         60_000,
-        "How long send waits for metadata or for room in the buffer, and a transaction to begin.",
+        "How long send waits for metadata or buffer memory, and a transaction waits to begin.",
         minimum=0,
         maximum=INT32_MAX,
     )
@@ -106,7 +106,7 @@ class ProducerConfig(ClientConfig):
     )
     transaction_timeout_ms: int = setting(
         900_000,
-        "The broker aborts a transaction of which it has heard nothing for this long (Kafka: 60000).",
+        "The broker aborts a transaction without heartbeats for this long (Kafka: 60000).",
         minimum=1_000,
         maximum=INT32_MAX,
     )
@@ -156,13 +156,13 @@ class PlainConsumerConfig(ConsumerConfig):
     )
     auto_offset_reset: str = setting(
         "latest",
-        "Where reading begins without a committed offset, or if the offset is not in the log (any more); none = an error.",
+        "Where reading begins without a committed offset, or if the offset is not in the log; none = an error.",
         choices=("earliest", "latest", "none"),
     )
     enable_auto_commit: bool = setting(
         True,
-        "With group.id: poll and close commit offsets. Records count as processed once the next ones are asked for; Kafka's close "
-        "commits those of the last poll too.",
+        "With group.id: poll and close commit offsets. Records count as processed once the next ones are requested; Kafka's close "
+        "also commits those of the last poll.",
     )
     auto_commit_interval_ms: int = setting(5_000, "How often poll commits offsets.", minimum=0, maximum=INT32_MAX)
     max_poll_records: int = setting(500, "Most records that one poll returns.", minimum=1, maximum=INT32_MAX)

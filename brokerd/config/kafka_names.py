@@ -10,53 +10,27 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-# Consumer groups: the source assigns partitions itself, so there is no group to join.
-_GROUPS = (
-    "group.instance.id",
-    "group.protocol",
-    "group.remote.assignor",
-    "partition.assignment.strategy",
-    "session.timeout.ms",
-    "heartbeat.interval.ms",
-    "max.poll.interval.ms",
-    "max.poll.records",
-    "auto.commit.interval.ms",
-    "internal.leave.group.on.close",
-    "internal.throw.on.fetch.stable.offset.unsupported",
-    "share.acknowledgement.mode",
-)
-# Sockets, name resolution and broker discovery: gRPC has its own.
-_CONNECTIONS = (
-    "send.buffer.bytes",
-    "receive.buffer.bytes",
-    "connections.max.idle.ms",
-    "socket.connection.setup.timeout.ms",
-    "socket.connection.setup.timeout.max.ms",
-    "client.dns.lookup",
-    "client.rack",
-    "metadata.recovery.strategy",
-    "metadata.recovery.rebootstrap.trigger.ms",
-)
-# Client telemetry.
-_REPORTS = (
-    "enable.metrics.push",
-    "metric.reporters",
-    "metrics.num.samples",
-    "metrics.recording.level",
-    "metrics.sample.window.ms",
-    "auto.include.jmx.reporter",
-)
-# Reads never create topics, and internal topics never match a pattern.
-_TOPICS = ("allow.auto.create.topics", "exclude.internal.topics")
-# Compression levels, and the partitioning of records without a key.
-_PRODUCER = (
-    "compression.gzip.level",
-    "compression.lz4.level",
-    "compression.zstd.level",
-    "partitioner.adaptive.partitioning.enable",
-    "partitioner.availability.timeout.ms",
-)
-PASSED_OVER = frozenset((*_GROUPS, *_CONNECTIONS, *_REPORTS, *_TOPICS, *_PRODUCER))
+# Settings that only tune machinery which brokerd's client lacks.
+_GROUPS = """
+    group.instance.id group.protocol group.remote.assignor partition.assignment.strategy session.timeout.ms heartbeat.interval.ms
+    max.poll.interval.ms max.poll.records auto.commit.interval.ms internal.leave.group.on.close
+    internal.throw.on.fetch.stable.offset.unsupported share.acknowledgement.mode
+"""
+_CONNECTIONS = """
+    send.buffer.bytes receive.buffer.bytes connections.max.idle.ms socket.connection.setup.timeout.ms
+    socket.connection.setup.timeout.max.ms client.dns.lookup client.rack metadata.recovery.strategy
+    metadata.recovery.rebootstrap.trigger.ms
+"""
+_REPORTS = """
+    enable.metrics.push metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms
+    auto.include.jmx.reporter
+"""
+_TOPICS = "allow.auto.create.topics exclude.internal.topics"
+_PRODUCER = """
+    compression.gzip.level compression.lz4.level compression.zstd.level partitioner.adaptive.partitioning.enable
+    partitioner.availability.timeout.ms
+"""
+PASSED_OVER = frozenset((_GROUPS + _CONNECTIONS + _REPORTS + _TOPICS + _PRODUCER).split())
 
 _NO_TWO_PHASES = "the broker itself remembers what is committed, and a commit may be repeated: leave it out"
 _NO_JAVA = "Java classes cannot be loaded"

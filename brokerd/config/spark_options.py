@@ -38,14 +38,18 @@ class SparkOption(NamedTuple):
     doc: str
 
 
-_NO_EFFECT = "Taken so that a ported pipeline runs, without effect: "
+_NO_EFFECT = "Accepted for ported pipelines, without effect: "
 
 SOURCE_OPTIONS = (
     SparkOption("subscribe", "", "Topics to read, separated by commas. One of this, subscribePattern and assign is required."),
-    SparkOption("subscribePattern", "", "Java regular expression; topics are read in whose name it is found, later ones too."),
+    SparkOption(
+        "subscribePattern",
+        "",
+        "Java regular expression; topics whose name contains a match are read, also later ones.",
+    ),
     SparkOption("assign", "", 'Partitions to read, as JSON: {"topic": [0, 1]}.'),
-    SparkOption("startingTimestamp", "", "Time at which to begin: ms since 1970, ISO 8601 or -10m; goes before the next two."),
-    SparkOption("startingOffsetsByTimestamp", "", "The same by partition, as JSON; goes before startingOffsets."),
+    SparkOption("startingTimestamp", "", "Time at which to begin: ms since 1970, ISO 8601 or -10m; overrides the next two."),
+    SparkOption("startingOffsetsByTimestamp", "", "The same by partition, as JSON; overrides startingOffsets."),
     SparkOption(
         "startingOffsets",
         "",
@@ -54,7 +58,7 @@ SOURCE_OPTIONS = (
         "batch at earliest. A query that has a checkpoint continues there.",
     ),
     SparkOption("startingOffsetsByTimestampStrategy", "error", "Meaning of a time after the last record: error, or latest."),
-    SparkOption("endingTimestamp", "", "Batch only: time at which to end, likewise."),
+    SparkOption("endingTimestamp", "", "Batch only: time at which to end, in the same notation."),
     SparkOption("endingOffsetsByTimestamp", "", "Batch only: the same by partition, as JSON."),
     SparkOption("endingOffsets", "latest", "Batch only: latest, JSON by partition (-1 latest), or a time or count as above."),
     SparkOption(
@@ -66,14 +70,14 @@ SOURCE_OPTIONS = (
     SparkOption(
         "failOnDataLoss",
         "true",
-        "Whether records that are gone, or damaged, end the query; if not, the read continues after them with a warning.",
+        "Whether lost or damaged records end the query; if not, the read continues after them with a warning.",
     ),
     SparkOption("includeHeaders", "false", "Whether rows have a column headers."),
-    SparkOption("maxOffsetsPerTrigger", "", "Most offsets of one micro-batch, shared out among the partitions."),
+    SparkOption("maxOffsetsPerTrigger", "", "Most offsets of one micro-batch, shared among the partitions."),
     SparkOption(
         "maxBytesPerTrigger",
         "",
-        "Most bytes of one micro-batch, as they lie on the broker's disk, shared out among the partitions in whole record batches; "
+        "Most bytes of one micro-batch, as stored on the broker's disk, shared among the partitions in whole record batches; "
         "at least one of each partition.",
     ),
     SparkOption("minOffsetsPerTrigger", "", "A micro-batch waits for this many offsets, or for maxTriggerDelay."),
@@ -97,18 +101,18 @@ SOURCE_OPTIONS = (
     SparkOption(
         "group.id",
         "",
-        "Streams: positions are recorded as this group; goes before groupIdPrefix. One query a name. "
-        "All reads: whose offsets startingOffsets=committed means.",
+        "Streams: positions are recorded as this group; overrides groupIdPrefix. Use one name per query. "
+        "All reads: the group of startingOffsets=committed.",
     ),
 )
 SINK_OPTIONS = (
-    SparkOption("topic", "", "Topic to write to; goes before the column topic. It must exist."),
+    SparkOption("topic", "", "Topic to write to; overrides the column topic. It must exist."),
     SparkOption("includeHeaders", "true", "If false, a column headers is an error; without such a column it has no effect."),
     SparkOption(
         "delivery",
         "exactly_once",
-        "exactly_once: the rows of a micro-batch or batch write become visible together, once; at_least_once: each row as soon as "
-        "it is written, and again if Spark runs its task again.",
+        "exactly_once: the rows of a micro-batch or batch write become visible together, once; at_least_once: each row becomes "
+        "visible when it is written, and again if Spark repeats its task.",
     ),
     SparkOption("txnAppId", "", "Batch writes: with txnVersion, makes a repeated write of the same version write nothing."),
     SparkOption("txnVersion", "", "Batch writes: whole number from 0 that rises from write to write of one txnAppId."),
@@ -120,8 +124,8 @@ SINK_OPTIONS = (
     SparkOption(
         "failOnReplayMismatch",
         "true",
-        "Whether a micro-batch that was committed and comes again with other rows ends the query; if not, it is passed over with "
-        "a warning, for queries that are not deterministic.",
+        "Whether a committed micro-batch that is repeated with other rows ends the query; if not, it is skipped with a warning, "
+        "for queries that are not deterministic.",
     ),
 )
 

@@ -45,12 +45,12 @@ from brokerd.storage.segment_walk import batches_of
 from brokerd.transaction.markers import Outcome
 
 _CONSEQUENCES = {
-    META: "With `--rebuild-lost` the cluster gets a new id and this node is 0; nothing else depends on it.",
-    NODE_EPOCH: "With `--rebuild-lost` it continues far above the last one known; nothing is lost by that.",
-    PRODUCER_IDS: "With `--rebuild-lost` ids continue far above all ids in the logs; nothing is lost by that.",
-    TOPICS: "All records are there, but only this file holds names and settings of topics; if damaged, it is still legible. "
-    "`--rebuild-lost --name ID=NAME ...` restores the names of topics, where ID is the first 32 digits of a partition's directory. "
-    "Their settings must be set again, and topics that were being deleted come back.",
+    META: "`--rebuild-lost` gives the cluster a new id and this node the id 0; nothing else depends on them.",
+    NODE_EPOCH: "`--rebuild-lost` continues far above the last known one, and loses nothing.",
+    PRODUCER_IDS: "`--rebuild-lost` continues far above all ids in the logs, and loses nothing.",
+    TOPICS: "All records are intact, but only this file holds names and settings of topics; a damaged file can still be read by "
+    "eye. `--rebuild-lost --name ID=NAME ...` restores the names, where ID is the first 32 digits of a partition's directory. "
+    "Settings must be set again, and topics that were being deleted come back.",
 }
 
 

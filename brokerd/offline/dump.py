@@ -116,28 +116,11 @@ def _describe_batches(file: File, size: int, base_offset: int, seed: int) -> Ite
 
 def describe_header(header: BatchHeader) -> Entry:
     """The fields of a batch header, and values derived from them."""
-    return {
-        "base_offset": header.base_offset,
-        "last_offset": header.last_offset,
-        "record_count": header.record_count,
-        "size_bytes": header.size,
-        "leader_epoch": header.leader_epoch,
-        "leader_epoch_id": f"{header.leader_epoch_id:08x}",
-        "append_timestamp": header.append_timestamp,
-        "base_timestamp": header.base_timestamp,
-        "max_timestamp": header.max_timestamp,
-        "producer_id": header.producer_id,
-        "producer_epoch": header.producer_epoch,
-        "base_sequence": header.base_sequence,
-        "is_transactional": header.is_transactional,
-        "is_control": header.is_control,
-        "payload_kind": header.payload_kind,
-        "schema_id": header.schema_id,
-        "uncompressed_bytes": header.uncompressed_bytes,
-        "magic": header.magic,
-        "header_crc": f"{header.header_crc:08x}",
-        "payload_crc": f"{header.payload_crc:08x}",
-    }
+    hexadecimal = {name: f"{getattr(header, name):08x}" for name in ("leader_epoch_id", "header_crc", "payload_crc")}
+    derived = ("last_offset", "is_transactional", "is_control", "payload_kind")
+    fields = header._asdict() | {name: getattr(header, name) for name in derived} | {"size_bytes": header.size} | hexadecimal
+    del fields["mark"]
+    return fields
 
 
 def _describe_control(file: File, position: int, header: BatchHeader) -> Entry:

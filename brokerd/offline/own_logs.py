@@ -25,17 +25,17 @@ from brokerd.wire.v1.transaction_log_pb2 import TransactionLogRecord
 
 _IF_UNUSABLE = {
     TRANSACTION_STATE.id: (
-        "this is the transaction log: the broker does not start before it can trust all of it, since without an entry a "
-        "commit could be lost or done twice. Restore the whole directory from a copy. If there is none, what the ways out above "
-        "give up is forgotten: rows of members that were opened there are void, and a version that was committed there may be "
-        "written a second time. Compare the last batch of each query with `brokerd transactions describe` before you start it again"
+        "this is the transaction log: the broker does not start until all of it is readable, since without an entry a commit could "
+        "be lost or repeated. Restore the whole directory from a copy. Without a copy, the entries that the repairs above discard "
+        "are lost: rows of members that were opened there are void, and a version that was committed there may be written a second "
+        "time. Compare the last batch of each query with `brokerd transactions describe` before you restart it"
     ),
     GROUP_OFFSETS.id: (
-        "this is the log of the offsets of groups: the broker starts, and refuses all requests about groups before it can trust "
-        "all of it, since a reader without its offset begins somewhere else. Whatever the repairs above give up is forgotten: "
-        "groups that committed there continue from earlier commits, or begin as new ones. Compare `brokerd groups describe` with "
-        "the positions of readers before you start them again, and correct it with `brokerd groups reset`. Until then commits "
-        "of transactions that hold offsets of groups are refused, and those that are decided are not finished"
+        "this is the log of group offsets: the broker starts, but refuses all requests about groups until all of it is readable, "
+        "and so refuses commits of transactions that hold offsets of groups and leaves decided ones unfinished. The entries that "
+        "the repairs above discard are lost: groups that committed there continue from earlier commits, or begin as new groups. "
+        "Compare `brokerd groups describe` with the positions of readers before you restart them, and "
+        "correct it with `brokerd groups reset`"
     ),
 }
 

@@ -13,12 +13,13 @@ from typing import Any
 import pyarrow as pa
 
 from brokerd.client.blocking import BlockingClient
+from brokerd.client.bounds import ranges_of
 from brokerd.client.columns import FetchedBatch
-from brokerd.client.fetching import FetchRange, PartitionFetcher
+from brokerd.client.fetching import PartitionFetcher
 from brokerd.client.offsets import OffsetSpec
 from brokerd.config.client import ClientConfig, ConsumerConfig, ProducerConfig
 from brokerd.config.settings import from_mapping
-from brokerd.errors import BrokerdError, WireError
+from brokerd.errors import BrokerdError
 from brokerd.ids import TopicIdPartition
 from brokerd.producer.producer import Producer
 from brokerd.testing.channel import Channel, Message, error_head
@@ -81,14 +82,10 @@ class _Client:
         name, isolation = message.head["topic"], message.head["isolation_level"]
         config = from_mapping(ConsumerConfig, {**self._settings, "isolation.level": isolation})
         topic = self._client.metadata([name]).topic(name)
-        tps = [TopicIdPartition(topic.topic_id, partition) for partition in range(topic.partition_count)]
-        first = self._offsets(tps, OffsetSpec.EARLIEST, isolation)
-        until = self._offsets(tps, OffsetSpec.LATEST, isolation)
-        ranges = [FetchRange(tp, first[tp], until[tp], f"{name}-{tp.partition}") for tp in tps if first[tp] < until[tp]]
-        batches: list[FetchedBatch] = []
-        if ranges:
-            with PartitionFetcher(self._client, ranges, config) as fetcher:
-                batches += fetcher
+        named = {TopicIdPartition(topic.topic_id, number): name for number in range(topic.partition_count)}
+        ranges = ranges_of(self._client, named, OffsetSpec.EARLIEST, OffsetSpec.LATEST, isolation)
+        with PartitionFetcher(self._client, ranges, config) as fetcher:
+            batches = list(fetcher)
         sink = pa.BufferOutputStream()
         batches.sort(key=lambda batch: (batch.tp.partition, batch.offsets[0].as_py()))
         tables = [_with_place(batch) for batch in batches]
@@ -97,14 +94,6 @@ class _Client:
                 for table in tables:
                     stream.write(table)
         return {}, sink.getvalue()
-
-    def _offsets(self, tps: list[TopicIdPartition], spec: OffsetSpec, isolation: str) -> dict[TopicIdPartition, int]:
-        offsets = {}
-        for tp, found in self._client.list_offsets(dict.fromkeys(tps, spec), isolation).items():
-            if isinstance(found, WireError):
-                raise found
-            offsets[tp] = found.offset
-        return offsets
 
 
 def _with_place(batch: FetchedBatch) -> pa.RecordBatch:

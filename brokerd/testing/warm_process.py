@@ -30,17 +30,16 @@ _PROGRAM = "import sys; sys.path.append(sys.argv[1]); from brokerd.testing.warm_
 _NO_THREADS = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 
 
-class WarmProcess:
-    """A process that forks keepers. All methods may be called from any thread."""
+class _WarmProcess:
+    """A running warm process, and the channel to it."""
 
     def __init__(self) -> None:
         """Raises BrokerFailedError with the process's output if it fails to start."""
-        self._channel, theirs = pair()
-        self._lock = threading.Lock()
+        self.channel, theirs = pair()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`
         command = [sys.executable, "-P", "-c", _PROGRAM, str(Path(brokerd.__file__).parents[1])]
-        try:
-            self._process = subprocess.Popen(  # noqa: S603 - our own program
+        with theirs:
+            self.process = subprocess.Popen(  # noqa: S603 - our own program
                 [*command, str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=self._said,
@@ -49,87 +48,65 @@ class WarmProcess:
                 start_new_session=True,  # Ctrl-C must reach only the tests, which then close their brokers
                 env={**os.environ, **_NO_THREADS},
             )
-        finally:
-            theirs.close()
         try:
-            self._await_ready()
+            self.channel.socket.settimeout(_START_TIMEOUT_S)
+            self.channel.receive()
+            self.channel.socket.settimeout(None)
+        except (EOFError, TimeoutError):
+            self.process.kill()
+            code = self.process.wait()
+            self._said.seek(0)
+            said = self._said.read()[-_LAST_WORDS:].decode("utf-8", "replace")
+            self.end()
+            raise BrokerFailedError(f"the process that starts brokers failed to start (exit code {code}): {said}") from None
         except BaseException:
-            self._process.kill()
+            self.process.kill()
             self.end()
             raise
 
-    def _await_ready(self) -> None:
-        self._channel.socket.settimeout(_START_TIMEOUT_S)
-        try:
-            self._channel.receive()
-            self._channel.socket.settimeout(None)
-        except (EOFError, TimeoutError):
-            self._process.kill()
-            code = self._process.wait()
-            self._said.seek(0)
-            said = self._said.read()[-_LAST_WORDS:].decode("utf-8", "replace")
-            raise BrokerFailedError(f"the process that starts brokers did not come up (exit code {code}): {said}") from None
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._process.pid
-
-    def new_keeper(self) -> Channel:
-        """A channel to a new keeper, without a broker yet. Raises OSError if the warm process has ended."""
-        channel, theirs = pair()
-        try:
-            with self._lock:
-                self._channel.send({"do": "keep"}, passed=theirs)
-        except BaseException:
-            channel.close()
-            raise
-        finally:
-            theirs.close()
-        return channel
-
     def leave_to_parent(self) -> None:
         """Closes a forked child's copies."""
-        self._channel.close()
+        self.channel.close()
         self._said.close()
-        self._process.poll()  # not a child here: Popen sets a return code, and does not warn when it is collected
+        self.process.poll()  # not a child here: Popen sets a return code, and does not warn when it is collected
 
     def end(self) -> None:
-        """Ends the warm process; keepers and their brokers run on until they are closed or this process ends."""
-        self._channel.close()
+        """Ends the process; keepers and their brokers run on until they are closed or this process ends."""
+        self.channel.close()
         try:
-            self._process.wait(_END_TIMEOUT_S)
+            self.process.wait(_END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.process.kill()
+            self.process.wait()
         self._said.close()
 
 
 _lock = threading.Lock()
-_current: WarmProcess | None = None
-_is_exit_hooked = False
+_current: _WarmProcess | None = None
 
 
 def new_keeper() -> Channel:
-    """A channel to a new keeper; starts the warm process if there is none. Raises BrokerFailedError."""
-    global _current, _is_exit_hooked
-    with _lock:
-        if _current is None:
-            _current = WarmProcess()
-        if not _is_exit_hooked:
-            process.at_exit(end)
-            _is_exit_hooked = True
-        try:
-            return _current.new_keeper()
-        except OSError:  # it was killed
-            _current.end()
-            _current = WarmProcess()
-            return _current.new_keeper()
+    """A channel to a new keeper, without a broker yet; starts the warm process if there is none, or if it was killed. May be called
+    from any thread. Raises BrokerFailedError."""
+    global _current
+    channel, theirs = pair()
+    try:
+        with theirs, _lock:
+            if _current is not None and _current.process.poll() is not None:
+                _current.end()
+                _current = None
+            if _current is None:
+                _current = _WarmProcess()
+            _current.channel.send({"do": "keep"}, passed=theirs)
+    except BaseException:
+        channel.close()
+        raise
+    return channel
 
 
 def warm_pid() -> int:
     """The process id of the warm process, which is a session leader; 0 if there is none."""
-    return _current.pid if _current is not None else 0
+    return _current.process.pid if _current is not None else 0
 
 
 def end() -> None:
@@ -150,6 +127,7 @@ def _forget() -> None:
 
 
 process.in_forked_child(_forget)
+process.at_exit(end)
 
 
 def main(fd: int, parent_pid: int) -> None:

@@ -230,8 +230,8 @@ def test_doctor_makes_lost_files_anew(terminal: Terminal, tmp_path: Path) -> Non
     assert code == 1
     assert "--rebuild-lost --name ID=NAME" in out
     (topic_id,) = {path.name.partition("-")[0] for path in data_dir.iterdir() if path.is_dir()}
-    assert "takes ID=NAME" in terminal.run("doctor", str(data_dir), "--rebuild-lost", "--name", "events")[2]
-    assert "belongs to --rebuild-lost" in terminal.run("doctor", str(data_dir), "--name", f"{topic_id}=named")[2]
+    assert "takes NAME=VALUE" in terminal.run("doctor", str(data_dir), "--rebuild-lost", "--name", "events")[2]
+    assert "--name needs --rebuild-lost" in terminal.run("doctor", str(data_dir), "--name", f"{topic_id}=named")[2]
     code, out, _ = terminal.run("doctor", str(data_dir), "--rebuild-lost", "--name", f"{topic_id}=named")
     assert (code, f"topic {topic_id} is called 'named' and has 1 partition" in out) == (0, True)
     with running_daemon(data_dir) as own:

@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from brokerd.cli.record_lines import BadRow, json_printer, records_from_json
+from brokerd.cli.record_lines import json_printer, records_from_json
 from brokerd.record.schema import SCHEMA_0
 from tests.unit.cli.test_record_format import TOPICS, fetched
 
@@ -73,6 +73,6 @@ def test_only_a_value_is_needed() -> None:
 def test_line_that_is_no_record_is_named_and_those_before_it_are_kept(line: str, problem: str) -> None:
     good = json.dumps({"value": "x", "partition": 1}).encode()
     found = records_from_json([good, b"", line.encode(), good], headers=[], timestamp_ms=NOW_MS, partition_count=4)
-    assert found.bad == BadRow(2, problem)
+    assert found.bad == (2, problem)
     assert found.partitions == [1]
     assert found.arrow_batch.num_rows == 1

@@ -60,7 +60,7 @@ def test_damage_says_what_the_broker_does_and_what_accepting_means(data_dir: Pat
     flip(path, path.stat().st_size // 2)
     *_, consequence = errors_in(data_dir)
     assert consequence.partition == "__group_offsets-0"
-    assert "the broker starts, and refuses all requests about groups" in consequence.message
+    assert "the broker starts, but refuses all requests about groups" in consequence.message
     assert "brokerd groups reset" in consequence.message
 
 
