@@ -17,7 +17,7 @@ Exports are imported on first use, so a Spark worker that only discovers data so
     wire/                         the wire contract: generated code and hand-written codecs
     client/ producer/ consumer/   the application API
     aio/                          the same for asyncio
-    sink/ datasource/             the Spark data source
+    sink/ datasource/ spark.py    the Spark data source; what Spark programs import
     cli/                          the command line (__main__.py)
     testing/                      a broker for tests, the users' and this project's
     backoff.py, waiter.py         the wait before a retry; a task waiting for another thread

@@ -20,7 +20,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from brokerd import process
-from brokerd.allocator import tune_spark_worker
 from brokerd.client.leases import LeaseCache, lease_client
 from brokerd.clock import SystemClock
 from brokerd.config.client import ProducerConfig
@@ -60,7 +59,6 @@ def write_at_least_once(options: SinkOptions, arrow_batches: Iterator[pa.RecordB
 
     Raises InvalidRecordError, UnknownTopicOrPartitionError, DeliveryTimeoutError, or another producer error.
     """
-    tune_spark_worker()
     with lease_producer(options.producer) as producer:
         before = producer.delivered()
         for arrow_batch in arrow_batches:
@@ -78,7 +76,6 @@ def write_as_member(options: SinkOptions, ids: TransactionIds, arrow_batches: It
 
     Raises the errors of `write_at_least_once`, and TxnConflictError, ProducerFencedError, InvalidTxnStateError.
     """
-    tune_spark_worker()
     totals = RowTotals()
     with lease_producer(options.producer) as producer:
         producer.begin_member(_membership(options, ids))

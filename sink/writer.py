@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from brokerd.allocator import tune_spark_worker
 from brokerd.client.leases import lease_client
 from brokerd.errors import ConfigError, UnknownTopicOrPartitionError
 from brokerd.sink.columns import check_columns
@@ -71,6 +72,7 @@ class BrokerdBatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Writes one task's rows; returns once all are acknowledged."""
+        tune_spark_worker()
         options = self._options
         if options.delivery is Delivery.AT_LEAST_ONCE:
             return write_at_least_once(options, iterator)
@@ -94,6 +96,7 @@ class BrokerdStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Writes one task's rows of a micro-batch; returns once all are acknowledged."""
+        tune_spark_worker()
         options = self._options
         if options.delivery is Delivery.AT_LEAST_ONCE:
             return write_at_least_once(options, iterator)

@@ -45,6 +45,7 @@ LAYERS: dict[str, set[str]] = {
     "cli": _BASE | {"arguments", "allocator", "client", "producer", "offline", "datadir", "partition", "storage", "wire.v1"},
     "testing": _BASE | {"allocator", "client", "process", "producer", "server", "storage", "wire"},
     "pyspark_brokerd": {"datasource"},
+    "spark": {"sink"},
     "": {"producer", "consumer", "errors", "ids", "cli"},  # brokerd/__init__.py and __main__.py: what users see, lazily
 }
 # Files that wire parts together.

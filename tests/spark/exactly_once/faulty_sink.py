@@ -83,10 +83,11 @@ class FaultySource(BrokerdDataSource):
 class Accident:
     """One accident and its place. Pickled with the writer."""
 
-    def __init__(self, fault: str, marks: str, broker_pid_file: str) -> None:
+    def __init__(self, fault: str, marks: str, broker_pid_file: str, kill_driver: Callable[[], None] | None = None) -> None:
         self.fault = fault
         self._marks = marks
         self._broker_pid_file = broker_pid_file
+        self._kill_driver = kill_driver or _kill_jvm
 
     def write(
         self, act: Callable[[Iterator[pa.RecordBatch]], WriterCommitMessage], iterator: Iterator[pa.RecordBatch]
@@ -128,7 +129,7 @@ class Accident:
     def commit(self, act: Callable[[], None]) -> None:
         """The driver's commit."""
         victim, _, place = self.fault.partition("-killed-")
-        kill = {"driver": _kill_jvm, "broker": self._kill_broker}.get(victim)
+        kill = {"driver": self._kill_driver, "broker": self._kill_broker}.get(victim)
         if kill is not None and place == "before-commit" and self._is_first():
             kill()
         act()

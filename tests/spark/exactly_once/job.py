@@ -2,21 +2,28 @@
 
 servers, source, target, checkpoint: where from and to; partitions: of the shuffle; max_offsets: of a micro-batch;
 source_options, options: of the source and of the sink; key: an expression; fault, marks, broker_pid_file: see faulty_sink.py;
-foreach: write inside foreachBatch, once for each of `groups` (a job group, or none) with each of `labels`; master; conf; batch:
-one batch write instead; meet: files, of which this driver makes the first and waits for all.
+foreach: write inside foreachBatch, once for each of `groups` (a job group, or none) with each of `labels`, or by "append_to";
+master; conf; batch: one batch write instead; meet: files, of which this driver makes the first and waits for all.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.exactly_once.faulty_sink import FaultySource
+from brokerd.sink import foreach_batch
+from brokerd.sink.commit import TransactionPart, commit_parts
+from brokerd.sink.options import SinkOptions
+from brokerd.spark import append_to
+from tests.spark.exactly_once.faulty_sink import Accident, FaultySource
 from tests.support.wait import wait_until
 
 settings: dict[str, Any] = json.loads(sys.argv[1])
@@ -64,6 +71,31 @@ def write_batch(frame: DataFrame, _batch_id: int) -> None:
         frame.write.format("faulty").options(**sink_options(), **labelled).mode("append").save()
 
 
+def appended(spark: SparkSession) -> Callable[[DataFrame, int], None]:
+    """append_to, with the accident around the driver's own commit: every other micro-batch is written by the driver."""
+    accident = Accident(settings["fault"], settings["marks"], settings["broker_pid_file"], kill_driver=lambda: kill_driver(spark))
+    commit = commit_parts
+    plain = {name: value for name, value in sink_options().items() if name not in ("topic", "fault", "marks", "broker_pid_file")}
+    append = append_to(settings["target"], plain)
+
+    def write(frame: DataFrame, batch_id: int) -> None:
+        setattr(foreach_batch, "ROWS_MAX", 0 if batch_id % 2 else 100_000)  # noqa: B010
+        append(frame, batch_id)
+
+    def commit_with_accident(options: SinkOptions, parts: Sequence[TransactionPart]) -> None:
+        accident.commit(lambda: commit(options, parts))
+
+    setattr(foreach_batch, "commit_parts", commit_with_accident)  # noqa: B010
+    return write
+
+
+def kill_driver(spark: SparkSession) -> None:
+    """The JVM that this program has started, and the program."""
+    gateway: Any = spark.sparkContext._gateway
+    os.kill(gateway.proc.pid, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def meet(own: str, *ready: str) -> None:
     """Waits for the other drivers."""
     Path(own).touch()
@@ -84,7 +116,10 @@ def main() -> None:
     limited = {**source, "maxOffsetsPerTrigger": str(settings.get("max_offsets", 2_000))}
     frame = shuffled(spark.readStream.format("brokerd").options(**limited).load())
     writer = frame.writeStream.option("checkpointLocation", settings["checkpoint"]).trigger(availableNow=True)
-    writer = writer.foreachBatch(write_batch) if settings.get("foreach") else writer.format("faulty").options(**sink_options())
+    if settings.get("foreach"):
+        writer = writer.foreachBatch(appended(spark) if settings["foreach"] == "append_to" else write_batch)
+    else:
+        writer = writer.format("faulty").options(**sink_options())
     writer.start().awaitTermination()
 
 

@@ -15,8 +15,8 @@ from tests.spark.exactly_once.pipeline import Pipeline, lose_last
 from tests.spark.exactly_once.reading import committed_rows
 from tests.support.wait import wait_until
 
-# A stream or foreachBatch. One test of each kind is in `make test`; the others take their minutes.
-STREAM, FOREACH_BATCH = False, True
+# A stream, foreachBatch with df.write and with append_to. One test of each kind is in `make test`; the others take their minutes.
+STREAM, FOREACH_BATCH, APPEND_TO = False, True, "append_to"
 long = pytest.mark.long
 
 
@@ -31,9 +31,12 @@ long = pytest.mark.long
         pytest.param("driver-killed-before-commit", FOREACH_BATCH, marks=long),
         pytest.param("driver-killed-in-commit", FOREACH_BATCH, marks=long),
         pytest.param("driver-killed-after-commit", FOREACH_BATCH, marks=long),
+        pytest.param("driver-killed-before-commit", APPEND_TO, marks=long),
+        pytest.param("driver-killed-in-commit", APPEND_TO, marks=pytest.mark.slow),
+        pytest.param("driver-killed-after-commit", APPEND_TO, marks=long),
     ],
 )
-def test_driver_killed_around_its_commit(pipeline: Pipeline, fault: str, foreach: bool) -> None:
+def test_driver_killed_around_its_commit(pipeline: Pipeline, fault: str, foreach: bool | str) -> None:
     assert pipeline.run(fault, foreach=foreach).returncode != 0
     assert pipeline.happened(fault)
     done = pipeline.run(fault, foreach=foreach)
@@ -58,9 +61,9 @@ def test_task_that_is_run_again(pipeline: Pipeline, fault: str, foreach: bool) -
 
 
 @long
-@pytest.mark.parametrize("foreach", [STREAM, FOREACH_BATCH], ids=["stream", "foreachBatch"])
+@pytest.mark.parametrize("foreach", [STREAM, FOREACH_BATCH, APPEND_TO], ids=["stream", "foreachBatch", "append_to"])
 @pytest.mark.parametrize("fault", ["broker-killed-before-commit", "broker-killed-in-commit"])
-def test_broker_killed_around_a_commit(pipeline: Pipeline, fault: str, foreach: bool) -> None:
+def test_broker_killed_around_a_commit(pipeline: Pipeline, fault: str, foreach: bool | str) -> None:
     impatient = {"default.api.timeout.ms": "10000"}
     settings: dict[str, Any] = {"options": impatient, "source_options": impatient, "foreach": foreach}
     assert pipeline.run(fault, **settings).returncode != 0

@@ -1,0 +1,12 @@
+"""What Spark programs import; everything else of the sink and the source is behind `format("brokerd")`.
+
+from brokerd.spark import append_to
+
+query = rows.writeStream.foreachBatch(append_to("events", {"bootstrap.servers": "localhost:9092"})).start()
+"""
+
+from __future__ import annotations
+
+from brokerd.sink.foreach_batch import append_to
+
+__all__ = ["append_to"]

@@ -1,0 +1,115 @@
+"""append_to: micro-batches that the driver writes, and those that go to the sink, as one stream that is written exactly once."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from brokerd.sink import foreach_batch
+from brokerd.sink.foreach_batch import ROW_BYTES_MAX, ROWS_MAX
+from brokerd.spark import append_to
+from tests.spark.conftest import NewTopic
+from tests.spark.pipelines import Pairs, by_key, frame_of, pairs_of, read, read_stream, run, write
+from tests.support.daemon import DaemonProcess
+
+
+@pytest.fixture
+def ways(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each micro-batch: did the driver write it?"""
+    taken: list[bool] = []
+    few_rows = foreach_batch._few_rows
+
+    def note(rows: DataFrame) -> Any:
+        few = few_rows(rows)
+        taken.append(few is not None)
+        return few
+
+    monkeypatch.setattr(foreach_batch, "_few_rows", note)
+    return taken
+
+
+def numbers(first: int, end: int, size: int = 0) -> Pairs:
+    return [(b"%d" % (number % 7), (b"%d" % number).ljust(size, b".")) for number in range(first, end)]
+
+
+def copy(
+    spark: SparkSession, address: str, source: str, function: Callable[[DataFrame, int], None], checkpoint: Path, **options: Any
+) -> list[int]:
+    frame = read_stream(spark, address, source, **options).select("key", "value")
+    return run(
+        frame.writeStream.foreachBatch(function).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    )
+
+
+def test_small_and_large_micro_batches_are_written_once_each_also_when_replayed_the_other_way(
+    spark: SparkSession,
+    daemon: DaemonProcess,
+    new_topic: NewTopic,
+    tmp_path: Path,
+    ways: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, target = new_topic(3), new_topic(3)
+    function = pickle.loads(pickle.dumps(append_to(target, {"bootstrap.servers": daemon.address})))
+    given = numbers(0, ROWS_MAX + 500)
+    rounds = [given[:50], given[50 : ROWS_MAX + 200], given[ROWS_MAX + 200 :]]
+    for number, part in enumerate(rounds):
+        write(frame_of(spark, part), daemon.address, source)
+        copy(spark, daemon.address, source, function, tmp_path)
+        assert by_key(pairs_of(read(spark, daemon.address, target).collect())) == by_key(
+            [row for one in rounds[: number + 1] for row in one]
+        )
+        # As if the driver had died after the rows were written and before Spark noted it; the replay takes the other way.
+        for name in (str(number), f".{number}.crc"):
+            (tmp_path / "commits" / name).unlink(missing_ok=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(foreach_batch, "ROWS_MAX", 10 if ways[-1] else 100_000)
+            copy(spark, daemon.address, source, function, tmp_path)
+        assert by_key(pairs_of(read(spark, daemon.address, target).collect())) == by_key(
+            [row for one in rounds[: number + 1] for row in one]
+        )
+    assert ways == [True, False, False, True, True, False]
+
+
+def test_large_rows_go_to_the_sink(
+    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path, ways: list[bool]
+) -> None:
+    source, target = new_topic(1), new_topic(1)
+    function = append_to(target, {"bootstrap.servers": daemon.address})
+    for number, size in enumerate((ROW_BYTES_MAX - 1, ROW_BYTES_MAX)):
+        write(frame_of(spark, numbers(number, number + 1, size)), daemon.address, source)
+        copy(spark, daemon.address, source, function, tmp_path)
+    assert ways == [True, False]
+    assert [len(value or b"") for _, value in pairs_of(read(spark, daemon.address, target).collect())] == [
+        ROW_BYTES_MAX - 1,
+        ROW_BYTES_MAX,
+    ]
+
+
+def test_two_writes_of_one_micro_batch_have_a_label_each(
+    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    source, target = new_topic(1), new_topic(1)
+    write(frame_of(spark, numbers(0, 20)), daemon.address, source)
+    servers = {"bootstrap.servers": daemon.address}
+    low, high = (append_to(target, servers, label=label) for label in ("low", "high"))
+
+    def both(rows: DataFrame, batch_id: int) -> None:
+        low(rows.where("int(string(value)) < 10"), batch_id)
+        high(rows.where("int(string(value)) >= 10"), batch_id)
+
+    copy(spark, daemon.address, source, both, tmp_path / "labels")
+    assert sorted(pairs_of(read(spark, daemon.address, target).collect())) == sorted(numbers(0, 20))
+
+    def twice(rows: DataFrame, batch_id: int) -> None:
+        low(rows, batch_id)
+        low(rows, batch_id)
+
+    with pytest.raises(StreamingQueryException, match="TxnConflictError"):
+        copy(spark, daemon.address, source, twice, tmp_path / "twice")
