@@ -178,15 +178,14 @@ class Purgatory:
 
 
 class TimedPurgatory(Purgatory):
-    """A purgatory that expires due operations on its own, at most every `period_ms`, so that many deadlines share a wake-up.
+    """A purgatory that expires due operations on its own, at most once a millisecond, so that many deadlines share a wake-up.
 
     Add operations with `watch`.
     """
 
-    def __init__(self, clock: Clock, *, period_ms: int = 1) -> None:
+    def __init__(self, clock: Clock) -> None:
         super().__init__(TimingWheel(tick_ms=_TICK_MS, wheel_size=_WHEEL_SIZE, start_ms=clock.monotonic_ms()))
         self.clock = clock
-        self._period_ms = period_ms
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms = 0
         self._is_closed = False
@@ -212,7 +211,7 @@ class TimedPurgatory(Purgatory):
         if due_ms is None or self._is_closed:
             return
         now_ms = self.clock.monotonic_ms()
-        due_ms = max(due_ms, now_ms + self._period_ms)
+        due_ms = max(due_ms, now_ms + _TICK_MS)
         if self._timer is not None:
             if self._timer_due_ms <= due_ms:
                 return

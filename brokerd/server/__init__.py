@@ -5,7 +5,7 @@
     streams.py          state shared by both kinds of streams
     handlers/           the requests, by kind (requests.py: checks that come first)
     transactions/       makes the coordinator's decisions durable, in order
-    groups/             consumer groups' committed offsets, durably
+    groups.py           consumer groups' committed offsets, durably
     own_log.py          an internal log, used by both
     waiting/            requests that wait for data, durability or their turn
     limits/             limits on clients

@@ -12,7 +12,7 @@ from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.topic_store import GROUP_OFFSETS, TRANSACTION_STATE
 from brokerd.purgatory.purgatory import TimedPurgatory
 from brokerd.server.admin import Admin
-from brokerd.server.groups.groups import Groups
+from brokerd.server.groups import Groups
 from brokerd.server.limits.fence import InstanceFence
 from brokerd.server.limits.response_budget import ResponseBudget
 from brokerd.server.limits.threads import Threads

@@ -13,8 +13,7 @@ import pytest
 from brokerd.datadir import topic_store
 from brokerd.datadir.topic_store import GROUP_OFFSETS
 from brokerd.groups import group_table
-from brokerd.server import own_log
-from brokerd.server.groups import groups
+from brokerd.server import groups, own_log
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.group_offsets import committed

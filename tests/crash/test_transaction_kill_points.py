@@ -17,9 +17,8 @@ from brokerd.datadir import topic_store
 from brokerd.datadir.topic_store import GROUP_OFFSETS, TRANSACTION_STATE
 from brokerd.groups.group_table import NO_OFFSET
 from brokerd.ids import TopicIdPartition
-from brokerd.server import own_log
-from brokerd.server.groups import groups
-from brokerd.server.groups.groups import AskedOffsets
+from brokerd.server import groups, own_log
+from brokerd.server.groups import AskedOffsets
 from brokerd.server.transactions import transactions
 from brokerd.transaction.snapshot import StateWriter
 from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest

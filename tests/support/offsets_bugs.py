@@ -15,7 +15,7 @@ from brokerd.groups.decided import Decided
 from brokerd.groups.group_table import Group, GroupTable, NameOf
 from brokerd.groups.records import offsets_committed
 from brokerd.ids import TopicIdPartition
-from brokerd.server.groups.groups import AskedOffsets, Groups
+from brokerd.server.groups import AskedOffsets, Groups
 from brokerd.server.transactions.transactions import Transactions
 from brokerd.transaction.records import Event
 from brokerd.transaction.transactional_id import TransactionalIdState

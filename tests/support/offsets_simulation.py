@@ -29,7 +29,7 @@ from brokerd.errors import StorageError, TxnAbortedError, UnknownGroupError, Unk
 from brokerd.groups import records as group_records
 from brokerd.groups.group_table import NO_OFFSET, partition_of
 from brokerd.ids import TopicIdPartition
-from brokerd.server.groups.groups import AskedOffsets, Groups
+from brokerd.server.groups import AskedOffsets, Groups
 from brokerd.server.own_log import OwnEntry
 from brokerd.server.transactions.transactions import Transactions
 from brokerd.transaction.records import decode

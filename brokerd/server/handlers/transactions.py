@@ -9,7 +9,7 @@ from brokerd.groups.group_table import NO_OFFSET
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition, is_member_producer_id
 from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import malformed
-from brokerd.server.groups.groups import AskedOffsets
+from brokerd.server.groups import AskedOffsets
 from brokerd.server.handlers.groups import check_entry, checked_offset
 from brokerd.server.requests import check_id, check_not_negative, check_text, topic_id_partition
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer

@@ -1,4 +1,5 @@
-"""The coordinator's only access to this node's partitions: which of them hold members' open data, and the markers that end it.
+"""The coordinator's only access to this node's partitions: which of them hold members' open data, the markers that end it, and
+markers that a partition has lost to damage.
 
 Each partition derives its open data from its log. This module keeps the record counts and an index of members and partitions:
 without it, a commit of ten thousand members over a hundred partitions would take a million look-ups in the event loop.
@@ -6,23 +7,29 @@ without it, a commit of ten thousand members over a hundred partitions would tak
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, MutableMapping
 
+from brokerd.datadir.decided_members import DecidedMembers
 from brokerd.datadir.directory_time import DirectoryTime
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.errors import InvalidRequestError, UnknownTopicIdError, UnknownTopicOrPartitionError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.core import OpenData
 from brokerd.partition.partition import Partition
+from brokerd.partition.unmarked import UnmarkedData, undecided_text, unmarked_data, with_lost_markers
 from brokerd.purgatory.purgatory import TimedPurgatory
 from brokerd.record.control import encode_control
 from brokerd.server.waiting.delayed_produce import Appended, wait_durable
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.sharing import CALLER
-from brokerd.transaction.markers import RecordFor
+from brokerd.transaction.markers import Ending, Outcome, RecordFor, endings
 from brokerd.transaction.transactional_id import Held, HeldData
-from brokerd.wire.v1.transaction_log_pb2 import HeldBack
+from brokerd.wire.v1.transaction_log_pb2 import HeldBack, TransactionLogRecord
 
+logger = logging.getLogger(__name__)
+
+_UNDECIDED_LOGGED_MAX = 100
 _MARKER_PIECES = 10  # cost of a marker in units of Pauses; one more for each ten members
 
 # Appended markers, by partition.
@@ -200,3 +207,64 @@ class LocalLeaders:
         except UnknownTopicOrPartitionError as error:
             raise InvalidRequestError(f"partitions: {error.message}") from None
         return True
+
+
+class LostMarkers:
+    """The outcome of ended members whose marker is missing, by producer id: which markers to write again, and which need an
+    operator's decision. The data of any other ended member is void. The search runs once, at the start: the outcome of members
+    that end later is known to the running broker.
+    """
+
+    def __init__(self) -> None:
+        self._endings: dict[int, Ending] = {}
+
+    def find(
+        self,
+        ended_ids: Collection[int],
+        logs: Iterable[Partition],
+        records: Iterable[TransactionLogRecord | None],
+        decided: DecidedMembers,
+    ) -> None:
+        """Determines the outcomes. `ended_ids`: members with open data that are neither open nor in a prepared commit. `records`:
+        the whole transaction log, read only if there are such members.
+        """
+        if not ended_ids:
+            return
+        wanted = frozenset(ended_ids)
+        found = [(log, one) for log in logs for one in _unmarked(log) if one.producer_id in wanted]
+        self._endings = endings(wanted, with_lost_markers(one for _, one in found), records, _outcomes(decided))
+        unknown = [(log, one) for log, one in found if self._endings[one.producer_id].outcome is Outcome.UNKNOWN]
+        for log, one in unknown[:_UNDECIDED_LOGGED_MAX]:
+            logger.error("%s", undecided_text(log.name, one))
+        if len(unknown) > _UNDECIDED_LOGGED_MAX:
+            logger.error("and %d more: `brokerd doctor` lists them all", len(unknown) - _UNDECIDED_LOGGED_MAX)
+
+    def committed(self, ended_ids: Iterable[int]) -> dict[Ending, list[int]]:
+        """The committed ones of these members, by commit."""
+        commits: dict[Ending, list[int]] = {}
+        for producer_id in ended_ids:
+            ending = self._endings.get(producer_id)
+            if ending is not None and ending.outcome is Outcome.COMMITTED:
+                commits.setdefault(ending, []).append(producer_id)
+        return commits
+
+    def undecided(self, ended_ids: Iterable[int]) -> list[int]:
+        """Those of these members whose outcome is unknown."""
+        unknown = Ending(Outcome.UNKNOWN)
+        return [producer_id for producer_id in ended_ids if self._endings.get(producer_id) == unknown]
+
+    def void(self, ended_ids: Iterable[int]) -> list[int]:
+        """Those of these members whose data is void."""
+        aborted = Ending(Outcome.ABORTED)
+        return [producer_id for producer_id in ended_ids if self._endings.get(producer_id, aborted) == aborted]
+
+
+def _unmarked(log: Partition) -> list[UnmarkedData]:
+    return unmarked_data(log.producers, log.health.damaged, log.ends.log_start_offset)
+
+
+def _outcomes(decided: DecidedMembers) -> dict[int, Outcome]:
+    return {
+        **dict.fromkeys(decided.aborted, Outcome.ABORTED),
+        **dict.fromkeys(decided.committed, Outcome.COMMITTED),
+    }

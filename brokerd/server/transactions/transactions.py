@@ -3,7 +3,7 @@
     member durable -> its response            end of members durable -> the markers that void their data
     commit durable -> its markers             all its markers durable -> last stable offsets advance, atomically -> its response
 
-Group offsets of a commit are part of its record, and are copied to the group log (server/groups) before the commit is finished.
+Group offsets of a commit are part of its record, and are copied to the group log (../groups.py) before the commit is finished.
 
 The record of a commit lists the partitions it holds back, each with an offset: their last stable offsets do not pass it until the
 commit is finished, restarts included.
@@ -11,7 +11,7 @@ commit is finished, restarts included.
 There is no await between a decision and `apply`, so decisions do not interleave. A response, even a refusal, is sent only when
 everything it depends on is durable. A commit that cannot be finished (a disk refuses a marker) stays prepared; the next request
 retries it, and so does the sweep, with a growing delay. Open data of a member that is neither open nor in a prepared commit is
-void: it is aborted at the start and by each sweep, unless its partition may have lost the marker to damage (lost_markers.py).
+void: it is aborted at the start and by each sweep, unless its partition may have lost the marker to damage (local_leaders.py).
 """
 
 from __future__ import annotations
@@ -39,10 +39,9 @@ from brokerd.ids import TopicIdPartition, member_producer_id
 from brokerd.record.header import BatchHeader
 from brokerd.server.admin import STOPPING, Admin
 from brokerd.server.failures import to_its_end
-from brokerd.server.groups.groups import AskedOffsets, Groups
+from brokerd.server.groups import AskedOffsets, Groups
 from brokerd.server.own_log import OwnEntry, OwnLog
-from brokerd.server.transactions.local_leaders import LocalLeaders, Markers
-from brokerd.server.transactions.lost_markers import LostMarkers
+from brokerd.server.transactions.local_leaders import LocalLeaders, LostMarkers, Markers
 from brokerd.server.waiting.pauses import Pauses
 from brokerd.sharing import Shares
 from brokerd.transaction.coordinator import TransactionCoordinator, TransactionLimits

@@ -14,7 +14,7 @@ from brokerd.datadir.topic_store import TRANSACTION_STATE
 from brokerd.groups.group_table import NO_OFFSET
 from brokerd.offline.doctor import check_data_dir, rebuild_checkpoint
 from brokerd.server import own_log
-from brokerd.server.groups.groups import AskedOffsets
+from brokerd.server.groups import AskedOffsets
 from brokerd.server.own_log import OwnEntry
 from brokerd.storage.files import RealFiles
 from brokerd.transaction import records as transaction_records
