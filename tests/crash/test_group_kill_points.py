@@ -13,7 +13,8 @@ import pytest
 from brokerd.datadir import topic_store
 from brokerd.datadir.topic_store import GROUP_OFFSETS
 from brokerd.groups import group_table
-from brokerd.server import groups, own_log
+from brokerd.server import broker as broker_parts
+from brokerd.server import own_log
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.group_offsets import committed
@@ -57,7 +58,7 @@ def early_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_log, "COMPACTION_MIN_BYTES", 3_500)
     monkeypatch.setattr(group_table, "PIECE_SLOTS", 1)
     small = GROUP_OFFSETS._replace(configs={**GROUP_OFFSETS.configs, "segment.bytes": "4096"})
-    for module in (topic_store, groups):
+    for module in (topic_store, broker_parts):
         monkeypatch.setattr(module, "GROUP_OFFSETS", small)
 
 

@@ -17,9 +17,9 @@ from brokerd.datadir import topic_store
 from brokerd.datadir.topic_store import GROUP_OFFSETS, TRANSACTION_STATE
 from brokerd.groups.group_table import NO_OFFSET
 from brokerd.ids import TopicIdPartition
+from brokerd.server import broker as broker_parts
 from brokerd.server import groups, own_log
 from brokerd.server.groups import AskedOffsets
-from brokerd.server.transactions import transactions
 from brokerd.transaction.snapshot import StateWriter
 from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest
 from tests.support.clock import ManualClock
@@ -99,7 +99,7 @@ def early_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_log, "COMPACTION_MIN_BYTES", 6_000)
     monkeypatch.setattr(StateWriter, "pieces", functools.partialmethod(StateWriter.pieces, 1))
     small = TRANSACTION_STATE._replace(configs={**TRANSACTION_STATE.configs, "segment.bytes": "4096"})
-    for module in (topic_store, transactions):
+    for module in (topic_store, broker_parts):
         monkeypatch.setattr(module, "TRANSACTION_STATE", small)
 
 
