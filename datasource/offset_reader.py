@@ -265,7 +265,7 @@ class OffsetReader:
         found = self._client.group_offsets(self._group_id, list(partitions.values())) if partitions else {}
         if partitions and not found:
             raise ConfigError(
-                f"startingOffsets is committed, but group '{self._group_id}' has committed no offset of what is read: correct "
+                f"startingOffsets is committed, but group '{self._group_id}' has no committed offset of these topics: correct "
                 "group.id, or start at earliest or latest"
             )
         offsets = dict.fromkeys(partitions, EARLIEST_NUMBER)

@@ -142,7 +142,7 @@ def continue_from(
         elif tp in snapshot.truncations:
             truncation = snapshot.truncations[tp]
             begins[tp] = starts[tp] = max(truncation.resume_offset, earliest)
-            lost[tp] = f"{truncation.message}; what was read from there on is not in it, the next offset is {begins[tp]}"
+            lost[tp] = f"{truncation.message}; records read after that offset are not in this log; the next offset is {begins[tp]}"
         elif known < earliest:
             begins[tp] = starts[tp] = earliest
             lost[tp] = range_gone(tp, known, earliest)

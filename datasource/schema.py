@@ -42,7 +42,7 @@ def arrow_schema(columns: Iterable[tuple[str, str, bool]]) -> pa.Schema:
     fields: dict[str, pa.Field] = {}
     for name, spark_type, is_nullable in columns:
         if name in fields:
-            raise ConfigError(f"column '{name}' stands twice in .schema(...): name it once")
+            raise ConfigError(f"column '{name}' is given twice in .schema(...): name it once")
         if name not in _SPARK_TYPES:
             raise ConfigError(f"column '{name}' in .schema(...) is not one of the source's: {', '.join(_SPARK_TYPES)}")
         if spark_type != _SPARK_TYPES[name]:

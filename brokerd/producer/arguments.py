@@ -69,7 +69,7 @@ def checked_timeout_ms(timeout: float) -> int:
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
         raise TypeError(f"timeout must be a number of seconds or None, not {type(timeout).__name__}")
     if not timeout >= 0:
-        raise ValueError(f"timeout must not be negative, it is {timeout}: 0 waits for nothing, None for as long as it takes")
+        raise ValueError(f"timeout must not be negative, it is {timeout}: 0 does not wait, None waits without a limit")
     return int(min(timeout, _TIMEOUT_MAX_S) * 1000)
 
 

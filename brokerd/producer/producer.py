@@ -424,7 +424,7 @@ class Producer:
                 present = self._core.identity
                 if present.membership is None or (only is not None and present.membership != only):
                     return self._core.last_report
-                error = AbortedBatchError(f"{_named(present.membership)} was aborted: nothing of it will be visible")
+                error = AbortedBatchError(f"{_named(present.membership)} was aborted: none of its records will be visible")
                 self._wake()
                 identity = present
                 present.error = present.error or error

@@ -299,7 +299,7 @@ class TransactionBase:
             )
         if not isinstance(group, str):
             if expected is not None:
-                raise ValueError("expected goes with a group id: a consumer knows what its group had when it began to read")
+                raise ValueError("expected needs a group id; with a consumer, the offsets at which it began to read are used")
             self._offsets.add_read(offsets, group)
             return True
         if expected is None:

@@ -89,7 +89,7 @@ def test_markers_of_transactions_are_no_records(topic: Topic) -> None:
 
 
 def test_a_read_begins_where_a_group_has_got_to(topic: Topic) -> None:
-    with pytest.raises(ConfigError, match=r"group 'g' has committed no offset of what is read: correct group\.id"):
+    with pytest.raises(ConfigError, match=r"group 'g' has no committed offset of these topics: correct group\.id"):
         topic.batch("committed")
     topic.client.commit_group_offsets("g", {TopicIdPartition(topic.topic_id, 1): OffsetAndMetadata(0)})
     assert topic.batch("committed") == [(0, 0, 10)], "what it has never read is all to be read"

@@ -124,7 +124,7 @@ class IdFile:
                 raise self._error(
                     "another process, or another consumer of this one, has it open", "give each a file of its own"
                 ) from None
-            advice = "look at the disk, its space and its rights; deleting the file forgets what was handled"
+            advice = "check the disk's free space and the file's permissions; deleting the file forgets which messages were handled"
             raise self._error(str(error), advice) from error
 
     def _error(self, problem: str, advice: str) -> DedupFileError:

@@ -196,8 +196,8 @@ def _refuse_lazy(result: object) -> None:
     if isinstance(result, types.CoroutineType):
         result.close()  # avoids the warning that it was never awaited
     raise NothingRunError(
-        f"the handler returned {kind} that nothing runs, so its record is not handled: give process() a function that has done the "
-        "work when it returns, such as lambda record: asyncio.run(handle(record))"
+        f"the handler returned {kind}, which is never run, so its record is not handled: give process() a function that has done "
+        "the work when it returns, such as lambda record: asyncio.run(handle(record))"
     )
 
 

@@ -348,7 +348,9 @@ class ProduceHandler(StreamHandler):
             if self._is_revoked:
                 return
             if instance.incarnation != self._incarnation:
-                raise StreamFencedError("a newer stream of this producer instance has taken over: this one accepts nothing more")
+                raise StreamFencedError(
+                    "a newer stream of this producer instance has taken over: this stream accepts no more batches"
+                )
             response = handle(self._broker, self.authorizer, self.caller, request)
         self._queue(response, received_ns)
 

@@ -92,7 +92,7 @@ def _partition_count(broker: BrokerParts, topic: NewTopic) -> int:
         raise InvalidPartitionsError("topics.assignments: partitions must be numbered from 0 without a gap")
     node_id = broker.node_id
     if any(list(assignment.node_ids) != [node_id] for assignment in topic.assignments):
-        raise InvalidReplicationFactorError(f"topics.assignments: every partition must be on the one node there is, {node_id}")
+        raise InvalidReplicationFactorError(f"topics.assignments: every partition must be on node {node_id}, the only one")
     return len(topic.assignments)
 
 

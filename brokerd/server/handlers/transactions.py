@@ -143,7 +143,7 @@ def _check_end_transaction(request: transaction_pb2.EndTransactionRequest) -> No
 
 def _check_offsets(request: transaction_pb2.EndTransactionRequest) -> None:
     if request.decision != transaction_pb2.TRANSACTION_DECISION_COMMIT or request.more_pages:
-        raise malformed("group_offsets", "must stand in the last page of a commit: nothing else records them")
+        raise malformed("group_offsets", "must be in the last page of a commit")
     check_id("group_id", request.group_id)
     for entry in request.group_offsets:
         check_entry("group_offsets", entry)
@@ -220,7 +220,7 @@ def _offsets(broker: BrokerParts, authorizer: TopicAuthorizer, asked: transactio
                 offsets.append(checked_offset(broker, entry, now_ms, ahead_ms))
             except (UnknownTopicIdError, UnknownTopicOrPartitionError) as error:
                 raise TxnAbortedError(
-                    f"group {asked.group_id!r}: its offsets cannot be committed: {error.message}; nothing of the transaction counts"
+                    f"group {asked.group_id!r}: its offsets cannot be committed: {error.message}; the transaction is void"
                 ) from error
         return offsets
 

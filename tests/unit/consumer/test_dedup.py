@@ -281,7 +281,7 @@ def test_the_error_of_a_file_that_cannot_be_written_says_what_to_do(tmp_path: Pa
     disk = Disk(monkeypatch)
     disk.is_full = True
     with contextlib.closing(IdFile(str(tmp_path / "ids"), "g")) as file:
-        with pytest.raises(DedupFileError, match="disk is full: look at the disk, its space"):
+        with pytest.raises(DedupFileError, match="disk is full: check the disk's free space"):
             file.write([(1, MessageId("t", b"1"))], 1)
         disk.is_full = False
         file.write([(1, MessageId("t", b"1"))], 1)
@@ -433,7 +433,7 @@ def _damage(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda path: path.mkdir(), "unable to open database file: look at the disk"),
+        (lambda path: path.mkdir(), "unable to open database file: check the disk"),
         (lambda path: path.write_bytes(b"ids\n" * 1_000), "file is not a database"),
         (_other_program, "it is another program's file: give a path of its own"),
         (_later_format, "its format is 2, and this version reads 1: use the version that wrote it"),

@@ -68,7 +68,7 @@ def test_case_h_another_history_is_read_from_where_the_two_part(parts_at: int, e
     now = dataclasses.replace(snapshot({T0: (2, 15), T1: (0, 20)}), truncations={T0: other})
     begins, starts, losses = continue_from(PREVIOUS, now)
     assert (begins, starts) == ({T0: expected, T1: 20}, {T0: expected})
-    assert losses == [f"{other}; what was read from there on is not in it, the next offset is {expected}"]
+    assert losses == [f"{other}; records read after that offset are not in this log; the next offset is {expected}"]
     assert continue_from(PREVIOUS, now, lambda tp: tp != T0).losses == []
 
 
