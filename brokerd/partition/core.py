@@ -400,13 +400,15 @@ class PartitionCore:
     # Removal
 
     def deletion_target(self, before_offset: int) -> int:
-        """The log start that DeleteRecords requests. Raises OffsetOutOfRangeError; StorageError and LogDamagedError if the log has
-        stopped: its checkpoint entry no longer changes, so the new log start would not be durable.
+        """The log start that DeleteRecords requests. Raises OffsetOutOfRangeError, OffsetNotAvailableError, NotLeaderError;
+        StorageError and LogDamagedError if the log has stopped: its checkpoint entry no longer changes, so the new log start would
+        not be durable.
         """
+        self._check_takes_appends(Role.LEADER)
         ends = self.ends
-        self.health.check_writable(ends.log_start_offset)
-        target = ends.high_watermark if before_offset == HIGH_WATERMARK else before_offset
-        if not 0 <= target <= ends.high_watermark:
+        is_known = 0 <= before_offset <= ends.high_watermark
+        target = before_offset if is_known else self.latest_offset(is_committed=False)
+        if not is_known and before_offset != HIGH_WATERMARK:
             raise OffsetOutOfRangeError(
                 f"{self.name}: cannot delete records before offset {before_offset}, the high watermark is {ends.high_watermark}"
             )

@@ -658,7 +658,10 @@ class Simulation:
             return
         core = leader.log.core
         offset = self.rng.choice((HIGH_WATERMARK, self.rng.randint(core.ends.log_start_offset, core.ends.high_watermark)))
-        target = core.deletion_target(offset)
+        try:
+            target = core.deletion_target(offset)
+        except OffsetNotAvailableError:  # of a new leader: an offset that it knows to be below
+            target = core.deletion_target(core.ends.high_watermark)
         if target > core.ends.log_start_offset and self._may_begin_at(leader, target):
             self._event(leader, lambda: leader.log.set_log_start(target))
             leader.write_checkpoint()

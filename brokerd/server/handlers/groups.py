@@ -117,11 +117,11 @@ async def _checked(
 
 def checked_offset(broker: BrokerParts, entry: Entry, now_ms: int, ahead_ms: int) -> CommittedOffset:
     """The offset to record. Raises UnknownTopicIdError and others for the partition, LogTruncationError, OffsetOutOfRangeError,
-    OffsetMetadataTooLargeError."""
+    OffsetNotAvailableError, OffsetMetadataTooLargeError."""
     partition = broker.partitions.leader(TopicIdPartition(entry.topic_id, entry.partition))
     partition.check_history(LogPosition(entry.offset, entry.leader_epoch_id))
-    end_offset = partition.ends.high_watermark
-    if entry.offset > end_offset:
+    if entry.offset > partition.ends.high_watermark:
+        end_offset = partition.latest_offset()
         raise OffsetOutOfRangeError(
             f"offsets.offset is {entry.offset}, beyond the high watermark {end_offset} of {partition.name}: commit the offset of "
             "the next record to read"
@@ -276,7 +276,7 @@ async def _described(
         log = broker.partitions.leader(tp)
         described.topic = log.topic
         described.log_start_offset = log.ends.log_start_offset
-        described.end_offset = log.ends.last_stable_offset if is_committed else log.ends.high_watermark
+        described.end_offset = log.latest_offset(is_committed=is_committed)
         _check_history(log, committed)
         next_offset = committed.offset if committed is not None else log.ends.log_start_offset
         found = Backlog(0, _NONE)

@@ -4,21 +4,32 @@ which raises it. Method: the bare wire against a broker that was started twice; 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from brokerd import Consumer, Producer, TopicPartition
 from brokerd.client.blocking import BlockingClient
+from brokerd.client.broker_client import BrokerClient, CallRetries
 from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
+from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig, ConsumerConfig
-from brokerd.errors import ErrorCode, Fate
+from brokerd.datasource.options import parse_source_options
+from brokerd.datasource.stream_reader import BrokerdStreamReader
+from brokerd.errors import BrokerdError, ErrorCode, Fate, OffsetNotAvailableError
 from brokerd.ids import TopicIdPartition
-from brokerd.wire.v1 import error_pb2, offsets_pb2
-from tests.support.daemon import DaemonProcess, running_daemon
+from brokerd.partition.partition import Partition
+from brokerd.record.batch import RecordBatch
+from brokerd.record.header import HEADER_SIZE, crc_seed, decode_header, stamp
+from brokerd.wire.v1 import error_pb2, offsets_pb2, topics_pb2
+from tests.support.daemon import DaemonProcess, RunningDaemon, running_daemon
 from tests.support.raw_client import RawClient, idempotent_batch, values_batch
 from tests.support.wait import DEADLINE_S
 
@@ -160,3 +171,114 @@ def test_a_task_with_old_metadata_refreshes_it_once(daemon: DaemonProcess, monke
         assert len(asked) == 1
         assert isinstance(client.list_offsets({tp: OffsetSpec.LATEST})[tp], OffsetAndTimestamp)
         assert len(asked) == 1, "the epoch is known by now"
+
+
+class Elected(NamedTuple):
+    """A partition of three visible records, whose new leader does not know yet that a fourth was acknowledged as well."""
+
+    running: RunningDaemon
+    client: RawClient
+    partition: Partition
+
+    def hear_of_the_replica(self) -> None:
+        """The other in-sync replica reports that it has all four."""
+
+        async def report() -> None:
+            self.partition.wake(self.partition.ends.replica_at(7, 4))
+
+        self.running.run(report())
+
+
+@pytest.fixture
+def elected(tmp_path: Path) -> Iterator[Elected]:
+    with running_daemon(tmp_path / "data") as running, RawClient(running.address) as client:
+        (tp,) = client.create_topic()
+        client.producer().produce(tp, values_batch(tp, 3))
+        partition = running.daemon.broker.partitions.leader(tp)
+
+        async def fail_over() -> None:
+            epoch = partition.leader_epoch
+            partition.follow(epoch + 1)
+            data = values_batch(tp)
+            header = stamp(
+                data.slice(0, HEADER_SIZE).to_pybytes(),
+                base_offset=3,
+                append_timestamp=running.daemon.broker.clock.wall_ms(),
+                leader_epoch=epoch + 1,
+                is_log_append_time=False,
+                seed=crc_seed(tp),
+            )
+            whole = pa.py_buffer(header + data.slice(HEADER_SIZE).to_pybytes())
+            partition.append_as_follower(RecordBatch(decode_header(header), whole))
+            partition.lead(epoch + 2, [7])
+
+        running.run(fail_over())
+        assert (partition.ends.high_watermark, partition.ends.log_end_offset) == (3, 4)
+        yield Elected(running, client, partition)
+
+
+def test_a_new_leader_names_no_end_before_it_knows_it(elected: Elected) -> None:
+    """It would name one from before the election, below records that were acknowledged."""
+    tp, client = elected.partition.tp, elected.client
+
+    def code(spec: offsets_pb2.OffsetSpec, **fields: Any) -> ErrorCode:
+        asked = offsets_pb2.PartitionListOffsets(topic_id=tp.topic_id, spec=spec, **fields)
+        result = client.call("ListOffsets", offsets_pb2.ListOffsetsRequest(partitions=[asked])).results[0]
+        return ErrorCode(result.error.code)
+
+    def commit(offset: int) -> ErrorCode:
+        entry = offsets_pb2.PartitionGroupOffset(topic_id=tp.topic_id, offset=offset)
+        request = offsets_pb2.CommitGroupOffsetsRequest(group_id="g", generation=-1, offsets=[entry])
+        return ErrorCode(client.call("CommitGroupOffsets", request).results[0].error.code)
+
+    def delete(before_offset: int) -> ErrorCode:
+        asked = topics_pb2.PartitionDeleteRecords(topic_id=tp.topic_id, before_offset=before_offset)
+        result = client.call("DeleteRecords", topics_pb2.DeleteRecordsRequest(partitions=[asked])).results[0]
+        return ErrorCode(result.error.code)
+
+    assert commit(1) is ErrorCode.NONE
+    (lag,) = client.call("DescribeGroup", offsets_pb2.DescribeGroupRequest(group_id="g")).partitions
+    refused = [
+        code(offsets_pb2.OFFSET_SPEC_LATEST),
+        code(offsets_pb2.OFFSET_SPEC_TIMESTAMP),
+        code(offsets_pb2.OFFSET_SPEC_MAX_TIMESTAMP),
+        code(offsets_pb2.OFFSET_SPEC_AFTER_BYTES, until_offset=9, max_bytes=1),
+        code(offsets_pb2.OFFSET_SPEC_LAST_RECORDS, record_count=1),
+        commit(4),
+        delete(4),
+        delete(-1),
+        ErrorCode(lag.committed.error.code),
+    ]
+    assert refused == [ErrorCode.OFFSET_NOT_AVAILABLE] * len(refused)
+    assert code(offsets_pb2.OFFSET_SPEC_EARLIEST) is ErrorCode.NONE
+    assert code(offsets_pb2.OFFSET_SPEC_GIVEN, from_offset=4) is ErrorCode.NONE
+    assert delete(1) is ErrorCode.NONE, "that is below what it knows"
+    elected.hear_of_the_replica()
+    assert client.latest(tp) == 4
+    assert commit(4) is ErrorCode.NONE
+    assert commit(5) is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert delete(5) is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+@pytest.mark.parametrize("has_read_all", [True, False])
+def test_a_source_waits_until_a_new_leader_knows_the_end(
+    elected: Elected, monkeypatch: pytest.MonkeyPatch, *, has_read_all: bool
+) -> None:
+    """Else a query that had read all would report a loss, and one with Trigger.AvailableNow would leave records behind."""
+    waiting = threading.Event()
+    wait_or_raise = BrokerClient.wait_or_raise
+
+    async def noticed(self: BrokerClient, retries: CallRetries, error: BrokerdError) -> None:
+        assert isinstance(error, OffsetNotAvailableError)
+        waiting.set()
+        await wait_or_raise(self, retries, error)
+
+    monkeypatch.setattr(BrokerClient, "wait_or_raise", noticed)
+    options = {"bootstrap.servers": elected.running.address, "subscribe": "t", "startingOffsets": "earliest"}
+    reader = BrokerdStreamReader(parse_source_options(options, is_streaming=True), (), SystemClock())
+    start = {**reader.initialOffset(), "t": {"0": 4}} if has_read_all else reader.initialOffset()
+    with ThreadPoolExecutor(1) as pool:
+        planned = pool.submit(reader.latestOffset, start, ReadAllAvailable())
+        assert waiting.wait(DEADLINE_S)
+        elected.hear_of_the_replica()
+        assert planned.result(DEADLINE_S)["t"] == {"0": 4}
