@@ -74,7 +74,7 @@ def acknowledged_before_the_flush(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FlushTask, "run", lazy)
 
 
-@rare(96)
+@mutant
 def high_watermark_is_the_log_end(patch: pytest.MonkeyPatch) -> None:
     flushed = PartitionCore.flushed
 
@@ -125,7 +125,7 @@ def a_follower_that_says_nothing_does_not_count(patch: pytest.MonkeyPatch) -> No
     patch.setattr(LogEnds, "in_sync", hopeful)
 
 
-@rare(223)
+@mutant
 def a_follower_reports_what_it_has_not_flushed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(partition_simulation, "reported_end", lambda core: core.ends.log_end_offset)
 
@@ -337,12 +337,12 @@ def a_cut_keeps_epochs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LeaderEpochs, "truncate", lambda _self, _offset: None)
 
 
-@rare(223)
+@mutant
 def a_cut_leaves_whole_batches_on_the_disk(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LogCut, "_wipe", lambda _self, _segment, _position: None)
 
 
-@rare(214)
+@mutant
 def a_cut_is_made_before_the_checkpoint_knows(patch: pytest.MonkeyPatch) -> None:
     truncate = PartitionTable.truncate
 
@@ -369,7 +369,7 @@ def a_log_takes_appends_while_it_is_cut(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionCore, "truncate_to", busy)
 
 
-@mutant
+@rare(600)
 def zeros_of_a_cut_are_taken_for_damage(patch: pytest.MonkeyPatch) -> None:
     """Schedule: a cold read waits for the disk, the leader is deposed and cuts its log; the read finds zeros."""
     register = PartitionReader.register
@@ -507,7 +507,7 @@ def a_marker_ends_what_a_commit_holds_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LogEnds, "ended", hasty)
 
 
-@rare(315)
+@rare(850)
 def a_start_takes_all_that_ended_for_decided(patch: pytest.MonkeyPatch) -> None:
     init = LogEnds.__init__
 
@@ -543,7 +543,7 @@ def a_snapshot_forgets_aborted_transactions(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "snapshot_of", forgetful)
 
 
-@rare(148)
+@mutant
 def a_cut_forgets_aborted_transactions(patch: pytest.MonkeyPatch) -> None:
     def forgetful(files: Any, directory: str, offset: int, seed: int) -> Snapshot | None:
         snapshot = read_snapshot(files, directory, offset, seed)
@@ -603,7 +603,7 @@ def segments_go_before_their_producers_are_in_a_snapshot(patch: pytest.MonkeyPat
     patch.setattr(KeptSnapshots, "newest_below", lambda _self, offset: offset)
 
 
-@rare(1258)
+@mutant
 def segments_go_before_the_log_start_is_durable(patch: pytest.MonkeyPatch) -> None:
     removable_count = PartitionCore.removable_count
     patch.setattr(PartitionCore, "removable_count", lambda self, _durable_start: removable_count(self, self.ends.log_start_offset))

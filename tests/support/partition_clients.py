@@ -45,9 +45,11 @@ class _Client:
 
     def _partition(self) -> Partition | None:
         """The partition of the leader; None if it refuses: new metadata may help next time."""
-        if self.sim.rng.random() < 0.1:
+        if self.sim.rng.random() < 0.15:
             self.replica = self.sim.rng.choice(self.sim.replicas)  # another broker, which may have led before
-        if self.epoch == 0 or self.replica is None or not self.replica.is_up or self.sim.rng.random() < 0.1:
+        if self.sim.rng.random() < 0.3:
+            self._refresh()
+        if self.epoch == 0 or self.replica is None or not self.replica.is_up:
             self._refresh()
             return None
         try:
@@ -155,7 +157,7 @@ class HonestReader(_Client):
                 found = log.read(self._position, max_bytes=600, until_offset=until, cached_only=False)
                 for chunk in found.chunks:
                     for batch in walk_batches(pa.py_buffer(chunk), SEED):
-                        self.sim.promises.check_read(batch.header._replace(header_crc=0))
+                        self.sim.promises.acknowledge(batch.header._replace(header_crc=0))
                 self._position = found.next_offset
                 self.sim.count("read on")
         except OffsetOutOfRangeError:

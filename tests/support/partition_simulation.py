@@ -117,7 +117,7 @@ class Simulation:
         """A thread waits for the disk, and the event loop goes on."""
         if not (self._is_nested or self._is_healing):
             self._is_nested = True
-            if self.rng.random() < 0.4:
+            if self.rng.random() < 0.5:
                 self._depose()
             self._some_of(self.rng.choice((0, 1, 3, 8)))
             self._is_nested = False
@@ -132,8 +132,8 @@ class Simulation:
             "fetch": (20, self._fetch),
             "report": (10, self._report),
             "park": (6, self._park),
-            "read": (8, self._read),
-            "client": (24, lambda: self.rng.choice(self.clients).step()),
+            "read": (12, self._read),
+            "client": (24, self._client),
             "tell": (12, self._tell_some),
             "flush": (18, self._flush),
             "fail": (2, self._fail),
@@ -146,6 +146,7 @@ class Simulation:
             "in sync": (5, self._change_in_sync),
             "election": (2, self._elect_another),
             "depose": (2, self._depose),
+            "cut off": (2, self._cut_off),
             "time": (3, self._pass_time),
         }
 
@@ -393,6 +394,7 @@ class Simulation:
             return
         if not self._is_told(follower):
             self._tell(follower)
+        cuts = self.facts.get("cut")
         if not self._cut_what_diverges(leader, follower):
             return
         follower.agreed_epoch = self.epoch
@@ -413,6 +415,8 @@ class Simulation:
             self.count("replicated")
         ends = leader.log.ends
         self._event(follower, lambda: follower.woken(follower.log.ends.leader_at(ends.high_watermark, ends.last_stable_offset)))
+        if self.facts.get("cut") != cuts and not self._is_healing and self.rng.random() < 0.3:
+            self._end(follower)  # with other batches in place of those that were cut, and not synced yet
 
     def _cut_what_diverges(self, leader: Replica, follower: Replica) -> bool:
         """True if the follower's log is now the beginning of the leader's."""
@@ -460,7 +464,7 @@ class Simulation:
 
     def _done(self, replica: Replica, job: Callable[[], object]) -> bool:
         """Does a job in a thread; False if the process is killed in the middle."""
-        left = -1 if self._is_healing else self.rng.choice((-1, -1, -1, 0, 1, 3, 6))
+        left = self.rng.choice((0, 1, 3, 6)) if not self._is_healing and self.rng.random() < 0.1 else -1
 
         def hook(operation: str, _path: str) -> None:
             nonlocal left
@@ -489,6 +493,9 @@ class Simulation:
 
     # --- readers
 
+    def _client(self) -> None:
+        self.rng.choice(self.clients).step()
+
     def _park(self) -> None:
         """A fetch waits: a follower's for the log end, a consumer's for the high watermark or the last stable offset."""
         replica = self._asked()
@@ -513,13 +520,15 @@ class Simulation:
 
     def _read(self) -> None:
         """A thread reads what a consumer or a follower has asked for, or looks something up, and the disk keeps it waiting."""
+        self._produce()
+        self._check()
         up = [replica for replica in self.replicas if replica.is_up and replica.log.is_leader and not replica.is_being_cut]
         if not up or self._is_nested:
             return
         replica = self.rng.choice(up)
         log, ends, history = replica.log, replica.log.ends, replica.history[:]
         tenure, high_watermark = log.core.tenure, ends.high_watermark
-        left = self.rng.randint(0, 3)
+        left = self.rng.choice((0, 0, 1, 3))
 
         def hook(operation: str, path: str) -> None:
             nonlocal left
@@ -529,7 +538,7 @@ class Simulation:
                     replica.files.hook = None
                     self._meanwhile()
 
-        kind = self.rng.choice(("consumer", "follower", "newest", "backlog", "reach"))
+        kind = self.rng.choice(("consumer", "follower", "follower", "newest", "backlog", "reach"))
         until = ends.log_end_offset if kind == "follower" else high_watermark
         offset = min(self.rng.choice((high_watermark, self.rng.randint(ends.log_start_offset, until))), until)
         replica.files.hook = hook
@@ -626,9 +635,29 @@ class Simulation:
         self._elect_another()
         for _ in range(self.rng.randint(1, 6)):
             self._tell_some()
-            self._produce()
-            self._fetch()
             self._check()
+            if self._leader() is not None:
+                self._produce()
+                self._check()
+                self._fetch()
+                self._check()
+            self._client()
+
+    def _cut_off(self) -> None:
+        """The leader is cut off, and another one goes on without it; some clients still reach the one before."""
+        self._elect_another()
+        if self.leader is None or self.leader.is_stopped or self.is_alone:
+            return
+        if not self._is_told(self.leader):
+            self._tell(self.leader)
+        if len(self.in_sync) > 1:
+            self._change_in_sync()
+        self._flush_all(self.leader)
+        for _ in range(self.rng.randint(1, 8)):
+            self._produce()
+            self._flush()
+            self._check()
+            self._client()
 
     # --- what goes
 
@@ -689,6 +718,13 @@ class Simulation:
                 self._lose(replica)
         self.leader = None
         self.count("all crashed")
+        for _ in range(self.rng.randint(0, 6)):
+            self._start_one()
+            self._tell_some()
+            self._fetch()
+            self._report()
+            self._check()
+            self._client()
 
     def _lose(self, replica: Replica) -> None:
         is_power_cut = self.rng.random() < 0.6
@@ -731,7 +767,7 @@ class Simulation:
         self._check_parked()
         for replica in self.replicas:
             if replica.is_up:
-                assert not replica.log.health.damaged, f"damage: {replica.log.health.damaged}"
+                assert replica.log.damage is None, replica.log.damage
                 self.promises.check_ends(replica, is_alone=self.is_alone)
                 if self.rng.random() < 0.1:
                     check_state(replica)
