@@ -52,6 +52,9 @@ from brokerd.producer.futures import BatchSpan, Placement
 from brokerd.producer.waiting import SharedLock, Wait
 from brokerd.record.schema import HEADERS, KEY, TIMESTAMP, VALUE
 
+# So many chunks and batches may be ahead of the sender. With more, its thread and the application's only take the GIL from each
+# other, and rows have left the caches when they are encoded; with fewer, callers often wait for it.
+STAGED_MAX = 8
 CHUNK_BYTES_MAX = 524_288
 CHUNK_BYTES_MIN = 16_384  # reserved for a topic's first chunk; small, since there may be thousands of topics
 # Up to this many bytes, a batch of `send_batch` is an entry of a chunk. Splitting a larger one costs more than handing it over, so
@@ -419,9 +422,13 @@ class Intake:
         return wait
 
     def _has_room(self, size: int, call: Wait[Any], now_ms: int) -> bool:
-        """True if buffer.memory has room for the call, else it waits in line. Raises BufferExhaustedError at its deadline."""
+        """True if buffer.memory has room for the call, else it waits in line. Raises BufferExhaustedError at its deadline. The call
+        also waits while the sender is behind, but then its deadline is no error.
+        """
         pool = self._core.pool
         was_exhausted = pool.is_exhausted
+        if self._is_sender_behind and not was_exhausted and now_ms < call.deadline_ms:
+            return False
         if pool.admits(size, call):
             return True
         if now_ms >= call.deadline_ms:
@@ -434,7 +441,11 @@ class Intake:
         return False
 
     def _may_have_room(self, call: Wait[Any]) -> bool:
-        return self.is_unusable or not self._core.pool.blocks(call)
+        return self.is_unusable or not (self._is_sender_behind or self._core.pool.blocks(call))
+
+    @property
+    def _is_sender_behind(self) -> bool:
+        return len(self._staged) >= STAGED_MAX
 
     def for_flush(self, timeout: float | None, deadline_ms: int) -> Wait[bool]:
         """Waits until all records accepted so far have a final state. Raises TimeoutError."""

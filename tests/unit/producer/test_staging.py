@@ -22,7 +22,7 @@ from brokerd.errors import BufferExhaustedError, Fate, InvalidProducerEpochError
 from brokerd.producer import columns
 from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.futures import BatchFuture
-from brokerd.producer.intake import CHUNK_BYTES_MIN, Intake, RecordChunk
+from brokerd.producer.intake import CHUNK_BYTES_MIN, STAGED_MAX, Intake, RecordChunk
 from brokerd.producer.producer import Producer
 from tests.support.broker_double import BrokerDouble, Fault
 from tests.support.wait import DEADLINE_S, wait_until
@@ -90,16 +90,22 @@ def numbers(broker: BrokerDouble) -> list[int]:
     return [int(value[1:]) for value in broker.values("t", 0)]
 
 
-def test_records_and_batches_run_ahead_of_a_busy_sender(broker: BrokerDouble) -> None:
+def test_records_and_batches_run_ahead_of_a_busy_sender_up_to_a_limit(broker: BrokerDouble, others: ThreadPoolExecutor) -> None:
+    count = STAGED_MAX - 1
     with producer_of(broker, **SETTINGS) as producer:
         with held(producer):
-            futures = [send_large(producer, number * COUNT) for number in range(20)]
-            one = producer.send("t", b"v%d" % (20 * COUNT), partition=0)
+            futures = [send_large(producer, number * COUNT) for number in range(count)]
+            one = producer.send("t", b"v%d" % (count * COUNT), partition=0)
+            last = others.submit(send_large, producer, count * COUNT + 1)
+            assert not last.exception(DEADLINE_S)
+            late = others.submit(send_large, producer, (count + 1) * COUNT + 1)
+            wait_until(lambda: is_waiting(producer), what="one batch too many to wait for the sender")
             assert not one.done()
             assert not any(future.done() for future in futures)
+        late.result(DEADLINE_S)
         producer.flush(DEADLINE_S)
-        assert [sum(future.result(0).record_counts.values()) for future in futures] == [COUNT] * 20
-    assert numbers(broker) == list(range(20 * COUNT + 1))
+        assert [sum(future.result(0).record_counts.values()) for future in futures] == [COUNT] * count
+    assert numbers(broker) == list(range((count + 2) * COUNT + 1))
 
 
 def test_batches_run_ahead_only_where_buffer_memory_has_room(broker: BrokerDouble, others: ThreadPoolExecutor) -> None:
