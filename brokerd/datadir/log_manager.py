@@ -103,7 +103,7 @@ class LogManager:
         self.decided_members = read_decided(self._files)
         ended = read_node_epoch(self._files)
         self._register(ended)
-        self._opening.node_epoch = self.node_epoch
+        self._opening.ended_node_epoch = ended
         # 2: the clean mark
         clean = take_clean_mark(self._files, ended, keep=bool(self._opening.read_only_reason))
         # 3: the checkpoint

@@ -52,7 +52,7 @@ class PartitionOpening:
         self._config = config
         self._resources = resources
         self._free_producer_number = free_producer_number
-        self.node_epoch = 0  # set by LogManager.open
+        self.ended_node_epoch = 0  # of the life before this one; set by LogManager.open
         self.read_only_reason = ""  # why nothing may be written to the directory
 
     def check_writable(self) -> None:
@@ -81,7 +81,7 @@ class PartitionOpening:
                     recovered = self._recover(topic, config, tp, entry, clean.get(tp), reason or why)
                 if entry.leader_epoch == LOST_ENTRY.leader_epoch:
                     # Each start raises the epoch by one, so no epoch since the last batch was higher.
-                    recovered.state.leader_epoch = max(recovered.state.epochs.latest, 0) + self.node_epoch
+                    recovered.state.leader_epoch = max(recovered.state.epochs.latest, 0) + self.ended_node_epoch
                 opened = self.open(topic, config, tp, recovered)
                 yield Opened(opened, recovered.cut_bytes, entry if is_read_only or opened.damage else None)
 

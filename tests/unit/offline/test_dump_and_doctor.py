@@ -132,15 +132,23 @@ def test_a_torn_tail_is_a_warning_and_a_missing_segment_an_error(data_dir: Path)
 def test_a_missing_checkpoint_is_rebuilt_when_asked(data_dir: Path) -> None:
     with pytest.raises(DataDirectoryError, match="in order"):
         rebuild_checkpoint(str(data_dir))
+    for _ in range(3):  # starts that append nothing leave no trace in the log
+        manager, _ = open_manager(RealFiles(str(data_dir)))
+        epochs = [first_log(manager).leader_epoch]
+        manager.close()
     (data_dir / "checkpoint").unlink()
     manager, report = open_manager(RealFiles(str(data_dir)))
     assert report.read_only_reason
+    epochs.append(first_log(manager).leader_epoch)
+    assert len(payloads(first_log(manager))) == 30
     manager.close()
     notes = rebuild_checkpoint(str(data_dir))
     assert [(note.partition, note.offset) for note in notes] == [("t-0", 30)]
     manager, report = open_manager(RealFiles(str(data_dir)))
     assert not report.read_only_reason
     assert append(first_log(manager), b"again") == 30
+    epochs.append(first_log(manager).leader_epoch)
+    assert epochs == sorted(set(epochs)), "each life has a higher epoch"
     manager.close()
 
 
