@@ -46,7 +46,7 @@ def test_who_was_refused_what_and_who_changed_what(tmp_path: Path, auth_file: Pa
         running.run(running.daemon.reload())
         boss.delete_topic("events-1")
     lines = [record.getMessage() for record in caplog.records if record.name == "brokerd.audit"]
-    assert [line.partition(" (from")[0].partition(": the broker's")[0] for line in lines] == [
+    assert [line.partition(" (from")[0].partition(": rights are")[0] for line in lines] == [
         "boss created topic 'events-1'",
         "boss altered topic 'events-1': retention.ms=5",
         "boss altered topic 'events-1': segment.ms unset",
