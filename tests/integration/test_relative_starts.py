@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
@@ -51,11 +52,11 @@ class Topic:
 
     def batch(self, start: str) -> list[tuple[int, int, int]]:
         """The ranges of a batch read."""
-        reader = BrokerdBatchReader(self.options(is_streaming=False, startingOffsets=start), (), ManualClock())
+        reader = BrokerdBatchReader(self.options(is_streaming=False, startingOffsets=start), pa.schema([]), ManualClock())
         return ranges(reader.partitions())
 
     def stream(self, start: str) -> BrokerdStreamReader:
-        return BrokerdStreamReader(self.options(is_streaming=True, startingOffsets=start), (), ManualClock())
+        return BrokerdStreamReader(self.options(is_streaming=True, startingOffsets=start), pa.schema([]), ManualClock())
 
 
 def ranges(partitions: Any) -> list[tuple[int, int, int]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
@@ -152,7 +153,7 @@ def test_a_group_of_another_history_says_so_until_it_is_reset(tmp_path: Path) ->
 
 def stream_reader(address: str, **options: str) -> BrokerdStreamReader:
     given = {"bootstrap.servers": address, "subscribe": "t", "startingOffsets": "earliest", **options}
-    return BrokerdStreamReader(parse_source_options(given, is_streaming=True), (), SystemClock())
+    return BrokerdStreamReader(parse_source_options(given, is_streaming=True), pa.schema([]), SystemClock())
 
 
 def test_each_offset_of_a_checkpoint_has_the_epoch_of_the_record_before_it(tmp_path: Path) -> None:

@@ -275,7 +275,7 @@ def test_a_source_waits_until_a_new_leader_knows_the_end(
 
     monkeypatch.setattr(BrokerClient, "wait_or_raise", noticed)
     options = {"bootstrap.servers": elected.running.address, "subscribe": "t", "startingOffsets": "earliest"}
-    reader = BrokerdStreamReader(parse_source_options(options, is_streaming=True), (), SystemClock())
+    reader = BrokerdStreamReader(parse_source_options(options, is_streaming=True), pa.schema([]), SystemClock())
     start = {**reader.initialOffset(), "t": {"0": 4}} if has_read_all else reader.initialOffset()
     with ThreadPoolExecutor(1) as pool:
         planned = pool.submit(reader.latestOffset, start, ReadAllAvailable())
