@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 # The broker forgets the id of a batch write an hour after its commit, and would then answer a retry that nothing was committed.
 JOB_COMMIT_TIMEOUT_MAX_MS = 1_800_000
-_ABORT_TIMEOUT_MS = 5_000  # the job has failed already; members that are not aborted expire, or end with the next commit
+_ABORT_TIMEOUT_MS = 5_000  # the job or task has failed already; members that are not aborted expire, or end with the next commit
 
 
 def parts_of(messages: Iterable[WriterCommitMessage | None]) -> list[TransactionPart]:
@@ -70,7 +70,7 @@ def commit_parts(options: SinkOptions, parts: Sequence[TransactionPart]) -> None
 
 
 def abort_parts(options: SinkOptions, parts: Sequence[TransactionPart]) -> None:
-    """Aborts the known members of a failed write. Never raises an Exception, which would hide the error that Spark reports."""
+    """Aborts the known members of a failed write or task. Never raises an Exception: it would hide the error that Spark reports."""
     if not any(part.member for part in parts):
         return
     with contextlib.suppress(Exception):

@@ -11,7 +11,6 @@ attempt.
 from __future__ import annotations
 
 import contextlib
-import logging
 import uuid
 from collections.abc import Iterator, Mapping
 
@@ -20,16 +19,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from brokerd import process
-from brokerd.client.leases import LeaseCache, lease_client
+from brokerd.client.leases import LeaseCache
 from brokerd.clock import SystemClock
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import AlreadyCommittedError, InvalidRecordError
 from brokerd.ids import TopicPartition
 from brokerd.producer.core.identity import DeliveredTotals
-from brokerd.producer.core.membership import MemberReport, Membership, TransactionEnd, TransactionMember
+from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.producer import Producer
 from brokerd.sink.columns import RowTotals, TopicRows, to_records
-from brokerd.sink.commit import SinkCommitMessage, TransactionPart
+from brokerd.sink.commit import SinkCommitMessage, TransactionPart, abort_parts
 from brokerd.sink.options import SinkOptions
 from brokerd.sink.transaction_ids import TransactionIds
 
@@ -48,10 +47,7 @@ def lease_producer(config: ProducerConfig) -> contextlib.AbstractContextManager[
     return _producers.lease(config)
 
 
-logger = logging.getLogger(__name__)
-
 _NOTHING = DeliveredTotals()
-_ABORT_TIMEOUT_MS = 5_000  # for aborting a failed task's member; otherwise it expires
 
 
 def write_at_least_once(options: SinkOptions, arrow_batches: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
@@ -91,10 +87,13 @@ def write_as_member(options: SinkOptions, ids: TransactionIds, arrow_batches: It
                 totals.add(arrow_batch)
             return SinkCommitMessage(part=TransactionPart(ids, totals.totals, None, is_skipped=True))
         except BaseException:
-            _abort(options, ids, producer.abort_member())
+            abort_parts(options, [_part(ids, totals, producer.abort_member())])
             raise
-    member = report if report.producer_id >= 0 else None
-    return SinkCommitMessage(_by_topic(report.rows_per_partition), TransactionPart(ids, totals.totals, member))
+    return SinkCommitMessage(_by_topic(report.rows_per_partition), _part(ids, totals, report))
+
+
+def _part(ids: TransactionIds, totals: RowTotals, report: MemberReport) -> TransactionPart:
+    return TransactionPart(ids, totals.totals, report if report.producer_id >= 0 else None)
 
 
 def _membership(options: SinkOptions, ids: TransactionIds) -> Membership:
@@ -108,19 +107,6 @@ def _membership(options: SinkOptions, ids: TransactionIds) -> Membership:
         # For batch writes too: a stage may wait minutes for executors, and only running tasks send heartbeats.
         timeout_ms=options.producer.transaction_timeout_ms,
     )
-
-
-def _abort(options: SinkOptions, ids: TransactionIds, report: MemberReport) -> None:
-    """Aborts the member of a failed task. If that fails too, the member expires."""
-    if report.producer_id < 0:
-        return
-    member = TransactionMember(report.producer_id, report.epoch, report.records)
-    end = TransactionEnd(*ids[:4], is_commit=False, members=[member])
-    try:
-        with lease_client(options.producer) as client:
-            client.end_transaction(end, timeout_ms=_ABORT_TIMEOUT_MS)
-    except Exception as error:  # the task's own error is the one to report
-        logger.warning("the rows of a failed task stay undecided until %s ends: %s", ids.transactional_id, error)
 
 
 def _send(

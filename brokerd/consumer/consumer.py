@@ -22,7 +22,7 @@ from brokerd.consumer.base import CLOSE_AT_EXIT_MS, CLOSE_TIMEOUT_MS, ConsumerBa
 from brokerd.consumer.core.assignment import HandedOver
 from brokerd.consumer.core.records import ConsumerRecord, Run
 from brokerd.consumer.guard import Guard
-from brokerd.consumer.processing.dedup import Dedup, DedupOptions
+from brokerd.consumer.processing.dedup import Dedup, check_dedup
 from brokerd.consumer.processing.processing import Parts, Processing, ProcessOptions
 from brokerd.consumer.processing.work import Handler, Work
 from brokerd.errors import ConsumerClosedError
@@ -172,9 +172,9 @@ class Consumer(ConsumerBase):
         """
         timeout_ms = self._checked_timeout(timeout_ms)
         options = ProcessOptions(workers, order, on_error, max_in_flight, max_in_flight_bytes, handler_timeout_ms, timeout_ms)
-        dedup_options = DedupOptions(dedup_header, dedup_window, dedup_path)
+        check_dedup(dedup_header, dedup_window, dedup_path)
         with self._guard, self._closing_at_end(), self._guard.helper():
-            dedup = Dedup(dedup_options, self.config.group_id, self._dedup)
+            dedup = Dedup(dedup_header, dedup_window, dedup_path, self.config.group_id, self._dedup)
             if dedup_header is not None and dedup_path is None:
                 self._dedup = dedup
             with contextlib.closing(dedup):

@@ -7,7 +7,6 @@ import itertools
 import os
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -92,46 +91,42 @@ class Window:
             self._unwritten.popleft()
 
 
-@dataclass(frozen=True, slots=True)
-class DedupOptions:
-    """How duplicate messages are recognised. Raises TypeError and ValueError."""
-
-    header: str | None = None  # None = not at all
-    window: int = 100_000
-    path: str | os.PathLike[str] | None = None
-
-    def __post_init__(self) -> None:
-        checked_int(self.window, "dedup_window", minimum=1, maximum=WINDOW_MAX)
-        if self.header is None:
-            if self.path is not None:
-                raise ValueError("dedup_path needs dedup_header: the name of the header that holds the ids of messages")
-            return
-        if not isinstance(self.header, str):
-            raise TypeError(f"dedup_header must be the name of a header, not {self.header!r:.200}")
-        if not 0 < len(self.header) <= HEADER_MAX_CHARACTERS:
-            raise ValueError(f"dedup_header must have 1 to {HEADER_MAX_CHARACTERS} characters, it has {len(self.header)}")
-        if self.path is not None and not isinstance(os.fspath(self.path), str):
-            raise TypeError(f"dedup_path must be a path of text, not {self.path!r:.200}")
+def check_dedup(header: str | None, window: int, path: str | os.PathLike[str] | None) -> None:
+    """Checks how duplicate messages are to be recognised; `header` None = not at all. Raises TypeError and ValueError."""
+    checked_int(window, "dedup_window", minimum=1, maximum=WINDOW_MAX)
+    if header is None:
+        if path is not None:
+            raise ValueError("dedup_path needs dedup_header: the name of the header that holds the ids of messages")
+        return
+    if not isinstance(header, str):
+        raise TypeError(f"dedup_header must be the name of a header, not {header!r:.200}")
+    if not 0 < len(header) <= HEADER_MAX_CHARACTERS:
+        raise ValueError(f"dedup_header must have 1 to {HEADER_MAX_CHARACTERS} characters, it has {len(header)}")
+    if path is not None and not isinstance(os.fspath(path), str):
+        raise TypeError(f"dedup_path must be a path of text, not {path!r:.200}")
 
 
 class Dedup:
     """The handled messages that one call knows; without a header, no message has an id. Only its creating thread may use it."""
 
-    def __init__(self, options: DedupOptions, group_id: str, before: Dedup | None) -> None:
+    def __init__(
+        self, header: str | None, limit: int, path: str | os.PathLike[str] | None, group_id: str, before: Dedup | None
+    ) -> None:
         """`before`: of an earlier call of this consumer; its window is kept if the header is the same and there is no file. Raises
         DedupFileError."""
-        self.options = options
+        self.header = header
+        self._limit = limit
         self._file: IdFile | None = None
-        self.id_of = None if options.header is None else partial(message_id, header=options.header)
-        self.window = Window(options.window)
-        if options.path is not None:
+        self.id_of = None if header is None else partial(message_id, header=header)
+        self.window = Window(limit)
+        if path is not None:
             from brokerd.consumer.processing.id_file import IdFile  # imports sqlite3, which not every Python has
 
-            self._file = IdFile(os.fspath(options.path), group_id)
-            self.window = Window(options.window, self._file.load(options.window))
-        elif before is not None and before.options.header == options.header:
+            self._file = IdFile(os.fspath(path), group_id)
+            self.window = Window(limit, self._file.load(limit))
+        elif before is not None and before.header == header:
             self.window = before.window
-            self.window.limit_to(options.window)
+            self.window.limit_to(limit)
 
     @property
     def is_in_file(self) -> bool:
@@ -141,7 +136,7 @@ class Dedup:
     def write(self, numbered: Sequence[tuple[int, MessageId]]) -> None:
         """Makes these ids durable, if there is a file. Raises DedupFileError."""
         if self._file is not None:
-            self._file.write(numbered, self.options.window)
+            self._file.write(numbered, self._limit)
 
     def close(self) -> None:
         """Closes the file."""
