@@ -36,6 +36,8 @@ from brokerd.errors import (
     CorruptMessageError,
     InvalidRequestError,
     LogDamagedError,
+    LogTruncationError,
+    NotLeaderError,
     OffsetOutOfRangeError,
     UnknownServerError,
     UnsupportedVersionError,
@@ -289,7 +291,7 @@ class Pump:
                     # If a task fails while its group is being cancelled, the group raises only that failure (Python 3.11).
                     if self._is_stopped:
                         raise asyncio.CancelledError from None
-                    await self._client.wait_or_raise(self._retries, _first(group))
+                    await self._client.wait_or_raise(self._retries, await self._judged(_first(group)))
                     is_repeat = True
             self._deliver(None)
         except asyncio.CancelledError:
@@ -297,6 +299,21 @@ class Pump:
             raise
         except BaseException as error:
             self._deliver(error)
+
+    async def _judged(self, error: BrokerdError) -> BrokerdError:
+        """The error; NotLeaderError if it says that records are gone and comes from a former leader. With old metadata the reader
+        may reach a node that does not know that it was deposed. Its log may end, or part from the new leader's, below records that
+        were acknowledged or read there: that is no loss."""
+        position = next((position for position in self.positions if position.error is error), None)
+        if position is None or not isinstance(error, (OffsetOutOfRangeError, LogTruncationError)):
+            return error
+        try:
+            await self._client.refresh_leaders([position.tp])
+        except BrokerdError as failure:
+            return failure if is_repeatable(failure) else error
+        if self._client.leader_epoch(position.tp) <= position.leader_epoch:
+            return error
+        return NotLeaderError(f"{position.name}: the leader of epoch {position.leader_epoch} was deposed; it said: {error.message}")
 
     async def _read_from_leaders(self, unread: Sequence[RangePosition], *, is_repeat: bool) -> None:
         """Runs one stream per leader; the first failure ends them all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from typing import Any
 
@@ -94,3 +95,25 @@ def test_a_day_of_idling_and_bursts_leaves_nothing_behind(in_flight: int) -> Non
     assert core.sequences is not None
     assert all(not state.sequenced for state in core.sequences._partitions.values())
     simulation.check()
+
+
+def test_a_node_that_missed_an_election_is_not_asked_again() -> None:
+    """Node 0 was deposed and lacks what node 1 has acknowledged. Metadata from a node that does not know it yet names node 0 again:
+    its OUT_OF_ORDER_SEQUENCE_NUMBER would be taken for the loss of acknowledged records."""
+    simulation = do(five_in_flight(), OPENED)
+    before = copy.deepcopy(simulation.log[0])
+    elected = TopicView(TOPIC_ID, (1, 0, 0), leader_epochs=(5, 4, 4))
+    simulation.core.on_metadata({TOPIC: elected}, simulation.now_ms)
+    simulation.leaders[0] = 1
+    do(simulation, [("append", 0, 1), ("tick", 5), ("open", 1), ("request", 1), ("answer", 1)])
+    assert errors(simulation) == [None, None]
+    stale = TopicView(TOPIC_ID, (0, 0, 0), leader_epochs=(4, 4, 4))
+    simulation.core.on_metadata({TOPIC: stale}, simulation.now_ms)
+    do(simulation, [("append", 0, 1), ("tick", 5)])
+    (asked,) = [stream.node_id for stream in simulation.streams if stream.requests]
+    if asked == 0:
+        simulation.leaders[0], simulation.log[0] = 0, before
+    do(simulation, [("request", asked), ("answer", asked)])
+    assert simulation.core.fatal_error is None
+    assert errors(simulation) == [None, None, None]
+    assert {record.batch.leader_epoch for record in simulation.records[0].values()} == {-1, 5}

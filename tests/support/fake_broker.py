@@ -50,6 +50,7 @@ class Partition:
     batches: list[tuple[int, int, pa.Buffer]] = field(default_factory=list)  # base offset, next offset, bytes
     leader: int = 0
     leader_epoch: int = 1
+    elected_after: dict[str, WireError] = field(default_factory=dict)  # what a deposed leader says to a method, before an election
     log_start_offset: int = 0
     end_offset: int = 0
     last_stable_offset: int | None = None  # None = the end
@@ -148,6 +149,10 @@ class FakeBroker(FakeTransactions, FakeGroups):
             raise FencedLeaderEpochError("older", current_leader=partition.leader, current_leader_epoch=partition.leader_epoch)
         if asked.current_leader_epoch > partition.leader_epoch:
             raise UnknownLeaderEpochError("newer: restored from a copy?", current_leader_epoch=partition.leader_epoch)
+        said = partition.elected_after.pop(method, None)
+        if said is not None:
+            partition.leader_epoch += 1
+            raise said
         return partition
 
     def end_of(self, tp: TopicIdPartition) -> int | None:

@@ -10,14 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokerd import Consumer, TopicPartition
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.config.client import ClientConfig, ConsumerConfig
-from brokerd.errors import NotLeaderError, UnknownLeaderEpochError
+from brokerd.errors import LogTruncationError, NotLeaderError, OffsetOutOfRangeError, UnknownLeaderEpochError, WireError
 from brokerd.ids import NO_EPOCH, NO_LEADER, newest_leaders
 from tests.support.fake_broker import FakeBroker
 from tests.support.records import key_values, new_batch
+from tests.support.wait import DEADLINE_S
+
+DEADLINE_MS = int(DEADLINE_S * 1_000)
 
 VIEWS = st.lists(st.tuples(st.integers(-1, 3), st.integers(-1, 9)), max_size=5).map(
     lambda pairs: (tuple(node for node, _ in pairs), tuple(epoch for _, epoch in pairs))
@@ -103,3 +107,37 @@ def test_a_restored_copy_with_lower_epochs_is_an_error_once_and_then_read(broker
     assert isinstance(refused, UnknownLeaderEpochError)
     assert "newer: restored" in refused.message
     assert isinstance(client.list_offsets({partition.tp: OffsetSpec.LATEST})[partition.tp], OffsetAndTimestamp)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        OffsetOutOfRangeError("it starts at offset 9", log_start_offset=9),
+        OffsetOutOfRangeError("its next record gets offset 0", log_start_offset=0),
+        LogTruncationError("of another history", resume_offset=0),
+    ],
+    ids=["retention", "its end", "another history"],
+)
+def test_a_former_leader_cannot_say_that_records_are_gone(broker: FakeBroker, said: WireError) -> None:
+    """It does not know that it was deposed, and neither does a reader with old metadata. Nothing is skipped or reported lost."""
+    partition = broker.create("t")[0]
+    partition.put(new_batch(key_values([b"a"]), tp=partition.tp))
+    servers = {"bootstrap.servers": f"127.0.0.1:{broker.port}", "retry.backoff.ms": 1, "auto.offset.reset": "latest"}
+    with Consumer(servers) as consumer:
+        consumer.assign([TopicPartition("t", 0)])
+        consumer.seek(TopicPartition("t", 0), 0)
+        partition.elected_after["Fetch"] = said
+        assert [record.offset for record in consumer.poll(DEADLINE_MS)] == [0]
+        assert broker.leader_epochs["Fetch"][:2] == [1, 2]
+
+
+def test_a_leader_that_says_that_records_are_gone_is_believed(broker: FakeBroker) -> None:
+    """After one more look at the metadata."""
+    partition = broker.create("t")[0]
+    broker.errors["Fetch"] = [OffsetOutOfRangeError("it starts at offset 9", log_start_offset=9)]
+    with Consumer({"bootstrap.servers": f"127.0.0.1:{broker.port}", "auto.offset.reset": "none"}) as consumer:
+        consumer.assign([TopicPartition("t", 0)])
+        consumer.seek(TopicPartition("t", 0), 0)
+        with pytest.raises(OffsetOutOfRangeError, match="it starts at offset 9"):
+            consumer.poll(DEADLINE_MS)
+    assert partition.leader_epoch == 1
