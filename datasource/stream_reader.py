@@ -68,6 +68,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._time_starts: dict[TopicIdPartition, int] = {}  # the first offsets at or after the start time of option where
         self._progress = GroupProgress(clock)
         self._rows: list[pa.RecordBatch] = []  # of the batch that is being planned
+        self._row_bytes = 0.0  # of rows that proved too large to be read with a plan, so that the next are not read twice
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
         """A symbolic offset for startingOffsets; offsets.py says why it is not resolved yet."""
@@ -188,13 +189,17 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _has_read(self, client: BlockingClient, ranges: Sequence[OffsetRange]) -> bool:
         """Reads the rows of a small batch and hands them to Spark. If that fails, tasks read the batch, and report why."""
-        if not _TAKES_ROWS or not ranges or sum(one.size for one in ranges) > ROWS_WITH_PLAN:
+        count = sum(one.size for one in ranges)
+        if not _TAKES_ROWS or not 0 < count <= ROWS_WITH_PLAN or count * self._row_bytes > BYTES_WITH_PLAN:
             return False
         rows: list[pa.RecordBatch] = []
+        size_bytes = 0
         try:
             for arrow_batch in read_ranges(client, ranges, self._options, self._schema):
                 rows.append(arrow_batch)
-                if sum(one.nbytes for one in rows) > BYTES_WITH_PLAN:
+                size_bytes += arrow_batch.nbytes
+                if size_bytes > BYTES_WITH_PLAN:
+                    self._row_bytes = size_bytes / sum(one.num_rows for one in rows)
                     return False
         except BrokerdError as error:
             logger.info("tasks read this batch, because it could not be read with its plan: %s", error)

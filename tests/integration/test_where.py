@@ -5,9 +5,10 @@ as Spark drives them, against a daemon that counts what it sends.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
@@ -75,12 +76,16 @@ class Topic:
             end = reader.latestOffset(start, reader.getDefaultReadLimit())
             if end == start:
                 return sorted(rows), self.bytes_out - before, end["t"]
-            rows += rows_of(reader, reader.partitions(start, end))
+            planned = reader.partitions(start, end)
+            rows += keys_of(reader.getCache(start, end)) if hasattr(reader, "getCache") else rows_of(reader, planned)
             start = end
 
 
 def rows_of(reader: Any, partitions: Any) -> list[tuple[int, int]]:
-    batches = [batch for partition in partitions for batch in reader.read(partition)]
+    return keys_of(batch for partition in partitions for batch in reader.read(partition))
+
+
+def keys_of(batches: Iterable[pa.RecordBatch]) -> list[tuple[int, int]]:
     return [
         (number, offset)
         for batch in batches

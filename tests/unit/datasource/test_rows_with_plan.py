@@ -85,7 +85,12 @@ def test_many_rows_are_read_by_tasks(broker: FakeBroker) -> None:
 def test_large_rows_are_read_by_tasks(broker: FakeBroker) -> None:
     fill(broker.topics["events"][0], [3], value_bytes=BYTES_WITH_PLAN // 2)
     reader, start, end = first_batch(broker)
+    fetches = broker.calls["Fetch"]
     assert planned(reader, start, end)[1] is None
+    assert broker.calls["Fetch"] > fetches
+    fetches = broker.calls["Fetch"]
+    assert planned(reader, start, end)[1] is None
+    assert broker.calls["Fetch"] == fetches, "not read in vain again"
     assert len(by_tasks(reader, start, end)) == 23
 
 
