@@ -191,7 +191,7 @@ def test_a_longer_header_is_stamped_and_keeps_what_is_not_known() -> None:
     assert header_problem(decoded, stamped, SEED) is None
     assert stamped[HEADER_SIZE:] == extra
     assert decoded.header_size == HEADER_SIZE + 8
-    assert header_problem(decoded, stamped[:HEADER_SIZE], SEED) == "the header has 104 bytes, but only 96 are there"
+    assert header_problem(decoded, stamped[:HEADER_SIZE], SEED) == "the header has 104 bytes, but only 96 were given"
 
 
 @pytest.mark.parametrize(
