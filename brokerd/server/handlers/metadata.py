@@ -23,7 +23,7 @@ import brokerd
 from brokerd.config.settings import settings_of, values_of
 from brokerd.config.topic import TopicConfig, topic_config
 from brokerd.datadir.topic_store import Topic
-from brokerd.errors import NotLeaderError, StorageError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError
+from brokerd.errors import NotLeaderError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError
 from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.partition.partition import Partition
 from brokerd.record.header import MAGIC, PAYLOAD_KIND_ARROW
@@ -219,11 +219,12 @@ def _partition_description(log: Partition) -> topics_pb2.PartitionDescription:
 
 
 def _problem_of(log: Partition) -> WireError | None:
-    """Why the partition accepts no appends; None if it does."""
-    failure = log.health.failure
-    if failure is not None:
-        return StorageError(f"a flush failed ({failure.strerror}): no appends until the broker's next start")
-    return log.damage
+    """Why the partition accepts no appends: the error that they get. None if it accepts them."""
+    try:
+        log.health.check_writable(log.ends.log_start_offset)
+    except WireError as error:
+        return error
+    return None
 
 
 async def server_info(

@@ -110,6 +110,18 @@ def test_a_start_that_does_not_serve_everything_is_a_warning(
     assert [record.levelname for record in caplog.records if record.getMessage().startswith("data directory")] == [level]
 
 
+def test_a_read_only_partition_is_described_by_the_error_that_its_appends_get(tmp_path: Path, files: MemoryFiles) -> None:
+    tp = _write(tmp_path, files)
+    files.remove_file("checkpoint")
+    with running_daemon(tmp_path, files=files) as running, RawClient(running.address) as client:
+        refused = client.producer().produce(tp, values_batch(tp)).error
+        assert int(refused.code) == ErrorCode.LOG_DAMAGED
+        assert "is read-only" in refused.message
+        (topic,) = client.metadata("t").topics
+        for described in (topic.partitions[0], client.describe().partitions[0]):
+            assert (described.error.code, described.error.message) == (refused.code, refused.message)
+
+
 def _follow(client: BlockingClient, asked: FetchRange, config: ConsumerConfig, seen: list[int]) -> None:
     with PartitionFetcher(client, [asked], config) as fetcher:
         for fetched in fetcher:
