@@ -558,8 +558,8 @@ class LogHealth:
             raise NotLeaderError(f"{self._name} is being cut, as a leader has asked", fate=Fate.NOT_APPENDED)
         if self.failure is not None:
             raise StorageError(
-                f"{self._name} refuses appends: a flush failed ({self.failure.strerror}); restart the broker once the disk is "
-                "repaired",
+                f"{self._name} refuses appends: a disk operation failed ({self.failure.strerror}); restart the broker once the "
+                "disk is repaired",
                 fate=Fate.NOT_APPENDED,
             )
         stopping = self.first_damage(log_start_offset)

@@ -80,7 +80,7 @@ def test_a_failed_flush_stops_that_log_for_good_and_the_tail_is_written_again(fi
         log.flush()
     files.hook = None
     assert (log.ends.high_watermark, log.core.flushes.dirty_bytes) == (1, 0)
-    with pytest.raises(StorageError, match="a flush failed") as refused:
+    with pytest.raises(StorageError, match="a disk operation failed") as refused:
         append(log, b"no")
     assert refused.value.fate is Fate.NOT_APPENDED
     assert log.prepare_flush() is None
