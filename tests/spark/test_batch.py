@@ -197,7 +197,7 @@ def test_wrong_reads_fail_with_a_sentence(spark: SparkSession, daemon: DaemonPro
 
 def test_a_column_that_stands_twice_in_a_schema_is_named(spark: SparkSession) -> None:
     reader = spark.read.format("brokerd").option("bootstrap.servers", "127.0.0.1:1").option("subscribe", "a")
-    with pytest.raises(Exception, match="column 'value' stands twice"):
+    with pytest.raises(Exception, match="column 'value' is given twice"):
         reader.schema("value binary, value binary").load().collect()
 
 
