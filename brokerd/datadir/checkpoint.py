@@ -4,7 +4,8 @@ It is written after the fdatasync that it records, never before. So everything b
 damage, while one above is a torn tail.
 
 Each start raises the leader epoch of every partition by one before it can write a checkpoint (coordination.py). So the file notes
-the node epoch of the start that wrote it, and a reader adds the starts since. A partition without an entry was made after that.
+the node epoch of the start that wrote it, and a reader adds the starts since. A partition without an entry was made after that, or
+its entry is lost: its log tells the epoch.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.steps import Job
 from brokerd.ids import TopicIdPartition
-from brokerd.partition.log_state import NEW_PARTITION, CheckpointEntry
+from brokerd.partition.leader_epochs import LeaderEpochs
+from brokerd.partition.log_state import CheckpointEntry
 from brokerd.partition.partition import Partition
 from brokerd.storage.checksummed_file import DocumentError, read_document, write_document
 from brokerd.storage.files import Files
@@ -29,17 +30,6 @@ CHECKPOINT_VERSION = 2
 _NODE_EPOCH = struct.Struct("<q")
 _ENTRY = struct.Struct("<16siqqqiqq")
 Entries = Mapping[TopicIdPartition, CheckpointEntry]
-
-
-class Found(NamedTuple):
-    """A checkpoint as a start finds it, with the leader epochs of the life that ended."""
-
-    entries: dict[TopicIdPartition, CheckpointEntry]
-    new: CheckpointEntry = NEW_PARTITION  # what holds for a partition without an entry
-
-    def of(self, tp: TopicIdPartition) -> CheckpointEntry:
-        """The partition's entry."""
-        return self.entries.get(tp, self.new)
 
 
 class Checkpoint:
@@ -143,17 +133,20 @@ def decode_checkpoint(body: bytes) -> tuple[int, dict[TopicIdPartition, Checkpoi
     return _NODE_EPOCH.unpack_from(body)[0], entries
 
 
-def read_checkpoint(files: Files, node_epoch: int) -> Found | None:
-    """What the file says, with the leader epochs of the life with this node epoch; None if the file is missing or damaged. Raises
-    OSError, DataDirectoryError.
+def read_checkpoint(files: Files, node_epoch: int) -> dict[TopicIdPartition, CheckpointEntry] | None:
+    """The entries, with the leader epochs of the life with this node epoch; None if the file is missing or damaged. Raises OSError,
+    DataDirectoryError.
     """
     try:
         written_in, entries = decode_checkpoint(read_document(files, CHECKPOINT, CHECKPOINT_KIND, CHECKPOINT_VERSION))
     except (FileNotFoundError, DocumentError):
         return None
     starts = max(node_epoch - written_in, 0)
+    return {tp: entry._replace(leader_epoch=entry.leader_epoch + starts) for tp, entry in entries.items()}
 
-    def raised(entry: CheckpointEntry) -> CheckpointEntry:
-        return entry._replace(leader_epoch=entry.leader_epoch + starts)
 
-    return Found({tp: raised(entry) for tp, entry in entries.items()}, raised(NEW_PARTITION))
+def lost_leader_epoch(epochs: LeaderEpochs, node_epoch: int) -> int:
+    """The leader epoch of a partition without an entry, in the life with this node epoch: each start raises it by one, so none
+    since the log's last batch was higher.
+    """
+    return max(epochs.latest, 0) + node_epoch

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
-from brokerd.datadir.checkpoint import Checkpoint, Found, read_checkpoint, write_checkpoint
+from brokerd.datadir.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from brokerd.datadir.closing import end_logs
 from brokerd.datadir.coordination import OneNode, create_node_epoch, read_node_epoch
 from brokerd.datadir.decided_members import DecidedMembers, read_decided
@@ -35,7 +35,6 @@ from brokerd.datadir.topic_changes import TopicChanges
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import TopicPartition
-from brokerd.partition.log_state import LOST_ENTRY
 from brokerd.partition.partition import LogResources
 from brokerd.storage.files import Files
 from brokerd.storage.names import parse_partition_directory
@@ -112,11 +111,11 @@ class LogManager:
         # Keep the entries of unknown directories: if the topics are restored, their durable ends are needed.
         unknown_tps = {parse_partition_directory(name) for name in unknown}
         if found is None:
-            found = Found({}, LOST_ENTRY)
-            if self.topics.all():
+            found = {}
+            if self.topics.all() or unknown:
                 self._opening.read_only_reason = self._opening.read_only_reason or _NO_CHECKPOINT
-        kept = {tp: entry for tp, entry in found.entries.items() if tp in unknown_tps}
-        self._checkpoint.open(self.node_epoch, found.entries, kept)
+        kept = {tp: entry for tp, entry in found.items() if tp in unknown_tps}
+        self._checkpoint.open(self.node_epoch, found, kept)
         self._is_open = True
         # 4 to 7, each partition
         cut = self._take_all(self._opening.all(self.topics, found, clean))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.topic import TopicConfig, topic_config
-from brokerd.datadir.checkpoint import Found
+from brokerd.datadir.checkpoint import Entries, lost_leader_epoch
 from brokerd.datadir.node_state import CleanLogs
 from brokerd.datadir.topic_store import Topic, TopicStore
 from brokerd.errors import LogDamagedError, StorageError
@@ -60,13 +60,13 @@ class PartitionOpening:
         if self.read_only_reason:
             raise StorageError(f"the data directory is read-only: {self.read_only_reason}")
 
-    def all(self, topics: TopicStore, found: Found, clean: CleanLogs) -> Iterator[Opened]:
+    def all(self, topics: TopicStore, found: Entries, clean: CleanLogs) -> Iterator[Opened]:
         """Opens each partition of all topics, one after the other."""
         for topic in topics.all():
             config = topic_config(topic.configs, self._config.topic_defaults())
             for partition in range(topic.partition_count):
                 tp = TopicIdPartition(topic.id, partition)
-                entry = found.of(tp)
+                entry = found.get(tp, LOST_ENTRY)
                 if tp in clean:
                     entry = entry.known_durable(clean[tp].log_end_offset)
                 reason, is_read_only = self.read_only_reason, False
@@ -79,9 +79,8 @@ class PartitionOpening:
                     )
                     logger.error("%s-%d is read-only: %s", topic.name, partition, why)
                     recovered = self._recover(topic, config, tp, entry, clean.get(tp), reason or why)
-                if entry.leader_epoch == LOST_ENTRY.leader_epoch:
-                    # Each start raises the epoch by one, so no epoch since the last batch was higher.
-                    recovered.state.leader_epoch = max(recovered.state.epochs.latest, 0) + self.ended_node_epoch
+                if tp not in found:
+                    recovered.state.leader_epoch = lost_leader_epoch(recovered.state.epochs, self.ended_node_epoch)
                 opened = self.open(topic, config, tp, recovered)
                 yield Opened(opened, recovered.cut_bytes, entry if is_read_only or opened.damage else None)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterator
 
-from brokerd.datadir.checkpoint import read_checkpoint, write_checkpoint
+from brokerd.datadir.checkpoint import lost_leader_epoch, read_checkpoint, write_checkpoint
 from brokerd.datadir.coordination import read_node_epoch
 from brokerd.datadir.node_state import ProducerIds, read_meta, take_clean_mark
 from brokerd.datadir.partition_directories import cut_log
@@ -26,7 +26,7 @@ from brokerd.offline.lost_markers import (
 )
 from brokerd.offline.own_logs import if_unusable, is_transaction_log
 from brokerd.offline.partition_check import Finding, PartitionCheck, Severity
-from brokerd.partition.log_state import CheckpointEntry
+from brokerd.partition.log_state import LOST_ENTRY, CheckpointEntry
 from brokerd.record.header import crc_seed
 from brokerd.storage.damage import Hole, read_holes, write_holes
 from brokerd.storage.files import Files, RealFiles
@@ -79,7 +79,7 @@ class _Directory:
             self.findings.append(Finding(Severity.ERROR, CHECKPOINT, text))
         else:
             for tp, clean in take_clean_mark(files, -1 if self._node_epoch is None else self._node_epoch, keep=True).items():
-                self.checkpoint.entries[tp] = self.checkpoint.of(tp).known_durable(clean.log_end_offset)
+                self.checkpoint[tp] = self.checkpoint.get(tp, LOST_ENTRY).known_durable(clean.log_end_offset)
 
     def _read_meta(self) -> None:
         if read_meta(self.files) is None:
@@ -108,21 +108,25 @@ class _Directory:
         _ = self.node_epoch
         return self.checks()
 
-    def checks(self, *, decodes_records: bool = False) -> list[PartitionCheck]:
+    def checks(self, *, of_unknown_topics: bool = False, decodes_records: bool = False) -> list[PartitionCheck]:
         """A check of each partition, not yet run."""
-        partitions: dict[str, TopicIdPartition] = {}
-        if not self.has_topics:
-            found = ((name, parse_partition_directory(name)) for name in self.files.listdir())
-            partitions.update((name, tp) for name, tp in found if tp is not None)
+        partitions: dict[TopicIdPartition, str] = {}
+        if of_unknown_topics or not self.has_topics:
+            found = ((parse_partition_directory(name), name) for name in self.files.listdir())
+            partitions.update((tp, name) for tp, name in found if tp is not None)
         for topic in self.topics.all():
             for number in range(topic.partition_count):
-                partitions[str(TopicPartition(topic.name, number))] = TopicIdPartition(topic.id, number)
+                partitions[TopicIdPartition(topic.id, number)] = str(TopicPartition(topic.name, number))
         checkpoint = self.checkpoint
         return [
             PartitionCheck(
-                self.files, tp, name, checkpoint.of(tp) if checkpoint is not None else None, decodes_records=decodes_records
+                self.files,
+                tp,
+                name,
+                checkpoint.get(tp, LOST_ENTRY) if checkpoint is not None else None,
+                decodes_records=decodes_records,
             )
-            for name, tp in partitions.items()
+            for tp, name in partitions.items()
         ]
 
     def unknown_directories(self) -> Iterator[Finding]:
@@ -194,10 +198,9 @@ def rebuild_checkpoint(path: str) -> list[Finding]:
             raise DataDirectoryError("the checkpoint is in order; nothing to do")
         node_epoch = directory.node_epoch
         entries, findings = {}, []
-        for check in directory.checks():
+        for check in directory.checks(of_unknown_topics=True):  # whose topics may be restored later
             check.run()
-            # Each start raises the epoch by one, so no epoch since the last batch was higher.
-            epoch = max(check.epochs.latest, 0) + node_epoch
+            epoch = lost_leader_epoch(check.epochs, node_epoch)
             entries[check.tp] = CheckpointEntry(check.first_offset, check.end_offset, check.first_offset, epoch)
             text = f"{check.name} holds offsets {check.first_offset} to {check.end_offset}"
             findings.append(Finding(Severity.NOTE, CHECKPOINT, text, check.name, check.end_offset))
@@ -257,7 +260,11 @@ def _with_damaged(path: str, repair: Callable[[Files, PartitionCheck], list[Find
         if findings:
             # Last, since it drops the clean mark, which alone may have had the latest durable ends.
             assert directory.checkpoint is not None
-            _replace_checkpoint(files, directory.node_epoch, directory.checkpoint.entries)
+            for check in checks:
+                if directory.checkpoint.get(check.tp, LOST_ENTRY).leader_epoch == LOST_ENTRY.leader_epoch:
+                    epoch = lost_leader_epoch(check.epochs, directory.node_epoch)
+                    directory.checkpoint[check.tp] = check.entry._replace(leader_epoch=epoch)
+            _replace_checkpoint(files, directory.node_epoch, directory.checkpoint)
             lost = find_lost_markers(files, checks)
             decide_by_markers(files, lost)
             findings.extend(findings_of(files, lost))

@@ -33,7 +33,9 @@ class CheckpointEntry(NamedTuple):
 FIRST_EPOCH = 1
 # A partition is made in the first epoch, so that epoch is durable with the partition itself.
 NEW_PARTITION = CheckpointEntry(0, 0, 0, FIRST_EPOCH)
-LOST_ENTRY = NEW_PARTITION._replace(leader_epoch=NO_EPOCH_LIMIT)  # the checkpoint is lost
+# For a partition without an entry: recovery takes batches of every epoch. It would cut acknowledged ones if it took the partition
+# for a new one whose entry is in fact lost.
+LOST_ENTRY = NEW_PARTITION._replace(leader_epoch=NO_EPOCH_LIMIT)
 
 
 class CleanSegment(NamedTuple):

@@ -250,7 +250,7 @@ class Simulation:
     def _rot(self, log: Partition) -> None:
         """Flips a bit of a batch below durable_end, as the checkpoint on the disk has it."""
         found = read_checkpoint(self.files, 0)
-        entry = found.entries.get(log.tp) if found is not None else None
+        entry = found.get(log.tp) if found is not None else None
         places = []
         for path in self.files.paths():
             if path.endswith(".log"):

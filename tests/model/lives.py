@@ -379,7 +379,7 @@ class Lives:
                 self.count("one of another future")
         # Below the segment that holds the log start there may be holes, which a snapshot must bridge.
         found = read_checkpoint(self.files, 0)
-        start = max((entry.log_start_offset for entry in found.entries.values()), default=0) if found is not None else 0
+        start = max((entry.log_start_offset for entry in found.values()), default=0) if found is not None else 0
         segments = [_offset(path) for path in paths if path.endswith(LOG_SUFFIX)]
         begins = max((base for base in segments if base <= start), default=0)
         spared = {path for path in true if begins and _offset(path) >= begins}

@@ -109,6 +109,31 @@ def test_a_clean_stop_without_a_checkpoint_says_what_was_durable(tmp_path: Path,
     manager.close()
 
 
+def test_accepted_damage_takes_nothing_from_a_topic_that_is_not_in_the_checkpoint(tmp_path: Path) -> None:
+    """Its batches are of several leader epochs, since each life could not write a checkpoint."""
+    manager, log = _open(tmp_path)
+    _fill(log, 3)
+    manager.write_checkpoint()
+    checkpoint = (tmp_path / "checkpoint").read_bytes()
+    for _ in range(3):
+        _append(first_log(manager, "later"))
+        epoch = first_log(manager, "later").leader_epoch
+        manager.close()
+        (tmp_path / "checkpoint").write_bytes(checkpoint)
+        (tmp_path / "clean-shutdown").unlink()
+        manager, _ = _open(tmp_path)
+    manager.close()
+    (tmp_path / "checkpoint").write_bytes(checkpoint)
+    (tmp_path / "clean-shutdown").unlink()
+    _rot(tmp_path / log.segments[0].path, 20)
+    accept_damaged(str(tmp_path))
+    manager, _ = _open(tmp_path)
+    later = first_log(manager, "later")
+    assert len(readable(later)) == 3
+    assert later.leader_epoch > epoch
+    manager.close()
+
+
 def test_what_stands_behind_accepted_damage_above_a_late_checkpoint_stays(tmp_path: Path) -> None:
     manager, log = _open(tmp_path)
     _fill(log, 2)
