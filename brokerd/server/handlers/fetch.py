@@ -538,6 +538,8 @@ class FetchHandler(StreamHandler):
         self._count_parked(0)
         parked_ns = stopwatch_ns() - parked_from_ns
         try:
+            if self._is_over:  # the client went while the response was queued
+                return
             await self._turn()
             await self._answer(params, await self._read(params), received_ns, parked_ns=parked_ns)
         except grpc.aio.BaseError:

@@ -441,6 +441,7 @@ class ProduceHandler(StreamHandler):
             if response.operation is not None:
                 response.operation.cancel()
         self._responses.clear()
+        self._waiting_bytes = 0
         self._wake()
 
     def _end(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 
 import grpc
 import pytest
@@ -119,5 +120,47 @@ def test_a_stream_that_has_ended_is_left_alone(end: str) -> None:
             await stream.run()
             await getattr(stream, end)(*ENDED)
             assert context.code is grpc.StatusCode.OK
+
+    run(scenario())
+
+
+def test_responses_dropped_with_their_client_hold_no_bytes_of_the_streams_budget() -> None:
+    async def scenario() -> None:
+        async with running(MemoryFiles(), ManualClock()) as broker:
+            (tp, _) = await broker.topic()
+            context = Context([produce_request(tp)])
+            stream = ProduceHandler(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
+
+            async def gone(data: bytes) -> None:
+                raise grpc.aio.UsageError("the client is gone")
+
+            context.write = gone  # type: ignore[method-assign]
+            await stream.run()
+            assert not stream._responses
+            assert stream._waiting_bytes == 0
+
+    run(scenario())
+
+
+def test_a_parked_fetch_whose_client_goes_while_its_response_is_queued_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with running(MemoryFiles(), ManualClock()) as broker:
+            (tp, _) = await broker.topic()
+            queued: list[Callable[[], asyncio.Task[None]]] = []
+            monkeypatch.setattr(broker.broker.response_queue, "put", lambda _, start: queued.append(start))
+            context = Context([fetch_request(tp)])
+            stream = FetchHandler(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
+            serving = asyncio.create_task(stream.run())
+            await all_wait()
+            assert broker.broker.fetch_purgatory.force_complete(1) == 1
+            serving.cancel()  # as gRPC does when the client has gone
+            with contextlib.suppress(asyncio.CancelledError):
+                await serving
+            reads: list[object] = []
+            monkeypatch.setattr(stream, "_read", reads.append)
+            (start,) = queued
+            await start()
+            assert not reads
+            assert broker.broker.response_budget.used == 0
 
     run(scenario())
