@@ -313,7 +313,7 @@ class PartitionCore:
         self.failed(error)
 
     def damage_found(self, damaged: DamagedRange) -> None:
-        """Reports a damaged range that a reader found. Callable from any thread."""
+        """Reports a damaged range that a reader found. Callable from any thread, but from one at a time."""
         self.health.damaged = (*self.health.damaged, damaged)
 
     def deleted(self) -> None:

@@ -7,6 +7,7 @@ by the high watermark or the last stable offset.
 from __future__ import annotations
 
 import errno
+import threading
 from bisect import bisect_right
 from typing import NamedTuple, cast
 
@@ -62,6 +63,7 @@ class PartitionReader:
         self.core = core
         self.open_files = open_files
         self._seed = seed
+        self._reporting = threading.Lock()  # damage that threads find at the same time
         self._hints: dict[int, tuple[int, int]] = {}  # next offset of an earlier read -> (segment base, position)
 
     @property
@@ -271,7 +273,9 @@ class PartitionReader:
             damaged = DamagedRange(bad_offset, found.header.base_offset, problem, segment.base_offset, found.position)
         holes = [Hole(entry.first_offset, entry.until_offset) for entry in self.damaged if entry.is_accepted]
         damaged = damaged._replace(is_accepted=is_covered(holes, bad_offset, damaged.until_offset))
-        self.core.damage_found(damaged)
+        with self._reporting:
+            if damaged not in self.damaged:  # another thread may have found it meanwhile
+                self.core.damage_found(damaged)
         return damaged
 
     def _storage_error(self, offset: int, error: OSError) -> StorageError:

@@ -5,6 +5,9 @@ Each log here has 40 batches of one record in several segments; rot is one flipp
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +16,16 @@ import pytest
 from brokerd.errors import LogDamagedError
 from brokerd.offline.doctor import accept_damaged, give_up_damaged, rebuild_checkpoint
 from brokerd.offline.partition_check import Severity
+from brokerd.partition import reader
 from brokerd.partition.partition import Partition
+from brokerd.storage.damage import DamagedRange
 from brokerd.storage.files import RealFiles
+from brokerd.storage.resync import find_after_damage
 from tests.support.build import append, damaged_ranges, delete_records, first_log, open_manager, payloads, readable
 from tests.support.files import MemoryFiles
 from tests.support.findings import errors_in
 from tests.support.log_manager import LogManager
+from tests.support.wait import DEADLINE_S
 
 SMALL: dict[str, Any] = {"log_segment_bytes": 4_096, "log_index_interval_bytes": 300}
 COUNT = 40
@@ -122,6 +129,34 @@ def test_damage_that_the_log_start_cuts_is_said_from_there_on() -> None:
     with pytest.raises(LogDamagedError):
         payloads(log, 25)
     assert len(payloads(log, 30)) == 5
+
+
+@pytest.mark.parametrize("offsets", [(13, 13), (13, 23)], ids=["the same", "two"])
+def test_damage_that_two_threads_find_at_once_is_known_once_each(offsets: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    _, log = _filled(files := MemoryFiles())
+    for offset in set(offsets):
+        _rot(files, log, offset, 20)
+    both_search, both_report = threading.Barrier(2), threading.Barrier(2)
+    damage_found = log.core.damage_found
+    meetings: list[DamagedRange] = []
+
+    def search(*args: Any, **kwargs: Any) -> Any:
+        both_search.wait(DEADLINE_S)
+        return find_after_damage(*args, **kwargs)
+
+    def report(damaged: DamagedRange) -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both_report.wait(0.1)
+            meetings.append(damaged)
+        damage_found(damaged)
+
+    monkeypatch.setattr(reader, "find_after_damage", search)
+    monkeypatch.setattr(log.core, "damage_found", report)
+    with ThreadPoolExecutor(2) as pool:
+        for error in [found.exception() for found in [pool.submit(payloads, log, offset) for offset in offsets]]:
+            assert isinstance(error, LogDamagedError)
+    assert not meetings, "two reports at once may lose one"
+    assert sorted(damaged.first_offset for damaged in log.health.damaged) == sorted(set(offsets))
 
 
 @pytest.mark.parametrize("at", range(0, 96, 8))
