@@ -4,6 +4,7 @@ process whose data directory is copied, written on, and put back; consumers that
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,6 +54,17 @@ def read(consumer: Consumer, until: int) -> list[int]:
     return offsets
 
 
+def until_one_arrives(restored: Restored, producer: Producer) -> None:
+    """Sends until the topic has a record."""
+    with BlockingClient(ClientConfig(bootstrap_servers=restored.daemon.address)) as client:
+        tp = TopicIdPartition(client.metadata(["t"]).topic("t").topic_id, 0)
+        deadline = time.monotonic() + DEADLINE_S
+        while client.list_ends([tp])[1][tp].offset == 0:  # type: ignore[union-attr]
+            assert time.monotonic() < deadline, "no record arrives"
+            producer.send("t", value=b"x")
+            producer.flush(DEADLINE_S)
+
+
 @pytest.mark.parametrize(
     ("is_running", "written"), [(True, NEW), (False, 20)], ids=["same epoch, past the position", "stopped, short of it"]
 )
@@ -90,6 +102,18 @@ def test_a_position_of_the_lost_history_is_refused(restored: Restored, *, is_run
         consumer.seek(TP, BACKED_UP)
         assert read(consumer, BACKED_UP + written) == list(range(BACKED_UP, BACKED_UP + written))
         consumer.commit()
+
+
+def test_a_producer_without_acknowledgements_writes_to_the_copy(restored: Restored) -> None:
+    """Nothing tells it that the copy's leader epoch is lower than the one that it knows, so its batches name none."""
+    restored.back_up(is_running=False)
+    for _ in range(2):  # raises the epoch above the one that the copy will have
+        restored.daemon.terminate()
+        restored.daemon.restart()
+    with Producer(settings(restored, acks="0", **{"enable.idempotence": False})) as producer:
+        until_one_arrives(restored, producer)
+        restored.restore()
+        until_one_arrives(restored, producer)
 
 
 def test_a_group_goes_on_where_the_copy_has_it(restored: Restored) -> None:

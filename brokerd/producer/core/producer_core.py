@@ -166,7 +166,8 @@ class ProducerCore:
 
     def _request(self, connection: NodeConnection, drained: list[ProducerBatch], now_ms: int) -> SendRequest:
         batches = {self.topics.id_of(batch.tp): batch for batch in drained}
-        for batch in drained:
+        # With acks=0 no refusal is heard. After a restore of lower epochs, every batch would be refused for ever.
+        for batch in drained if self._acks else ():
             batch.leader_epoch = self.topics.leader_epoch_of(batch.tp)
         self.metrics.on_request(drained, now_ms)
         if self.identity.membership is not None:
