@@ -122,6 +122,11 @@ class PartitionCore:
         return sum([segment.size_bytes for segment in self.segments])
 
     @property
+    def stamps_records(self) -> bool:
+        """True if the append time replaces the records' own timestamps."""
+        return self.config.message_timestamp_type == "LogAppendTime"
+
+    @property
     def is_stopped(self) -> bool:
         """True if nothing may be appended to or removed from the log."""
         return self.health.is_stopped(self.ends.log_start_offset)
@@ -143,7 +148,13 @@ class PartitionCore:
         base_offset = self.ends.log_end_offset
         entry: ProducerStateEntry | None = None
         if header.producer_id >= 0:
-            prepared = self.producers.prepare(header, base_offset, now_ms - clock_ahead_ms)
+            prepared = self.producers.prepare(
+                header,
+                base_offset,
+                now_ms - clock_ahead_ms,
+                clock_ahead_s=clock_ahead_ms // 1_000,
+                is_log_append_time=self.stamps_records,
+            )
             if isinstance(prepared, BatchMetadata):
                 return prepared
             entry = prepared
@@ -248,7 +259,7 @@ class PartitionCore:
             size,
             now_ms,
             log_time,
-            now_ms if self.config.message_timestamp_type == "LogAppendTime" else header.max_timestamp,
+            now_ms if self.stamps_records else header.max_timestamp,
             self.leader_epoch,
             self.leader_epoch_id,
             self._must_roll(size, log_time),

@@ -69,6 +69,7 @@ class LogAppendInfo(NamedTuple):
     base_offset: int
     last_offset: int
     append_timestamp: int
+    is_log_append_time: bool  # append_timestamp replaces the records' own
     is_duplicate: bool
     log_start_offset: int
 
@@ -214,7 +215,14 @@ class Partition:
         if isinstance(decided, BatchMetadata):
             if self.ends.high_watermark <= decided.last_offset:
                 self._resources.flush_soon(self, caller)
-            return LogAppendInfo(decided.base_offset, decided.last_offset, decided.timestamp, True, self.ends.log_start_offset)
+            return LogAppendInfo(
+                decided.base_offset,
+                decided.last_offset,
+                decided.append_timestamp,
+                decided.is_log_append_time,
+                True,
+                self.ends.log_start_offset,
+            )
         return self._append_stamped(decided, batch, caller)
 
     def append_marker(
@@ -236,6 +244,7 @@ class Partition:
         self._write(self.core.append_as_follower(batch.header, marker=marker_of(batch)), (batch.data,), _NOBODY)
 
     def _append_stamped(self, append: Append, batch: RecordBatch, caller: Caller) -> LogAppendInfo:
+        is_log_append_time = self.core.stamps_records
         stamped = stamp(
             batch.header_bytes,
             base_offset=append.base_offset,
@@ -243,11 +252,18 @@ class Partition:
             leader_epoch=append.leader_epoch,
             leader_epoch_id=append.leader_epoch_id,
             clock_ahead_s=(append.append_timestamp - append.log_time) // 1_000,
-            is_log_append_time=self.core.config.message_timestamp_type == "LogAppendTime",
+            is_log_append_time=is_log_append_time,
             seed=self.crc_seed,
         )
         self._write(append, (stamped, memoryview(batch.data)[len(stamped) :]), caller)
-        return LogAppendInfo(append.base_offset, append.next_offset - 1, append.append_timestamp, False, self.ends.log_start_offset)
+        return LogAppendInfo(
+            append.base_offset,
+            append.next_offset - 1,
+            append.append_timestamp,
+            is_log_append_time,
+            False,
+            self.ends.log_start_offset,
+        )
 
     def _write(self, append: Append, buffers: Sequence[Buffer], caller: Caller) -> None:
         core = self.core

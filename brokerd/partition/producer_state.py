@@ -29,22 +29,32 @@ from brokerd.errors import (
 from brokerd.ids import producer_number
 from brokerd.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
 from brokerd.partition.markers import Marker
-from brokerd.record.header import SEQUENCE_MAX, BatchHeader, add_sequence
+from brokerd.record.header import SEQUENCE_MAX, BatchHeader, StampFlags, add_sequence
 
 WINDOW_BATCHES = 5  # as in Kafka; also a producer's maximum of batches in flight
 NO_OFFSET = -1
 NO_NUMBER = -1
+_LOG_APPEND_TIME = int(StampFlags.LOG_APPEND_TIME)
 _HALF_RING = (SEQUENCE_MAX + 1) // 2
 
 
 class BatchMetadata(NamedTuple):
-    """One accepted batch. Sequences are inclusive; `timestamp` is the log time of the append, ms."""
+    """One accepted batch. Sequences are inclusive; `timestamp` is the log time of the append, ms. The last two fields are as in the
+    batch's header: a duplicate is answered with the time that the batch carries.
+    """
 
     first_sequence: int
     last_sequence: int
     base_offset: int
     last_offset: int
     timestamp: int
+    clock_ahead_s: int = 0
+    is_log_append_time: bool = False
+
+    @property
+    def append_timestamp(self) -> int:
+        """The wall clock's time of the append, ms since 1970."""
+        return self.timestamp + 1_000 * self.clock_ahead_s
 
 
 class ProducerStateEntry(NamedTuple):
@@ -81,8 +91,11 @@ class ProducerStates:
     def __len__(self) -> int:
         return len(self.entries)
 
-    def prepare(self, header: BatchHeader, base_offset: int, timestamp: int) -> ProducerStateEntry | BatchMetadata:
-        """The entry to commit once this batch is appended, or the earlier batch that it duplicates. Changes nothing.
+    def prepare(
+        self, header: BatchHeader, base_offset: int, timestamp: int, *, clock_ahead_s: int = 0, is_log_append_time: bool = False
+    ) -> ProducerStateEntry | BatchMetadata:
+        """The entry to commit once this batch is appended and stamped as given, or the earlier batch that it duplicates. Changes
+        nothing.
 
         Raises the errors listed in ARCHITECTURE.md ("Producer state"), all with fate NOT_APPENDED except DuplicateSequenceError,
         whose batch is in the log.
@@ -105,7 +118,16 @@ class ProducerStates:
             repeated = self._check_sequence(header, entry, last_sequence)
             if repeated is not None:
                 return repeated
-        return _extended(entry, header, last_sequence, base_offset, timestamp, is_transactional=is_transactional)
+        batch = BatchMetadata(
+            header.base_sequence,
+            last_sequence,
+            base_offset,
+            base_offset + header.last_offset_delta,
+            timestamp,
+            clock_ahead_s,
+            is_log_append_time,
+        )
+        return _extended(entry, header.producer_epoch, batch, is_transactional=is_transactional)
 
     def commit(self, producer_id: int, entry: ProducerStateEntry) -> None:
         """Stores the entry that `prepare` or `replayed` returned; may evict the producer silent longest."""
@@ -133,15 +155,16 @@ class ProducerStates:
         entry = self.entries.get(header.producer_id)
         # A gap within an epoch means that the leader had forgotten the producer, which then started again.
         begins_again = entry is not None and header.base_sequence != add_sequence(entry.last_sequence, 1)
-        return _extended(
-            entry,
-            header,
+        batch = BatchMetadata(
+            header.base_sequence,
             header.last_sequence,
             header.base_offset,
+            header.base_offset + header.last_offset_delta,
             header.log_time,
-            is_transactional=header.is_transactional,
-            begins_again=begins_again,
+            header.clock_ahead_s,
+            bool(header.stamp_flags & _LOG_APPEND_TIME),
         )
+        return _extended(entry, header.producer_epoch, batch, is_transactional=header.is_transactional, begins_again=begins_again)
 
     def replay(self, header: BatchHeader, marker: Marker | None) -> None:
         """Applies a batch already in the log, without checks. `marker`: the content of a readable control batch."""
@@ -240,21 +263,18 @@ class ProducerStates:
 
 def _extended(
     entry: ProducerStateEntry | None,
-    header: BatchHeader,
-    last: int,
-    base_offset: int,
-    timestamp: int,
+    epoch: int,
+    batch: BatchMetadata,
     *,
     is_transactional: bool,
     begins_again: bool = False,
 ) -> ProducerStateEntry:
-    """The entry with this batch, of last sequence `last`; a new one if the producer is unknown, starts again or has a new epoch."""
-    first = header.base_sequence
-    batch = BatchMetadata(first, last, base_offset, base_offset + header.last_offset_delta, timestamp)
-    txn_first_offset = base_offset if is_transactional else NO_OFFSET
+    """The entry with this batch; a new one if the producer is unknown, starts again or has a new epoch."""
+    first, last = batch.first_sequence, batch.last_sequence
+    txn_first_offset = batch.base_offset if is_transactional else NO_OFFSET
     if entry is not None and entry.txn_first_offset >= 0:
         txn_first_offset = entry.txn_first_offset  # open until its marker, even across epochs
-    if entry is None or begins_again or entry.epoch != header.producer_epoch:
-        return ProducerStateEntry(header.producer_epoch, (batch,), last < first, txn_first_offset)
+    if entry is None or begins_again or entry.epoch != epoch:
+        return ProducerStateEntry(epoch, (batch,), last < first, txn_first_offset)
     has_wrapped = entry.has_wrapped or last < first or first < entry.batches[-1].last_sequence
     return ProducerStateEntry(entry.epoch, (*entry.batches[1 - WINDOW_BATCHES :], batch), has_wrapped, txn_first_offset)

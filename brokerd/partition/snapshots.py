@@ -22,10 +22,10 @@ from brokerd.storage.names import SNAPSHOT_SUFFIX, offset_file, parse_offset_fil
 from brokerd.storage.spare_files import SpareFiles
 
 SNAPSHOT_KIND = "producer-snapshot"
-SNAPSHOT_VERSION = 1
+SNAPSHOT_VERSION = 2
 _HEAD = struct.Struct("<IqII")
 _PRODUCER = struct.Struct("<qhBBq")
-_BATCH = struct.Struct("<iiqqq")
+_BATCH = struct.Struct("<iiqqqi?")
 # One struct per number of batches: packs a producer in one call. A roll may snapshot a hundred thousand producers.
 _WHOLE = [struct.Struct(_PRODUCER.format + _BATCH.format[1:] * count) for count in range(WINDOW_BATCHES + 1)]
 _FORGOTTEN = struct.Struct("<q")  # present if producers were forgotten or transactions aborted

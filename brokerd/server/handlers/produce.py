@@ -222,7 +222,7 @@ def _append(
         broker.counters.appended(tp.topic_id, messages=info.last_offset - info.base_offset + 1, size_bytes=data.size)
     result.base_offset = info.base_offset
     result.append_timestamp = info.append_timestamp
-    result.is_log_append_time = partition.config.message_timestamp_type == "LogAppendTime"
+    result.is_log_append_time = info.is_log_append_time
     result.log_start_offset = info.log_start_offset
     return Appended(partition, info.last_offset, partition.leader_epoch)
 

@@ -9,7 +9,7 @@ import pytest
 
 from brokerd.errors import ErrorCode, Fate
 from brokerd.ids import TopicIdPartition
-from brokerd.wire.v1 import produce_pb2, transaction_pb2
+from brokerd.wire.v1 import produce_pb2, topics_pb2, transaction_pb2
 from tests.support.daemon import RunningDaemon
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
@@ -257,6 +257,16 @@ def test_append_time_and_log_start_are_in_the_answer(client: RawClient) -> None:
     result = client.producer().produce(tp, values_batch(tp))
     assert result.append_timestamp > 1_600_000_000_000
     assert result.log_start_offset == 0
+
+
+def test_a_duplicate_is_answered_with_its_first_append_after_a_change_of_the_timestamp_type(client: RawClient) -> None:
+    (tp,) = client.create_topic(message_timestamp_type="LogAppendTime")
+    producer = client.producer()
+    batch = idempotent_batch(tp, client.new_producer_id(), 0)
+    first = producer.produce(tp, batch)
+    assert first.is_log_append_time
+    client.call("AlterTopicConfigs", topics_pb2.AlterTopicConfigsRequest(name="t", set={"message.timestamp.type": "CreateTime"}))
+    assert producer.produce(tp, batch) == first
 
 
 def test_a_half_closed_stream_gets_all_its_answers(client: RawClient) -> None:

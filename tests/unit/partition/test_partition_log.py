@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from typing import Any
 
@@ -45,7 +46,7 @@ def _filled(log: Partition, count: int, *, size: int = 200, records: int = 3) ->
 
 def test_an_append_is_stamped_and_durable_after_the_flush(log: Partition) -> None:
     info = log.append(raw_batch(b"payload!", count=5), now_wall_ms=START_WALL_MS + 9)
-    assert info == (0, 4, START_WALL_MS + 9, False, 0)
+    assert info == (0, 4, START_WALL_MS + 9, False, False, 0)
     assert (log.ends.log_end_offset, log.ends.high_watermark, log.ends.last_stable_offset, log.core.flushes.dirty_bytes) == (
         5,
         0,
@@ -77,6 +78,29 @@ def test_a_repeated_batch_is_answered_as_its_first_append(log: Partition) -> Non
     again = log.append(batch, now_wall_ms=START_WALL_MS + 50)
     assert again == first._replace(is_duplicate=True)
     assert log.ends.log_end_offset == 2
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("timestamp_type", ["CreateTime", "LogAppendTime"])
+def test_a_repeated_batch_is_answered_with_the_time_that_it_carries(
+    timestamp_type: str, is_restarted: bool, files: MemoryFiles, manager: LogManager
+) -> None:
+    """Whatever the wall clock, the log time and the topic's setting are by then."""
+    other = {"CreateTime": "LogAppendTime", "LogAppendTime": "CreateTime"}[timestamp_type]
+    manager.create_topic("times", 1, {"message.timestamp.type": timestamp_type})
+    log = first_log(manager, "times")
+    batch = raw_batch(b"once", producer=ProducerIdAndEpoch(5, 0), sequence=0)
+    first = log.append(batch, now_wall_ms=START_WALL_MS + 7, clock_ahead_ms=3_600_000)
+    log.flush()
+    if is_restarted:
+        manager.close()
+        log = first_log(open_manager(files)[0], "times")
+    log.configure(dataclasses.replace(log.config, message_timestamp_type=other))
+    again = log.append(batch, now_wall_ms=START_WALL_MS + 50, clock_ahead_ms=3_600_000)
+    header = next(read_batches(log)).header
+    assert again == first._replace(is_duplicate=True)
+    assert again.append_timestamp == header.append_timestamp == START_WALL_MS + 7
+    assert again.is_log_append_time == bool(header.stamp_flags) == (timestamp_type == "LogAppendTime")
 
 
 def test_a_transactional_batch_needs_an_open_member(log: Partition) -> None:
