@@ -157,8 +157,8 @@ def nobody_is_woken_for_the_last_stable_offset(patch: pytest.MonkeyPatch) -> Non
 def state_is_committed_before_the_write(patch: pytest.MonkeyPatch) -> None:
     prepare = ProducerStates.prepare
 
-    def early(self: ProducerStates, header: BatchHeader, base_offset: int, timestamp: int) -> ProducerStateEntry | BatchMetadata:
-        prepared = prepare(self, header, base_offset, timestamp)
+    def early(self: ProducerStates, header: BatchHeader, *args: Any, **kwargs: Any) -> ProducerStateEntry | BatchMetadata:
+        prepared = prepare(self, header, *args, **kwargs)
         if not isinstance(prepared, BatchMetadata):
             self.commit(header.producer_id, prepared)
         return prepared
@@ -185,10 +185,8 @@ def state_is_committed_although_the_write_failed(patch: pytest.MonkeyPatch) -> N
 def a_repetition_is_appended_again(patch: pytest.MonkeyPatch) -> None:
     prepare = ProducerStates.prepare
 
-    def forgetful(
-        self: ProducerStates, header: BatchHeader, base_offset: int, timestamp: int
-    ) -> ProducerStateEntry | BatchMetadata:
-        prepared = prepare(self, header, base_offset, timestamp)
+    def forgetful(self: ProducerStates, header: BatchHeader, *args: Any, **kwargs: Any) -> ProducerStateEntry | BatchMetadata:
+        prepared = prepare(self, header, *args, **kwargs)
         return self.entries[header.producer_id] if isinstance(prepared, BatchMetadata) else prepared
 
     patch.setattr(ProducerStates, "prepare", forgetful)
