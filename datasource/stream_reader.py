@@ -47,6 +47,8 @@ IDLE_WAIT_MS = 300
 # Most rows, and bytes once decompressed, that travel with the plan of a batch.
 ROWS_WITH_PLAN = 5_000
 BYTES_WITH_PLAN = 2_097_152
+# What a batch that tasks read leaves of the size of a row: one large row must not keep all later batches from their plans.
+_KEPT_OF_ROW_BYTES = 0.9
 # How long a query with trigger(availableNow=True) may take at its end to record its position, before its process ends.
 _FINISH_MS = 1_000
 
@@ -190,7 +192,10 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _has_read(self, client: BlockingClient, ranges: Sequence[OffsetRange]) -> bool:
         """Reads the rows of a small batch and hands them to Spark. If that fails, tasks read the batch, and report why."""
         count = sum(one.size for one in ranges)
-        if not _TAKES_ROWS or not 0 < count <= ROWS_WITH_PLAN or count * self._row_bytes > BYTES_WITH_PLAN:
+        if not _TAKES_ROWS or not 0 < count <= ROWS_WITH_PLAN:
+            return False
+        if count * self._row_bytes > BYTES_WITH_PLAN:
+            self._row_bytes *= _KEPT_OF_ROW_BYTES
             return False
         rows: list[pa.RecordBatch] = []
         size_bytes = 0

@@ -94,6 +94,18 @@ def test_large_rows_are_read_by_tasks(broker: FakeBroker) -> None:
     assert len(by_tasks(reader, start, end)) == 23
 
 
+def test_one_large_row_does_not_keep_small_batches_from_their_plans_for_ever(broker: FakeBroker) -> None:
+    log = broker.topics["events"][0]
+    fill(log, [1], value_bytes=2 * BYTES_WITH_PLAN)
+    reader, start, large = first_batch(broker)
+    assert planned(reader, start, large)[1] is None
+    fill(log, [100])
+    small = latest(reader, large)
+    with_plan = [planned(reader, large, small)[1] is not None for _ in range(100)]
+    assert with_plan[0] is False
+    assert with_plan[-1] is True
+
+
 def test_what_fails_with_the_plan_is_left_to_tasks(broker: FakeBroker) -> None:
     reader, start, end = first_batch(broker)
     broker.errors["Fetch"] = [CorruptMessageError("rotten")] * 3
