@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from brokerd.config.spark_options import SINK, split_options
 from brokerd.errors import ConfigError
-from brokerd.sink.commit import commit_parts, parts_of
+from brokerd.sink.commit import abort_parts, commit_parts, parts_of
 from brokerd.sink.options import Delivery, SinkOptions, parse_sink_options
 from brokerd.sink.task import write_as_member, write_at_least_once
 from brokerd.sink.transaction_ids import TransactionIds, batch_ids
@@ -102,8 +102,13 @@ def _few_rows(rows: DataFrame) -> list[pa.RecordBatch] | None:
 def _write_here(options: SinkOptions, ids: TransactionIds, rows: list[pa.RecordBatch]) -> None:
     if options.delivery is Delivery.AT_LEAST_ONCE:
         write_at_least_once(options, iter(rows))
-    else:
-        commit_parts(options, parts_of([write_as_member(options, ids, iter(rows))]))
+        return
+    parts = parts_of([write_as_member(options, ids, iter(rows))])
+    try:
+        commit_parts(options, parts)
+    except BaseException:
+        abort_parts(options, parts)  # as Spark does after a failed commit: without it, readers wait until the member expires
+        raise
 
 
 def _local_property_of(rows: DataFrame) -> Callable[[str], str | None]:

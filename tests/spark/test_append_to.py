@@ -92,6 +92,23 @@ def test_large_rows_go_to_the_sink(
     ]
 
 
+def test_readers_do_not_wait_for_a_write_whose_commit_failed(
+    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = new_topic(1)
+    function = append_to(target, {"bootstrap.servers": daemon.address, "txnAppId": f"copy of {target}"})
+
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(foreach_batch, "commit_parts", fail)
+        with pytest.raises(KeyboardInterrupt):
+            function(frame_of(spark, numbers(0, 5)), 0)
+    write(frame_of(spark, numbers(5, 9)), daemon.address, target)
+    assert sorted(pairs_of(read(spark, daemon.address, target).collect())) == sorted(numbers(5, 9))
+
+
 def test_two_writes_of_one_micro_batch_have_a_label_each(
     spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path
 ) -> None:
