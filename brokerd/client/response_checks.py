@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from brokerd.config.settings import INT64_MAX
 from brokerd.errors import UnknownServerError, WireError
-from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
+from brokerd.ids import PRODUCER_EPOCH_MAX, ProducerIdAndEpoch, TopicIdPartition
 from brokerd.wire.errors import from_proto
 from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import error_pb2
@@ -26,7 +26,6 @@ P = TypeVar("P", str, TopicIdPartition)
 THROTTLE_MAX_MS = 30_000
 TIMESTAMP_MAX_MS = INT64_MAX // 1_000  # records carry timestamps in int64 microseconds
 _TEXT_MAX_CHARACTERS = 4_096  # the longest text that a broker sends: the metadata of a committed offset
-_EPOCH_MAX = 2**15 - 1
 
 
 def senseless(what: str, problem: str) -> UnknownServerError:
@@ -55,7 +54,7 @@ def checked_offset(what: str, offset: int) -> int:
 
 def checked_identity(producer_id: int, epoch: int) -> ProducerIdAndEpoch:
     """Raises UnknownServerError for values that a batch cannot carry."""
-    if producer_id < 0 or not 0 <= epoch <= _EPOCH_MAX:
+    if producer_id < 0 or not 0 <= epoch <= PRODUCER_EPOCH_MAX:
         raise senseless("InitProducerId", f"producer_id {producer_id}, producer_epoch {epoch}")
     return ProducerIdAndEpoch(producer_id, epoch)
 

@@ -1,5 +1,5 @@
 """Settings of a topic, under Kafka's names. A topic stores only its overrides; the broker-wide defaults (broker.py) supply the
-rest. A partition's log uses the resulting `TopicConfig`.
+rest. A partition's log uses the resulting `TopicConfig`, as `PartitionTable.configure` hands it over.
 """
 
 from __future__ import annotations

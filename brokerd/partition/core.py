@@ -1,9 +1,9 @@
 """One partition as a state machine: events in, decisions out. No files, clock, locks or logging.
 
 Decisions (`append_as_leader`, `append_as_follower`, `append_marker`, `retained_from`, `truncate_to`, ...) change no state, except
-that `begin_flush` records the flush under way. Events (`written`, `rolled`, `flushed`, `flush_failed`, `retired`, `truncated`, ...)
-report what was done; those that move a log end return it (log_ends.py). A failed write is not reported. partition.py carries the
-decisions out.
+that `begin_flush` and `truncate_to` record the flush or cut under way. Events (`written`, `rolled`, `flushed`, `flush_failed`,
+`retired`, `truncated`, ...) report what was done; those that move a log end return it (log_ends.py). A failed write is not
+reported. partition.py carries the decisions out.
 """
 
 from __future__ import annotations

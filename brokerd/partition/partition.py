@@ -11,7 +11,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar
 
 from brokerd.config.topic import TopicConfig
 from brokerd.errors import (
@@ -132,7 +132,7 @@ class Partition:
     @property
     def segments(self) -> tuple[Segment, ...]:
         """Segments, oldest first; the last one is appended to."""
-        return cast("tuple[Segment, ...]", self.core.segments)
+        return self._reader.segments
 
     @property
     def size_bytes(self) -> int:
@@ -497,7 +497,7 @@ class Partition:
     # Retention, truncation, deletion
 
     def deletion_target(self, before_offset: int) -> int:
-        """The log start that DeleteRecords requests. Raises OffsetOutOfRangeError, StorageError, LogDamagedError."""
+        """The log start that DeleteRecords requests. See PartitionCore.deletion_target, also for its errors."""
         return self.core.deletion_target(before_offset)
 
     def retained_from(self, now_ms: int) -> int:

@@ -52,6 +52,11 @@ from brokerd.producer.futures import BatchSpan, Placement
 from brokerd.producer.waiting import SharedLock, Wait
 from brokerd.record.schema import HEADERS, KEY, TIMESTAMP, VALUE
 
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_TOPICS_REMEMBERED_MAX = 10_000
+_NO_PARTITION = -1  # for records refused before a partition was chosen
 # So many chunks and batches may be ahead of the sender. With more, its thread and the application's only take the GIL from each
 # other, and rows have left the caches when they are encoded; with fewer, callers often wait for it.
 STAGED_MAX = 8
@@ -183,13 +188,6 @@ class RecordChunk:
 
 def _entry(key: str, value: bytes | None) -> dict[str, str | bytes | None]:
     return {"key": key, "value": value}
-
-
-T = TypeVar("T")
-_TOPICS_REMEMBERED_MAX = 10_000
-_NO_PARTITION = -1  # for records refused before a partition was chosen
-
-logger = logging.getLogger(__name__)
 
 
 class SplitBatch(NamedTuple):

@@ -48,10 +48,8 @@ from brokerd.steps import drive
 
 logger = logging.getLogger(__name__)
 
-_EXIT_TIMEOUT_MS = 10_000
-
-
 T = TypeVar("T")
+_EXIT_TIMEOUT_MS = 10_000
 CLOSE_AFTER_ERROR_S = 10
 
 

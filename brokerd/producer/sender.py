@@ -1,5 +1,5 @@
-"""Sender: the loop that sends, on its own thread. It makes no decisions: it gets commands from ProducerCore, carries them out, and
-reports the results.
+"""Sender: the loop that sends, on its own thread. It gets commands from ProducerCore, carries them out, and reports the
+results. It decides only which refusals of this client are final (`_check_refusal`).
 
 It changes the producer's state under the lock (waiting.py), but encodes and runs callbacks without it. Python raises interrupts in
 the main thread only, never here. Encoding happens in this thread so that the application's thread can split batches meanwhile:

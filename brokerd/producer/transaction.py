@@ -44,11 +44,15 @@ from brokerd.producer.core.membership import (
     TransactionMember,
 )
 
+logger = logging.getLogger(__name__)
+
+# An abort only saves waiting for transaction.timeout.ms, so it is not worth a long wait.
+ABORT_TIMEOUT_MS = 5_000
 NO_OFFSET = -1  # the group has no offset for the partition
 
 
 class OffsetWithMetadata(Protocol):
-    """An offset with metadata, such as brokerd.client.groups.OffsetAndMetadata."""
+    """An offset with metadata, such as brokerd.arguments.OffsetAndMetadata."""
 
     @property
     def offset(self) -> int:
@@ -163,12 +167,6 @@ def _before(expected: object) -> dict[TopicPartition, int]:
     """The offsets that the group must have at the commit, NO_OFFSET for none. Raises TypeError, ValueError."""
     given = checked_by_partition(expected, "expected", "offsets")
     return {tp: NO_OFFSET if one is None else checked_offset(tp, one).offset for tp, one in given.items()}
-
-
-logger = logging.getLogger(__name__)
-
-# An abort only saves waiting for transaction.timeout.ms, so it is not worth a long wait.
-ABORT_TIMEOUT_MS = 5_000
 
 
 class Coordinator(Protocol):

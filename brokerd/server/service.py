@@ -1,4 +1,5 @@
-"""The service's methods as gRPC calls them: bytes in, handler, bytes out. No rule of the broker is here.
+"""The service's methods as gRPC calls them: bytes in, handler, bytes out. The only rules here are those of all calls:
+how many at once, how long a request may take to arrive, and what a stopping broker still serves.
 
 Every method is registered as a stream of requests, even unary ones, whose stream has one message. So gRPC assembles no message
 until the code reads it, and unauthenticated callers are rejected before that.

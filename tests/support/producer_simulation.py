@@ -26,8 +26,8 @@ from brokerd.errors import (
     NotReadyError,
     WireError,
 )
-from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
-from brokerd.producer.core.accumulator import EPOCH_MAX, NEVER_MS, Piece, ProducerBatch
+from brokerd.ids import PRODUCER_EPOCH_MAX, ProducerIdAndEpoch, TopicIdPartition, TopicPartition
+from brokerd.producer.core.accumulator import NEVER_MS, Piece, ProducerBatch
 from brokerd.producer.core.membership import Membership
 from brokerd.producer.core.metrics import ProducerMetrics
 from brokerd.producer.core.producer_core import ACKS, ProducerCore
@@ -120,7 +120,7 @@ class Simulation(MemberOperations):
         """As if much had been sent before: "wrap" is three records before sequence 0 comes again, "last epoch" one before
         the epochs are used up."""
         assert self.core.sequences is not None
-        identity = ProducerIdAndEpoch(500, EPOCH_MAX - 1 if start == "last epoch" else 0)
+        identity = ProducerIdAndEpoch(500, PRODUCER_EPOCH_MAX - 1 if start == "last epoch" else 0)
         self.core.sequences.set_identity(identity)
         for partition, log in enumerate(self.log):
             tp = TopicPartition(TOPIC, partition)

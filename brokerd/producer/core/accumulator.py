@@ -34,7 +34,7 @@ from brokerd.errors import (
     UnknownProducerIdError,
     WireError,
 )
-from brokerd.ids import NO_LEADER, NO_PRODUCER, NO_SEQUENCE, ProducerIdAndEpoch, TopicPartition
+from brokerd.ids import NO_LEADER, NO_PRODUCER, NO_SEQUENCE, PRODUCER_EPOCH_MAX, ProducerIdAndEpoch, TopicPartition
 from brokerd.producer.core.partitioner import PartitionLoad
 from brokerd.producer.core.transport import BATCH_OVERHEAD_BYTES, RequestLimits, TopicView
 from brokerd.record.header import SEQUENCE_MAX, add_sequence
@@ -208,9 +208,6 @@ class ProducerBatch:
         return True
 
 
-EPOCH_MAX = 2**15 - 1
-
-
 class Verdict(enum.Enum):
     """What to do with a batch after an error."""
 
@@ -258,7 +255,7 @@ class IdempotenceState:
             return NO_PRODUCER
         if self.is_member or not self._is_bump_wanted:
             return None
-        return NO_PRODUCER if self._is_id_spent or self.identity.epoch >= EPOCH_MAX else self.identity
+        return NO_PRODUCER if self._is_id_spent or self.identity.epoch >= PRODUCER_EPOCH_MAX else self.identity
 
     def set_identity(self, identity: ProducerIdAndEpoch) -> None:
         """Sets the identity that the broker has granted. Partitions with a gap move to it once they are settled."""
@@ -325,7 +322,7 @@ class IdempotenceState:
                 numbered.is_fate_unknown = False
         return Verdict.RETRY
 
-    def on_unknown_producer_id(self, batch: ProducerBatch, _error: UnknownProducerIdError) -> Verdict:
+    def on_unknown_producer_id(self, batch: ProducerBatch) -> Verdict:
         """Judges UNKNOWN_PRODUCER_ID: the broker has no state of this producer (it expired, or no batch ever arrived)."""
         state = self._partitions[batch.tp]
         if not batch.was_first:
@@ -402,7 +399,7 @@ def verdict_on(batch: ProducerBatch, error: BrokerdError, *, retries: int) -> Ve
         if isinstance(error, OutOfOrderSequenceError):
             return batch.numbered_by.on_out_of_order(batch, error)
         if isinstance(error, UnknownProducerIdError):
-            return batch.numbered_by.on_unknown_producer_id(batch, error)
+            return batch.numbered_by.on_unknown_producer_id(batch)
     return Verdict.RETRY if error.retriable else Verdict.FAIL
 
 

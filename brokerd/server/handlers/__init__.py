@@ -7,8 +7,8 @@
     transaction_admin.py                    views and administration of transactions, for operators and owners of ids
     groups.py                               consumer groups' offsets
 
-A unary handler is `async def name(broker, authorizer, request) -> response` (`handle` in a module with one request). It begins with
-the checks of the contract, which raise MalformedError before any right is looked up: a malformed request is refused alike whoever
-sends it. Then it requires the right to each entry before it does anything with it, and writes the audit trail's line of each
-change. Produce and Fetch are streams (../streams.py has what they share).
+A unary handler is `async def name(broker, authorizer, request) -> response` (`handle` for the request that names its module). It
+begins with the checks of the contract, which raise MalformedError before any right is looked up: a malformed request is refused
+alike whoever sends it. Then it requires the right to each entry before it does anything with it, and writes the audit trail's line
+of each change. Produce and Fetch are streams (../streams.py has what they share).
 """

@@ -21,7 +21,7 @@ from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import internal, malformed
 from brokerd.server.requests import TOPIC_ID_BYTES, check_id, check_not_negative, check_text, topic_id_partition
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
-from brokerd.server.waiting.pauses import Pauses, page_of
+from brokerd.server.waiting.pauses import LISTED_MAX, Pauses, page_of
 from brokerd.sharing import CALLER
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import fetch_pb2, offsets_pb2, transaction_pb2
@@ -31,7 +31,6 @@ from brokerd.wire.v1.offsets_pb2 import FetchGroupOffsetsResponse as Response
 
 _NONE = -1
 Entry = offsets_pb2.PartitionGroupOffset | transaction_pb2.TransactionGroupOffset
-LISTED_MAX = 1_000
 DESCRIBED_MAX = 1_000
 
 

@@ -62,7 +62,6 @@ from brokerd.server.limits.fence import Instance
 from brokerd.server.requests import (
     FIELDS_PER_ENTRY,
     OTHER_FIELDS,
-    TOPIC_ID_BYTES,
     check_not_negative,
     first_double,
     require_leader_epoch,
@@ -85,6 +84,7 @@ _HARD_LIMIT = 2  # times max.in.flight.bytes
 _RETRY_AFTER_MS = 100
 _LAST_RESPONSES_S = 1.0
 _CLIENT_ID_MAX_CHARACTERS = 255
+_INSTANCE_ID_BYTES = 16
 
 
 class Produce(NamedTuple):
@@ -370,8 +370,8 @@ class ProduceHandler(StreamHandler):
         if not head.HasField("hello"):
             raise malformed("hello", "is missing in the stream's first message")
         hello = head.hello
-        if len(hello.instance_id) != TOPIC_ID_BYTES:
-            raise malformed("hello.instance_id", f"has {len(hello.instance_id)} bytes, but must have {TOPIC_ID_BYTES}")
+        if len(hello.instance_id) != _INSTANCE_ID_BYTES:
+            raise malformed("hello.instance_id", f"has {len(hello.instance_id)} bytes, but must have {_INSTANCE_ID_BYTES}")
         if hello.incarnation < 1:
             raise malformed("hello.incarnation", f"is {hello.incarnation}, but must be at least 1")
         if len(hello.client_id) > _CLIENT_ID_MAX_CHARACTERS:

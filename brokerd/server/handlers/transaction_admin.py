@@ -13,7 +13,7 @@ from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import malformed
 from brokerd.server.requests import check_id, check_not_negative, check_text
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
-from brokerd.server.waiting.pauses import Pauses, page_of
+from brokerd.server.waiting.pauses import LISTED_MAX, Pauses, page_of
 from brokerd.transaction.transactional_id import MEMBER_EPOCH, TransactionalIdState
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import transaction_pb2
@@ -21,7 +21,6 @@ from brokerd.wire.v1.transaction_log_pb2 import MemberOpened
 
 MEMBERS_MAX = 1_000
 PARTITIONS_MAX = 10_000
-LISTED_MAX = 1_000
 _NO_PRODUCER_ID = -1
 _NONE = -1
 

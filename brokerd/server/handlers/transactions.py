@@ -6,7 +6,7 @@ from typing import Protocol
 
 from brokerd.errors import TxnAbortedError, UnknownTopicIdError, UnknownTopicOrPartitionError, WireError
 from brokerd.groups.group_table import NO_OFFSET
-from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition, is_member_producer_id
+from brokerd.ids import NO_PRODUCER, PRODUCER_EPOCH_MAX, ProducerIdAndEpoch, TopicIdPartition, is_member_producer_id
 from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import malformed
 from brokerd.server.groups import AskedOffsets
@@ -18,7 +18,6 @@ from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import transaction_pb2
 from brokerd.wire.v1.group_log_pb2 import CommittedOffset
 
-EPOCH_MAX = 2**15 - 1
 _NOT_GIVEN = ((-1, -1), (0, 0))
 _DECISIONS = (transaction_pb2.TRANSACTION_DECISION_COMMIT, transaction_pb2.TRANSACTION_DECISION_ABORT)
 MEMBER_ID_BYTES = 16
@@ -45,8 +44,8 @@ def _check_init_producer_id(request: transaction_pb2.InitProducerIdRequest) -> N
         return
     if producer_id < 0:
         raise malformed("producer_id", f"is {producer_id}, but must be an id, or -1 together with producer_epoch")
-    if not 0 <= epoch <= EPOCH_MAX:
-        raise malformed("producer_epoch", f"is {epoch}, but must be between 0 and {EPOCH_MAX}")
+    if not 0 <= epoch <= PRODUCER_EPOCH_MAX:
+        raise malformed("producer_epoch", f"is {epoch}, but must be between 0 and {PRODUCER_EPOCH_MAX}")
 
 
 async def init_producer_id(
@@ -71,7 +70,7 @@ async def init_producer_id(
 
 
 async def _grant(broker: BrokerParts, authorizer: TopicAuthorizer, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
-    is_usable = current != NO_PRODUCER and current.epoch < EPOCH_MAX and not is_member_producer_id(current.producer_id)
+    is_usable = current != NO_PRODUCER and current.epoch < PRODUCER_EPOCH_MAX and not is_member_producer_id(current.producer_id)
     if is_usable and authorizer.owns_producer(current.producer_id):
         return ProducerIdAndEpoch(current.producer_id, current.epoch + 1)
     ids = broker.producer_ids
@@ -130,8 +129,8 @@ def _check_end_transaction(request: transaction_pb2.EndTransactionRequest) -> No
     for member in request.members:
         check_not_negative("members.producer_id", member.producer_id)
         check_not_negative("members.records", member.records)
-        if not 0 <= member.producer_epoch <= EPOCH_MAX:
-            raise malformed("members.producer_epoch", f"is {member.producer_epoch}, but must be between 0 and {EPOCH_MAX}")
+        if not 0 <= member.producer_epoch <= PRODUCER_EPOCH_MAX:
+            raise malformed("members.producer_epoch", f"is {member.producer_epoch}, but must be between 0 and {PRODUCER_EPOCH_MAX}")
     for partition in request.partitions:
         topic_id_partition("partitions", partition.topic_id, partition.partition)
     for name in ("rows", "key_bytes", "value_bytes"):
