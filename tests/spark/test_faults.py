@@ -61,7 +61,8 @@ def test_kills_between_the_first_rows_of_a_batch_write_and_its_commit(spark: Spa
     given = flights(ROWS)
     broker.create_topic("events")
     kills = [broker.kill_before("Produce", nth=2), broker.kill_after("Produce", nth=4)]
-    write(numbered(spark, given), broker.bootstrap_servers, "events")
+    many = {"batch.size": 16_384, "max.request.size": 65_536}  # so that there are more requests than kills wait for
+    write(numbered(spark, given), broker.bootstrap_servers, "events", **many)
     assert all(kill.has_happened for kill in kills)
     exactly_the_input(spark, broker, "events", given)
 
