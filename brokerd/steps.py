@@ -1,8 +1,6 @@
-"""Calls of several steps, written once for threads and tasks.
-
-A call is a generator that yields what it waits for and is resumed with the result or the error. How to wait, and the order of
-concurrent calls, are up to the caller. (The broker's administrative steps, brokerd/datadir/steps.py, differ: cancelling their
-task does not resume them.)
+"""Work of several steps, written once for threads and for tasks: a generator that yields what it waits for and is resumed with the
+result or the error. The state changes between two waits happen where the generator runs. How to wait, and the order of concurrent
+work, are up to the caller.
 """
 
 from __future__ import annotations
@@ -12,6 +10,8 @@ from typing import Any, TypeVar
 
 A = TypeVar("A")
 T = TypeVar("T")
+Job = Callable[[], object]
+Steps = Generator[Job, object, T]  # administrative work of the broker, which waits for blocking jobs
 
 
 def drive(steps: Generator[A, Any, T], wait: Callable[[A], Any]) -> T:

@@ -10,5 +10,4 @@ own_entries.py            reads entries of the broker's own logs
 decided_members.py        an operator's decisions on members whose markers are lost
 flusher.py                group commit: flushes in threads
 retention.py              retention over all logs (directory_time.py, log_time.py: its clock)
-steps.py                  work that alternates between state changes and disk I/O
 """

@@ -15,11 +15,11 @@ import threading
 from collections.abc import Iterable, Mapping
 
 from brokerd.datadir.partition_table import PartitionTable
-from brokerd.datadir.steps import Job
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.leader_epochs import LeaderEpochs
 from brokerd.partition.log_state import CheckpointEntry
 from brokerd.partition.partition import Partition
+from brokerd.steps import Job
 from brokerd.storage.checksummed_file import DocumentError, read_document, write_document
 from brokerd.storage.files import Files
 from brokerd.storage.names import CHECKPOINT

@@ -10,8 +10,8 @@ from brokerd.clock import Clock
 from brokerd.config.settings import INT32_MAX
 from brokerd.datadir.log_time import LogTime, NotedTime
 from brokerd.datadir.node_state import read_clock, write_clock
-from brokerd.datadir.steps import Job
 from brokerd.partition.partition import Partition
+from brokerd.steps import Job
 from brokerd.storage.files import Files
 
 logger = logging.getLogger(__name__)

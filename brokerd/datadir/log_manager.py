@@ -30,12 +30,12 @@ from brokerd.datadir.partition_directories import remove_leftovers
 from brokerd.datadir.partition_opening import Opened, PartitionOpening, RecoveryReport
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.retention import Retention
-from brokerd.datadir.steps import Job
 from brokerd.datadir.topic_changes import TopicChanges
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import TopicPartition
 from brokerd.partition.partition import LogResources
+from brokerd.steps import Job
 from brokerd.storage.files import Files
 from brokerd.storage.names import parse_partition_directory
 from brokerd.storage.open_files import OpenFiles, PatientFiles

@@ -6,10 +6,10 @@ import uuid
 from typing import NamedTuple
 
 from brokerd.datadir.log_time import NotedTime
-from brokerd.datadir.steps import Steps
 from brokerd.errors import DataDirectoryError, StorageError
 from brokerd.ids import PRODUCER_NUMBERS, TopicIdPartition
 from brokerd.partition.log_state import CleanLog, CleanSegment
+from brokerd.steps import Steps
 from brokerd.storage.checksummed_file import DocumentError, read_json, write_json
 from brokerd.storage.files import Files
 from brokerd.storage.names import CLEAN_SHUTDOWN, CLOCK, META, PRODUCER_IDS, is_foreign, parse_partition_directory

@@ -9,7 +9,6 @@ from functools import partial
 
 from brokerd.config.topic import TopicConfig
 from brokerd.datadir.coordination import Coordination
-from brokerd.datadir.steps import Job, Steps
 from brokerd.datadir.topic_store import OWN_TOPICS, Topic, TopicStore
 from brokerd.errors import (
     FencedLeaderEpochError,
@@ -21,6 +20,7 @@ from brokerd.errors import (
 from brokerd.ids import TopicIdPartition, new_leader_epoch_id
 from brokerd.partition.partition import Partition
 from brokerd.partition.truncation import LogCut
+from brokerd.steps import Job, Steps
 
 
 class PartitionTable:

@@ -18,7 +18,6 @@ from brokerd.datadir.checkpoint import Checkpoint
 from brokerd.datadir.partition_directories import create_directories, discard_directories, remove_directories
 from brokerd.datadir.partition_opening import PartitionOpening
 from brokerd.datadir.partition_table import PartitionTable
-from brokerd.datadir.steps import Steps
 from brokerd.datadir.topic_store import Topic, TopicStore
 from brokerd.errors import (
     Fate,
@@ -32,6 +31,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import TopicIdPartition, new_topic_id, topic_name_problem
 from brokerd.partition.recovery import Recovered
+from brokerd.steps import Steps
 from brokerd.storage.files import Files
 from brokerd.storage.spare_files import SpareFiles
 

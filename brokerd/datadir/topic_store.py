@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from brokerd.config.settings import INT64_MAX
 from brokerd.datadir.node_state import damaged, missing
-from brokerd.datadir.steps import Job, Steps
 from brokerd.errors import Fate, StorageError, UnknownTopicIdError, UnknownTopicOrPartitionError
+from brokerd.steps import Job, Steps
 from brokerd.storage.checksummed_file import DocumentError, NotSyncedError, read_json, write_json
 from brokerd.storage.files import Files
 from brokerd.storage.names import TOPICS

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TypeVar
 
-from brokerd.datadir.steps import Steps, drive
 from brokerd.errors import Fate, NotReadyError
 from brokerd.server.failures import to_its_end
 from brokerd.sharing import BROKER, CALLER, Budget, Caller
+from brokerd.steps import Steps, drive_in_loop
 
 T = TypeVar("T")
 STOPPING = "the broker is stopping: try again, it or another one will be available"
@@ -39,6 +39,6 @@ class Admin:
         try:
             if self._is_stopping:  # hundreds may be queued: too many to finish in a shutdown
                 raise NotReadyError(STOPPING, fate=Fate.NOT_APPENDED)
-            return await drive(steps, asyncio.to_thread)
+            return await drive_in_loop(steps, asyncio.to_thread)
         finally:
             self._turns.add(caller.owner, -1)

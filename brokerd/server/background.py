@@ -11,13 +11,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from brokerd.datadir.steps import Job
 from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import internal
 from brokerd.server.limits import memory
 from brokerd.server.limits.disconnect import address_of, disconnect
 from brokerd.server.limits.response_budget import PATIENCE_MS
 from brokerd.sharing import BROKER
+from brokerd.steps import Job
 
 logger = logging.getLogger(__name__)
 

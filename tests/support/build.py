@@ -11,7 +11,6 @@ from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
 from brokerd.datadir import retention
 from brokerd.datadir.partition_opening import RecoveryReport
-from brokerd.datadir.steps import run_here
 from brokerd.errors import LogDamagedError
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
 from brokerd.partition.flush_task import FlushTask
@@ -23,6 +22,7 @@ from brokerd.storage.damage import DamagedRange
 from brokerd.storage.files import Files
 from tests.support.clock import START_WALL_MS, ManualClock
 from tests.support.log_manager import LogManager
+from tests.support.steps import run_here
 
 
 def raw_batch(

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterable, Mapping
 
 from brokerd.datadir import log_manager
-from brokerd.datadir.steps import run_here
 from brokerd.datadir.topic_store import Topic
+from tests.support.steps import run_here
 
 
 class LogManager(log_manager.LogManager):

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.datadir.steps import run_here
 from brokerd.errors import (
     DataDirectoryError,
     InvalidConfigError,
@@ -29,6 +28,7 @@ from brokerd.storage.files import RealFiles
 from tests.support.build import append, delete_records, first_log, open_manager, payloads
 from tests.support.clock import ManualClock
 from tests.support.files import Killed, MemoryFiles
+from tests.support.steps import run_here
 
 
 def test_topics_are_durable_on_return() -> None:

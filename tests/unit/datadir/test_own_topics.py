@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.datadir.steps import run_here
 from brokerd.datadir.topic_store import GROUP_OFFSETS, TRANSACTION_STATE, Topic
 from brokerd.errors import InvalidTopicError, UnknownTopicIdError, UnknownTopicOrPartitionError
 from brokerd.ids import TopicIdPartition
@@ -20,6 +19,7 @@ from tests.support.build import append, open_manager, payloads
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.log_manager import LogManager
+from tests.support.steps import run_here
 
 YEAR_MS = 31_536_000_000
 

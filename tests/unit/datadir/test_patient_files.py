@@ -6,11 +6,11 @@ import errno
 
 import pytest
 
-from brokerd.datadir.steps import run_here
 from brokerd.storage.open_files import PatientFiles
 from tests.support.build import append, first_log, open_manager, payloads
 from tests.support.files import MemoryFiles
 from tests.support.log_manager import LogManager
+from tests.support.steps import run_here
 
 LIMIT = 40
 _OPENING = ("open", "create", "rename", "sync_dir", "unlink")

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from brokerd.datadir.steps import run_here
 from brokerd.errors import Fate, LogDamagedError, StorageError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition.partition import Partition
 from tests.support.build import append, delete_records, first_log, open_manager, read_batches
 from tests.support.clock import START_WALL_MS, ManualClock
 from tests.support.files import MemoryFiles
+from tests.support.steps import run_here
 
 SETTINGS: dict[str, Any] = {"log_segment_bytes": 4_096}
 EARLY, LATE = ProducerIdAndEpoch(7, 0), ProducerIdAndEpoch(8, 0)

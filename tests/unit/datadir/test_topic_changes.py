@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerd.datadir.steps import run_here
 from brokerd.datadir.topic_store import Topic
 from brokerd.errors import Fate, StorageError, UnknownTopicIdError
 from brokerd.ids import TopicIdPartition
 from tests.support.build import append, first_log, open_manager, payloads
 from tests.support.files import MemoryFiles
 from tests.support.log_manager import LogManager
+from tests.support.steps import run_here
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pytest
 from brokerd.config.topic import TopicConfig
 from brokerd.datadir.coordination import OneNode
 from brokerd.datadir.partition_table import PartitionTable
-from brokerd.datadir.steps import run_here
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import CorruptMessageError, Fate, FencedLeaderEpochError, NotLeaderError
 from brokerd.ids import TopicIdPartition
@@ -31,6 +30,7 @@ from brokerd.storage.spare_files import SpareFiles
 from tests.support.build import append, raw_batch, read_batches
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
+from tests.support.steps import run_here
 
 TP = TopicIdPartition(b"roles of a topic", 0)
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from brokerd.datadir.steps import Steps
 from brokerd.errors import NotReadyError, StorageError
 from brokerd.server.admin import Admin
 from brokerd.server.failures import look_at_end
 from brokerd.sharing import CALLER, Caller
+from brokerd.steps import Steps
 from tests.support.loop import all_wait
 from tests.support.wait import DEADLINE_S
 

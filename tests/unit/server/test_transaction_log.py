@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 from brokerd.datadir.own_entries import values_of
-from brokerd.datadir.steps import Steps
 from brokerd.datadir.topic_store import TRANSACTION_STATE
 from brokerd.errors import StorageError, WireError
 from brokerd.offline.doctor import accept_damaged
@@ -22,6 +21,7 @@ from brokerd.partition.partition import Partition
 from brokerd.record.batch import walk_batches
 from brokerd.server import own_log
 from brokerd.server.own_log import OwnEntry, OwnLog
+from brokerd.steps import Steps
 from brokerd.storage.files import RealFiles
 from brokerd.transaction.records import decode
 from brokerd.transaction.snapshot import StateWriter

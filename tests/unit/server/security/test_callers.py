@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from brokerd.datadir.steps import Job, Steps
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.server.security.audit import Audit
 from brokerd.server.security.auth_file import parse_identities
@@ -20,6 +19,7 @@ from brokerd.server.security.authenticator import Authenticator, Callers
 from brokerd.server.security.tokens import hash_token
 from brokerd.server.service import BrokerService
 from brokerd.sharing import CALLER
+from brokerd.steps import Job, Steps
 from brokerd.wire.methods import UNARY
 from brokerd.wire.v1 import topics_pb2
 from tests.support.certificates import Authority

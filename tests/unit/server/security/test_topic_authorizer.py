@@ -6,13 +6,13 @@ import tomllib
 
 import pytest
 
-from brokerd.datadir.steps import run_here
 from brokerd.datadir.topic_store import Topic, TopicStore
 from brokerd.errors import Fate, TopicAuthorizationFailedError, UnknownProducerIdError, UnknownTopicIdError, WireError
 from brokerd.server.security.auth_file import parse_identities
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer, TopicRights, unknown_topic_id
 from tests.support.files import MemoryFiles
 from tests.support.identities import AUTH_FILE
+from tests.support.steps import run_here
 
 PRINCIPALS = parse_identities(tomllib.loads(AUTH_FILE)).principals
 READABLE, HIDDEN, MISSING = b"r" * 16, b"h" * 16, b"m" * 16

@@ -8,12 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerd.datadir.steps import Steps, drive, run_here
 from brokerd.errors import StorageError
+from brokerd.steps import Steps, drive_in_loop
+from tests.support.steps import run_here
 
 
 def in_a_loop(steps: Steps[list[object]]) -> list[object]:
-    return asyncio.run(drive(steps, asyncio.to_thread))
+    return asyncio.run(drive_in_loop(steps, asyncio.to_thread))
 
 
 def failing() -> None:
