@@ -19,6 +19,7 @@ Separate commands:
     source.py         reading through Spark
     delivery.py       the price of exactly once (delivery_parts.py: its parts)
     many_transactions.py  many members and versions
+    micro_batches.py  micro-batches of a few rows beside Kafka's (micro_batches_session.py: a Spark session of one peer)
     attacks.py        a client beside attackers (attackers.py, raw_http2.py)
     trace.py          the code that one record passes
     exactly_once/     attacks on exactly once through Spark

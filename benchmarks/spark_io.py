@@ -50,7 +50,7 @@ def spark_session(*, kafka: Kafka | None, settings: dict[str, str]) -> SparkSess
         .config("spark.driver.memory", "4g")
         .config("spark.sql.shuffle.partitions", "2")
     )
-    for name, value in {**_shipped_settings(), **settings}.items():
+    for name, value in {**shipped_settings(), **settings}.items():
         builder = builder.config(name, value)
     if kafka:
         builder = builder.config("spark.jars", kafka.jars)
@@ -61,7 +61,7 @@ def spark_session(*, kafka: Kafka | None, settings: dict[str, str]) -> SparkSess
     return spark
 
 
-def _shipped_settings() -> dict[str, str]:
+def shipped_settings() -> dict[str, str]:
     """The settings of conf/spark-defaults.conf, which users are advised to set."""
     file = _ROOT / "conf" / "spark-defaults.conf"
     lines = file.read_text().splitlines() if file.exists() else []
