@@ -165,9 +165,10 @@ def _range(spec: Setting) -> str:
         return ", ".join(f"`{choice}`" for choice in spec.choices)
     if isinstance(spec.default, bool):
         return "`true`, `false`"
-    if spec.minimum is None:
+    if spec.between is None:
         return ""
-    return f"{spec.minimum} or more" if spec.maximum in (None, INT32_MAX, INT64_MAX) else f"{spec.minimum} to {spec.maximum}"
+    minimum, maximum = spec.between
+    return f"{minimum} or more" if maximum in (INT32_MAX, INT64_MAX) else f"{minimum} to {maximum}"
 
 
 def metrics() -> str:

@@ -29,18 +29,17 @@ class BrokerConfig:
     """Settings of one broker, in groups: location, logs, limits and timeouts, security, metrics and logging."""
 
     host: str = setting("127.0.0.1", "Address to listen on; beyond loopback it needs authentication (auth.file).")
-    port: int = setting(DEFAULT_PORT, "Port to listen on; 0 picks a free one.", minimum=0, maximum=65_535)
+    port: int = setting(DEFAULT_PORT, "Port to listen on; 0 picks a free one.", between=(0, 65_535))
     advertised_host: str = setting("", "Host that clients connect to; empty = host.")
-    advertised_port: int = setting(0, "Port that clients connect to; 0 = port.", minimum=0, maximum=65_535)
+    advertised_port: int = setting(0, "Port that clients connect to; 0 = port.", between=(0, 65_535))
     data_dir: str = setting("./brokerd-data", "Directory of all data; created if missing, locked while in use.")
     node_id: int = setting(
         -1,
         "This node's id, kept in the data directory from its first start on; -1 = the directory's, 0 in a new one.",
-        minimum=-1,
-        maximum=INT32_MAX,
+        between=(-1, INT32_MAX),
     )
 
-    num_partitions: int = setting(1, "Partitions of a topic created without a partition count.", minimum=1, maximum=10_000)
+    num_partitions: int = setting(1, "Partitions of a topic created without a partition count.", between=(1, 10_000))
     auto_create_topics: bool = setting(
         False,
         "Create unknown topics on first use (Kafka: true; a mistyped name should be an error).",
@@ -51,63 +50,58 @@ class BrokerConfig:
     log_index_interval_bytes: int = _default_of("index.interval.bytes")
     log_retention_ms: int = _default_of("retention.ms")
     log_retention_bytes: int = _default_of("retention.bytes")
-    log_retention_check_interval_ms: int = setting(300_000, "How often retention is checked.", minimum=1, maximum=INT64_MAX)
+    log_retention_check_interval_ms: int = setting(300_000, "How often retention is checked.", between=(1, INT64_MAX))
     message_max_bytes: int = _default_of("max.message.bytes")
     message_max_decompressed_bytes: int = setting(
         67_108_864,
         "Largest record batch accepted, by its size in a reader's memory: a few kilobytes on the wire can claim far more.",
-        minimum=1_024,
-        maximum=268_435_456,
+        between=(1_024, 268_435_456),
     )
     log_message_timestamp_type: str = _default_of("message.timestamp.type")
     log_message_timestamp_after_max_ms: int = _default_of("message.timestamp.after.max.ms")
     log_checkpoint_interval_ms: int = setting(
-        1_000, "Shortest time between two writes of the durable-end checkpoint.", minimum=10, maximum=60_000
+        1_000, "Shortest time between two writes of the durable-end checkpoint.", between=(10, 60_000)
     )
     log_max_open_files: int = setting(
-        4_096, "Segment files kept open; the least recently used are closed.", minimum=16, maximum=1_000_000
+        4_096, "Segment files kept open; the least recently used are closed.", between=(16, 1_000_000)
     )
     log_max_dirty_bytes: int = setting(
-        268_435_456, "Bytes appended but not yet flushed before producers are throttled.", minimum=1_048_576, maximum=INT64_MAX
+        268_435_456, "Bytes appended but not yet flushed before producers are throttled.", between=(1_048_576, INT64_MAX)
     )
     producer_id_expiration_ms: int = setting(
-        86_400_000, "A silent producer's sequence state is forgotten after this long.", minimum=1, maximum=INT64_MAX
+        86_400_000, "A silent producer's sequence state is forgotten after this long.", between=(1, INT64_MAX)
     )
 
-    fetch_max_wait_ms: int = setting(60_000, "Longest time that a fetch may wait for data.", minimum=0, maximum=3_600_000)
-    fetch_max_bytes: int = setting(16_777_216, "Most bytes in one fetch response.", minimum=1_024, maximum=33_554_432)
-    max_partitions_per_request: int = setting(2_000, "Partitions in one request.", minimum=1, maximum=100_000)
-    max_topics: int = setting(10_000, "Most topics.", minimum=1, maximum=1_000_000)
-    max_partitions: int = setting(50_000, "Most partitions over all topics.", minimum=1, maximum=1_000_000)
-    max_partitions_per_topic: int = setting(10_000, "Partitions of one topic.", minimum=1, maximum=100_000)
+    fetch_max_wait_ms: int = setting(60_000, "Longest time that a fetch may wait for data.", between=(0, 3_600_000))
+    fetch_max_bytes: int = setting(16_777_216, "Most bytes in one fetch response.", between=(1_024, 33_554_432))
+    max_partitions_per_request: int = setting(2_000, "Partitions in one request.", between=(1, 100_000))
+    max_topics: int = setting(10_000, "Most topics.", between=(1, 1_000_000))
+    max_partitions: int = setting(50_000, "Most partitions over all topics.", between=(1, 1_000_000))
+    max_partitions_per_topic: int = setting(10_000, "Partitions of one topic.", between=(1, 100_000))
     max_producer_ids: int = setting(
-        100_000, "Producer ids remembered by one partition.", minimum=1, maximum=10_000_000, name="max.producer.ids.per.partition"
+        100_000, "Producer ids remembered by one partition.", between=(1, 10_000_000), name="max.producer.ids.per.partition"
     )
     max_parked_partitions: int = setting(
         200_000,
         "Partitions in all parked fetches, half a kilobyte each; one principal may use four fifths of what others leave.",
-        minimum=1,
-        maximum=10_000_000,
+        between=(1, 10_000_000),
     )
     max_connections: int = setting(
         10_000,
         "Connections open at the same time (Kafka: 2147483647); another one is closed at once, and its client retries. Health "
         "checks over gRPC count too: let probes use /health at metrics.port, so that a full broker is not taken for a dead one.",
-        minimum=1,
-        maximum=1_000_000,
+        between=(1, 1_000_000),
     )
     connections_max_idle_ms: int = setting(
         600_000,
         "A connection without calls is closed after this long; clients reconnect when they need to.",
-        minimum=1_000,
-        maximum=INT32_MAX,
+        between=(1_000, INT32_MAX),
     )
     socket_request_max_bytes: int = setting(
         17_825_792,
         "Largest request (Kafka: 104857600). Each stream may hold that many bytes while it sends a request, before "
         "max.in.flight.bytes counts them. At least 1 MiB above message.max.bytes.",
-        minimum=1_049_600,
-        maximum=GRPC_MAX_MESSAGE_BYTES,
+        between=(1_049_600, GRPC_MAX_MESSAGE_BYTES),
     )
     max_memory_bytes: int = setting(
         0,
@@ -115,91 +109,77 @@ class BrokerConfig:
         "the machine's (or of the lowest limit of its unit or container), or 128 MiB + max.in.flight.bytes + "
         "2 * max.fetch.bytes.in.flight if that is more, but at most 7/8. "
         "It covers memory that no other limit counts: set it well above their sum.",
-        minimum=0,
-        maximum=INT64_MAX,
+        between=(0, INT64_MAX),
     )
     max_streams: int = setting(
         30_000,
         "Produce and fetch streams open at the same time. "
         "One principal (without principals, one connection) may use four fifths of what others leave.",
-        minimum=1,
-        maximum=1_000_000,
+        between=(1, 1_000_000),
     )
     max_streams_per_connection: int = setting(
         100,
         "Calls and streams open at the same time on one connection; brokerd's own clients open another one for more, other "
         "clients wait.",
-        minimum=100,
-        maximum=1_000_000,
+        between=(100, 1_000_000),
     )
     max_producer_instances: int = setting(
         300_000,
         "Producer instances remembered for ten minutes past their last stream, to fence requests left in older streams; one "
         "principal "
         "may use four fifths of what others leave.",
-        minimum=1,
-        maximum=10_000_000,
+        between=(1, 10_000_000),
     )
     max_transactional_ids: int = setting(
         100_000,
         "Transactional ids remembered with their last committed version; one principal may use four fifths of what others leave.",
-        minimum=1,
-        maximum=10_000_000,
+        between=(1, 10_000_000),
     )
     max_open_members: int = setting(
         50_000,
         "Open members of all transactions, one for each task that writes; one principal may use four fifths of what others leave.",
-        minimum=1,
-        maximum=1_000_000,
+        between=(1, 1_000_000),
     )
     transaction_max_timeout_ms: int = setting(
-        3_600_000, "Longest transaction.timeout.ms that a producer may request (Kafka: 900000).", minimum=1_000, maximum=INT32_MAX
+        3_600_000, "Longest transaction.timeout.ms that a producer may request (Kafka: 900000).", between=(1_000, INT32_MAX)
     )
     transaction_max_age_ms: int = setting(
         86_400_000,
         "A transaction that is open for this long (at most since the broker's start) is aborted even if its members send "
         "heartbeats: readers of committed records wait for it.",
-        minimum=1_000,
-        maximum=INT64_MAX,
+        between=(1_000, INT64_MAX),
     )
     max_groups: int = setting(
-        10_000,
-        "Groups whose offsets are kept; one principal may use four fifths of what others leave.",
-        minimum=1,
-        maximum=1_000_000,
+        10_000, "Groups whose offsets are kept; one principal may use four fifths of what others leave.", between=(1, 1_000_000)
     )
     max_group_offsets: int = setting(
         200_000,
         "Offsets kept for all groups: one for each partition of a group, plus one for each 256 bytes of its metadata; one "
         "principal may use four fifths of what others leave.",
-        minimum=1,
-        maximum=10_000_000,
+        between=(1, 10_000_000),
     )
     offsets_retention_minutes: int = setting(
         10_080,
         "A group's offsets are forgotten this long after both its last commit and its consumers' last poll.",
-        minimum=1,
-        maximum=INT32_MAX,
+        between=(1, INT32_MAX),
     )
     max_in_flight_bytes: int = setting(
-        134_217_728, "Bytes of produce requests held in memory over all streams.", minimum=1_048_576, maximum=INT64_MAX
+        134_217_728, "Bytes of produce requests held in memory over all streams.", between=(1_048_576, INT64_MAX)
     )
     max_fetch_bytes_in_flight: int = setting(
         134_217_728,
         "Bytes of fetch responses, over all streams, that are read but not yet written; they take twice as much memory. "
         "Responses shrink as it fills, to one batch each beyond half of it; fetches wait once it is used up. "
         "One principal (without principals, one connection) may use four fifths of what others leave.",
-        minimum=1_048_576,
-        maximum=INT64_MAX,
+        between=(1_048_576, INT64_MAX),
     )
     fetch_write_timeout_ms: int = setting(
         60_000,
         "The connection of a client that takes longer to read one fetch response is closed; the limit is one second while others "
         "wait for max.fetch.bytes.in.flight.",
-        minimum=100,
-        maximum=3_600_000,
+        between=(100, 3_600_000),
     )
-    shutdown_grace_ms: int = setting(5_000, "How long a stop waits for requests in progress.", minimum=0, maximum=600_000)
+    shutdown_grace_ms: int = setting(5_000, "How long a stop waits for requests in progress.", between=(0, 600_000))
 
     ssl_certificate_file: str = setting(
         "", "PEM file with the broker's certificate chain; if set, only TLS is accepted. Empty = plaintext."
@@ -219,21 +199,18 @@ class BrokerConfig:
     metrics_port: int = setting(
         -1,
         "Port of Prometheus metrics (/metrics) and of health over HTTP (/health); -1 = off, 0 picks a free one.",
-        minimum=-1,
-        maximum=65_535,
+        between=(-1, 65_535),
     )
     metrics_host: str = setting("127.0.0.1", "Address of the metrics endpoint; it uses the broker's own TLS and tokens.")
     metrics_max_partitions: int = setting(
         1_000,
         "Partitions with offsets and sizes of their own in the metrics; beyond that, only topic totals are reported.",
-        minimum=0,
-        maximum=100_000,
+        between=(0, 100_000),
     )
     metrics_max_group_partitions: int = setting(
         1_000,
         "Partitions of groups with offset and lag of their own in the metrics; by shares of principals, the oldest groups first.",
-        minimum=0,
-        maximum=100_000,
+        between=(0, 100_000),
     )
     log_level: str = setting("info", "Least severity that is logged.", choices=("debug", "info", "warning", "error"))
     log_format: str = setting("text", "One line per event, as text or as a JSON object.", choices=("text", "json"))

@@ -34,20 +34,19 @@ class ClientConfig:
     )
     client_id: str = setting("", "Free text that names this client in the broker's logs.")
     request_timeout_ms: int = setting(
-        30_000, "How long one request may take before its fate counts as unknown and it is retried.", minimum=1, maximum=INT32_MAX
+        30_000, "How long one request may take before its fate counts as unknown and it is retried.", between=(1, INT32_MAX)
     )
     api_timeout_ms: int = setting(
         60_000,
         "How long a call (metadata, offsets, topics) may take, retries included.",
-        minimum=1,
-        maximum=INT32_MAX,
+        between=(1, INT32_MAX),
         name="default.api.timeout.ms",
     )
-    retry_backoff_ms: int = setting(100, "First wait before a retry; doubles each time, with jitter.", minimum=0, maximum=INT32_MAX)
-    retry_backoff_max_ms: int = setting(1_000, "Longest wait before a retry.", minimum=0, maximum=INT32_MAX)
-    reconnect_backoff_ms: int = setting(50, "First wait before reconnecting.", minimum=0, maximum=INT32_MAX)
-    reconnect_backoff_max_ms: int = setting(1_000, "Longest wait before reconnecting.", minimum=0, maximum=INT32_MAX)
-    metadata_max_age_ms: int = setting(300_000, "Metadata older than this is fetched again.", minimum=0, maximum=INT64_MAX)
+    retry_backoff_ms: int = setting(100, "First wait before a retry; doubles each time, with jitter.", between=(0, INT32_MAX))
+    retry_backoff_max_ms: int = setting(1_000, "Longest wait before a retry.", between=(0, INT32_MAX))
+    reconnect_backoff_ms: int = setting(50, "First wait before reconnecting.", between=(0, INT32_MAX))
+    reconnect_backoff_max_ms: int = setting(1_000, "Longest wait before reconnecting.", between=(0, INT32_MAX))
+    metadata_max_age_ms: int = setting(300_000, "Metadata older than this is fetched again.", between=(0, INT64_MAX))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,45 +58,36 @@ class ProducerConfig(ClientConfig):
     )
     enable_idempotence: bool = setting(True, "Retries never duplicate and never reorder; needs acks=all.")
     max_in_flight_requests: int = setting(
-        5,
-        "Requests sent but not yet answered on one connection.",
-        minimum=1,
-        maximum=5,
-        name="max.in.flight.requests.per.connection",
+        5, "Requests sent but not yet answered on one connection.", between=(1, 5), name="max.in.flight.requests.per.connection"
     )
     max_in_flight_batches: int = setting(
         1,
         "Batches of one partition sent but not yet answered: 1 mutes the partition while one is in flight, 2-5 order by sequence "
         "(not in Kafka).",
-        minimum=1,
-        maximum=5,
+        between=(1, 5),
         name="max.in.flight.batches.per.partition",
     )
     linger_ms: int = setting(
-        5, "How long a batch waits for more records (the Spark sink's default is 100).", minimum=0, maximum=INT32_MAX
+        5, "How long a batch waits for more records (the Spark sink's default is 100).", between=(0, INT32_MAX)
     )
     batch_size: int = setting(
-        1_048_576, "A batch closes at this many bytes (Kafka: 16384; Arrow batches want more).", minimum=1, maximum=INT32_MAX
+        1_048_576, "A batch closes at this many bytes (Kafka: 16384; Arrow batches want more).", between=(1, INT32_MAX)
     )
-    buffer_memory: int = setting(67_108_864, "Bytes that unsent records may hold before send blocks.", minimum=1, maximum=INT64_MAX)
+    buffer_memory: int = setting(67_108_864, "Bytes that unsent records may hold before send blocks.", between=(1, INT64_MAX))
     max_block_ms: int = setting(
-        60_000,
-        "How long send waits for metadata or buffer memory, and a transaction waits to begin.",
-        minimum=0,
-        maximum=INT32_MAX,
+        60_000, "How long send waits for metadata or buffer memory, and a transaction waits to begin.", between=(0, INT32_MAX)
     )
     metadata_max_idle_ms: int = setting(
         300_000,
         "The metadata of a topic unused for this long is dropped, and fetched again when needed.",
-        minimum=5_000,
-        maximum=INT64_MAX,
+        between=(5_000, INT64_MAX),
     )
-    max_request_size: int = setting(8_388_608, "Bytes of one request (Kafka: 1048576).", minimum=1, maximum=INT32_MAX)
+    max_request_size: int = setting(8_388_608, "Bytes of one request (Kafka: 1048576).", between=(1, INT32_MAX))
     delivery_timeout_ms: int = setting(
-        120_000, "How long a record may take from send to its response, retries included.", minimum=1, maximum=INT32_MAX
+        120_000, "How long a record may take from send to its response, retries included.", between=(1, INT32_MAX)
     )
     retries: int = setting(
-        INT32_MAX, "How often a batch is retried; delivery.timeout.ms is the usual limit.", minimum=0, maximum=INT32_MAX
+        INT32_MAX, "How often a batch is retried; delivery.timeout.ms is the usual limit.", between=(0, INT32_MAX)
     )
     compression_type: str = setting("none", "How the record payload is compressed.", choices=("none", "lz4", "zstd"))
     transactional_id: str = setting(
@@ -105,10 +95,7 @@ class ProducerConfig(ClientConfig):
         "Names the transactions of a producer, across its restarts: records are then sent inside transactions only; empty = none.",
     )
     transaction_timeout_ms: int = setting(
-        900_000,
-        "The broker aborts a transaction without heartbeats for this long (Kafka: 60000).",
-        minimum=1_000,
-        maximum=INT32_MAX,
+        900_000, "The broker aborts a transaction without heartbeats for this long (Kafka: 60000).", between=(1_000, INT32_MAX)
     )
     partitioner_ignore_keys: bool = setting(False, "Spread records with a key as if they had none.")
 
@@ -117,18 +104,15 @@ class ProducerConfig(ClientConfig):
 class ConsumerConfig(ClientConfig):
     """Settings of reading; the command line and the Spark source have no others."""
 
-    fetch_min_bytes: int = setting(
-        1, "The broker answers a fetch once this many bytes are available.", minimum=0, maximum=INT32_MAX
-    )
-    fetch_max_wait_ms: int = setting(500, "The broker answers a fetch after at most this long.", minimum=0, maximum=INT32_MAX)
+    fetch_min_bytes: int = setting(1, "The broker answers a fetch once this many bytes are available.", between=(0, INT32_MAX))
+    fetch_max_wait_ms: int = setting(500, "The broker answers a fetch after at most this long.", between=(0, INT32_MAX))
     fetch_max_bytes: int = setting(
         16_777_216,
         "Most bytes in one response; its first batch is returned even if larger (Kafka: 52428800).",
-        minimum=1,
-        maximum=INT32_MAX,
+        between=(1, INT32_MAX),
     )
     max_partition_fetch_bytes: int = setting(
-        4_194_304, "Most bytes of one partition in one response (Kafka: 1048576).", minimum=1, maximum=INT32_MAX
+        4_194_304, "Most bytes of one partition in one response (Kafka: 1048576).", between=(1, INT32_MAX)
     )
     isolation_level: str = setting(
         "read_committed",
@@ -137,7 +121,7 @@ class ConsumerConfig(ClientConfig):
     )
     check_crcs: bool = setting(True, "Check the CRC32C of every batch read.")
     max_decompressed_bytes: int = setting(
-        268_435_456, "Largest batch, after decompression, that a reader allocates (not in Kafka).", minimum=1, maximum=INT64_MAX
+        268_435_456, "Largest batch, after decompression, that a reader allocates (not in Kafka).", between=(1, INT64_MAX)
     )
     skip_corrupt_batches: bool = setting(
         False,
@@ -164,8 +148,8 @@ class PlainConsumerConfig(ConsumerConfig):
         "With group.id: poll and close commit offsets. Records count as processed once the next ones are requested; Kafka's close "
         "also commits those of the last poll.",
     )
-    auto_commit_interval_ms: int = setting(5_000, "How often poll commits offsets.", minimum=0, maximum=INT32_MAX)
-    max_poll_records: int = setting(500, "Most records that one poll returns.", minimum=1, maximum=INT32_MAX)
+    auto_commit_interval_ms: int = setting(5_000, "How often poll commits offsets.", between=(0, INT32_MAX))
+    max_poll_records: int = setting(500, "Most records that one poll returns.", between=(1, INT32_MAX))
 
 
 def producer_config(given: Mapping[str, object], *, where: str = "") -> ProducerConfig:

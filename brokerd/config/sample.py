@@ -37,7 +37,9 @@ def sample_toml() -> str:
 
 
 def _entry(spec: Setting, known: Mapping[str, Setting]) -> str:
-    allowed = f"at least {spec.minimum}" if spec.maximum == INT64_MAX else range_text(spec)
+    allowed = range_text(spec)
+    if spec.between is not None and spec.between[1] == INT64_MAX:
+        allowed = f"at least {spec.between[0]}"
     comment = f"{spec.doc} ({allowed[:1].upper()}{allowed[1:]}.)" if allowed else spec.doc
     lines = textwrap.wrap(comment, _WIDTH, initial_indent="# ", subsequent_indent="# ", break_long_words=False)
     # A dotted TOML key cannot be both a value and the prefix of another key, so such a name is quoted.

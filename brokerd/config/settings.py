@@ -31,14 +31,13 @@ C = TypeVar("C", bound=_Config)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting. `name` is as users write it, `doc` one sentence, `minimum` and `maximum` are inclusive. Values have the type of
+    """One setting. `name` is as users write it, `doc` one sentence; the bounds of `between` are inclusive. Values have the type of
     the default. `default_of`: the topic setting whose broker-wide default this is. `field`: the name of the dataclass field."""
 
     name: str
     doc: str
     default: Value
-    minimum: int | None = None
-    maximum: int | None = None
+    between: tuple[int, int] | None = None
     choices: tuple[str, ...] = ()
     is_secret: bool = False
     default_of: str = ""
@@ -49,15 +48,14 @@ def setting(
     default: Value,
     doc: str,
     *,
-    minimum: int | None = None,
-    maximum: int | None = None,
+    between: tuple[int, int] | None = None,
     choices: tuple[str, ...] = (),
     is_secret: bool = False,
     name: str = "",
 ) -> Any:
     """Declares a dataclass field that is a setting. Unless given, its name is the field's with dots for underscores. The value of
     a secret setting appears neither in errors nor in the repr."""
-    return declared(Setting(name, doc, default, minimum, maximum, choices, is_secret))
+    return declared(Setting(name, doc, default, between, choices, is_secret))
 
 
 def declared(spec: Setting) -> Any:
@@ -149,11 +147,8 @@ def _check(spec: Setting, value: Value, *, where: str) -> Value:
     """Returns `value` if it is in the setting's range. Raises ConfigError naming the range, and the value unless it is secret."""
     if spec.choices and str(value) not in spec.choices:
         raise ConfigError(f"{spec.name} must be one of {', '.join(spec.choices)}{_not(spec, value)}{_spaced(where)}")
-    if isinstance(value, int):
-        too_small = spec.minimum is not None and value < spec.minimum
-        too_large = spec.maximum is not None and value > spec.maximum
-        if too_small or too_large:
-            raise ConfigError(f"{spec.name} must be {range_text(spec)}{_not(spec, value)}{_spaced(where)}")
+    if spec.between is not None and isinstance(value, int) and not spec.between[0] <= value <= spec.between[1]:
+        raise ConfigError(f"{spec.name} must be {range_text(spec)}{_not(spec, value)}{_spaced(where)}")
     return value
 
 
@@ -161,11 +156,7 @@ def range_text(spec: Setting) -> str:
     """The setting's range in words, such as "between 1 and 65535"; empty if it has none."""
     if spec.choices:
         return "one of " + ", ".join(spec.choices)
-    if spec.minimum is not None and spec.maximum is not None:
-        return f"between {spec.minimum} and {spec.maximum}"
-    if spec.minimum is not None:
-        return f"at least {spec.minimum}"
-    return f"at most {spec.maximum}" if spec.maximum is not None else ""
+    return "between {} and {}".format(*spec.between) if spec.between is not None else ""
 
 
 def is_unicode(text: str) -> bool:

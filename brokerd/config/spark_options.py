@@ -7,6 +7,7 @@ documents how each name is treated.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -38,96 +39,58 @@ class SparkOption(NamedTuple):
     doc: str
 
 
-_NO_EFFECT = "Accepted for ported pipelines, without effect: "
+def _options(text: str) -> tuple[SparkOption, ...]:
+    """Options from entries "name = default: doc", of which `= default` may be left out; further lines of an entry are indented."""
+    entries = re.findall(r"^(\S+?)(?: = (\S+))?: (.+(?:\n .+)*)", text, re.MULTILINE)
+    return tuple(SparkOption(name, default, " ".join(doc.split())) for name, default, doc in entries)
 
-SOURCE_OPTIONS = (
-    SparkOption("subscribe", "", "Topics to read, separated by commas. One of this, subscribePattern and assign is required."),
-    SparkOption(
-        "subscribePattern",
-        "",
-        "Java regular expression; topics whose name contains a match are read, also later ones.",
-    ),
-    SparkOption("assign", "", 'Partitions to read, as JSON: {"topic": [0, 1]}.'),
-    SparkOption("startingTimestamp", "", "Time at which to begin: ms since 1970, ISO 8601 or -10m; overrides the next two."),
-    SparkOption("startingOffsetsByTimestamp", "", "The same by partition, as JSON; overrides startingOffsets."),
-    SparkOption(
-        "startingOffsets",
-        "",
-        "earliest, latest, JSON by partition (-2 earliest, -1 latest), committed (what group.id has read), -10m or ISO 8601 "
-        "(records from that time on) or -1000 (the newest records of each partition). Without it a stream begins at latest, a "
-        "batch at earliest. A query that has a checkpoint continues there.",
-    ),
-    SparkOption("startingOffsetsByTimestampStrategy", "error", "Meaning of a time after the last record: error, or latest."),
-    SparkOption("endingTimestamp", "", "Batch only: time at which to end, in the same notation."),
-    SparkOption("endingOffsetsByTimestamp", "", "Batch only: the same by partition, as JSON."),
-    SparkOption("endingOffsets", "latest", "Batch only: latest, JSON by partition (-1 latest), or a time or count as above."),
-    SparkOption(
-        "where",
-        "",
-        "Only these rows: comparisons of topic, partition, offset and timestamp with =, <, <=, >, >=, IN and BETWEEN, joined by "
-        "AND. They cut what is fetched.",
-    ),
-    SparkOption(
-        "failOnDataLoss",
-        "true",
-        "Whether lost or damaged records end the query; if not, the read continues after them with a warning.",
-    ),
-    SparkOption("includeHeaders", "false", "Whether rows have a column headers."),
-    SparkOption("maxOffsetsPerTrigger", "", "Most offsets of one micro-batch, shared among the partitions."),
-    SparkOption(
-        "maxBytesPerTrigger",
-        "",
-        "Most bytes of one micro-batch, as stored on the broker's disk, shared among the partitions in whole record batches; "
-        "at least one of each partition.",
-    ),
-    SparkOption("minOffsetsPerTrigger", "", "A micro-batch waits for this many offsets, or for maxTriggerDelay."),
-    SparkOption("maxTriggerDelay", "15m", "Longest wait for minOffsetsPerTrigger."),
-    SparkOption("minPartitions", "", "Approximate number of tasks: large ranges are split."),
-    SparkOption("maxRecordsPerPartition", "", "Most offsets of one task: larger ranges are read in more pieces."),
-    SparkOption(
-        "taskPerPartition",
-        "false",
-        "Whether each topic partition has a task of its own even for few rows, as with minPartitions or maxRecordsPerPartition. "
-        "Otherwise partitions with little to read share a task, and the rows of a small micro-batch need none.",
-    ),
-    SparkOption("fetchOffset.numRetries", "", _NO_EFFECT + "calls are tried for default.api.timeout.ms."),
-    SparkOption("fetchOffset.retryIntervalMs", "", _NO_EFFECT + "retries wait retry.backoff.ms and longer."),
-    SparkOption("kafkaConsumer.pollTimeoutMs", "", _NO_EFFECT + "reads are tried for default.api.timeout.ms."),
-    SparkOption(
-        "groupIdPrefix",
-        "spark-brokerd",
-        "Streams: positions are recorded as a group of this name, a hyphen and an id that the checkpoint keeps.",
-    ),
-    SparkOption(
-        "group.id",
-        "",
-        "Streams: positions are recorded as this group; overrides groupIdPrefix. Use one name per query. "
-        "All reads: the group of startingOffsets=committed.",
-    ),
-)
-SINK_OPTIONS = (
-    SparkOption("topic", "", "Topic to write to; overrides the column topic. It must exist."),
-    SparkOption("includeHeaders", "true", "If false, a column headers is an error; without such a column it has no effect."),
-    SparkOption(
-        "delivery",
-        "exactly_once",
-        "exactly_once: the rows of a micro-batch or batch write become visible together, once; at_least_once: each row becomes "
-        "visible when it is written, and again if Spark repeats its task.",
-    ),
-    SparkOption("txnAppId", "", "Batch writes: with txnVersion, makes a repeated write of the same version write nothing."),
-    SparkOption("txnVersion", "", "Batch writes: whole number from 0 that rises from write to write of one txnAppId."),
-    SparkOption(
-        "txnLabel",
-        "",
-        "Tells writes of one micro-batch inside foreachBatch apart; the topic unless it is set. A new label writes the rows again.",
-    ),
-    SparkOption(
-        "failOnReplayMismatch",
-        "true",
-        "Whether a committed micro-batch that is repeated with other rows ends the query; if not, it is skipped with a warning, "
-        "for queries that are not deterministic.",
-    ),
-)
+
+SOURCE_OPTIONS = _options("""\
+subscribe: Topics to read, separated by commas. One of this, subscribePattern and assign is required.
+subscribePattern: Java regular expression; topics whose name contains a match are read, also later ones.
+assign: Partitions to read, as JSON: {"topic": [0, 1]}.
+startingTimestamp: Time at which to begin: ms since 1970, ISO 8601 or -10m; overrides the next two.
+startingOffsetsByTimestamp: The same by partition, as JSON; overrides startingOffsets.
+startingOffsets: earliest, latest, JSON by partition (-2 earliest, -1 latest), committed (what group.id has read), -10m or ISO
+    8601 (records from that time on) or -1000 (the newest records of each partition). Without it a stream begins at latest, a
+    batch at earliest. A query that has a checkpoint continues there.
+startingOffsetsByTimestampStrategy = error: Meaning of a time after the last record: error, or latest.
+endingTimestamp: Batch only: time at which to end, in the same notation.
+endingOffsetsByTimestamp: Batch only: the same by partition, as JSON.
+endingOffsets = latest: Batch only: latest, JSON by partition (-1 latest), or a time or count as above.
+where: Only these rows: comparisons of topic, partition, offset and timestamp with =, <, <=, >, >=, IN and BETWEEN, joined by AND.
+    They cut what is fetched.
+failOnDataLoss = true: Whether lost or damaged records end the query; if not, the read continues after them with a warning.
+includeHeaders = false: Whether rows have a column headers.
+maxOffsetsPerTrigger: Most offsets of one micro-batch, shared among the partitions.
+maxBytesPerTrigger: Most bytes of one micro-batch, as stored on the broker's disk, shared among the partitions in whole record
+    batches; at least one of each partition.
+minOffsetsPerTrigger: A micro-batch waits for this many offsets, or for maxTriggerDelay.
+maxTriggerDelay = 15m: Longest wait for minOffsetsPerTrigger.
+minPartitions: Approximate number of tasks: large ranges are split.
+maxRecordsPerPartition: Most offsets of one task: larger ranges are read in more pieces.
+taskPerPartition = false: Whether each topic partition has a task of its own even for few rows, as with minPartitions or
+    maxRecordsPerPartition. Otherwise partitions with little to read share a task, and the rows of a small micro-batch need none.
+fetchOffset.numRetries: Accepted for ported pipelines, without effect: calls are tried for default.api.timeout.ms.
+fetchOffset.retryIntervalMs: Accepted for ported pipelines, without effect: retries wait retry.backoff.ms and longer.
+kafkaConsumer.pollTimeoutMs: Accepted for ported pipelines, without effect: reads are tried for default.api.timeout.ms.
+groupIdPrefix = spark-brokerd: Streams: positions are recorded as a group of this name, a hyphen and an id that the checkpoint
+    keeps.
+group.id: Streams: positions are recorded as this group; overrides groupIdPrefix. Use one name per query. All reads: the group of
+    startingOffsets=committed.
+""")
+SINK_OPTIONS = _options("""\
+topic: Topic to write to; overrides the column topic. It must exist.
+includeHeaders = true: If false, a column headers is an error; without such a column it has no effect.
+delivery = exactly_once: exactly_once: the rows of a micro-batch or batch write become visible together, once; at_least_once: each
+    row becomes visible when it is written, and again if Spark repeats its task.
+txnAppId: Batch writes: with txnVersion, makes a repeated write of the same version write nothing.
+txnVersion: Batch writes: whole number from 0 that rises from write to write of one txnAppId.
+txnLabel: Tells writes of one micro-batch inside foreachBatch apart; the topic unless it is set. A new label writes the rows
+    again.
+failOnReplayMismatch = true: Whether a committed micro-batch that is repeated with other rows ends the query; if not, it is
+    skipped with a warning, for queries that are not deterministic.
+""")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,19 +15,19 @@ from brokerd.errors import ConfigError, InvalidConfigError
 class TopicConfig:
     """Settings of one topic."""
 
-    segment_bytes: int = setting(1_073_741_824, "A segment is rolled at this many bytes.", minimum=4_096, maximum=INT32_MAX)
-    segment_ms: int = setting(604_800_000, "A segment is rolled when its first batch is this old.", minimum=1, maximum=INT64_MAX)
+    segment_bytes: int = setting(1_073_741_824, "A segment is rolled at this many bytes.", between=(4_096, INT32_MAX))
+    segment_ms: int = setting(604_800_000, "A segment is rolled when its first batch is this old.", between=(1, INT64_MAX))
     index_interval_bytes: int = setting(
-        65_536, "Bytes of log between two index entries (Kafka: 4096; batches are larger here).", minimum=0, maximum=INT32_MAX
+        65_536, "Bytes of log between two index entries (Kafka: 4096; batches are larger here).", between=(0, INT32_MAX)
     )
     retention_ms: int = setting(
-        604_800_000, "Segments whose newest record is older are deleted; -1 = never.", minimum=-1, maximum=INT64_MAX
+        604_800_000, "Segments whose newest record is older are deleted; -1 = never.", between=(-1, INT64_MAX)
     )
     retention_bytes: int = setting(
-        -1, "The oldest segments are deleted while a partition is larger; -1 = never.", minimum=-1, maximum=INT64_MAX
+        -1, "The oldest segments are deleted while a partition is larger; -1 = never.", between=(-1, INT64_MAX)
     )
     max_message_bytes: int = setting(
-        16_777_216, "Largest record batch accepted, header included (Kafka: 1048588).", minimum=1_024, maximum=33_554_432
+        16_777_216, "Largest record batch accepted, header included (Kafka: 1048588).", between=(1_024, 33_554_432)
     )
     message_timestamp_type: str = setting(
         "CreateTime",
@@ -35,10 +35,7 @@ class TopicConfig:
         choices=("CreateTime", "LogAppendTime"),
     )
     message_timestamp_after_max_ms: int = setting(
-        3_600_000,
-        "A record timestamped further ahead of the broker's clock is refused (CreateTime only).",
-        minimum=0,
-        maximum=INT64_MAX,
+        3_600_000, "A record timestamped further ahead of the broker's clock is refused (CreateTime only).", between=(0, INT64_MAX)
     )
     cleanup_policy: str = setting("delete", "What happens to old segments; only delete exists so far.", choices=("delete",))
 
