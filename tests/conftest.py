@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import resource
 import signal
@@ -29,6 +31,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         definitions = item._fixtureinfo.name2fixturedefs.values() if isinstance(item, pytest.Function) else ()
         if any(definition.scope == "module" for each in definitions for definition in each):
             item.add_marker(pytest.mark.xdist_group(item.path.name))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine runs in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    return True
 
 
 @pytest.hookimpl(wrapper=True)

@@ -92,35 +92,32 @@ def test_kills_and_restarts_and_cancelled_calls_lose_and_repeat_nothing(broker: 
     assert asyncio.run(scenario()) == written
 
 
-def test_the_loop_goes_on_while_the_broker_stands_still(broker: Broker) -> None:
+async def test_the_loop_goes_on_while_the_broker_stands_still(broker: Broker) -> None:
     """Everything waits, and a task that counts does not."""
 
-    async def scenario() -> None:
-        async with (
-            producer_of(broker, **{"buffer.memory": 100_000}) as producer,
-            consumer_of(broker, **{"group.id": "g"}) as consumer,
-        ):
-            consumer.assign(TPS)
-            await producer.send_and_wait("t", b"0", partition=0)
-            assert len(await consumer.poll(LONG_MS)) == 1
-            await in_thread(broker.pause)
-            sends = [asyncio.create_task(producer.send("t", b"%01000d" % number, partition=0)) for number in range(300)]
-            waiting: list[asyncio.Task[Any]] = [asyncio.create_task(consumer.poll()), asyncio.create_task(producer.flush())]
-            await asyncio.wait(sends, return_when=asyncio.FIRST_COMPLETED)
-            await beat()
-            assert not any(task.done() for task in waiting)
-            assert not all(send.done() for send in sends), "the buffer is full"
-            await cancelled(waiting[0])
-            commit = asyncio.create_task(consumer.commit())
-            await beat()
-            await cancelled(commit)
-            await in_thread(broker.resume)
-            async with asyncio.timeout(DEADLINE_S):
-                await asyncio.gather(*sends)
-                await producer.flush()
-                assert [value async for _, value in read(consumer, 300)] == list(range(300))
-
-    asyncio.run(scenario())
+    async with (
+        producer_of(broker, **{"buffer.memory": 100_000}) as producer,
+        consumer_of(broker, **{"group.id": "g"}) as consumer,
+    ):
+        consumer.assign(TPS)
+        await producer.send_and_wait("t", b"0", partition=0)
+        assert len(await consumer.poll(LONG_MS)) == 1
+        await in_thread(broker.pause)
+        sends = [asyncio.create_task(producer.send("t", b"%01000d" % number, partition=0)) for number in range(300)]
+        waiting: list[asyncio.Task[Any]] = [asyncio.create_task(consumer.poll()), asyncio.create_task(producer.flush())]
+        await asyncio.wait(sends, return_when=asyncio.FIRST_COMPLETED)
+        await beat()
+        assert not any(task.done() for task in waiting)
+        assert not all(send.done() for send in sends), "the buffer is full"
+        await cancelled(waiting[0])
+        commit = asyncio.create_task(consumer.commit())
+        await beat()
+        await cancelled(commit)
+        await in_thread(broker.resume)
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.gather(*sends)
+            await producer.flush()
+            assert [value async for _, value in read(consumer, 300)] == list(range(300))
 
 
 def test_what_one_face_writes_and_commits_the_other_reads(broker: Broker) -> None:

@@ -19,4 +19,4 @@ def test_all_bugs_are_known() -> None:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    MUTANTS.assert_found(name, monkeypatch, run_seed, SEARCHED)
+    MUTANTS.assert_found(name, monkeypatch.setattr, run_seed, SEARCHED)

@@ -11,28 +11,25 @@ from collections.abc import Collection, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
-import pytest
-
 from brokerd.errors import WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.core import Append, PartitionCore
 from brokerd.partition.flush_state import FlushOutcome
 from brokerd.server.own_log import OwnLog
-from brokerd.server.transactions.local_leaders import LocalLeaders, Markers
+from brokerd.server.transactions.local_leaders import LocalLeaders
 from brokerd.server.transactions.transactions import Transactions
 from brokerd.transaction.coordinator import TransactionCoordinator
 from brokerd.transaction.loading import Loading
-from brokerd.transaction.markers import RecordFor
 from brokerd.transaction.records import Event
 from brokerd.transaction.snapshot import PIECE_ENTRIES_MAX, StateWriter
-from brokerd.transaction.transactional_id import Held, TransactionalIdState
-from brokerd.wire.v1.transaction_log_pb2 import CommitPrepared, HeldBack, MemberOpened, StateEnds, TransactionLogRecord
+from brokerd.transaction.transactional_id import TransactionalIdState
+from brokerd.wire.v1.transaction_log_pb2 import CommitPrepared, HeldBack, MemberOpened, StateEnds
 from tests.support.mutants import Mutants
-from tests.support.planting import plant
+from tests.support.planting import Put, plant
 from tests.support.simulated_transactions import SimulatedLog
 
-MUTANTS = Mutants[pytest.MonkeyPatch]()
-mutant, rare = MUTANTS.add, MUTANTS.rare
+MUTANTS = Mutants()
+mutant, rare, bug = MUTANTS.add, MUTANTS.rare, MUTANTS.method
 
 
 @contextlib.contextmanager
@@ -53,7 +50,7 @@ def without(commit: CommitPrepared, field: str) -> CommitPrepared:
     return changed
 
 
-def skip_the_wait(patch: pytest.MonkeyPatch, method: str) -> None:
+def skip_the_wait(put: Put, method: str) -> None:
     """In this method of Transactions, and in what it calls, nobody waits for the transaction log."""
     original, durable = getattr(Transactions, method), SimulatedLog.durable
     is_hasty: ContextVar[bool] = ContextVar("is_hasty", default=False)
@@ -69,8 +66,8 @@ def skip_the_wait(patch: pytest.MonkeyPatch, method: str) -> None:
         if not is_hasty.get():
             await durable(self)
 
-    patch.setattr(Transactions, method, hasty)
-    plant(patch.setattr, SimulatedLog, "durable", at_once)
+    put(Transactions, method, hasty)
+    plant(put, SimulatedLog, "durable", at_once)
 
 
 async def written(markers: Any) -> asyncio.Task[None]:
@@ -87,121 +84,89 @@ async def written(markers: Any) -> asyncio.Task[None]:
 
 
 @mutant
-def a_member_is_told_its_id_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
-    skip_the_wait(patch, "init_member")
+def a_member_is_told_its_id_before_it_is_durable(put: Put) -> None:
+    skip_the_wait(put, "init_member")
 
 
 @mutant
-def markers_are_written_before_the_commit_is_durable(patch: pytest.MonkeyPatch) -> None:
-    skip_the_wait(patch, "_finish")
+def markers_are_written_before_the_commit_is_durable(put: Put) -> None:
+    skip_the_wait(put, "_finish")
 
 
 @mutant
-def markers_are_written_before_the_abort_is_durable(patch: pytest.MonkeyPatch) -> None:
+def markers_are_written_before_the_abort_is_durable(put: Put) -> None:
     for method in ("_abort", "_expire"):
-        skip_the_wait(patch, method)
+        skip_the_wait(put, method)
 
 
 @rare(342)
-def a_sweep_goes_by_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
-    skip_the_wait(patch, "_end_unmarked")
+def a_sweep_goes_by_what_is_not_durable(put: Put) -> None:
+    skip_the_wait(put, "_end_unmarked")
 
 
 @mutant
-def a_heartbeat_is_refused_before_the_end_is_durable(patch: pytest.MonkeyPatch) -> None:
-    skip_the_wait(patch, "heartbeat")
+def a_heartbeat_is_refused_before_the_end_is_durable(put: Put) -> None:
+    skip_the_wait(put, "heartbeat")
 
 
-@mutant
-def a_commit_is_answered_before_its_markers_are_durable(patch: pytest.MonkeyPatch) -> None:
-    write = LocalLeaders.write_markers
-
-    async def hasty(self: LocalLeaders, partitions: Iterable[TopicIdPartition], record_for: RecordFor, markers: Markers) -> None:
-        writing = await written(write(self, partitions, record_for, markers))
-        if writing.done():
-            writing.result()
-
-    plant(patch.setattr, LocalLeaders, "write_markers", hasty)
+@bug(LocalLeaders, "write_markers")
+async def a_commit_is_answered_before_its_markers_are_durable(write: Any, self: LocalLeaders, *asked: Any) -> None:
+    writing = await written(write(self, *asked))
+    if writing.done():
+        writing.result()
 
 
-@mutant
-def data_is_acknowledged_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
-    write = PartitionCore.written
-
-    def hasty(self: PartitionCore, append: Append) -> Any:
-        moved = write(self, append)
-        plan = self.begin_flush()
-        return moved if plan is None else self.flushed(plan, FlushOutcome())
-
-    plant(patch.setattr, PartitionCore, "written", hasty)
+@bug(PartitionCore, "written")
+def data_is_acknowledged_before_it_is_durable(write: Any, self: PartitionCore, append: Append) -> Any:
+    moved = write(self, append)
+    plan = self.begin_flush()
+    return moved if plan is None else self.flushed(plan, FlushOutcome())
 
 
-@rare(540)
-def a_commit_takes_data_that_is_not_durable(patch: pytest.MonkeyPatch) -> None:
-    """A task that reports it before it is acknowledged would be believed."""
-    plant(patch.setattr, LocalLeaders, "_not_durable", lambda _self: set())
+# A task that reports it before it is acknowledged would be believed.
+MUTANTS.instead("a_commit_takes_data_that_is_not_durable", LocalLeaders, "_not_durable", lambda _self: set(), first=540)
 
 
 # --- markers
 
 
-@mutant
-def a_commit_holds_nothing_back(patch: pytest.MonkeyPatch) -> None:
-    plant(patch.setattr, LocalLeaders, "hold_back", lambda _self, _commit, _held_back: None)
+MUTANTS.instead("a_commit_holds_nothing_back", LocalLeaders, "hold_back", lambda _self, _commit, _held_back: None)
+
+
+@bug(LocalLeaders, "write_markers")
+async def markers_of_a_commit_count_one_by_one(
+    write: Any, self: LocalLeaders, partitions: Any, record_for: Any, markers: Any
+) -> None:
+    tps = list(partitions)
+    records = [record_for(self._partitions.get(tp, {}).keys()) for tp in tps[:1]]
+    writing = await written(write(self, tps, record_for, markers))
+    for record in filter(None, records):
+        self.known.release(record.transactional_id, [self.known.leader(tps[0])])
+    await writing
+
+
+@bug(Transactions, "_finish", first=210)
+async def markers_of_a_failed_attempt_are_not_waited_for(finish: Any, self: Transactions, name: str) -> None:
+    self._markers.pop(name, None)
+    await finish(self, name)
+
+
+@bug(LocalLeaders, "write_markers")
+async def a_marker_that_cannot_be_written_is_let_go(write: Any, self: LocalLeaders, *asked: Any) -> None:
+    with contextlib.suppress(WireError):
+        await write(self, *asked)
+
+
+@bug(TransactionalIdState, "apply")
+def losers_get_no_marker(apply: Any, self: TransactionalIdState, event: Event, timestamp: int) -> Any:
+    ended = apply(self, event, timestamp)
+    if self.last is not None and isinstance(event, CommitPrepared):
+        self.last = without(self.last, "aborted_producer_ids")
+    return ended
 
 
 @mutant
-def markers_of_a_commit_count_one_by_one(patch: pytest.MonkeyPatch) -> None:
-    write = LocalLeaders.write_markers
-
-    async def eager(self: LocalLeaders, partitions: Iterable[TopicIdPartition], record_for: RecordFor, markers: Markers) -> None:
-        tps = list(partitions)
-        records = [record_for(self._partitions.get(tp, {}).keys()) for tp in tps[:1]]
-        writing = await written(write(self, tps, record_for, markers))
-        for record in filter(None, records):
-            self.known.release(record.transactional_id, [self.known.leader(tps[0])])
-        await writing
-
-    plant(patch.setattr, LocalLeaders, "write_markers", eager)
-
-
-@rare(210)
-def markers_of_a_failed_attempt_are_not_waited_for(patch: pytest.MonkeyPatch) -> None:
-    finish = Transactions._finish
-
-    async def forgetful(self: Transactions, name: str) -> None:
-        self._markers.pop(name, None)
-        await finish(self, name)
-
-    plant(patch.setattr, Transactions, "_finish", forgetful)
-
-
-@mutant
-def a_marker_that_cannot_be_written_is_let_go(patch: pytest.MonkeyPatch) -> None:
-    write = LocalLeaders.write_markers
-
-    async def careless(self: LocalLeaders, partitions: Iterable[TopicIdPartition], record_for: RecordFor, markers: Markers) -> None:
-        with contextlib.suppress(WireError):
-            await write(self, partitions, record_for, markers)
-
-    plant(patch.setattr, LocalLeaders, "write_markers", careless)
-
-
-@mutant
-def losers_get_no_marker(patch: pytest.MonkeyPatch) -> None:
-    apply = TransactionalIdState.apply
-
-    def forgetful(self: TransactionalIdState, event: Event, timestamp: int) -> list[MemberOpened]:
-        ended = apply(self, event, timestamp)
-        if self.last is not None and isinstance(event, CommitPrepared):
-            self.last = without(self.last, "aborted_producer_ids")
-        return ended
-
-    plant(patch.setattr, TransactionalIdState, "apply", forgetful)
-
-
-@mutant
-def markers_go_where_the_driver_says_alone(patch: pytest.MonkeyPatch) -> None:
+def markers_go_where_the_driver_says_alone(put: Put) -> None:
     finish, partitions_of = Transactions._finish, LocalLeaders.partitions_of
     named: ContextVar[set[tuple[bytes, int]] | None] = ContextVar("named", default=None)
 
@@ -218,25 +183,20 @@ def markers_go_where_the_driver_says_alone(patch: pytest.MonkeyPatch) -> None:
         known = named.get()
         return [tp for tp in partitions_of(self, producer_ids) if known is None or tp in known]
 
-    plant(patch.setattr, Transactions, "_finish", credulous)
-    plant(patch.setattr, LocalLeaders, "partitions_of", named_alone)
+    plant(put, Transactions, "_finish", credulous)
+    plant(put, LocalLeaders, "partitions_of", named_alone)
 
 
-@mutant
-def a_deleted_topic_is_waited_for(patch: pytest.MonkeyPatch) -> None:
-    held = LocalLeaders.held
-
-    def strict(self: LocalLeaders, producer_ids: Iterable[int], partitions: Iterable[TopicIdPartition] = ()) -> Held:
-        return held(self, producer_ids, partitions)._replace(missing=())
-
-    plant(patch.setattr, LocalLeaders, "held", strict)
+@bug(LocalLeaders, "held")
+def a_deleted_topic_is_waited_for(held: Any, self: LocalLeaders, producer_ids: Any, partitions: Any = ()) -> Any:
+    return held(self, producer_ids, partitions)._replace(missing=())
 
 
 # --- recovery
 
 
 @rare(301)
-def a_recovery_holds_nothing_back(patch: pytest.MonkeyPatch) -> None:
+def a_recovery_holds_nothing_back(put: Put) -> None:
     load, hold_back = Transactions._load, LocalLeaders.hold_back
     is_loading = False
 
@@ -250,96 +210,63 @@ def a_recovery_holds_nothing_back(patch: pytest.MonkeyPatch) -> None:
         if not is_loading:
             hold_back(self, commit, held_back)
 
-    plant(patch.setattr, Transactions, "_load", careless)
-    plant(patch.setattr, LocalLeaders, "hold_back", unless_loading)
+    plant(put, Transactions, "_load", careless)
+    plant(put, LocalLeaders, "hold_back", unless_loading)
+
+
+@bug(Transactions, "_record")
+def it_is_not_recorded_what_a_commit_holds_back(record: Any, self: Transactions, name: str, principal: str, event: Event) -> None:
+    record(self, name, principal, without(event, "held_back") if isinstance(event, CommitPrepared) else event)
+
+
+@bug(TransactionalIdState, "events", first=617)
+def a_state_forgets_what_a_commit_holds_back(events: Any, self: TransactionalIdState) -> Any:
+    return [
+        (timestamp, without(event, "held_back") if isinstance(event, CommitPrepared) else event)
+        for timestamp, event in events(self)
+    ]
+
+
+MUTANTS.instead("nobody_presumes_an_abort", TransactionCoordinator, "presumed_aborted", lambda _self, _producer_ids: [])
+
+
+@bug(TransactionCoordinator, "presumed_aborted")
+def open_members_are_presumed_aborted(_original: Any, self: TransactionCoordinator, producer_ids: Iterable[int]) -> Any:
+    prepared = {pid for _, commit in self.prepared() for pid in (*commit.committed_producer_ids, *commit.aborted_producer_ids)}
+    return [pid for pid in producer_ids if pid not in prepared]
+
+
+@bug(TransactionCoordinator, "presumed_aborted")
+def prepared_members_are_presumed_aborted(_original: Any, self: TransactionCoordinator, producer_ids: Iterable[int]) -> Any:
+    return [pid for pid in producer_ids if pid not in self.open_members]
+
+
+@bug(Loading, "_give_up_state")
+def a_torn_state_counts(_original: Any, self: Loading) -> None:
+    if self._state is not None:
+        self._adopt(self._state)
+    self._state = None
+
+
+@bug(Loading, "_adopt")
+def events_among_the_pieces_of_a_state_are_lost(adopt: Any, self: Loading, state: Any) -> None:
+    state.later.clear()
+    adopt(self, state)
+
+
+MUTANTS.instead("a_state_is_of_the_moment_when_an_id_has_its_turn", StateWriter, "keep", lambda _self, _transactional_id: None)
+
+
+@bug(StateWriter, "pieces")
+def parts_of_a_state_bear_no_mark(pieces: Any, self: StateWriter, entries_max: int = PIECE_ENTRIES_MAX) -> Any:
+    for piece in pieces(self, entries_max):
+        for record in piece:
+            record.in_state = False
+        yield piece
 
 
 @mutant
-def it_is_not_recorded_what_a_commit_holds_back(patch: pytest.MonkeyPatch) -> None:
-    record = Transactions._record
-
-    def forgetful(self: Transactions, name: str, principal: str, event: Event) -> None:
-        record(self, name, principal, without(event, "held_back") if isinstance(event, CommitPrepared) else event)
-
-    plant(patch.setattr, Transactions, "_record", forgetful)
-
-
-@rare(617)
-def a_state_forgets_what_a_commit_holds_back(patch: pytest.MonkeyPatch) -> None:
-    events = TransactionalIdState.events
-
-    def forgetful(self: TransactionalIdState) -> list[tuple[int, Event]]:
-        return [
-            (timestamp, without(event, "held_back") if isinstance(event, CommitPrepared) else event)
-            for timestamp, event in events(self)
-        ]
-
-    plant(patch.setattr, TransactionalIdState, "events", forgetful)
-
-
-@mutant
-def nobody_presumes_an_abort(patch: pytest.MonkeyPatch) -> None:
-    plant(patch.setattr, TransactionCoordinator, "presumed_aborted", lambda _self, _producer_ids: [])
-
-
-@mutant
-def open_members_are_presumed_aborted(patch: pytest.MonkeyPatch) -> None:
-    def rash(self: TransactionCoordinator, producer_ids: Iterable[int]) -> list[int]:
-        prepared = {pid for _, commit in self.prepared() for pid in (*commit.committed_producer_ids, *commit.aborted_producer_ids)}
-        return [pid for pid in producer_ids if pid not in prepared]
-
-    plant(patch.setattr, TransactionCoordinator, "presumed_aborted", rash)
-
-
-@mutant
-def prepared_members_are_presumed_aborted(patch: pytest.MonkeyPatch) -> None:
-    def rash(self: TransactionCoordinator, producer_ids: Iterable[int]) -> list[int]:
-        return [pid for pid in producer_ids if pid not in self.open_members]
-
-    plant(patch.setattr, TransactionCoordinator, "presumed_aborted", rash)
-
-
-@mutant
-def a_torn_state_counts(patch: pytest.MonkeyPatch) -> None:
-    def credulous(self: Loading) -> None:
-        if self._state is not None:
-            self._adopt(self._state)
-        self._state = None
-
-    plant(patch.setattr, Loading, "_give_up_state", credulous)
-
-
-@mutant
-def events_among_the_pieces_of_a_state_are_lost(patch: pytest.MonkeyPatch) -> None:
-    adopt = Loading._adopt
-
-    def forgetful(self: Loading, state: Any) -> None:
-        state.later.clear()
-        adopt(self, state)
-
-    plant(patch.setattr, Loading, "_adopt", forgetful)
-
-
-@mutant
-def a_state_is_of_the_moment_when_an_id_has_its_turn(patch: pytest.MonkeyPatch) -> None:
-    plant(patch.setattr, StateWriter, "keep", lambda _self, _transactional_id: None)
-
-
-@mutant
-def parts_of_a_state_bear_no_mark(patch: pytest.MonkeyPatch) -> None:
-    pieces = StateWriter.pieces
-
-    def unmarked(self: StateWriter, entries_max: int = PIECE_ENTRIES_MAX) -> Iterator[list[TransactionLogRecord]]:
-        for piece in pieces(self, entries_max):
-            for record in piece:
-                record.in_state = False
-            yield piece
-
-    plant(patch.setattr, StateWriter, "pieces", unmarked)
-
-
-@mutant
-def the_log_goes_before_its_state_is_durable(patch: pytest.MonkeyPatch) -> None:
+def the_log_goes_before_its_state_is_durable(put: Put) -> None:
     write, durable = OwnLog._write, SimulatedLog.durable
     is_writing: ContextVar[bool] = ContextVar("is_writing", default=False)
 
@@ -354,8 +281,8 @@ def the_log_goes_before_its_state_is_durable(patch: pytest.MonkeyPatch) -> None:
         if not is_writing.get():
             await durable(self)
 
-    plant(patch.setattr, OwnLog, "_write", hasty)
-    plant(patch.setattr, SimulatedLog, "durable", at_once)
+    plant(put, OwnLog, "_write", hasty)
+    plant(put, SimulatedLog, "durable", at_once)
 
 
 def end_state_without_a_count(self: Loading, _end: StateEnds) -> None:
@@ -365,43 +292,33 @@ def end_state_without_a_count(self: Loading, _end: StateEnds) -> None:
     self._adopt(state)
 
 
-def state_without(patch: pytest.MonkeyPatch, kind: type) -> None:
+def state_without(put: Put, kind: type) -> None:
     events = TransactionalIdState.events
 
     def forgetful(self: TransactionalIdState) -> list[tuple[int, Event]]:
         return [known for known in events(self) if not isinstance(known[1], kind)]
 
-    plant(patch.setattr, TransactionalIdState, "events", forgetful)
+    plant(put, TransactionalIdState, "events", forgetful)
     # That would be noticed by the number of ids.
-    patch.setattr(Loading, "_end_state", end_state_without_a_count)
+    put(Loading, "_end_state", end_state_without_a_count)
 
 
 @mutant
-def a_state_forgets_open_members(patch: pytest.MonkeyPatch) -> None:
-    state_without(patch, MemberOpened)
+def a_state_forgets_open_members(put: Put) -> None:
+    state_without(put, MemberOpened)
 
 
 @mutant
-def a_state_forgets_the_last_version(patch: pytest.MonkeyPatch) -> None:
-    state_without(patch, CommitPrepared)
+def a_state_forgets_the_last_version(put: Put) -> None:
+    state_without(put, CommitPrepared)
 
 
-@rare(214)
-def a_state_takes_what_is_prepared_for_complete(patch: pytest.MonkeyPatch) -> None:
-    events = TransactionalIdState.events
-
-    def hasty(self: TransactionalIdState) -> list[tuple[int, Event]]:
-        with unprepared(self):
-            return events(self)
-
-    plant(patch.setattr, TransactionalIdState, "events", hasty)
+@bug(TransactionalIdState, "events", first=214)
+def a_state_takes_what_is_prepared_for_complete(events: Any, self: TransactionalIdState) -> Any:
+    with unprepared(self):
+        return events(self)
 
 
-@mutant
-def a_restart_grants_no_time(patch: pytest.MonkeyPatch) -> None:
-    init = Loading.__init__
-
-    def strict(self: Loading, new: Any, _now_ms: int) -> None:
-        init(self, new, 0)
-
-    plant(patch.setattr, Loading, "__init__", strict)
+@bug(Loading, "__init__")
+def a_restart_grants_no_time(init: Any, self: Loading, new: Any, _now_ms: int) -> None:
+    init(self, new, 0)

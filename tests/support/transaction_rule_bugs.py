@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from brokerd.errors import AlreadyCommittedError
 from brokerd.record.header import BatchHeader
 from brokerd.server.transactions.transactions import Transactions
 from brokerd.transaction.coordinator import ExecutionKey, TransactionCoordinator
-from brokerd.transaction.records import Event
 from brokerd.transaction.transactional_id import (
-    CommitDecision,
     Execution,
     ExecutionOfRun,
     Held,
@@ -22,9 +18,9 @@ from brokerd.transaction.transactional_id import (
     TransactionalIdState,
 )
 from brokerd.wire.v1.transaction_log_pb2 import CommitPrepared, MemberOpened, MembersAborted, VersionRepeated
-from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest, InitProducerIdRequest, TransactionMember
-from tests.support.planting import plant
-from tests.support.transaction_bugs import mutant, skip_the_wait, unprepared
+from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest, TransactionMember
+from tests.support.planting import Put, plant
+from tests.support.transaction_bugs import MUTANTS, bug, mutant, skip_the_wait, unprepared
 
 # --- commit
 
@@ -38,9 +34,7 @@ def changed(commit: CommitPrepared, **fields: Any) -> CommitPrepared:
     return other
 
 
-def without_check(
-    patch: pytest.MonkeyPatch, allowed: Callable[[TransactionalIdState, TransactionMember, Execution, int], bool]
-) -> None:
+def without_check(put: Put, allowed: Callable[[TransactionalIdState, TransactionMember, Execution, int], bool]) -> None:
     """A commit's check of a member is passed where `allowed` says so."""
     check = TransactionalIdState._problem
 
@@ -50,229 +44,153 @@ def without_check(
         problem = check(self, report, execution, found, may_miss=may_miss)
         return "" if problem and allowed(self, report, execution, found.records) else problem
 
-    plant(patch.setattr, TransactionalIdState, "_problem", lenient)
+    plant(put, TransactionalIdState, "_problem", lenient)
 
 
 @mutant
-def a_commit_takes_members_that_are_not_open(patch: pytest.MonkeyPatch) -> None:
-    without_check(patch, lambda state, report, _execution, _records: report.producer_id not in state.members)
+def a_commit_takes_members_that_are_not_open(put: Put) -> None:
+    without_check(put, lambda state, report, _execution, _records: report.producer_id not in state.members)
 
 
 @mutant
-def a_commit_takes_members_whose_records_are_not_there(patch: pytest.MonkeyPatch) -> None:
-    without_check(patch, lambda state, report, _execution, _records: report.producer_id in state.members)
+def a_commit_takes_members_whose_records_are_not_there(put: Put) -> None:
+    without_check(put, lambda state, report, _execution, _records: report.producer_id in state.members)
+
+
+MUTANTS.instead("a_commit_leaves_losers_open", TransactionalIdState, "ending", lambda _self, _version: [])
+
+
+@bug(TransactionalIdState, "ending")
+def a_commit_ends_losers_of_its_own_version_alone(_original: Any, self: TransactionalIdState, version: int) -> Any:
+    return [pid for pid, member in self.members.items() if member.txn_version == version]
+
+
+MUTANTS.instead("a_commit_ends_newer_versions_too", TransactionalIdState, "ending", lambda self, _version: list(self.members))
+
+
+@bug(TransactionalIdState, "decide_commit")
+def a_second_commit_wins(decide: Any, self: TransactionalIdState, asked: EndTransactionRequest, held: Held) -> Any:
+    last = self.last
+    is_other = last is not None and last.execution_id != asked.execution_id
+    if last is not None and is_other and asked.txn_version == self.last_version and not self.is_prepared:
+        self.last = changed(last, txn_version=last.txn_version - 1)
+    try:
+        return decide(self, asked, held)
+    finally:
+        self.last = last
+
+
+@bug(TransactionalIdState, "decide_commit")
+def a_commit_does_not_wait_for_the_one_before(decide: Any, self: TransactionalIdState, asked: Any, held: Any) -> Any:
+    with unprepared(self):
+        return decide(self, asked, held)
+
+
+MUTANTS.instead("a_replay_is_not_compared", TransactionalIdState, "_check_replay", lambda _self, _asked, _last: None)
+
+
+MUTANTS.instead(
+    "a_second_write_of_a_run_is_no_conflict", TransactionalIdState, "_is_another_write", lambda _self, _execution: False
+)
+
+
+@bug(TransactionalIdState, "decide_commit")
+def a_repetition_is_not_recorded(decide: Any, self: TransactionalIdState, asked: EndTransactionRequest, held: Held) -> Any:
+    decided = decide(self, asked, held)
+    return Progress.COMPLETE if isinstance(decided, VersionRepeated) else decided
+
+
+@bug(TransactionalIdState, "events")
+def a_repetition_is_no_part_of_a_state(events: Any, self: TransactionalIdState) -> Any:
+    return [(at, event) for at, event in events(self) if not isinstance(event, VersionRepeated)]
 
 
 @mutant
-def a_commit_leaves_losers_open(patch: pytest.MonkeyPatch) -> None:
-    plant(patch.setattr, TransactionalIdState, "ending", lambda _self, _version: [])
+def a_repetition_is_told_before_it_is_durable(put: Put) -> None:
+    skip_the_wait(put, "_commit")
 
 
-@mutant
-def a_commit_ends_losers_of_its_own_version_alone(patch: pytest.MonkeyPatch) -> None:
-    def narrow(self: TransactionalIdState, version: int) -> list[int]:
-        return [pid for pid, member in self.members.items() if member.txn_version == version]
-
-    plant(patch.setattr, TransactionalIdState, "ending", narrow)
+@bug(TransactionalIdState, "_of_its_run")
+def a_repetition_hides_the_run_that_committed(known: Any, self: TransactionalIdState, execution: ExecutionOfRun) -> Any:
+    return [one for one in known(self, execution) if one in self.repeats or not self.repeats]
 
 
-@mutant
-def a_commit_ends_newer_versions_too(patch: pytest.MonkeyPatch) -> None:
-    plant(patch.setattr, TransactionalIdState, "ending", lambda self, _version: list(self.members))
+@bug(TransactionalIdState, "decide_commit")
+def an_older_version_is_not_fenced(commit: Any, self: TransactionalIdState, asked: EndTransactionRequest, held: Held) -> Any:
+    last = self.last
+    self.last = None if asked.txn_version < self.last_version else last
+    try:
+        return commit(self, asked, held)
+    finally:
+        self.last = last
 
 
-@mutant
-def a_second_commit_wins(patch: pytest.MonkeyPatch) -> None:
-    decide = TransactionalIdState.decide_commit
-
-    def lenient(self: TransactionalIdState, asked: EndTransactionRequest, held: Held) -> CommitDecision:
-        last = self.last
-        is_other = last is not None and last.execution_id != asked.execution_id
-        if last is not None and is_other and asked.txn_version == self.last_version and not self.is_prepared:
-            self.last = changed(last, txn_version=last.txn_version - 1)
-        try:
-            return decide(self, asked, held)
-        finally:
-            self.last = last
-
-    plant(patch.setattr, TransactionalIdState, "decide_commit", lenient)
+MUTANTS.instead("a_commit_before_the_last_one_is_forgotten", TransactionalIdState, "_history", lambda _self: ())
 
 
-@mutant
-def a_commit_does_not_wait_for_the_one_before(patch: pytest.MonkeyPatch) -> None:
-    decide = TransactionalIdState.decide_commit
-
-    def hasty(self: TransactionalIdState, asked: EndTransactionRequest, held: Held) -> CommitDecision:
-        with unprepared(self):
-            return decide(self, asked, held)
-
-    plant(patch.setattr, TransactionalIdState, "decide_commit", hasty)
+MUTANTS.instead("any_older_version_counts_as_committed", TransactionalIdState, "_check_earlier", lambda _self, _asked: None)
 
 
-@mutant
-def a_replay_is_not_compared(patch: pytest.MonkeyPatch) -> None:
-    plant(patch.setattr, TransactionalIdState, "_check_replay", lambda _self, _asked, _last: None)
-
-
-@mutant
-def a_second_write_of_a_run_is_no_conflict(patch: pytest.MonkeyPatch) -> None:
-    plant(patch.setattr, TransactionalIdState, "_is_another_write", lambda _self, _execution: False)
-
-
-@mutant
-def a_repetition_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
-    decide = TransactionalIdState.decide_commit
-
-    def forgetful(self: TransactionalIdState, asked: EndTransactionRequest, held: Held) -> CommitDecision:
-        decided = decide(self, asked, held)
-        return Progress.COMPLETE if isinstance(decided, VersionRepeated) else decided
-
-    plant(patch.setattr, TransactionalIdState, "decide_commit", forgetful)
-
-
-@mutant
-def a_repetition_is_no_part_of_a_state(patch: pytest.MonkeyPatch) -> None:
-    events = TransactionalIdState.events
-
-    def forgetful(self: TransactionalIdState) -> list[tuple[int, Event]]:
-        return [(at, event) for at, event in events(self) if not isinstance(event, VersionRepeated)]
-
-    plant(patch.setattr, TransactionalIdState, "events", forgetful)
-
-
-@mutant
-def a_repetition_is_told_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
-    skip_the_wait(patch, "_commit")
-
-
-@mutant
-def a_repetition_hides_the_run_that_committed(patch: pytest.MonkeyPatch) -> None:
-    known = TransactionalIdState._of_its_run
-
-    def newest(self: TransactionalIdState, execution: ExecutionOfRun) -> list[ExecutionOfRun]:
-        return [one for one in known(self, execution) if one in self.repeats or not self.repeats]
-
-    plant(patch.setattr, TransactionalIdState, "_of_its_run", newest)
-
-
-@mutant
-def an_older_version_is_not_fenced(patch: pytest.MonkeyPatch) -> None:
-    commit = TransactionalIdState.decide_commit
-
-    def lenient(self: TransactionalIdState, asked: EndTransactionRequest, held: Held) -> CommitDecision:
-        last = self.last
-        self.last = None if asked.txn_version < self.last_version else last
-        try:
-            return commit(self, asked, held)
-        finally:
-            self.last = last
-
-    plant(patch.setattr, TransactionalIdState, "decide_commit", lenient)
-
-
-@mutant
-def a_commit_before_the_last_one_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    plant(patch.setattr, TransactionalIdState, "_history", lambda _self: ())
-
-
-@mutant
-def any_older_version_counts_as_committed(patch: pytest.MonkeyPatch) -> None:
-    plant(patch.setattr, TransactionalIdState, "_check_earlier", lambda _self, _asked: None)
-
-
-@mutant
-def a_commit_without_rows_is_not_recorded(patch: pytest.MonkeyPatch) -> None:
-    decide = TransactionalIdState.decide_commit
-
-    def lazy(self: TransactionalIdState, asked: EndTransactionRequest, held: Held) -> CommitDecision:
-        decided = decide(self, asked, held)
-        if isinstance(decided, CommitPrepared) and not decided.totals.rows:
-            return Progress.COMPLETE
-        return decided
-
-    plant(patch.setattr, TransactionalIdState, "decide_commit", lazy)
+@bug(TransactionalIdState, "decide_commit")
+def a_commit_without_rows_is_not_recorded(decide: Any, self: TransactionalIdState, asked: EndTransactionRequest, held: Held) -> Any:
+    decided = decide(self, asked, held)
+    if isinstance(decided, CommitPrepared) and not decided.totals.rows:
+        return Progress.COMPLETE
+    return decided
 
 
 # --- members
 
 
-@mutant
-def the_members_of_others_are_aborted_at_init(patch: pytest.MonkeyPatch) -> None:
-    init = Transactions.init_member
-
-    async def jealous(
-        self: Transactions, principal: str, asked: InitProducerIdRequest, own_id: Callable[[int], int]
-    ) -> MemberOpened:
-        state = self.coordinator.states.get(asked.transactional_id)
-        others = [
-            pid
-            for pid, member in (state.members.items() if state is not None else ())
-            if member.txn_version == asked.txn_version and member.execution_id != asked.execution_id
-        ]
-        if others:
-            self._record(asked.transactional_id, principal, MembersAborted(producer_ids=others))
-        return await init(self, principal, asked, own_id)
-
-    plant(patch.setattr, Transactions, "init_member", jealous)
+@bug(Transactions, "init_member")
+async def the_members_of_others_are_aborted_at_init(init: Any, self: Transactions, principal: Any, asked: Any, own_id: Any) -> Any:
+    state = self.coordinator.states.get(asked.transactional_id)
+    others = [
+        pid
+        for pid, member in (state.members.items() if state is not None else ())
+        if member.txn_version == asked.txn_version and member.execution_id != asked.execution_id
+    ]
+    if others:
+        self._record(asked.transactional_id, principal, MembersAborted(producer_ids=others))
+    return await init(self, principal, asked, own_id)
 
 
-@mutant
-def a_committed_version_takes_members(patch: pytest.MonkeyPatch) -> None:
-    decide = TransactionalIdState.decide_init
-
-    def lenient(self: TransactionalIdState, asked: InitProducerIdRequest, next_producer_id: int) -> MemberOpened:
-        try:
-            return decide(self, asked, next_producer_id)
-        except AlreadyCommittedError:
-            return MemberOpened(
-                member_id=asked.member_id,
-                producer_id=next_producer_id,
-                txn_version=asked.txn_version,
-                execution_id=asked.execution_id,
-                run_id=asked.run_id,
-                timeout_ms=asked.timeout_ms,
-            )
-
-    plant(patch.setattr, TransactionalIdState, "decide_init", lenient)
+@bug(TransactionalIdState, "decide_init")
+def a_committed_version_takes_members(decide: Any, self: TransactionalIdState, asked: Any, next_producer_id: Any) -> Any:
+    try:
+        return decide(self, asked, next_producer_id)
+    except AlreadyCommittedError:
+        return MemberOpened(
+            member_id=asked.member_id,
+            producer_id=next_producer_id,
+            txn_version=asked.txn_version,
+            execution_id=asked.execution_id,
+            run_id=asked.run_id,
+            timeout_ms=asked.timeout_ms,
+        )
 
 
-@mutant
-def a_repeated_member_gets_another_id(patch: pytest.MonkeyPatch) -> None:
-    decide = TransactionalIdState.decide_init
+@bug(TransactionalIdState, "decide_init")
+def a_repeated_member_gets_another_id(decide: Any, self: TransactionalIdState, asked: Any, next_producer_id: Any) -> Any:
+    another = MemberOpened()
+    another.CopyFrom(decide(self, asked, next_producer_id))
+    another.producer_id = next_producer_id
+    return another
 
-    def forgetful(self: TransactionalIdState, asked: InitProducerIdRequest, next_producer_id: int) -> MemberOpened:
-        another = MemberOpened()
-        another.CopyFrom(decide(self, asked, next_producer_id))
-        another.producer_id = next_producer_id
-        return another
 
-    plant(patch.setattr, TransactionalIdState, "decide_init", forgetful)
+MUTANTS.instead("an_ended_member_begins_again", TransactionCoordinator, "_remember_ended", lambda _self, _name, _members: None)
+
+
+@bug(Transactions, "init_member")
+async def producer_ids_are_used_again(init: Any, self: Transactions, principal: Any, asked: Any, own_id: Any) -> Any:
+    return await init(self, principal, asked, lambda number: own_id(number & ~1))
+
+
+MUTANTS.instead("anybody_may_write", Transactions, "is_open_member", lambda _self, _header: True)
 
 
 @mutant
-def an_ended_member_begins_again(patch: pytest.MonkeyPatch) -> None:
-    plant(patch.setattr, TransactionCoordinator, "_remember_ended", lambda _self, _name, _members: None)
-
-
-@mutant
-def producer_ids_are_used_again(patch: pytest.MonkeyPatch) -> None:
-    init = Transactions.init_member
-
-    async def forgetful(
-        self: Transactions, principal: str, asked: InitProducerIdRequest, own_id: Callable[[int], int]
-    ) -> MemberOpened:
-        return await init(self, principal, asked, lambda number: own_id(number & ~1))
-
-    plant(patch.setattr, Transactions, "init_member", forgetful)
-
-
-@mutant
-def anybody_may_write(patch: pytest.MonkeyPatch) -> None:
-    plant(patch.setattr, Transactions, "is_open_member", lambda _self, _header: True)
-
-
-@mutant
-def membership_is_looked_up_before_the_append(patch: pytest.MonkeyPatch) -> None:
+def membership_is_looked_up_before_the_append(put: Put) -> None:
     look_up, known = Transactions.is_open_member, set[int]()
 
     def early(self: Transactions, header: BatchHeader) -> bool:
@@ -280,41 +198,33 @@ def membership_is_looked_up_before_the_append(patch: pytest.MonkeyPatch) -> None
             known.add(header.producer_id)
         return header.producer_id in known
 
-    plant(patch.setattr, Transactions, "is_open_member", early)
+    plant(put, Transactions, "is_open_member", early)
 
 
 # --- abort and expiry
 
 
-@mutant
-def an_abort_ends_all_members_of_the_version(patch: pytest.MonkeyPatch) -> None:
-    def broad(self: TransactionalIdState, asked: EndTransactionRequest) -> MembersAborted | None:
-        if asked.txn_version <= self.last_version:
-            return None
-        ended = [pid for pid, member in self.members.items() if member.txn_version == asked.txn_version]
-        return MembersAborted(producer_ids=ended) if ended else None
-
-    plant(patch.setattr, TransactionalIdState, "decide_abort", broad)
+@bug(TransactionalIdState, "decide_abort")
+def an_abort_ends_all_members_of_the_version(_original: Any, self: TransactionalIdState, asked: EndTransactionRequest) -> Any:
+    if asked.txn_version <= self.last_version:
+        return None
+    ended = [pid for pid, member in self.members.items() if member.txn_version == asked.txn_version]
+    return MembersAborted(producer_ids=ended) if ended else None
 
 
-@mutant
-def an_abort_undoes_a_commit(patch: pytest.MonkeyPatch) -> None:
-    abort = Transactions.abort
+@bug(Transactions, "abort")
+async def an_abort_undoes_a_commit(abort: Any, self: Transactions, principal: str, asked: EndTransactionRequest) -> None:
+    await self._void(asked.transactional_id, [member.producer_id for member in asked.members])
+    await abort(self, principal, asked)
 
-    async def rash(self: Transactions, principal: str, asked: EndTransactionRequest) -> None:
-        await self._void(asked.transactional_id, [member.producer_id for member in asked.members])
-        await abort(self, principal, asked)
 
-    plant(patch.setattr, Transactions, "abort", rash)
+MUTANTS.instead(
+    "an_execution_expires_by_its_first_member", TransactionCoordinator, "renew", lambda _self, _producer_id, _now_ms: None
+)
 
 
 @mutant
-def an_execution_expires_by_its_first_member(patch: pytest.MonkeyPatch) -> None:
-    plant(patch.setattr, TransactionCoordinator, "renew", lambda _self, _producer_id, _now_ms: None)
-
-
-@mutant
-def an_expiry_is_not_decided_again(patch: pytest.MonkeyPatch) -> None:
+def an_expiry_is_not_decided_again(put: Put) -> None:
     expired, expire = TransactionCoordinator.expired, TransactionCoordinator.expire
     due: dict[ExecutionKey, MembersAborted | None] = {}
 
@@ -323,20 +233,13 @@ def an_expiry_is_not_decided_again(patch: pytest.MonkeyPatch) -> None:
         due.update((key, expire(self, key, now_ms)) for key in keys)
         return keys
 
-    plant(patch.setattr, TransactionCoordinator, "expired", noted)
-    plant(patch.setattr, TransactionCoordinator, "expire", lambda _self, key, _now_ms: due[key])
+    plant(put, TransactionCoordinator, "expired", noted)
+    plant(put, TransactionCoordinator, "expire", lambda _self, key, _now_ms: due[key])
 
 
-@mutant
-def all_executions_of_an_id_expire_together(patch: pytest.MonkeyPatch) -> None:
-    expire = TransactionCoordinator.expire
-
-    def broad(self: TransactionCoordinator, key: ExecutionKey, now_ms: int) -> MembersAborted | None:
-        return self.abort_all(key.transactional_id) if expire(self, key, now_ms) is not None else None
-
-    plant(patch.setattr, TransactionCoordinator, "expire", broad)
+@bug(TransactionCoordinator, "expire")
+def all_executions_of_an_id_expire_together(expire: Any, self: TransactionCoordinator, key: ExecutionKey, now_ms: int) -> Any:
+    return self.abort_all(key.transactional_id) if expire(self, key, now_ms) is not None else None
 
 
-@mutant
-def nobody_expires(patch: pytest.MonkeyPatch) -> None:
-    plant(patch.setattr, TransactionCoordinator, "expired", lambda _self, _now_ms: [])
+MUTANTS.instead("nobody_expires", TransactionCoordinator, "expired", lambda _self, _now_ms: [])

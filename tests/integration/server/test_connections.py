@@ -140,23 +140,20 @@ def test_a_connection_takes_no_more_calls_than_it_may_have(running: RunningDaemo
         wait_until(lambda: running.daemon.open_stream_count == limit)
 
 
-def test_calls_beyond_the_limit_of_a_connection_wait(running: RunningDaemon) -> None:
+async def test_calls_beyond_the_limit_of_a_connection_wait(running: RunningDaemon) -> None:
     """Of a client that is not ours and puts all its calls on one connection."""
     at_once, each = 150, 20
     assert at_once > running.daemon.config.max_streams_per_connection
 
-    async def call_all() -> None:
-        method = UNARY["GetServerInfo"]
-        async with grpc.aio.insecure_channel(running.address) as channel:
-            call: Any = channel.unary_unary(method.path)
+    method = UNARY["GetServerInfo"]
+    async with grpc.aio.insecure_channel(running.address) as channel:
+        call: Any = channel.unary_unary(method.path)
 
-            async def call_in_turn() -> None:
-                for _ in range(each):
-                    await call(b"", timeout=DEADLINE_S)
+        async def call_in_turn() -> None:
+            for _ in range(each):
+                await call(b"", timeout=DEADLINE_S)
 
-            await asyncio.gather(*(call_in_turn() for _ in range(at_once)))
-
-    asyncio.run(call_all())
+        await asyncio.gather(*(call_in_turn() for _ in range(at_once)))
 
 
 def test_every_argument_of_the_server_stands_once() -> None:

@@ -42,25 +42,22 @@ def held_thread(consumer: Consumer) -> Any:
 
 
 @pytest.mark.parametrize("name", WAITING)
-def test_a_call_that_waits_stops_no_other_task_and_may_be_cancelled(broker: FakeBroker, name: str) -> None:
+async def test_a_call_that_waits_stops_no_other_task_and_may_be_cancelled(broker: FakeBroker, name: str) -> None:
     for partition in broker.create("t", 2):
         fill(partition, [3, 3])
 
-    async def scenario() -> None:
-        async with Consumer(settings(broker, group_id="g", enable_auto_commit=False)) as consumer:
-            consumer.assign([T0, T1])
-            async with held_thread(consumer):
-                for _ in range(2):
-                    call = asyncio.ensure_future(WAITING[name](consumer))
-                    await beat()
-                    assert not call.done()
-                    await cancelled(call)
-                consumer.pause([T1])
-                consumer.seek(T0, 2)
-                assert await consumer.poll(0) == []
-            await asyncio.wait_for(WAITING[name](consumer), DEADLINE_S)
-
-    asyncio.run(scenario())
+    async with Consumer(settings(broker, group_id="g", enable_auto_commit=False)) as consumer:
+        consumer.assign([T0, T1])
+        async with held_thread(consumer):
+            for _ in range(2):
+                call = asyncio.ensure_future(WAITING[name](consumer))
+                await beat()
+                assert not call.done()
+                await cancelled(call)
+            consumer.pause([T1])
+            consumer.seek(T0, 2)
+            assert await consumer.poll(0) == []
+        await asyncio.wait_for(WAITING[name](consumer), DEADLINE_S)
 
 
 def test_records_of_a_cancelled_poll_come_again(broker: FakeBroker) -> None:
@@ -89,147 +86,129 @@ def test_records_of_a_cancelled_poll_come_again(broker: FakeBroker) -> None:
     assert asyncio.run(scenario()) == list(range(60))
 
 
-def test_a_timeout_shorter_than_the_broker_needs_holds_up_nothing(broker: FakeBroker) -> None:
+async def test_a_timeout_shorter_than_the_broker_needs_holds_up_nothing(broker: FakeBroker) -> None:
     """A cancelled poll has got further all the same: the next one need not begin again."""
     (partition,) = broker.create("t")
     fill(partition, [3])
 
-    async def scenario() -> None:
-        async with Consumer(settings(broker)) as consumer:
-            consumer.assign([T0])
-            requests = 0
-            for _ in range(100_000):
-                poll = asyncio.create_task(consumer.poll())
-                await beat(2)
-                poll.cancel()
-                await asyncio.wait([poll])
-                if not poll.cancelled():
-                    assert offsets(poll.result()) == [0, 1, 2]
-                    return
-                requests += 1
-            raise AssertionError(f"{requests} polls have come to nothing")
-
-    asyncio.run(scenario())
+    async with Consumer(settings(broker)) as consumer:
+        consumer.assign([T0])
+        requests = 0
+        for _ in range(100_000):
+            poll = asyncio.create_task(consumer.poll())
+            await beat(2)
+            poll.cancel()
+            await asyncio.wait([poll])
+            if not poll.cancelled():
+                assert offsets(poll.result()) == [0, 1, 2]
+                return
+            requests += 1
+        raise AssertionError(f"{requests} polls have come to nothing")
 
 
 @pytest.mark.parametrize("is_iterated", [False, True])
-def test_however_much_has_come_other_tasks_have_their_turn(broker: FakeBroker, is_iterated: bool) -> None:
+async def test_however_much_has_come_other_tasks_have_their_turn(broker: FakeBroker, is_iterated: bool) -> None:
     (partition,) = broker.create("t")
     fill(partition, [2_000] * 3)
 
-    async def scenario() -> None:
-        async with Consumer(settings(broker)) as consumer:
-            consumer.assign([T0])
-            await consumer.poll(LONG_MS, 1)
-            wait_until(lambda: consumer._fetching.has_arrivals or consumer._fetching._buffer.size_bytes > 0)
-            beats = 0
+    async with Consumer(settings(broker)) as consumer:
+        consumer.assign([T0])
+        await consumer.poll(LONG_MS, 1)
+        wait_until(lambda: consumer._fetching.has_arrivals or consumer._fetching._buffer.size_bytes > 0)
+        beats = 0
 
-            async def count() -> None:
-                nonlocal beats
-                while True:
-                    beats += 1
-                    await beat(1)
+        async def count() -> None:
+            nonlocal beats
+            while True:
+                beats += 1
+                await beat(1)
 
-            counting = asyncio.create_task(count())
-            for _ in range(1_000 if is_iterated else 20):
-                await (consumer.__anext__() if is_iterated else consumer.poll(LONG_MS, 10))
-            assert beats >= 9
-            await cancelled(counting)
-
-    asyncio.run(scenario())
+        counting = asyncio.create_task(count())
+        for _ in range(1_000 if is_iterated else 20):
+            await (consumer.__anext__() if is_iterated else consumer.poll(LONG_MS, 10))
+        assert beats >= 9
+        await cancelled(counting)
 
 
-def test_second_task_is_refused_while_one_polls_but_may_wake_it(broker: FakeBroker) -> None:
+async def test_second_task_is_refused_while_one_polls_but_may_wake_it(broker: FakeBroker) -> None:
     broker.create("t")
 
-    async def scenario() -> None:
-        async with Consumer(settings(broker)) as consumer:
-            consumer.assign([T0])
-            poll = asyncio.create_task(consumer.poll(), name="poller")
-            await beat()
-            with pytest.raises(ConsumerStateError, match=r"task 'poller' is using this consumer, so task '.*' cannot: one task"):
-                await consumer.poll(0)
-            with pytest.raises(ConsumerStateError, match="one task"):
-                consumer.seek(T0, 1)
-            consumer.wakeup()
-            with pytest.raises(WakeupError):
-                await asyncio.wait_for(poll, DEADLINE_S)
-            assert await consumer.poll(0) == []
-
-    asyncio.run(scenario())
+    async with Consumer(settings(broker)) as consumer:
+        consumer.assign([T0])
+        poll = asyncio.create_task(consumer.poll(), name="poller")
+        await beat()
+        with pytest.raises(ConsumerStateError, match=r"task 'poller' is using this consumer, so task '.*' cannot: one task"):
+            await consumer.poll(0)
+        with pytest.raises(ConsumerStateError, match="one task"):
+            consumer.seek(T0, 1)
+        consumer.wakeup()
+        with pytest.raises(WakeupError):
+            await asyncio.wait_for(poll, DEADLINE_S)
+        assert await consumer.poll(0) == []
 
 
 @pytest.mark.parametrize("is_iterated", [False, True])
-def test_close_of_another_task_ends_a_poll(broker: FakeBroker, is_iterated: bool) -> None:
+async def test_close_of_another_task_ends_a_poll(broker: FakeBroker, is_iterated: bool) -> None:
     broker.create("t")
 
-    async def scenario() -> None:
-        consumer = Consumer(settings(broker))
-        consumer.assign([T0])
+    consumer = Consumer(settings(broker))
+    consumer.assign([T0])
 
-        async def iterate() -> list[Any]:
-            return [record async for record in consumer]
+    async def iterate() -> list[Any]:
+        return [record async for record in consumer]
 
-        reading: asyncio.Task[Any] = asyncio.create_task(iterate() if is_iterated else consumer.poll())
-        await beat()
-        await consumer.close()
-        if is_iterated:
-            assert await reading == []
-        else:
-            with pytest.raises(ConsumerClosedError):
-                await reading
-        with pytest.raises(ConsumerClosedError, match="create another"):
-            await consumer.poll(0)
-        await consumer.close()
-
-    asyncio.run(scenario())
+    reading: asyncio.Task[Any] = asyncio.create_task(iterate() if is_iterated else consumer.poll())
+    await beat()
+    await consumer.close()
+    if is_iterated:
+        assert await reading == []
+    else:
+        with pytest.raises(ConsumerClosedError):
+            await reading
+    with pytest.raises(ConsumerClosedError, match="create another"):
+        await consumer.poll(0)
+    await consumer.close()
 
 
-def test_who_closes_second_waits_for_what_the_first_commits(broker: FakeBroker) -> None:
+async def test_who_closes_second_waits_for_what_the_first_commits(broker: FakeBroker) -> None:
     """A task that ends a program's iteration: the program's end must not cut short its commit."""
     (partition,) = broker.create("t")
     fill(partition, [3])
 
-    async def scenario() -> None:
-        async with Consumer(settings(broker, group_id="g")) as consumer:
-            consumer.assign([T0])
-            await consumer.poll(LONG_MS)
-            await consumer.poll(0)
-            async with held_thread(consumer):
-                first = asyncio.create_task(consumer.close())
-                await beat()
-                second = asyncio.create_task(consumer.close())
-                await beat()
-                assert not second.done()
-                await consumer.close(0)  # its own limit
-                assert not first.done()
-            await asyncio.wait_for(second, DEADLINE_S)
-            assert broker.commits == [{0: 3}]
-            assert first.done()
-            async with asyncio.timeout(DEADLINE_S):
-                await consumer.close()
-
-    asyncio.run(scenario())
-
-
-def test_a_cancelled_close_ends_the_consumer_all_the_same(broker: FakeBroker) -> None:
-    (partition,) = broker.create("t")
-    fill(partition, [3])
-
-    async def scenario() -> None:
-        consumer = Consumer(settings(broker, group_id="g"))
+    async with Consumer(settings(broker, group_id="g")) as consumer:
         consumer.assign([T0])
         await consumer.poll(LONG_MS)
         await consumer.poll(0)
         async with held_thread(consumer):
-            closing = asyncio.create_task(consumer.close())
+            first = asyncio.create_task(consumer.close())
             await beat()
-            assert not closing.done()
-            await cancelled(closing)
-        await consumer.close()
-        wait_until(lambda: not consumer._client.loop_thread._thread.is_alive())
+            second = asyncio.create_task(consumer.close())
+            await beat()
+            assert not second.done()
+            await consumer.close(0)  # its own limit
+            assert not first.done()
+        await asyncio.wait_for(second, DEADLINE_S)
+        assert broker.commits == [{0: 3}]
+        assert first.done()
+        async with asyncio.timeout(DEADLINE_S):
+            await consumer.close()
 
-    asyncio.run(scenario())
+
+async def test_a_cancelled_close_ends_the_consumer_all_the_same(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [3])
+
+    consumer = Consumer(settings(broker, group_id="g"))
+    consumer.assign([T0])
+    await consumer.poll(LONG_MS)
+    await consumer.poll(0)
+    async with held_thread(consumer):
+        closing = asyncio.create_task(consumer.close())
+        await beat()
+        assert not closing.done()
+        await cancelled(closing)
+    await consumer.close()
+    wait_until(lambda: not consumer._client.loop_thread._thread.is_alive())
 
 
 def test_the_block_commits_what_was_handed_over_unless_it_is_left_by_an_exception(broker: FakeBroker) -> None:

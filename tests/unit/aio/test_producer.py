@@ -88,172 +88,148 @@ def numbers(broker: BrokerDouble, topic: str = "t") -> list[int]:
 
 
 @pytest.mark.parametrize("name", WAITING)
-def test_a_call_that_waits_stops_no_other_task_and_may_be_cancelled(broker: BrokerDouble, name: str) -> None:
-    async def scenario() -> None:
-        async with plain(broker) as producer:
-            await producer.send_and_wait("t", b"0")
-            async with held_thread(producer):
-                for _ in range(2):
-                    call = asyncio.ensure_future(WAITING[name](producer))
-                    await beat()
-                    assert not call.done()
-                    await cancelled(call)
-            async with asyncio.timeout(DEADLINE_S):
-                await WAITING[name](producer)
-                await producer.flush()
-                metrics = await producer.metrics()
-            assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"]
-
-    asyncio.run(scenario())
-
-
-def test_a_future_awaits_and_never_blocks(broker: BrokerDouble) -> None:
-    async def scenario() -> None:
-        async with plain(broker, linger_ms=60_000) as producer:
-            await producer.send("t", b"0")
-            future = await producer.send("t", b"1")
-            with pytest.raises(EventLoopError, match="await the future"):
-                future.result()
-            with pytest.raises(TimeoutError):
-                future.result(0)
-            await cancelled(asyncio.ensure_future(future))
+async def test_a_call_that_waits_stops_no_other_task_and_may_be_cancelled(broker: BrokerDouble, name: str) -> None:
+    async with plain(broker) as producer:
+        await producer.send_and_wait("t", b"0")
+        async with held_thread(producer):
+            for _ in range(2):
+                call = asyncio.ensure_future(WAITING[name](producer))
+                await beat()
+                assert not call.done()
+                await cancelled(call)
+        async with asyncio.timeout(DEADLINE_S):
+            await WAITING[name](producer)
             await producer.flush()
-            assert (await future)[:3] == ("t", 0, 1)
-            assert future.result() == await future
-
-    asyncio.run(scenario())
+            metrics = await producer.metrics()
+        assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"]
 
 
-def test_a_full_buffer_makes_tasks_wait_in_their_order(broker: BrokerDouble) -> None:
+async def test_a_future_awaits_and_never_blocks(broker: BrokerDouble) -> None:
+    async with plain(broker, linger_ms=60_000) as producer:
+        await producer.send("t", b"0")
+        future = await producer.send("t", b"1")
+        with pytest.raises(EventLoopError, match="await the future"):
+            future.result()
+        with pytest.raises(TimeoutError):
+            future.result(0)
+        await cancelled(asyncio.ensure_future(future))
+        await producer.flush()
+        assert (await future)[:3] == ("t", 0, 1)
+        assert future.result() == await future
+
+
+async def test_a_full_buffer_makes_tasks_wait_in_their_order(broker: BrokerDouble) -> None:
     broker.topics["t"].leaders = [-1]
     count = 300
 
-    async def scenario() -> None:
-        async with plain(broker, buffer_memory=20_000, max_block_ms=60_000) as producer:
-            await producer.partitions_for("t")
-            sends = [asyncio.create_task(producer.send("t", b"%0200d" % number)) for number in range(count)]
-            await asyncio.wait(sends, return_when=asyncio.FIRST_COMPLETED)
-            await beat()
-            waiting = [send for send in sends if not send.done()]
-            assert 0 < len(waiting) < count
-            await cancelled(waiting[1])
-            await cancelled(waiting[-1])
-            broker.topics["t"].leaders = [0]
-            async with asyncio.timeout(DEADLINE_S):
-                await asyncio.wait(sends)
-                await producer.flush()
-            given_up = {sends.index(waiting[1]), sends.index(waiting[-1])}
-            assert numbers(broker) == [number for number in range(count) if number not in given_up]
-            metrics = await producer.metrics()
-            assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"]
-
-    asyncio.run(scenario())
-
-
-def test_a_buffer_that_stays_full_is_told_to_all_that_wait(broker: BrokerDouble) -> None:
-    broker.topics["t"].leaders = [-1]
-
-    async def scenario() -> None:
-        producer = plain(broker, buffer_memory=20_000, max_block_ms=50)
-        sends = await asyncio.gather(*(producer.send("t", b"x" * 1_000) for _ in range(60)), return_exceptions=True)
-        refused = [send for send in sends if isinstance(send, BaseException)]
-        assert 0 < len(refused) < 60
-        assert {type(error) for error in refused} == {BufferExhaustedError}
-        assert not producer._lines._counts
-        with pytest.raises(UnknownTopicOrPartitionError, match="nowhere"):
-            await producer.send("nowhere", b"x")
-        await producer.close(0)
-
-    asyncio.run(scenario())
-
-
-def test_a_cancelled_send_is_in_the_log_once_or_not_at_all(broker: BrokerDouble) -> None:
-    """Cancelled at each of its steps, with and without a place in a buffer that is nearly full."""
-
-    async def scenario() -> None:
-        sent: set[int] = set()
-        unknown: set[int] = set()
-        async with plain(broker, buffer_memory=20_000) as producer:
-            for number in range(400):
-                send = asyncio.create_task(producer.send("t", b"%0900d" % number))
-                await beat(number % 5)
-                send.cancel()
-                await asyncio.wait([send])
-                (unknown if send.cancelled() else sent).add(number)
-                if not send.cancelled() and number % 3 == 0:
-                    await cancelled(asyncio.ensure_future(send.result())) if not send.result().done() else None
-            await producer.flush()
-            metrics = await producer.metrics()
-        written = numbers(broker)
-        assert written == sorted(set(written))
-        assert sent <= set(written) <= sent | unknown
-        assert sent
-        assert unknown
-        assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"]
-
-    asyncio.run(scenario())
-
-
-def test_sends_that_need_not_wait_let_other_tasks_have_their_turn(broker: BrokerDouble) -> None:
-    async def scenario() -> None:
-        async with plain(broker) as producer:
-            await producer.send_and_wait("t", b"0")
-            beats = 0
-
-            async def count() -> None:
-                nonlocal beats
-                while True:
-                    beats += 1
-                    await beat(1)
-
-            counting = asyncio.create_task(count())
-            async with held_thread(producer):  # which takes no room, so that none of these waits for any
-                before = beats
-                for number in range(250):
-                    await producer.send("t", b"%d" % number)
-                assert before + 2 <= beats < before + 10
-            await cancelled(counting)
-
-    asyncio.run(scenario())
-
-
-def test_close_ends_sends_that_wait_for_room(broker: BrokerDouble) -> None:
-    broker.topics["t"].leaders = [-1]
-
-    async def scenario() -> None:
-        producer = plain(broker, buffer_memory=20_000)
-        sends = [asyncio.create_task(producer.send("t", b"x" * 1_000)) for _ in range(60)]
+    async with plain(broker, buffer_memory=20_000, max_block_ms=60_000) as producer:
+        await producer.partitions_for("t")
+        sends = [asyncio.create_task(producer.send("t", b"%0200d" % number)) for number in range(count)]
         await asyncio.wait(sends, return_when=asyncio.FIRST_COMPLETED)
         await beat()
-        await producer.close(0)
-        done, waiting = await asyncio.wait(sends, timeout=DEADLINE_S)
-        assert not waiting
-        errors = [send.exception() for send in done if send.exception() is not None]
-        assert errors
-        assert {type(error) for error in errors} == {ProducerClosedError}
-        assert producer.abandoned_count == len(sends) - len(errors)
-        await producer.close()
-        with pytest.raises(ProducerClosedError):
-            await producer.send("t", b"x")
+        waiting = [send for send in sends if not send.done()]
+        assert 0 < len(waiting) < count
+        await cancelled(waiting[1])
+        await cancelled(waiting[-1])
+        broker.topics["t"].leaders = [0]
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.wait(sends)
+            await producer.flush()
+        given_up = {sends.index(waiting[1]), sends.index(waiting[-1])}
+        assert numbers(broker) == [number for number in range(count) if number not in given_up]
+        metrics = await producer.metrics()
+        assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"]
 
-    asyncio.run(scenario())
+
+async def test_a_buffer_that_stays_full_is_told_to_all_that_wait(broker: BrokerDouble) -> None:
+    broker.topics["t"].leaders = [-1]
+
+    producer = plain(broker, buffer_memory=20_000, max_block_ms=50)
+    sends = await asyncio.gather(*(producer.send("t", b"x" * 1_000) for _ in range(60)), return_exceptions=True)
+    refused = [send for send in sends if isinstance(send, BaseException)]
+    assert 0 < len(refused) < 60
+    assert {type(error) for error in refused} == {BufferExhaustedError}
+    assert not producer._lines._counts
+    with pytest.raises(UnknownTopicOrPartitionError, match="nowhere"):
+        await producer.send("nowhere", b"x")
+    await producer.close(0)
 
 
-def test_a_cancelled_close_goes_on(broker: BrokerDouble) -> None:
-    async def scenario() -> None:
-        producer = plain(broker, linger_ms=60_000)
-        await producer.send("t", b"0")
-        future = await producer.send("t", b"1")
-        async with held_thread(producer):
-            closing = asyncio.create_task(producer.close())
-            await beat()
-            assert not closing.done()
-            await cancelled(closing)
-        assert (await future).offset == 1
-        await producer.close()
-        assert producer._engine._sender.join(DEADLINE_S)
+async def test_a_cancelled_send_is_in_the_log_once_or_not_at_all(broker: BrokerDouble) -> None:
+    """Cancelled at each of its steps, with and without a place in a buffer that is nearly full."""
 
-    asyncio.run(scenario())
+    sent: set[int] = set()
+    unknown: set[int] = set()
+    async with plain(broker, buffer_memory=20_000) as producer:
+        for number in range(400):
+            send = asyncio.create_task(producer.send("t", b"%0900d" % number))
+            await beat(number % 5)
+            send.cancel()
+            await asyncio.wait([send])
+            (unknown if send.cancelled() else sent).add(number)
+            if not send.cancelled() and number % 3 == 0:
+                await cancelled(asyncio.ensure_future(send.result())) if not send.result().done() else None
+        await producer.flush()
+        metrics = await producer.metrics()
+    written = numbers(broker)
+    assert written == sorted(set(written))
+    assert sent <= set(written) <= sent | unknown
+    assert sent
+    assert unknown
+    assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"]
+
+
+async def test_sends_that_need_not_wait_let_other_tasks_have_their_turn(broker: BrokerDouble) -> None:
+    async with plain(broker) as producer:
+        await producer.send_and_wait("t", b"0")
+        beats = 0
+
+        async def count() -> None:
+            nonlocal beats
+            while True:
+                beats += 1
+                await beat(1)
+
+        counting = asyncio.create_task(count())
+        async with held_thread(producer):  # which takes no room, so that none of these waits for any
+            before = beats
+            for number in range(250):
+                await producer.send("t", b"%d" % number)
+            assert before + 2 <= beats < before + 10
+        await cancelled(counting)
+
+
+async def test_close_ends_sends_that_wait_for_room(broker: BrokerDouble) -> None:
+    broker.topics["t"].leaders = [-1]
+
+    producer = plain(broker, buffer_memory=20_000)
+    sends = [asyncio.create_task(producer.send("t", b"x" * 1_000)) for _ in range(60)]
+    await asyncio.wait(sends, return_when=asyncio.FIRST_COMPLETED)
+    await beat()
+    await producer.close(0)
+    done, waiting = await asyncio.wait(sends, timeout=DEADLINE_S)
+    assert not waiting
+    errors = [send.exception() for send in done if send.exception() is not None]
+    assert errors
+    assert {type(error) for error in errors} == {ProducerClosedError}
+    assert producer.abandoned_count == len(sends) - len(errors)
+    await producer.close()
+    with pytest.raises(ProducerClosedError):
+        await producer.send("t", b"x")
+
+
+async def test_a_cancelled_close_goes_on(broker: BrokerDouble) -> None:
+    producer = plain(broker, linger_ms=60_000)
+    await producer.send("t", b"0")
+    future = await producer.send("t", b"1")
+    async with held_thread(producer):
+        closing = asyncio.create_task(producer.close())
+        await beat()
+        assert not closing.done()
+        await cancelled(closing)
+    assert (await future).offset == 1
+    await producer.close()
+    assert producer._engine._sender.join(DEADLINE_S)
 
 
 def test_another_loop_and_no_loop_are_refused(broker: BrokerDouble) -> None:
@@ -286,137 +262,122 @@ def test_a_producer_that_is_not_closed_is_told_and_its_records_are_sent(broker: 
 
 
 @pytest.mark.parametrize("turns", range(0, 40, 3))
-def test_a_transaction_cancelled_anywhere_is_committed_or_not_and_the_next_one_works(broker: BrokerDouble, turns: int) -> None:
+async def test_a_transaction_cancelled_anywhere_is_committed_or_not_and_the_next_works(broker: BrokerDouble, turns: int) -> None:
     async def write(producer: Producer) -> None:
         async with producer.transaction(0):
             for number in range(5):
                 await producer.send("t", b"%d" % number)
 
-    async def scenario() -> None:
-        async with producer_of(broker) as producer:
-            writing = asyncio.create_task(write(producer))
-            await beat(turns)
-            writing.cancel()
-            await asyncio.wait([writing], timeout=DEADLINE_S)
-            assert writing.done()
-            assert broker.committed_values("t") in ([], [b"%d" % number for number in range(5)])
-            try:
-                await write(producer)
-            except AlreadyCommittedError:
-                assert not writing.cancelled() or broker.committed_values("t")
-            assert broker.committed_values("t") == [b"%d" % number for number in range(5)]
-            assert await producer.last_committed_version() == 0
-
-    asyncio.run(scenario())
+    async with producer_of(broker) as producer:
+        writing = asyncio.create_task(write(producer))
+        await beat(turns)
+        writing.cancel()
+        await asyncio.wait([writing], timeout=DEADLINE_S)
+        assert writing.done()
+        assert broker.committed_values("t") in ([], [b"%d" % number for number in range(5)])
+        try:
+            await write(producer)
+        except AlreadyCommittedError:
+            assert not writing.cancelled() or broker.committed_values("t")
+        assert broker.committed_values("t") == [b"%d" % number for number in range(5)]
+        assert await producer.last_committed_version() == 0
 
 
-def test_batches_and_records_stand_in_the_order_of_the_calls(broker: BrokerDouble) -> None:
+async def test_batches_and_records_stand_in_the_order_of_the_calls(broker: BrokerDouble) -> None:
     """With room at once, and behind tasks that wait for room."""
 
     def rows(number: int) -> pa.RecordBatch:
         return pa.RecordBatch.from_pydict({"value": [b"%0200d" % number]})
 
-    async def scenario() -> None:
-        async with plain(broker, buffer_memory=20_000, max_block_ms=60_000) as producer:
-            await producer.partitions_for("t")
-            await asyncio.gather(*(producer.send_batch("t", rows(0)), producer.send("t", b"%0200d" % 1)))
+    async with plain(broker, buffer_memory=20_000, max_block_ms=60_000) as producer:
+        await producer.partitions_for("t")
+        await asyncio.gather(*(producer.send_batch("t", rows(0)), producer.send("t", b"%0200d" % 1)))
+        await producer.flush()
+        assert numbers(broker) == [0, 1]
+        broker.topics["t"].leaders = [-1]
+        calls: list[asyncio.Task[Any]] = []
+        for number in range(2, 300):
+            call = producer.send("t", b"%0200d" % number) if number % 3 else producer.send_batch("t", rows(number))
+            calls.append(asyncio.create_task(call))
+        await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        await beat()
+        assert not all(call.done() for call in calls)
+        broker.topics["t"].leaders = [0]
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.gather(*calls)
             await producer.flush()
-            assert numbers(broker) == [0, 1]
-            broker.topics["t"].leaders = [-1]
-            calls: list[asyncio.Task[Any]] = []
-            for number in range(2, 300):
-                call = producer.send("t", b"%0200d" % number) if number % 3 else producer.send_batch("t", rows(number))
-                calls.append(asyncio.create_task(call))
-            await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
-            await beat()
-            assert not all(call.done() for call in calls)
-            broker.topics["t"].leaders = [0]
-            async with asyncio.timeout(DEADLINE_S):
-                await asyncio.gather(*calls)
-                await producer.flush()
-            assert numbers(broker) == list(range(300))
-            assert not producer._lines._counts
-
-    asyncio.run(scenario())
+        assert numbers(broker) == list(range(300))
+        assert not producer._lines._counts
 
 
-def test_a_batch_behind_others_waits_for_max_block_ms_in_all(broker: BrokerDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_behind_others_waits_for_max_block_ms_in_all(broker: BrokerDouble, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its turn, the unknown topic and its room take one time together, not one each."""
     clock = LateClock()
 
-    async def scenario() -> None:
-        producer = plain(broker, clock, buffer_memory=20_000, max_block_ms=60_000)
-        broker.topics["t"].leaders = [-1]
-        await producer.send("t", b"x" * 15_000)
-        asked: list[int] = []
-        wait_in_task = producer._engine.shared.wait_in_task
+    producer = plain(broker, clock, buffer_memory=20_000, max_block_ms=60_000)
+    broker.topics["t"].leaders = [-1]
+    await producer.send("t", b"x" * 15_000)
+    asked: list[int] = []
+    wait_in_task = producer._engine.shared.wait_in_task
 
-        async def noted(wait: Wait[Any]) -> Any:
-            asked.append(wait.deadline_ms)
-            clock.late_ms += 10_000 if len(asked) < 2 else 60_000
-            return await wait_in_task(wait)
+    async def noted(wait: Wait[Any]) -> Any:
+        asked.append(wait.deadline_ms)
+        clock.late_ms += 10_000 if len(asked) < 2 else 60_000
+        return await wait_in_task(wait)
 
-        monkeypatch.setattr(producer._engine.shared, "wait_in_task", noted)
-        try:
-            async with producer._lines.turn("other", 60_000):
-                sending = asyncio.create_task(producer.send_batch("other", pa.RecordBatch.from_pydict({"value": [b"x" * 9_000]})))
-                await beat()
-                at_most_ms = clock.monotonic_ms() + 60_000
-                clock.late_ms += 10_000
-            with pytest.raises(BufferExhaustedError):
-                await asyncio.wait_for(sending, DEADLINE_S)
-            topic_ms, room_ms = asked
-            assert topic_ms == room_ms <= at_most_ms
-        finally:
-            await producer.close(0)
-
-    asyncio.run(scenario())
+    monkeypatch.setattr(producer._engine.shared, "wait_in_task", noted)
+    try:
+        async with producer._lines.turn("other", 60_000):
+            sending = asyncio.create_task(producer.send_batch("other", pa.RecordBatch.from_pydict({"value": [b"x" * 9_000]})))
+            await beat()
+            at_most_ms = clock.monotonic_ms() + 60_000
+            clock.late_ms += 10_000
+        with pytest.raises(BufferExhaustedError):
+            await asyncio.wait_for(sending, DEADLINE_S)
+        topic_ms, room_ms = asked
+        assert topic_ms == room_ms <= at_most_ms
+    finally:
+        await producer.close(0)
 
 
-def test_a_transaction_cancelled_while_it_begins_leaves_that_of_another_task_alone(broker: BrokerDouble) -> None:
-    async def scenario() -> None:
-        async with producer_of(broker) as producer:
-            async with producer.transaction():
-                await producer.send("t", b"0")
-                for turns in range(4):
-                    other = asyncio.create_task(producer.transaction(7).__aenter__())
-                    await beat(turns)
-                    other.cancel()
-                    await asyncio.wait([other], timeout=DEADLINE_S)
-                    assert other.cancelled() or isinstance(other.exception(), TransactionStateError)
-                await producer.send("t", b"1")
-            assert broker.committed_values("t") == [b"0", b"1"]
-
-    asyncio.run(scenario())
+async def test_a_transaction_cancelled_while_it_begins_leaves_that_of_another_task_alone(broker: BrokerDouble) -> None:
+    async with producer_of(broker) as producer:
+        async with producer.transaction():
+            await producer.send("t", b"0")
+            for turns in range(4):
+                other = asyncio.create_task(producer.transaction(7).__aenter__())
+                await beat(turns)
+                other.cancel()
+                await asyncio.wait([other], timeout=DEADLINE_S)
+                assert other.cancelled() or isinstance(other.exception(), TransactionStateError)
+            await producer.send("t", b"1")
+        assert broker.committed_values("t") == [b"0", b"1"]
 
 
-def test_a_transaction_that_fails_leaves_the_next_one_of_another_task_alone(
+async def test_a_transaction_that_fails_leaves_the_next_one_of_another_task_alone(
     broker: BrokerDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one begins as soon as the failed one is over, before that has told the broker."""
 
-    async def scenario() -> None:
-        async with producer_of(broker) as producer:
-            other = producer.transaction(1)
-            end_member = producer.end_member
+    async with producer_of(broker) as producer:
+        other = producer.transaction(1)
+        end_member = producer.end_member
 
-            async def and_the_next_begins() -> MemberReport:
-                try:
-                    return await end_member()
-                finally:
-                    monkeypatch.undo()
-                    await other.__aenter__()
+        async def and_the_next_begins() -> MemberReport:
+            try:
+                return await end_member()
+            finally:
+                monkeypatch.undo()
+                await other.__aenter__()
 
-            monkeypatch.setattr(producer, "end_member", and_the_next_begins)
-            broker.faults.append(Fault(error=CorruptMessageError("no", fate=Fate.NOT_APPENDED)))
-            with pytest.raises(CorruptMessageError):
-                async with producer.transaction(0):
-                    await producer.send("t", b"0")
-            await producer.send("t", b"1")
-            await other.__aexit__(None, None, None)
-            assert broker.committed_values("t") == [b"1"]
-
-    asyncio.run(scenario())
+        monkeypatch.setattr(producer, "end_member", and_the_next_begins)
+        broker.faults.append(Fault(error=CorruptMessageError("no", fate=Fate.NOT_APPENDED)))
+        with pytest.raises(CorruptMessageError):
+            async with producer.transaction(0):
+                await producer.send("t", b"0")
+        await producer.send("t", b"1")
+        await other.__aexit__(None, None, None)
+        assert broker.committed_values("t") == [b"1"]
 
 
 def test_a_transaction_awaits_the_abort_of_one_that_was_cancelled_twice(

@@ -145,26 +145,23 @@ def test_a_producer_that_is_dropped_after_a_transaction_leaves_no_thread(broker:
     assert not thread.is_alive()
 
 
-def test_close_leaves_the_call_that_decides_a_transaction_alone(broker: BrokerDouble, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        coordinator = AsyncCoordinator(ProducerConfig())
-        client = coordinator._client = BlockingClient(ProducerConfig())
-        begun, goes_on = threading.Event(), threading.Event()
+async def test_close_leaves_a_call_that_decides_a_transaction_alone(broker: BrokerDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator = AsyncCoordinator(ProducerConfig())
+    client = coordinator._client = BlockingClient(ProducerConfig())
+    begun, goes_on = threading.Event(), threading.Event()
 
-        async def end_transaction(*_arguments: object, **_options: object) -> int:
-            begun.set()
-            assert await asyncio.to_thread(goes_on.wait, DEADLINE_S)
-            return 0
+    async def end_transaction(*_arguments: object, **_options: object) -> int:
+        begun.set()
+        assert await asyncio.to_thread(goes_on.wait, DEADLINE_S)
+        return 0
 
-        monkeypatch.setattr(aio_transaction, "end_transaction", end_transaction)
-        commit = asyncio.create_task(coordinator.end(DECISION, timeout_ms=60_000))
-        assert await asyncio.to_thread(begun.wait, DEADLINE_S)
-        coordinator.close()
-        assert not client.loop_thread.is_closed
-        goes_on.set()
-        async with asyncio.timeout(DEADLINE_S):
-            await commit
-        await asyncio.to_thread(client.loop_thread._thread.join, DEADLINE_S)
-        assert not client.loop_thread._thread.is_alive()
-
-    asyncio.run(scenario())
+    monkeypatch.setattr(aio_transaction, "end_transaction", end_transaction)
+    commit = asyncio.create_task(coordinator.end(DECISION, timeout_ms=60_000))
+    assert await asyncio.to_thread(begun.wait, DEADLINE_S)
+    coordinator.close()
+    assert not client.loop_thread.is_closed
+    goes_on.set()
+    async with asyncio.timeout(DEADLINE_S):
+        await commit
+    await asyncio.to_thread(client.loop_thread._thread.join, DEADLINE_S)
+    assert not client.loop_thread._thread.is_alive()

@@ -22,21 +22,18 @@ def loop_thread() -> Iterator[LoopThread]:
         thread.close()
 
 
-def test_an_outcome_is_awaited(loop_thread: LoopThread) -> None:
-    async def scenario() -> None:
-        goes_on = asyncio.Event()
+async def test_an_outcome_is_awaited(loop_thread: LoopThread) -> None:
+    goes_on = asyncio.Event()
 
-        async def work() -> int:
-            await goes_on.wait()
-            return 42
+    async def work() -> int:
+        await goes_on.wait()
+        return 42
 
-        waiting = asyncio.create_task(loop_thread.awaited(work()))
-        await beat()
-        assert not waiting.done()
-        loop_thread.call_soon(goes_on.set)
-        assert await waiting == 42
-
-    asyncio.run(scenario())
+    waiting = asyncio.create_task(loop_thread.awaited(work()))
+    await beat()
+    assert not waiting.done()
+    loop_thread.call_soon(goes_on.set)
+    assert await waiting == 42
 
 
 def test_work_that_nobody_waits_for_is_cancelled(loop_thread: LoopThread) -> None:

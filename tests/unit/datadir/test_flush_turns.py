@@ -5,7 +5,6 @@ The flusher's threads are replaced by steps that the test takes, so the order is
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -83,116 +82,95 @@ class Logs:
         self.flushes[log.tp.partition] += 1
 
 
-def test_whoever_has_one_dirty_log_waits_for_one_flush_of_each_other_owner() -> None:
-    async def run() -> None:
-        logs = Logs(partitions=12, threads=1)
-        for partition in range(10):
-            logs.write(partition, MANY)
-        await all_wait()
-        logs.write(10, OTHER)
-        logs.write(11, Caller("third", "t1"))
-        await all_wait()
-        assert (await logs.drain())[:4] == [0, 1, 10, 11]
-        assert {log.ends.high_watermark for log in logs.logs} == {1}
-
-    asyncio.run(run())
+async def test_whoever_has_one_dirty_log_waits_for_one_flush_of_each_other_owner() -> None:
+    logs = Logs(partitions=12, threads=1)
+    for partition in range(10):
+        logs.write(partition, MANY)
+    await all_wait()
+    logs.write(10, OTHER)
+    logs.write(11, Caller("third", "t1"))
+    await all_wait()
+    assert (await logs.drain())[:4] == [0, 1, 10, 11]
+    assert {log.ends.high_watermark for log in logs.logs} == {1}
 
 
-def test_nobody_has_all_threads() -> None:
-    async def run() -> None:
-        logs = Logs(partitions=10, threads=5)
-        for partition in range(9):
-            logs.write(partition, MANY)
-        await all_wait()
-        assert logs.started == [0, 1, 2, 3]
-        logs.write(9, OTHER)
-        await all_wait()
-        assert logs.started == [0, 1, 2, 3, 9]
-        await logs.step(4)
-        assert (logs.started, logs.logs[9].ends.high_watermark) == ([0, 1, 2, 3], 1)
-        await logs.drain()
-
-    asyncio.run(run())
+async def test_nobody_has_all_threads() -> None:
+    logs = Logs(partitions=10, threads=5)
+    for partition in range(9):
+        logs.write(partition, MANY)
+    await all_wait()
+    assert logs.started == [0, 1, 2, 3]
+    logs.write(9, OTHER)
+    await all_wait()
+    assert logs.started == [0, 1, 2, 3, 9]
+    await logs.step(4)
+    assert (logs.started, logs.logs[9].ends.high_watermark) == ([0, 1, 2, 3], 1)
+    await logs.drain()
 
 
-def test_connections_of_one_owner_take_turns() -> None:
-    async def run() -> None:
-        logs = Logs(partitions=6, threads=1)
-        for partition in range(5):
-            logs.write(partition, MANY)
-        logs.write(5, Caller(MANY.owner, "m2"))
-        await all_wait()
-        assert await logs.drain() == [0, 5, 1, 2, 3, 4]
-
-    asyncio.run(run())
+async def test_connections_of_one_owner_take_turns() -> None:
+    logs = Logs(partitions=6, threads=1)
+    for partition in range(5):
+        logs.write(partition, MANY)
+    logs.write(5, Caller(MANY.owner, "m2"))
+    await all_wait()
+    assert await logs.drain() == [0, 5, 1, 2, 3, 4]
 
 
-def test_a_log_of_two_owners_goes_with_the_turn_that_comes_first() -> None:
-    async def run() -> None:
-        logs = Logs(partitions=6, threads=1)
-        for partition in range(5):
-            logs.write(partition, MANY)
-        await all_wait()
-        logs.write(4, OTHER)
-        logs.write(5, OTHER)
-        await all_wait()
-        assert await logs.drain() == [0, 1, 4, 2, 5, 3]
-        assert logs.flushes == dict.fromkeys(range(6), 1)
-
-    asyncio.run(run())
+async def test_a_log_of_two_owners_goes_with_the_turn_that_comes_first() -> None:
+    logs = Logs(partitions=6, threads=1)
+    for partition in range(5):
+        logs.write(partition, MANY)
+    await all_wait()
+    logs.write(4, OTHER)
+    logs.write(5, OTHER)
+    await all_wait()
+    assert await logs.drain() == [0, 1, 4, 2, 5, 3]
+    assert logs.flushes == dict.fromkeys(range(6), 1)
 
 
-def test_what_several_owners_write_during_a_flush_shares_the_next_one() -> None:
-    async def run() -> None:
-        logs = Logs(partitions=2, threads=2)
+async def test_what_several_owners_write_during_a_flush_shares_the_next_one() -> None:
+    logs = Logs(partitions=2, threads=2)
+    logs.write(0, MANY)
+    await all_wait()
+    for _ in range(20):
         logs.write(0, MANY)
-        await all_wait()
-        for _ in range(20):
-            logs.write(0, MANY)
-            logs.write(0, OTHER)
-        await all_wait()
-        assert logs.started == [0]
-        assert await logs.drain() == [0, 0]
-        assert (logs.logs[0].ends.high_watermark, logs.flushes[0]) == (41, 2)
-
-    asyncio.run(run())
+        logs.write(0, OTHER)
+    await all_wait()
+    assert logs.started == [0]
+    assert await logs.drain() == [0, 0]
+    assert (logs.logs[0].ends.high_watermark, logs.flushes[0]) == (41, 2)
 
 
-def test_a_log_written_during_its_flush_comes_after_those_that_waited_before() -> None:
-    async def run() -> None:
-        logs = Logs(partitions=3, threads=1)
-        for partition in range(3):
-            logs.write(partition, MANY)
-        await all_wait()
-        logs.write(0, MANY)
-        assert await logs.drain() == [0, 1, 2, 0]
-
-    asyncio.run(run())
+async def test_a_log_written_during_its_flush_comes_after_those_that_waited_before() -> None:
+    logs = Logs(partitions=3, threads=1)
+    for partition in range(3):
+        logs.write(partition, MANY)
+    await all_wait()
+    logs.write(0, MANY)
+    assert await logs.drain() == [0, 1, 2, 0]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_all_is_flushed_in_turn_whatever_the_order_of_writes_and_flushes(seed: int) -> None:
-    async def run() -> None:
-        rng = random.Random(seed)
-        logs = Logs(partitions=8, threads=rng.choice([1, 2, 5]))
-        callers = [Caller(owner, f"{owner}{number}") for owner in "abc" for number in range(2)]
-        written: Counter[int] = Counter()
-        durable_at: Counter[int] = Counter()
-        for _ in range(300):
-            if rng.random() < 0.6 or not logs.started:
-                partition = min(rng.randrange(8), rng.randrange(8))
-                logs.write(partition, rng.choice(callers))
-                written[partition] += 1
-                if rng.random() < 0.5:
-                    await all_wait()
-            else:
-                number = rng.randrange(len(logs.started))
-                partition = logs.started[number]
-                await logs.step(number)
-                assert logs.logs[partition].ends.high_watermark > durable_at[partition]
-                durable_at[partition] = logs.logs[partition].ends.high_watermark
-            assert len(set(logs.started)) == len(logs.started)
-        await logs.drain()
-        assert {log.tp.partition: log.ends.high_watermark for log in logs.logs if log.ends.high_watermark} == written
-
-    asyncio.run(run())
+async def test_all_is_flushed_in_turn_whatever_the_order_of_writes_and_flushes(seed: int) -> None:
+    rng = random.Random(seed)
+    logs = Logs(partitions=8, threads=rng.choice([1, 2, 5]))
+    callers = [Caller(owner, f"{owner}{number}") for owner in "abc" for number in range(2)]
+    written: Counter[int] = Counter()
+    durable_at: Counter[int] = Counter()
+    for _ in range(300):
+        if rng.random() < 0.6 or not logs.started:
+            partition = min(rng.randrange(8), rng.randrange(8))
+            logs.write(partition, rng.choice(callers))
+            written[partition] += 1
+            if rng.random() < 0.5:
+                await all_wait()
+        else:
+            number = rng.randrange(len(logs.started))
+            partition = logs.started[number]
+            await logs.step(number)
+            assert logs.logs[partition].ends.high_watermark > durable_at[partition]
+            durable_at[partition] = logs.logs[partition].ends.high_watermark
+        assert len(set(logs.started)) == len(logs.started)
+    await logs.drain()
+    assert {log.tp.partition: log.ends.high_watermark for log in logs.logs if log.ends.high_watermark} == written

@@ -111,46 +111,39 @@ def test_a_follower_takes_what_is_whole_and_only_as_a_follower() -> None:
     assert log.ends.log_end_offset == 1
 
 
-def test_what_waits_is_settled_before_anything_of_another_epoch_happens() -> None:
+async def test_what_waits_is_settled_before_anything_of_another_epoch_happens() -> None:
     """One leads and appends, is cut off, and follows another leader: its old request is not acknowledged by what that one wrote."""
 
-    async def scenario() -> None:
-        log, purgatory = partition(), Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=0))
-        log.lead(1, [2])
-        append(log, b"mine")
-        log.flush()
-        settled = asyncio.get_running_loop().create_future()
-        produce = DelayedProduce(1_000, {0: Appended(log, 0, log.leader_epoch)}, settled)
-        parked = ParkedPartition(log, log.leader_epoch, 0, 0, 0, None, 1_000)
-        fetch = DelayedFetch(1_000, [parked], end=LogEnd.HIGH_WATERMARK, min_bytes=1, on_done=lambda: None)
-        assert not purgatory.try_complete_else_watch(produce)
-        assert not purgatory.try_complete_else_watch(fetch)
-        log.follow(2)
-        assert (produce.completion, fetch.completion) == (Completion.CONDITION, Completion.CONDITION)
-        (error,) = produce.errors.values()
-        assert isinstance(error, NotLeaderError)
-        assert error.fate is Fate.UNKNOWN
-        assert (
-            run_here(PartitionTable(TopicStore(MemoryFiles()), OneNode(MemoryFiles())).truncate({log: 0}, lambda: lambda: None))
-            == {}
-        )
-        log.append_as_follower(stamped(b"another's", epoch=2))
-        log.flush()
-        log.wake(log.ends.leader_at(1, 1))
-        assert (log.ends.high_watermark, len(produce.errors)) == (1, 1)
-
-    asyncio.run(scenario())
+    log, purgatory = partition(), Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=0))
+    log.lead(1, [2])
+    append(log, b"mine")
+    log.flush()
+    settled = asyncio.get_running_loop().create_future()
+    produce = DelayedProduce(1_000, {0: Appended(log, 0, log.leader_epoch)}, settled)
+    parked = ParkedPartition(log, log.leader_epoch, 0, 0, 0, None, 1_000)
+    fetch = DelayedFetch(1_000, [parked], end=LogEnd.HIGH_WATERMARK, min_bytes=1, on_done=lambda: None)
+    assert not purgatory.try_complete_else_watch(produce)
+    assert not purgatory.try_complete_else_watch(fetch)
+    log.follow(2)
+    assert (produce.completion, fetch.completion) == (Completion.CONDITION, Completion.CONDITION)
+    (error,) = produce.errors.values()
+    assert isinstance(error, NotLeaderError)
+    assert error.fate is Fate.UNKNOWN
+    assert (
+        run_here(PartitionTable(TopicStore(MemoryFiles()), OneNode(MemoryFiles())).truncate({log: 0}, lambda: lambda: None)) == {}
+    )
+    log.append_as_follower(stamped(b"another's", epoch=2))
+    log.flush()
+    log.wake(log.ends.leader_at(1, 1))
+    assert (log.ends.high_watermark, len(produce.errors)) == (1, 1)
 
 
-def test_a_wait_that_begins_too_late_is_no_acknowledgement_either() -> None:
-    async def scenario() -> None:
-        log = partition()
-        log.lead(1)
-        offset = log.append(raw_batch(b"x"), now_wall_ms=START_WALL_MS).last_offset
-        log.flush()
-        log.resign()
-        late = DelayedProduce(1_000, {0: Appended(log, offset, 1)}, asyncio.get_running_loop().create_future())
-        Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=0)).try_complete_else_watch(late)
-        assert isinstance(late.errors[0], NotLeaderError)
-
-    asyncio.run(scenario())
+async def test_a_wait_that_begins_too_late_is_no_acknowledgement_either() -> None:
+    log = partition()
+    log.lead(1)
+    offset = log.append(raw_batch(b"x"), now_wall_ms=START_WALL_MS).last_offset
+    log.flush()
+    log.resign()
+    late = DelayedProduce(1_000, {0: Appended(log, offset, 1)}, asyncio.get_running_loop().create_future())
+    Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=0)).try_complete_else_watch(late)
+    assert isinstance(late.errors[0], NotLeaderError)

@@ -28,37 +28,31 @@ class Alarm(DelayedOperation):
             self.done.set()
 
 
-def test_operations_expire_in_real_time_and_never_early() -> None:
-    async def scenario() -> None:
-        clock = SystemClock()
-        start_ms = clock.monotonic_ms()
-        purgatory = TimedPurgatory(clock)
-        left: list[Alarm] = []
-        done = asyncio.Event()
-        alarms = [Alarm(start_ms + delay_ms, clock, left, done) for delay_ms in (60, 5, 30, 31, 1)]
-        left.extend(alarms)
-        for alarm in alarms:
-            purgatory.watch(alarm)
-        async with asyncio.timeout(DEADLINE_S):
-            await done.wait()
-        assert all(alarm.fired_ms >= alarm.expiry_ms for alarm in alarms)
-        assert purgatory.next_due_ms() is None
-
-    asyncio.run(scenario())
+async def test_operations_expire_in_real_time_and_never_early() -> None:
+    clock = SystemClock()
+    start_ms = clock.monotonic_ms()
+    purgatory = TimedPurgatory(clock)
+    left: list[Alarm] = []
+    done = asyncio.Event()
+    alarms = [Alarm(start_ms + delay_ms, clock, left, done) for delay_ms in (60, 5, 30, 31, 1)]
+    left.extend(alarms)
+    for alarm in alarms:
+        purgatory.watch(alarm)
+    async with asyncio.timeout(DEADLINE_S):
+        await done.wait()
+    assert all(alarm.fired_ms >= alarm.expiry_ms for alarm in alarms)
+    assert purgatory.next_due_ms() is None
 
 
-def test_nothing_is_scheduled_while_nothing_waits_and_nothing_after_close() -> None:
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        clock = SystemClock()
-        purgatory = TimedPurgatory(clock)
-        assert not loop._scheduled  # type: ignore[attr-defined]
-        first, second, third = (Alarm(clock.monotonic_ms() + 60_000, clock, [], asyncio.Event()) for _ in range(3))
-        assert not purgatory.watch(first)
-        assert not purgatory.watch(second)
-        assert len(loop._scheduled) == 1  # type: ignore[attr-defined]
-        purgatory.close()
-        assert not purgatory.watch(third)
-        assert all(handle.cancelled() for handle in loop._scheduled)  # type: ignore[attr-defined]
-
-    asyncio.run(scenario())
+async def test_nothing_is_scheduled_while_nothing_waits_and_nothing_after_close() -> None:
+    loop = asyncio.get_running_loop()
+    clock = SystemClock()
+    purgatory = TimedPurgatory(clock)
+    assert not loop._scheduled  # type: ignore[attr-defined]
+    first, second, third = (Alarm(clock.monotonic_ms() + 60_000, clock, [], asyncio.Event()) for _ in range(3))
+    assert not purgatory.watch(first)
+    assert not purgatory.watch(second)
+    assert len(loop._scheduled) == 1  # type: ignore[attr-defined]
+    purgatory.close()
+    assert not purgatory.watch(third)
+    assert all(handle.cancelled() for handle in loop._scheduled)  # type: ignore[attr-defined]

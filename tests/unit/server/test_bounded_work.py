@@ -145,27 +145,24 @@ def test_a_list_of_topics_costs_a_principal_those_that_it_may_see(monkeypatch: p
     with_broker(scenario)
 
 
-def test_of_many_calls_of_one_principal_one_goes_on_in_a_turn() -> None:
-    async def scenario() -> None:
-        turns, done = Turns(), list[int]()
+async def test_of_many_calls_of_one_principal_one_goes_on_in_a_turn() -> None:
+    turns, done = Turns(), list[int]()
 
-        async def walk(peer: str) -> None:
-            CALLER.set(Caller("many", peer))
-            await turns.take(Caller("many", peer))
-            pauses = Pauses(turns)
-            for _ in range(5):
-                done.append(loop_turn)
-                await pauses.after(1_000)
+    async def walk(peer: str) -> None:
+        CALLER.set(Caller("many", peer))
+        await turns.take(Caller("many", peer))
+        pauses = Pauses(turns)
+        for _ in range(5):
+            done.append(loop_turn)
+            await pauses.after(1_000)
 
-        loop_turn = 0
-        walks = [asyncio.create_task(walk(f"peer {number}")) for number in range(6)]
-        while not all(task.done() for task in walks):
-            loop_turn += 1
-            await one_turn()
-        assert len(done) == 6 * 5
-        assert len(set(done)) == len(done), "two went on in one turn of the loop"
-
-    asyncio.run(scenario())
+    loop_turn = 0
+    walks = [asyncio.create_task(walk(f"peer {number}")) for number in range(6)]
+    while not all(task.done() for task in walks):
+        loop_turn += 1
+        await one_turn()
+    assert len(done) == 6 * 5
+    assert len(set(done)) == len(done), "two went on in one turn of the loop"
 
 
 def test_refused_entries_are_answered_in_pieces() -> None:
@@ -250,20 +247,17 @@ def test_a_scrape_reads_partitions_in_pieces() -> None:
     with_broker(scenario)
 
 
-def test_scrapes_come_one_at_a_time() -> None:
-    async def scenario() -> None:
-        under_way = under_way_max = 0
+async def test_scrapes_come_one_at_a_time() -> None:
+    under_way = under_way_max = 0
 
-        async def scrape() -> bytes:
-            nonlocal under_way, under_way_max
-            under_way += 1
-            under_way_max = max(under_way_max, under_way)
-            await one_turn()
-            under_way -= 1
-            return b"text"
+    async def scrape() -> bytes:
+        nonlocal under_way, under_way_max
+        under_way += 1
+        under_way_max = max(under_way_max, under_way)
+        await one_turn()
+        under_way -= 1
+        return b"text"
 
-        endpoint = MetricsEndpoint(scrape, lambda: True, None, None)  # type: ignore[arg-type]
-        assert await asyncio.gather(*[endpoint._scrape() for _ in range(5)]) == [b"text"] * 5
-        assert under_way_max == 1
-
-    asyncio.run(scenario())
+    endpoint = MetricsEndpoint(scrape, lambda: True, None, None)  # type: ignore[arg-type]
+    assert await asyncio.gather(*[endpoint._scrape() for _ in range(5)]) == [b"text"] * 5
+    assert under_way_max == 1

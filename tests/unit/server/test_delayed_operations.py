@@ -101,46 +101,36 @@ def test_an_append_looks_at_one_partition_of_each_wide_fetch_that_waits() -> Non
     assert not narrow.is_completed
 
 
-def test_a_flush_settles_one_batch_of_a_wide_produce_request() -> None:
-    async def scenario() -> None:
-        partitions, purgatory = [Moving() for _ in range(WIDE)], new_purgatory()
-        for partition in partitions:
-            partition.append()
-        awaited = {
-            place: Appended(partition.partition, last_offset=0, leader_epoch=1) for place, partition in enumerate(partitions)
-        }
-        produce = DelayedProduce(EXPIRY_MS, awaited, asyncio.get_running_loop().create_future())
-        assert not purgatory.try_complete_else_watch(produce)
-        partitions[3].health.is_deleted = True
-        looks_at(partitions)
-        for partition in partitions:
-            assert not produce.is_completed
-            partition.flush() if partition is not partitions[3] else partition.wake()
-        assert looks_at(partitions) <= 4 * WIDE
-        assert produce.completion is Completion.CONDITION
-        assert {place: error.code for place, error in produce.errors.items()} == {3: ErrorCode.UNKNOWN_TOPIC_ID}
-        assert produce.settled.done()
-
-    asyncio.run(scenario())
+async def test_a_flush_settles_one_batch_of_a_wide_produce_request() -> None:
+    partitions, purgatory = [Moving() for _ in range(WIDE)], new_purgatory()
+    for partition in partitions:
+        partition.append()
+    awaited = {place: Appended(partition.partition, last_offset=0, leader_epoch=1) for place, partition in enumerate(partitions)}
+    produce = DelayedProduce(EXPIRY_MS, awaited, asyncio.get_running_loop().create_future())
+    assert not purgatory.try_complete_else_watch(produce)
+    partitions[3].health.is_deleted = True
+    looks_at(partitions)
+    for partition in partitions:
+        assert not produce.is_completed
+        partition.flush() if partition is not partitions[3] else partition.wake()
+    assert looks_at(partitions) <= 4 * WIDE
+    assert produce.completion is Completion.CONDITION
+    assert {place: error.code for place, error in produce.errors.items()} == {3: ErrorCode.UNKNOWN_TOPIC_ID}
+    assert produce.settled.done()
 
 
-def test_what_is_not_settled_at_the_deadline_has_an_error_in_its_place() -> None:
-    async def scenario() -> None:
-        partitions, purgatory = [Moving() for _ in range(3)], new_purgatory()
-        for partition in partitions:
-            partition.append()
-        awaited = {
-            10 + place: Appended(partition.partition, last_offset=0, leader_epoch=1) for place, partition in enumerate(partitions)
-        }
-        produce = DelayedProduce(EXPIRY_MS, awaited, asyncio.get_running_loop().create_future())
-        purgatory.try_complete_else_watch(produce)
-        partitions[1].flush()
-        purgatory.advance(now_ms=EXPIRY_MS)
-        assert {place: error.code for place, error in produce.errors.items()} == dict.fromkeys(
-            (10, 12), ErrorCode.REQUEST_TIMED_OUT
-        )
-
-    asyncio.run(scenario())
+async def test_what_is_not_settled_at_the_deadline_has_an_error_in_its_place() -> None:
+    partitions, purgatory = [Moving() for _ in range(3)], new_purgatory()
+    for partition in partitions:
+        partition.append()
+    awaited = {
+        10 + place: Appended(partition.partition, last_offset=0, leader_epoch=1) for place, partition in enumerate(partitions)
+    }
+    produce = DelayedProduce(EXPIRY_MS, awaited, asyncio.get_running_loop().create_future())
+    purgatory.try_complete_else_watch(produce)
+    partitions[1].flush()
+    purgatory.advance(now_ms=EXPIRY_MS)
+    assert {place: error.code for place, error in produce.errors.items()} == dict.fromkeys((10, 12), ErrorCode.REQUEST_TIMED_OUT)
 
 
 def is_due(partitions: list[ParkedPartition], end: LogEnd, min_bytes: int) -> bool:

@@ -21,124 +21,106 @@ def peers(callers: list[Caller]) -> list[str]:
     return [caller.peer for caller in callers]
 
 
-def test_there_is_room_until_the_limit() -> None:
-    async def scenario() -> None:
-        budget = Budget(100)
-        budget.add("a", 79)
-        assert budget.is_free
-        await budget.take(CALLERS[0])
-        budget.add("a", 70)
-        assert (budget.used, budget.is_free) == (149, False)
-
-    asyncio.run(scenario())
+async def test_there_is_room_until_the_limit() -> None:
+    budget = Budget(100)
+    budget.add("a", 79)
+    assert budget.is_free
+    await budget.take(CALLERS[0])
+    budget.add("a", 70)
+    assert (budget.used, budget.is_free) == (149, False)
 
 
-def test_waiters_go_one_after_the_other_as_far_as_the_room_goes() -> None:
-    async def scenario() -> None:
-        budget = Budget(100)
-        budget.add("log", 100)
-        gone: list[int] = []
+async def test_waiters_go_one_after_the_other_as_far_as_the_room_goes() -> None:
+    budget = Budget(100)
+    budget.add("log", 100)
+    gone: list[int] = []
 
-        async def taker(number: int) -> None:
-            await budget.take(CALLERS[number])
-            budget.add("log", 60)
-            gone.append(number)
+    async def taker(number: int) -> None:
+        await budget.take(CALLERS[number])
+        budget.add("log", 60)
+        gone.append(number)
 
-        tasks = [asyncio.create_task(taker(number)) for number in range(5)]
-        await all_wait()
-        assert (gone, budget.waiter_count) == ([], 5)
-        budget.add("log", -100)
-        await all_wait()
-        assert gone == [0, 1], "60 leave room, 120 do not"
-        budget.add("log", -60)
-        await all_wait()
-        assert gone == [0, 1, 2]
-        budget.add("log", -200)
-        await asyncio.gather(*tasks)
-        assert gone == [0, 1, 2, 3, 4]
-        assert budget.waiter_count == 0
-
-    asyncio.run(scenario())
+    tasks = [asyncio.create_task(taker(number)) for number in range(5)]
+    await all_wait()
+    assert (gone, budget.waiter_count) == ([], 5)
+    budget.add("log", -100)
+    await all_wait()
+    assert gone == [0, 1], "60 leave room, 120 do not"
+    budget.add("log", -60)
+    await all_wait()
+    assert gone == [0, 1, 2]
+    budget.add("log", -200)
+    await asyncio.gather(*tasks)
+    assert gone == [0, 1, 2, 3, 4]
+    assert budget.waiter_count == 0
 
 
-def test_what_is_counted_for_nobody_goes_by_turns_of_those_who_wait() -> None:
+async def test_what_is_counted_for_nobody_goes_by_turns_of_those_who_wait() -> None:
     """As the bytes that are not on disk: whoever waits with a thousand streams gets every second turn beside one other."""
 
-    async def scenario() -> None:
-        budget = Budget(100)
-        budget.add("log", 100)
-        gone: list[str] = []
+    budget = Budget(100)
+    budget.add("log", 100)
+    gone: list[str] = []
 
-        async def taker(caller: Caller) -> None:
-            await budget.take(caller)
-            budget.add("log", 10)
-            gone.append(caller.owner)
+    async def taker(caller: Caller) -> None:
+        await budget.take(caller)
+        budget.add("log", 10)
+        gone.append(caller.owner)
 
-        many = [asyncio.create_task(taker(Caller("many", f"many{number}"))) for number in range(20)]
+    many = [asyncio.create_task(taker(Caller("many", f"many{number}"))) for number in range(20)]
+    await all_wait()
+    one = [asyncio.create_task(taker(CALLERS[0])) for _ in range(2)]
+    await all_wait()
+    for _ in range(4):
+        budget.add("log", -10)
         await all_wait()
-        one = [asyncio.create_task(taker(CALLERS[0])) for _ in range(2)]
-        await all_wait()
-        for _ in range(4):
-            budget.add("log", -10)
-            await all_wait()
-        assert gone == ["many", "a", "many", "a"]
-        budget.add("log", -1_000)
-        await asyncio.gather(*many, *one)
-
-    asyncio.run(scenario())
+    assert gone == ["many", "a", "many", "a"]
+    budget.add("log", -1_000)
+    await asyncio.gather(*many, *one)
 
 
-def test_units_that_are_asked_for_are_taken_at_ones_turn_and_a_newcomer_does_not_overtake() -> None:
-    async def scenario() -> None:
-        budget = Budget(100)
-        await budget.take(CALLERS[0], 90)
-        second = asyncio.create_task(budget.take(CALLERS[1], 50))
-        await all_wait()
-        third = asyncio.create_task(budget.take(CALLERS[2], 5))
-        await all_wait()
-        assert (budget.used, budget.waiter_count) == (90, 2), "there is room for the third, but it is kept for the second"
-        budget.add("a", -90)
-        async with asyncio.timeout(DEADLINE_S):
-            await asyncio.gather(second, third)
-        assert (budget.used, budget.waiter_count) == (55, 0)
-
-    asyncio.run(scenario())
+async def test_units_that_are_asked_for_are_taken_at_ones_turn_and_a_newcomer_does_not_overtake() -> None:
+    budget = Budget(100)
+    await budget.take(CALLERS[0], 90)
+    second = asyncio.create_task(budget.take(CALLERS[1], 50))
+    await all_wait()
+    third = asyncio.create_task(budget.take(CALLERS[2], 5))
+    await all_wait()
+    assert (budget.used, budget.waiter_count) == (90, 2), "there is room for the third, but it is kept for the second"
+    budget.add("a", -90)
+    async with asyncio.timeout(DEADLINE_S):
+        await asyncio.gather(second, third)
+    assert (budget.used, budget.waiter_count) == (55, 0)
 
 
-def test_a_waiter_that_is_cancelled_is_gone_and_one_whose_turn_had_come_passes_it_on() -> None:
-    async def scenario() -> None:
-        budget = Budget(100)
-        budget.add("log", 100)
-        first, second, third = (asyncio.create_task(budget.take(caller, 60)) for caller in CALLERS[:3])
-        await all_wait()
-        second.cancel()
-        await all_wait()
-        assert budget.waiter_count == 2
-        budget.add("log", -50)
-        await all_wait()
-        assert budget.waiter_count == 2
-        budget.add("log", -50)  # wakes the first ...
-        first.cancel()  # ... which is cancelled before it runs
-        async with asyncio.timeout(DEADLINE_S):
-            await third
-        assert (budget.used, budget.waiter_count) == (60, 0)
-
-    asyncio.run(scenario())
+async def test_a_waiter_that_is_cancelled_is_gone_and_one_whose_turn_had_come_passes_it_on() -> None:
+    budget = Budget(100)
+    budget.add("log", 100)
+    first, second, third = (asyncio.create_task(budget.take(caller, 60)) for caller in CALLERS[:3])
+    await all_wait()
+    second.cancel()
+    await all_wait()
+    assert budget.waiter_count == 2
+    budget.add("log", -50)
+    await all_wait()
+    assert budget.waiter_count == 2
+    budget.add("log", -50)  # wakes the first ...
+    first.cancel()  # ... which is cancelled before it runs
+    async with asyncio.timeout(DEADLINE_S):
+        await third
+    assert (budget.used, budget.waiter_count) == (60, 0)
 
 
-def test_one_that_is_cancelled_while_others_wait_behind_it_holds_nobody_up() -> None:
-    async def scenario() -> None:
-        budget = Budget(100)
-        budget.add("log", 50)
-        large, small = (asyncio.create_task(budget.take(caller, units)) for caller, units in zip(CALLERS, (80, 10), strict=False))
-        await all_wait()
-        assert budget.waiter_count == 2
-        large.cancel()
-        async with asyncio.timeout(DEADLINE_S):
-            await small
-        assert (budget.used, budget.waiter_count) == (60, 0)
-
-    asyncio.run(scenario())
+async def test_one_that_is_cancelled_while_others_wait_behind_it_holds_nobody_up() -> None:
+    budget = Budget(100)
+    budget.add("log", 50)
+    large, small = (asyncio.create_task(budget.take(caller, units)) for caller, units in zip(CALLERS, (80, 10), strict=False))
+    await all_wait()
+    assert budget.waiter_count == 2
+    large.cancel()
+    async with asyncio.timeout(DEADLINE_S):
+        await small
+    assert (budget.used, budget.waiter_count) == (60, 0)
 
 
 def test_beyond_the_limit_those_are_refused_who_have_most_of_it() -> None:
@@ -178,88 +160,76 @@ def test_threads_are_left_for_others_and_taken_in_turn() -> None:
     assert len(begun) == 20
 
 
-def test_threads_that_stop_end_every_wait() -> None:
-    async def scenario() -> None:
-        threads, begun, go_on = Threads(3, "test"), threading.Semaphore(0), threading.Event()
+async def test_threads_that_stop_end_every_wait() -> None:
+    threads, begun, go_on = Threads(3, "test"), threading.Semaphore(0), threading.Event()
 
-        def work() -> bool:
-            begun.release()
-            return go_on.wait(DEADLINE_S)
+    def work() -> bool:
+        begun.release()
+        return go_on.wait(DEADLINE_S)
 
-        callers = [asyncio.create_task(threads.run(Caller(f"owner {number}", ""), work)) for number in range(8)]
-        for _ in range(3):
-            assert await asyncio.to_thread(begun.acquire, timeout=DEADLINE_S)
-        threads.stop()
-        go_on.set()
-        async with asyncio.timeout(DEADLINE_S):
-            ended = await asyncio.gather(*callers, return_exceptions=True)
-        assert ended[:3] == [True] * 3
-        assert all(isinstance(error, NotReadyError) for error in ended[3:]), ended
-
-    asyncio.run(scenario())
+    callers = [asyncio.create_task(threads.run(Caller(f"owner {number}", ""), work)) for number in range(8)]
+    for _ in range(3):
+        assert await asyncio.to_thread(begun.acquire, timeout=DEADLINE_S)
+    threads.stop()
+    go_on.set()
+    async with asyncio.timeout(DEADLINE_S):
+        ended = await asyncio.gather(*callers, return_exceptions=True)
+    assert ended[:3] == [True] * 3
+    assert all(isinstance(error, NotReadyError) for error in ended[3:]), ended
 
 
-def test_what_no_thread_has_begun_when_they_stop_is_refused() -> None:
-    async def scenario() -> None:
-        threads, go_on = Threads(3, "test"), threading.Event()
-        for _ in range(3):
-            threads._pool.submit(go_on.wait, DEADLINE_S)
-        callers = [asyncio.create_task(threads.run(Caller(f"owner {number}", ""), lambda: True)) for number in range(8)]
-        await all_wait()
-        threads.stop()
-        go_on.set()
-        async with asyncio.timeout(DEADLINE_S):
-            ended = await asyncio.gather(*callers, return_exceptions=True)
-        assert [type(error) for error in ended] == [NotReadyError] * 8
-
-    asyncio.run(scenario())
+async def test_what_no_thread_has_begun_when_they_stop_is_refused() -> None:
+    threads, go_on = Threads(3, "test"), threading.Event()
+    for _ in range(3):
+        threads._pool.submit(go_on.wait, DEADLINE_S)
+    callers = [asyncio.create_task(threads.run(Caller(f"owner {number}", ""), lambda: True)) for number in range(8)]
+    await all_wait()
+    threads.stop()
+    go_on.set()
+    async with asyncio.timeout(DEADLINE_S):
+        ended = await asyncio.gather(*callers, return_exceptions=True)
+    assert [type(error) for error in ended] == [NotReadyError] * 8
 
 
-def test_a_slow_reader_is_ended_for_one_who_needs_its_room_however_little_that_is() -> None:
-    async def scenario() -> None:
-        budget = ResponseBudget(24, write_timeout_ms=60_000)
-        budget.add("slow", 11)
-        budget.begin_write("slow", Caller("slow", "slow"), 11, now_ms=0)
-        large = asyncio.create_task(budget.take(Caller("large", ""), 16))
-        await all_wait()
-        assert peers(budget.overdue(now_ms=PATIENCE_MS - 1)) == []
-        assert peers(budget.overdue(now_ms=PATIENCE_MS)) == ["slow"]
-        budget.add("slow", -11)
-        await large
-
-    asyncio.run(scenario())
+async def test_a_slow_reader_is_ended_for_one_who_needs_its_room_however_little_that_is() -> None:
+    budget = ResponseBudget(24, write_timeout_ms=60_000)
+    budget.add("slow", 11)
+    budget.begin_write("slow", Caller("slow", "slow"), 11, now_ms=0)
+    large = asyncio.create_task(budget.take(Caller("large", ""), 16))
+    await all_wait()
+    assert peers(budget.overdue(now_ms=PATIENCE_MS - 1)) == []
+    assert peers(budget.overdue(now_ms=PATIENCE_MS)) == ["slow"]
+    budget.add("slow", -11)
+    await large
 
 
-def test_answers_are_started_in_order_and_the_next_few_when_those_are_out() -> None:
-    async def scenario() -> None:
-        queue = ResponseQueue(patience_s=DEADLINE_S)
-        may_end = [asyncio.Event() for _ in range(100)]
-        started: list[int] = []
+async def test_answers_are_started_in_order_and_the_next_few_when_those_are_out() -> None:
+    queue = ResponseQueue(patience_s=DEADLINE_S)
+    may_end = [asyncio.Event() for _ in range(100)]
+    started: list[int] = []
 
-        async def answer(number: int) -> None:
-            started.append(number)
-            await may_end[number].wait()
+    async def answer(number: int) -> None:
+        started.append(number)
+        await may_end[number].wait()
 
-        def put(number: int) -> None:
-            queue.put(CALLERS[0], lambda: asyncio.create_task(answer(number)))
+    def put(number: int) -> None:
+        queue.put(CALLERS[0], lambda: asyncio.create_task(answer(number)))
 
-        for number in range(100):
-            put(number)
-        await all_wait()
-        assert started == list(range(16))
-        for event in may_end[1:]:
-            event.set()
-        await all_wait()
-        assert started == list(range(16)), "one of those is not out"
-        may_end[0].set()
-        await all_wait()
-        assert started == list(range(100))
-        assert len(queue) == 0
-        put(99)
-        await all_wait()
-        assert started[100:] == [99]
-
-    asyncio.run(scenario())
+    for number in range(100):
+        put(number)
+    await all_wait()
+    assert started == list(range(16))
+    for event in may_end[1:]:
+        event.set()
+    await all_wait()
+    assert started == list(range(16)), "one of those is not out"
+    may_end[0].set()
+    await all_wait()
+    assert started == list(range(100))
+    assert len(queue) == 0
+    put(99)
+    await all_wait()
+    assert started[100:] == [99]
 
 
 def test_whose_fetches_complete_by_the_thousand_is_not_answered_before_all_others() -> None:
@@ -283,23 +253,20 @@ def test_whose_fetches_complete_by_the_thousand_is_not_answered_before_all_other
     assert asyncio.run(scenario())[:2] == ["many", "few"]
 
 
-def test_an_answer_that_is_stuck_holds_nobody_else_up() -> None:
-    async def scenario() -> None:
-        queue = ResponseQueue()
-        never = asyncio.Event()
-        done = asyncio.Event()
+async def test_an_answer_that_is_stuck_holds_nobody_else_up() -> None:
+    queue = ResponseQueue()
+    never = asyncio.Event()
+    done = asyncio.Event()
 
-        async def stuck() -> None:
-            await never.wait()
+    async def stuck() -> None:
+        await never.wait()
 
-        async def last() -> None:
-            done.set()
+    async def last() -> None:
+        done.set()
 
-        for _ in range(50):
-            queue.put(CALLERS[0], lambda: asyncio.create_task(stuck()))
-        queue.put(CALLERS[0], lambda: asyncio.create_task(last()))
-        async with asyncio.timeout(DEADLINE_S):
-            await done.wait()
-        never.set()
-
-    asyncio.run(scenario())
+    for _ in range(50):
+        queue.put(CALLERS[0], lambda: asyncio.create_task(stuck()))
+    queue.put(CALLERS[0], lambda: asyncio.create_task(last()))
+    async with asyncio.timeout(DEADLINE_S):
+        await done.wait()
+    never.set()

@@ -63,54 +63,45 @@ def test_a_writer_that_begins_again_is_the_youngest() -> None:
     assert peers(budget.overdue(now_ms=TIMEOUT_MS + 1)) == ["second"]
 
 
-def test_while_others_wait_the_oldest_give_way_as_many_as_needed() -> None:
-    async def scenario() -> None:
-        budget = new_budget()
-        for number in range(10):
-            budget.begin_write(str(number), Caller("a", str(number)), 100, now_ms=number)
-            budget.add("a", 100)
-        assert peers(budget.overdue(now_ms=PATIENCE_MS + 10)) == [], "nobody waits"
-        waiter = asyncio.create_task(budget.take(Caller("a", "a1")))
-        await all_wait()
-        assert peers(budget.overdue(now_ms=PATIENCE_MS - 1)) == []
-        assert peers(budget.overdue(now_ms=PATIENCE_MS + 1)) == ["0", "1"]
-        assert peers(budget.overdue(now_ms=PATIENCE_MS + 10)) == ["0", "1", "2", "3", "4"], "one half is free then"
-        budget.add("a", -500)
-        async with asyncio.timeout(DEADLINE_S):
-            await waiter
-
-    asyncio.run(scenario())
-
-
-def test_only_those_give_way_who_have_most_of_it() -> None:
-    async def scenario() -> None:
-        budget = new_budget()
-        budget.begin_write("honest", Caller("b", "honest"), 50, now_ms=0)
-        budget.add("b", 50)
-        for number in range(9):
-            budget.begin_write(str(number), Caller("a", str(number)), 100, now_ms=number)
-            budget.add("a", 100)
-        waiter = asyncio.create_task(budget.take(Caller("a", "a1"), 100))
-        await all_wait()
-        assert peers(budget.overdue(now_ms=PATIENCE_MS + 10)) == ["0", "1", "2", "3", "4"]
-        assert peers(budget.overdue(now_ms=TIMEOUT_MS))[0] == "honest"
-        waiter.cancel()
-        await all_wait()
-
-    asyncio.run(scenario())
-
-
-def test_while_others_wait_for_room_nobody_has_a_share_without_waiting() -> None:
-    async def scenario() -> None:
-        budget = new_budget()
+async def test_while_others_wait_the_oldest_give_way_as_many_as_needed() -> None:
+    budget = new_budget()
+    for number in range(10):
+        budget.begin_write(str(number), Caller("a", str(number)), 100, now_ms=number)
         budget.add("a", 100)
-        assert budget.share(10) == 10
-        waiter = asyncio.create_task(budget.take(Caller("b", "b1"), 950))
-        await all_wait()
-        assert budget.share(10) == 0
-        budget.add("a", -100)
-        async with asyncio.timeout(DEADLINE_S):
-            await waiter
-        assert budget.used == 950
+    assert peers(budget.overdue(now_ms=PATIENCE_MS + 10)) == [], "nobody waits"
+    waiter = asyncio.create_task(budget.take(Caller("a", "a1")))
+    await all_wait()
+    assert peers(budget.overdue(now_ms=PATIENCE_MS - 1)) == []
+    assert peers(budget.overdue(now_ms=PATIENCE_MS + 1)) == ["0", "1"]
+    assert peers(budget.overdue(now_ms=PATIENCE_MS + 10)) == ["0", "1", "2", "3", "4"], "one half is free then"
+    budget.add("a", -500)
+    async with asyncio.timeout(DEADLINE_S):
+        await waiter
 
-    asyncio.run(scenario())
+
+async def test_only_those_give_way_who_have_most_of_it() -> None:
+    budget = new_budget()
+    budget.begin_write("honest", Caller("b", "honest"), 50, now_ms=0)
+    budget.add("b", 50)
+    for number in range(9):
+        budget.begin_write(str(number), Caller("a", str(number)), 100, now_ms=number)
+        budget.add("a", 100)
+    waiter = asyncio.create_task(budget.take(Caller("a", "a1"), 100))
+    await all_wait()
+    assert peers(budget.overdue(now_ms=PATIENCE_MS + 10)) == ["0", "1", "2", "3", "4"]
+    assert peers(budget.overdue(now_ms=TIMEOUT_MS))[0] == "honest"
+    waiter.cancel()
+    await all_wait()
+
+
+async def test_while_others_wait_for_room_nobody_has_a_share_without_waiting() -> None:
+    budget = new_budget()
+    budget.add("a", 100)
+    assert budget.share(10) == 10
+    waiter = asyncio.create_task(budget.take(Caller("b", "b1"), 950))
+    await all_wait()
+    assert budget.share(10) == 0
+    budget.add("a", -100)
+    async with asyncio.timeout(DEADLINE_S):
+        await waiter
+    assert budget.used == 950

@@ -16,15 +16,12 @@ async def taken(turns: Turns, order: list[str], principal: str, peer: str, name:
     order.append(name)
 
 
-def test_a_turn_is_there_at_once_for_who_is_alone() -> None:
-    async def alone() -> None:
-        turns = Turns()
-        for _ in range(3):
-            with pytest.raises(StopIteration):
-                turns.take(Caller("p", "c")).send(None)
-            await all_wait()  # that turn is over
-
-    asyncio.run(alone())
+async def test_a_turn_is_there_at_once_for_who_is_alone() -> None:
+    turns = Turns()
+    for _ in range(3):
+        with pytest.raises(StopIteration):
+            turns.take(Caller("p", "c")).send(None)
+        await all_wait()  # that turn is over
 
 
 def test_principals_and_their_connections_take_turns() -> None:
@@ -111,17 +108,14 @@ class LongTurns:
         self._now_ns += 5_000_000
 
 
-def test_calls_without_end_do_not_hold_up_the_next_turn() -> None:
-    async def crowd() -> None:
-        long = LongTurns()
+async def test_calls_without_end_do_not_hold_up_the_next_turn() -> None:
+    long = LongTurns()
 
-        async def flood() -> None:
-            while True:
-                long.turns.arrived += 1
-                await one_turn()
+    async def flood() -> None:
+        while True:
+            long.turns.arrived += 1
+            await one_turn()
 
-        flooding = asyncio.create_task(flood())
-        await asyncio.gather(*[long.take() for _ in range(5)])
-        flooding.cancel()
-
-    asyncio.run(crowd())
+    flooding = asyncio.create_task(flood())
+    await asyncio.gather(*[long.take() for _ in range(5)])
+    flooding.cancel()
