@@ -29,7 +29,7 @@ _READ_ONLY = "brokerd doctor looks at it"
 _INDEX_INTERVAL_BYTES = 1 << 20
 
 
-class Marker(NamedTuple):
+class OtherMarker(NamedTuple):
     """A marker that was found: the partition, its offset there, and the outcome that it states."""
 
     partition: str
@@ -43,7 +43,7 @@ class LostMarker(NamedTuple):
     partition: PartitionCheck
     data: UnmarkedData
     ending: Ending
-    elsewhere: Marker | None
+    elsewhere: OtherMarker | None
 
     @property
     def is_unknown(self) -> bool:
@@ -171,12 +171,12 @@ def _unmarked(files: Files, partition: PartitionCheck) -> list[UnmarkedData]:
     return unmarked_data(state.producers, state.damaged, state.log_start_offset)
 
 
-def _markers_of(files: Files, partitions: Iterable[PartitionCheck], producer_ids: Collection[int]) -> dict[int, Marker]:
+def _markers_of(files: Files, partitions: Iterable[PartitionCheck], producer_ids: Collection[int]) -> dict[int, OtherMarker]:
     """The markers, in any partition, that end these members."""
-    found: dict[int, Marker] = {}
+    found: dict[int, OtherMarker] = {}
     for partition in partitions:
         for offset, outcome, ended in _all_markers(files, partition.tp):
-            found.update({one: Marker(partition.name, offset, outcome) for one in ended if one in producer_ids})
+            found.update({one: OtherMarker(partition.name, offset, outcome) for one in ended if one in producer_ids})
     return found
 
 

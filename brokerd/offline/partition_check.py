@@ -60,7 +60,7 @@ class Finding(NamedTuple):
     offset: int | None = None
 
 
-class _State(NamedTuple):
+class _Replayed(NamedTuple):
     """The state that all batches below an offset leave behind."""
 
     producers: Mapping[int, ProducerStateEntry]
@@ -91,7 +91,7 @@ class PartitionCheck:
         self._directory = tp.directory_name
         self._producers = ProducerStates(name, limit=2**31)
         self.epochs = LeaderEpochs()
-        self._states: dict[int, _State] = {}  # at the snapshots' offsets
+        self._states: dict[int, _Replayed] = {}  # at the snapshots' offsets
         self.tp = tp
         self.name = name
         self.first_offset = self.entry.log_start_offset
@@ -245,7 +245,7 @@ class PartitionCheck:
 
     def _note_state(self, offset: int, snapshots: set[int]) -> None:
         if offset in snapshots:
-            self._states[offset] = _State(dict(self._producers.entries), self._producers.aborted.entries)
+            self._states[offset] = _Replayed(dict(self._producers.entries), self._producers.aborted.entries)
 
     def _check_index(self, segment: Segment, *, is_last: bool) -> None:
         name = offset_file(segment.base_offset, INDEX_SUFFIX)
@@ -289,7 +289,7 @@ class PartitionCheck:
             elif self._is_whole and offset in self._states:
                 self._check_snapshot(name, snapshot, self._states[offset], is_whole_log=is_whole_log)
 
-    def _check_snapshot(self, name: str, snapshot: Snapshot, replayed: _State, *, is_whole_log: bool) -> None:
+    def _check_snapshot(self, name: str, snapshot: Snapshot, replayed: _Replayed, *, is_whole_log: bool) -> None:
         is_true = _may_follow(snapshot.producers, replayed.producers) and snapshot.epochs == self.epochs.below(snapshot.offset)
         if is_whole_log and not is_true:
             self._add(Severity.ERROR, name, "the snapshot contradicts the log", snapshot.offset)

@@ -19,7 +19,7 @@ from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.group_offsets import committed
 from tests.support.inner_broker import running
-from tests.support.kill_points import ENDINGS, killed_everywhere, operations_of
+from tests.support.kill_points import ENDINGS, Lives
 
 SETTINGS: dict[str, Any] = {"log_index_interval_bytes": 512}
 ANN = "ann"
@@ -32,25 +32,24 @@ class History:
     def __init__(self) -> None:
         self.asked: dict[str, list[int | None]] = {name: [] for name in GROUPS}  # None: the group is deleted
         self.answered: dict[str, int] = dict.fromkeys(GROUPS, 0)  # so many of them
+        self.clock = ManualClock()
 
 
-async def _script(files: MemoryFiles, history: History) -> None:
-    """Two lives of commits and deletions, with a compaction in each."""
-    clock = ManualClock()
-    for life in range(2):
-        async with running(files, clock, **SETTINGS) as broker:
-            tps = await broker.topic()
-            for number in range(life * 12, life * 12 + 12):
-                name = GROUPS[number % len(GROUPS)]
-                is_deleted = number % 7 == 6 and name in broker.groups.table.groups
-                history.asked[name].append(None if is_deleted else number)
-                if is_deleted:
-                    await broker.groups.delete(name)
-                else:
-                    await broker.groups.commit(name, ANN, [committed(tp, number) for tp in tps])
-                history.answered[name] = len(history.asked[name])
-                if broker.groups.log.has_grown():
-                    await broker.groups.compact()
+async def _live(files: MemoryFiles, history: History, life: int) -> None:
+    """Commits and deletions, with a compaction."""
+    async with running(files, history.clock, **SETTINGS) as broker:
+        tps = await broker.topic()
+        for number in range(life * 12, life * 12 + 12):
+            name = GROUPS[number % len(GROUPS)]
+            is_deleted = number % 7 == 6 and name in broker.groups.table.groups
+            history.asked[name].append(None if is_deleted else number)
+            if is_deleted:
+                await broker.groups.delete(name)
+            else:
+                await broker.groups.commit(name, ANN, [committed(tp, number) for tp in tps])
+            history.answered[name] = len(history.asked[name])
+            if broker.groups.log.has_grown():
+                await broker.groups.compact()
 
 
 @pytest.fixture(autouse=True)
@@ -65,10 +64,10 @@ def early_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_killed_at_every_operation_what_was_answered_is_there(ending: str) -> None:
-    operations = operations_of(lambda files: asyncio.run(_script(files, History())))
-    own = [operation for operation in operations if GROUP_OFFSETS.id.hex() in operation and operation.endswith(".log")]
+    lives = Lives(_live, History(), 2)
+    own = [operation for operation in lives.operations if GROUP_OFFSETS.id.hex() in operation and operation.endswith(".log")]
     assert {operation.split()[0] for operation in own} >= {"pwritev", "fdatasync", "create", "unlink"}, "written, rolled, compacted"
-    for files, history, where in killed_everywhere(_script, History, operations, ending, random.Random(6)):
+    for files, history, where in lives.killed_everywhere(ending, random.Random(6)):
         asyncio.run(_check(files, history, where))
 
 

@@ -8,7 +8,7 @@ from tests.crash.power_cuts import run_seed
 from tests.support.scale import TEST_SCALE
 from tests.support.seeds import run_many, run_seeds
 
-RUNS = 4_000 * TEST_SCALE
+RUNS = 1_500 * TEST_SCALE
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.group_offsets import committed
 from tests.support.inner_broker import PRINCIPAL, TIMEOUT_MS, TransactionBroker, Write, end_request, running
-from tests.support.kill_points import ENDINGS, killed_everywhere, operations_of
+from tests.support.kill_points import ENDINGS, Lives
 from tests.support.transaction_bench import Execution
 
 NAME = "spark-q"
@@ -42,6 +42,7 @@ class History:
     asked: dict[int, EndTransactionRequest] = field(default_factory=dict)  # commits, by version
     rows: dict[int, set[tuple[TopicIdPartition, bytes]]] = field(default_factory=dict)  # of the winners
     answered: set[int] = field(default_factory=set)
+    clock: ManualClock = field(default_factory=ManualClock)
 
 
 def _offset(broker: TransactionBroker, tp: TopicIdPartition) -> int:
@@ -77,21 +78,19 @@ async def _aborted(broker: TransactionBroker, version: int) -> None:
     await broker.transactions.abort(PRINCIPAL, end_request(NAME, named, [(member, 2)], tps))
 
 
-async def _script(files: MemoryFiles, history: History) -> None:
-    """Two lives: a commit, an abort, the version again in another execution; compaction; an execution that is left to expire."""
-    clock = ManualClock()
-    for life in range(2):
-        async with running(files, clock, **SETTINGS) as broker:
-            await _version(broker, history, 3 * life)
-            await _aborted(broker, 3 * life + 1)
-            await broker.transactions.compact()
-            await broker.groups.log.compact([groups._entry(entry) for entry in piece] for piece in broker.groups.table.pieces())
-            await _version(broker, history, 3 * life + 1, execution="two")
-            await broker.transactions.sweep()
-            left = await broker.init(NAME, Execution(3 * life + 2, "left", "run"), b"left %11d" % life)
-            await broker.write(left, [Write((await broker.topic())[0], b"void-left")])
-            clock.advance(TIMEOUT_MS)
-            await broker.transactions.sweep()
+async def _live(files: MemoryFiles, history: History, life: int) -> None:
+    """A commit, an abort, the version again in another execution; compaction; an execution that is left to expire."""
+    async with running(files, history.clock, **SETTINGS) as broker:
+        await _version(broker, history, 3 * life)
+        await _aborted(broker, 3 * life + 1)
+        await broker.transactions.compact()
+        await broker.groups.log.compact([groups._entry(entry) for entry in piece] for piece in broker.groups.table.pieces())
+        await _version(broker, history, 3 * life + 1, execution="two")
+        await broker.transactions.sweep()
+        left = await broker.init(NAME, Execution(3 * life + 2, "left", "run"), b"left %11d" % life)
+        await broker.write(left, [Write((await broker.topic())[0], b"void-left")])
+        history.clock.advance(TIMEOUT_MS)
+        await broker.transactions.sweep()
 
 
 @pytest.fixture(autouse=True)
@@ -106,14 +105,14 @@ def early_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_killed_at_every_operation_a_version_is_there_as_a_whole_or_not_at_all(ending: str) -> None:
-    complete = History()
-    operations = operations_of(lambda files: asyncio.run(_script(files, complete)))
-    assert complete.answered == {0, 1, 3, 4}
+    lives = Lives(_live, History(), 2)
+    assert lives.history.answered == {0, 1, 3, 4}
+    operations = lives.operations
     own = [operation for operation in operations if TRANSACTION_STATE.id.hex() in operation and operation.endswith(".log")]
     assert {operation.split()[0] for operation in own} >= {"pwritev", "fdatasync", "create", "unlink"}, "written, rolled, compacted"
     offsets = {operation.split()[0] for operation in operations if GROUP_OFFSETS.id.hex() in operation and ".log" in operation}
     assert offsets >= {"pwritev", "fdatasync"}
-    for files, history, where in killed_everywhere(_script, History, operations, ending, random.Random(5)):
+    for files, history, where in lives.killed_everywhere(ending, random.Random(5)):
         asyncio.run(_check(files, history, where))
 
 

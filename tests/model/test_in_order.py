@@ -13,7 +13,7 @@ from collections import Counter
 import pytest
 
 from brokerd.consumer.core.records import ConsumerRecord
-from brokerd.consumer.processing.dedup import Window
+from brokerd.consumer.processing.dedup import DedupWindow
 from brokerd.consumer.processing.schedule import ORDERS, Schedule, Task
 from brokerd.ids import TopicPartition
 from tests.support.scale import TEST_SCALE
@@ -26,7 +26,7 @@ PARTITIONS = 3
 def schedule_of(order: str, ready: list[Task]) -> Schedule:
     """Of records without ids, none of which is passed over."""
     none: list[ConsumerRecord] = []
-    return Schedule(ORDERS[order], None, Window(1), begin=ready.append, pass_over=none.remove)
+    return Schedule(ORDERS[order], None, DedupWindow(1), begin=ready.append, pass_over=none.remove)
 
 
 class Life:

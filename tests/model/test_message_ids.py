@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from brokerd.consumer.core.records import ConsumerRecord
-from brokerd.consumer.processing.dedup import ID_MAX_BYTES, MessageId, Window, message_id
+from brokerd.consumer.processing.dedup import ID_MAX_BYTES, DedupWindow, MessageId, message_id
 from brokerd.consumer.processing.schedule import ORDERS, LaneOf, Schedule, Task
 from brokerd.ids import TopicPartition
 from tests.support.scale import TEST_SCALE
@@ -29,7 +29,7 @@ def id_of(record: ConsumerRecord) -> MessageId | None:
 class Life:
     """The records in work between a start and a death."""
 
-    def __init__(self, lane_of: LaneOf, window: Window, at: list[int]) -> None:
+    def __init__(self, lane_of: LaneOf, window: DedupWindow, at: list[int]) -> None:
         self.window = window
         self.at = at  # next offset to take, by partition
         self.ready: list[Task] = []
@@ -51,7 +51,7 @@ class Handling(RuleBasedStateMachine):
         self.file: dict[int, MessageId] = {}
         self.known: list[MessageId] = []  # the model's window
         self.done: set[tuple[int, int]] = set()  # in any life
-        self.life = Life(self.lane_of, Window(limit), [0] * PARTITIONS)
+        self.life = Life(self.lane_of, DedupWindow(limit), [0] * PARTITIONS)
 
     @rule(partition=st.integers(0, PARTITIONS - 1), records=st.lists(st.tuples(KEYS, IDS), min_size=1, max_size=5))
     def append(self, partition: int, records: list[tuple[bytes | None, bytes | None]]) -> None:
@@ -118,7 +118,7 @@ class Handling(RuleBasedStateMachine):
     def die(self) -> None:
         """The ids in the file are all that is known then."""
         self.known = list(self.file.values())
-        self.life = Life(self.lane_of, Window(self.limit, sorted(self.file.items())), list(self.committed))
+        self.life = Life(self.lane_of, DedupWindow(self.limit, sorted(self.file.items())), list(self.committed))
 
     @invariant()
     def what_is_committed_is_done(self) -> None:
@@ -158,7 +158,7 @@ def test_an_id_is_the_last_header_of_its_name_and_of_bounded_size() -> None:
 
 
 def test_a_window_with_less_room_keeps_the_newest() -> None:
-    window = Window(4)
+    window = DedupWindow(4)
     ids = [MessageId("t", b"%d" % number) for number in range(6)]
     for one in ids:
         window.add(one)

@@ -100,7 +100,7 @@ def a_follower_that_says_nothing_does_not_count(in_sync: Any, self: LogEnds, fol
     return in_sync(self, [node for node in followers if node in (self._replicas or {})])
 
 
-@mutant
+@rare(850)
 def a_follower_reports_what_it_has_not_flushed(put: Put) -> None:
     put(partition_simulation, "reported_end", lambda core: core.ends.log_end_offset)
 
@@ -182,7 +182,7 @@ def recovery_measures_epochs_against_the_number_of_starts(init: Any, self: LogWa
     self._given = self._given._replace(checkpoint=self._given.checkpoint._replace(leader_epoch=3))
 
 
-@bug(PartitionCore, "checkpoint_entry")
+@bug(PartitionCore, "checkpoint_entry", first=80)
 def a_checkpoint_keeps_the_epoch_that_the_start_found(checkpoint_entry: Any, self: PartitionCore) -> Any:
     return checkpoint_entry(self)._replace(leader_epoch=max(self.epochs.latest, 0))
 
@@ -212,7 +212,7 @@ def a_start_takes_all_that_is_durable_for_committed(checkpoint_entry: Any, self:
     return checkpoint_entry(self)._replace(high_watermark=self.ends.durable_end)
 
 
-@bug(PartitionCore, "checkpoint_entry", first=450)
+@bug(PartitionCore, "checkpoint_entry", first=610)
 def a_start_takes_all_that_is_committed_for_decided(checkpoint_entry: Any, self: PartitionCore) -> Any:
     return checkpoint_entry(self)._replace(announced_stable_offset=self.ends.high_watermark)
 
@@ -243,7 +243,7 @@ def a_cut_keeps_the_state_of_producers(truncated: Any, self: PartitionCore, trun
 MUTANTS.instead("a_cut_keeps_epochs", LeaderEpochs, "truncate", lambda _self, _offset: None)
 
 
-MUTANTS.instead("a_cut_leaves_whole_batches_on_the_disk", LogCut, "_wipe", lambda _self, _segment, _position: None)
+MUTANTS.instead("a_cut_leaves_whole_batches_on_the_disk", LogCut, "_wipe", lambda _self, _segment, _position: None, first=455)
 
 
 @bug(PartitionTable, "truncate")
@@ -295,7 +295,7 @@ def an_older_epoch_is_served(put: Put) -> None:
     _serve(put, lambda asked, own: max(asked, own))
 
 
-@mutant
+@rare(55)
 def a_newer_epoch_is_served(put: Put) -> None:
     """Schedule: a reader comes from the new leader to the deposed one, whose log ends before the reader's offset."""
     _serve(put, lambda asked, own: min(asked, own))
@@ -317,6 +317,7 @@ MUTANTS.instead(
     PartitionCore,
     "latest_offset",
     lambda self, *, is_committed: self.ends.high_watermark,
+    first=420,
 )
 
 
@@ -436,7 +437,7 @@ def retention_takes_what_is_undecided(retained_from: Any, self: PartitionCore, n
 MUTANTS.instead("segments_go_before_their_producers_are_in_a_snapshot", KeptSnapshots, "newest_below", lambda _self, offset: offset)
 
 
-@mutant
+@rare(204)
 def segments_go_before_the_log_start_is_durable(put: Put) -> None:
     removable_count = PartitionCore.removable_count
     put(PartitionCore, "removable_count", lambda self, _durable_start: removable_count(self, self.ends.log_start_offset))

@@ -130,7 +130,7 @@ MUTANTS.instead("a_commit_takes_data_that_is_not_durable", LocalLeaders, "_not_d
 # --- markers
 
 
-MUTANTS.instead("a_commit_holds_nothing_back", LocalLeaders, "hold_back", lambda _self, _commit, _held_back: None)
+MUTANTS.instead("a_commit_holds_nothing_back", LocalLeaders, "hold_back", lambda _self, _commit, _held_back: None, first=84)
 
 
 @bug(LocalLeaders, "write_markers")
@@ -187,7 +187,7 @@ def markers_go_where_the_driver_says_alone(put: Put) -> None:
     plant(put, LocalLeaders, "partitions_of", named_alone)
 
 
-@bug(LocalLeaders, "held")
+@bug(LocalLeaders, "held", first=126)
 def a_deleted_topic_is_waited_for(held: Any, self: LocalLeaders, producer_ids: Any, partitions: Any = ()) -> Any:
     return held(self, producer_ids, partitions)._replace(missing=())
 
@@ -236,7 +236,7 @@ def open_members_are_presumed_aborted(_original: Any, self: TransactionCoordinat
     return [pid for pid in producer_ids if pid not in prepared]
 
 
-@bug(TransactionCoordinator, "presumed_aborted")
+@bug(TransactionCoordinator, "presumed_aborted", first=467)
 def prepared_members_are_presumed_aborted(_original: Any, self: TransactionCoordinator, producer_ids: Iterable[int]) -> Any:
     return [pid for pid in producer_ids if pid not in self.open_members]
 

@@ -100,7 +100,7 @@ def a_repetition_is_not_recorded(decide: Any, self: TransactionalIdState, asked:
     return Progress.COMPLETE if isinstance(decided, VersionRepeated) else decided
 
 
-@bug(TransactionalIdState, "events")
+@bug(TransactionalIdState, "events", first=75)
 def a_repetition_is_no_part_of_a_state(events: Any, self: TransactionalIdState) -> Any:
     return [(at, event) for at, event in events(self) if not isinstance(event, VersionRepeated)]
 
@@ -125,7 +125,7 @@ def an_older_version_is_not_fenced(commit: Any, self: TransactionalIdState, aske
         self.last = last
 
 
-MUTANTS.instead("a_commit_before_the_last_one_is_forgotten", TransactionalIdState, "_history", lambda _self: ())
+MUTANTS.instead("a_commit_before_the_last_one_is_forgotten", TransactionalIdState, "_history", lambda _self: (), first=150)
 
 
 MUTANTS.instead("any_older_version_counts_as_committed", TransactionalIdState, "_check_earlier", lambda _self, _asked: None)

@@ -43,7 +43,7 @@ def message_id(record: ConsumerRecord, header: str) -> MessageId | None:
     return None
 
 
-class Window:
+class DedupWindow:
     """The newest handled ids, at most `limit`, numbered in the order of handling."""
 
     def __init__(self, limit: int, numbered: Iterable[tuple[int, MessageId]] = ()) -> None:
@@ -118,12 +118,12 @@ class Dedup:
         self._limit = limit
         self._file: IdFile | None = None
         self.id_of = None if header is None else partial(message_id, header=header)
-        self.window = Window(limit)
+        self.window = DedupWindow(limit)
         if path is not None:
             from brokerd.consumer.processing.id_file import IdFile  # imports sqlite3, which not every Python has
 
             self._file = IdFile(os.fspath(path), group_id)
-            self.window = Window(limit, self._file.load(limit))
+            self.window = DedupWindow(limit, self._file.load(limit))
         elif before is not None and before.header == header:
             self.window = before.window
             self.window.limit_to(limit)

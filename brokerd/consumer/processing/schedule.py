@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 from brokerd.consumer.core.records import ConsumerRecord
-from brokerd.consumer.processing.dedup import MessageId, Window
+from brokerd.consumer.processing.dedup import DedupWindow, MessageId
 from brokerd.ids import TopicPartition
 
 LaneOf = Callable[[ConsumerRecord], Hashable]
@@ -73,7 +73,7 @@ class Schedule:
         self,
         lane_of: LaneOf,
         id_of: IdOf | None,
-        window: Window,
+        window: DedupWindow,
         *,
         begin: Callable[[Task], None],
         pass_over: Callable[[ConsumerRecord], None],
