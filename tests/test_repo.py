@@ -215,6 +215,16 @@ def test_imports_go_one_way() -> None:
     )
 
 
+def test_the_producers_decisions_know_neither_the_shell_nor_io() -> None:
+    io = {"asyncio", "logging", "os", "socket", "threading", "time"}
+    offences(
+        f"{name}:{line} imports {module}: the core takes events and returns commands"
+        for name in sources("brokerd/producer/core/")
+        for line, module in imported_modules(name)
+        if module.split(".")[0] in io or re.match(r"brokerd\.producer\.(?!core\.)|brokerd\.clock", module)
+    )
+
+
 def test_what_uses_a_data_directory_gets_its_parts() -> None:
     assembly = ("brokerd/server/daemon.py", "brokerd/server/broker.py")
     offences(

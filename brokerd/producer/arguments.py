@@ -11,7 +11,6 @@ import pyarrow as pa
 from brokerd.config.client import ProducerConfig, check_producer, producer_config
 from brokerd.config.settings import by_name
 from brokerd.errors import ConfigError
-from brokerd.ids import TOPIC_NAME_MAX_LENGTH, topic_name_problem
 from brokerd.producer.core.partitioner import Int32s
 
 _TIMEOUT_MAX_S = 2**31  # decades
@@ -27,15 +26,6 @@ def config_of(config: Mapping[str, object] | ProducerConfig | None, settings: Ma
         check_producer(config)
         return config
     return producer_config(by_name(config, settings))
-
-
-def checked_topic(topic: object) -> None:
-    """Raises TypeError or ValueError for an invalid topic name."""
-    if not isinstance(topic, str):
-        raise TypeError(f"topic must be text, not {type(topic).__name__}")
-    problem = topic_name_problem(topic, internal=True)
-    if problem is not None:
-        raise ValueError(f"topic {topic[:TOPIC_NAME_MAX_LENGTH]!r} cannot be a topic's name: {problem}")
 
 
 def to_bytes(data: object, name: str) -> bytes | None:

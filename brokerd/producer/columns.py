@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from brokerd.errors import Fate, MessageTooLargeError
 from brokerd.ids import TopicIdPartition
-from brokerd.producer.core.accumulator import NO_TIMESTAMP, Piece, ProducerBatch
+from brokerd.producer.core.batch import NO_TIMESTAMP, Piece, ProducerBatch
 from brokerd.producer.core.partitioner import Int32s, sort_by_partition
 from brokerd.producer.core.transport import ROW_OVERHEAD_BYTES
 from brokerd.record.header import HEADER_SIZE, Attributes, crc_seed, encode_header, new_header
@@ -256,7 +256,7 @@ def encode_batch_header(batch: ProducerBatch, tp: TopicIdPartition) -> bytes:
         producer_id=batch.identity.producer_id,
         producer_epoch=batch.identity.epoch,
         base_sequence=batch.base_sequence,
-        attributes=Attributes.TRANSACTIONAL if batch.is_transactional else 0,
+        attributes=Attributes.TRANSACTIONAL if batch.membership is not None else 0,
         schema_id=encoded.payload.schema_id,
     )
     return encode_header(header, crc_seed(tp))

@@ -43,7 +43,7 @@ from brokerd.ids import TopicPartition
 from brokerd.producer import columns
 from brokerd.producer.arguments import Headers
 from brokerd.producer.columns import RECORD_OVERHEAD_BYTES, joined
-from brokerd.producer.core.accumulator import NEVER_MS, Piece, ProducerBatch
+from brokerd.producer.core.batch import NEVER_MS, Piece, ProducerBatch
 from brokerd.producer.core.partitioner import Int32s, RowPartitioner
 from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.core.topics import TopicWaiter
@@ -565,7 +565,7 @@ class Intake:
         with self._shared.lock:
             self._core.pool.release(chunk.paid_bytes)
             chunk.placement.segments.append(BatchSpan(0, batch, 0, chunk.row_count))
-            self._core.refuse(batch, error, self._clock.monotonic_ms())
+            self._core.fail(batch, error, self._clock.monotonic_ms())
             chunk.placement.is_placed = True
 
     def _split(self, chunk: RecordChunk) -> columns.SplitRows:

@@ -9,8 +9,8 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from brokerd.producer.core.accumulator import IdempotenceState, ProducerBatch
-from brokerd.producer.core.identity import Identity
+from brokerd.producer.core.batch import ProducerBatch
+from brokerd.producer.core.identity import IdempotenceState, Identity
 from brokerd.producer.core.membership import MemberReport
 from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.core.streams import Streams
@@ -35,10 +35,14 @@ def test_random_schedules_with_members_keep_every_promise(part: int) -> None:
             raise AssertionError(report(seed, schedule_with_members)) from error
 
 
-def without_stop(self: ProducerCore, batch: ProducerBatch, now_ms: int) -> None:
+FAIL = ProducerCore.fail
+
+
+def without_stop(self: ProducerCore, batch: ProducerBatch, error: Any, now_ms: int) -> None:
     """A failed batch, as if it were no business of the member's."""
-    self.metrics.records_failed.record(batch.record_count, now_ms)
-    self._note_ended(batch)
+    before, self.identity.error = self.identity.error, error  # as if the member had stopped before
+    FAIL(self, batch, error, now_ms)
+    self.identity.error = before
 
 
 def end_without_a_look(self: ProducerCore) -> MemberReport:
@@ -48,20 +52,20 @@ def end_without_a_look(self: ProducerCore) -> MemberReport:
     return ended
 
 
-MUTANTS.instead("member_outlives_a_failed_batch", ProducerCore, "_note_failed", without_stop)
+MUTANTS.instead("member_outlives_a_failed_batch", ProducerCore, "fail", without_stop)
 
 
 @mutant
 def epoch_raised_inside_a_transaction(put: Put) -> None:
-    plant(put, ProducerCore, "_note_failed", without_stop)
+    plant(put, ProducerCore, "fail", without_stop)
     wanted = IdempotenceState.identity_wanted
 
     def wanted_by_anybody(self: IdempotenceState) -> Any:
-        is_member, self.is_member = self.is_member, False
+        membership, self.membership = self.membership, None
         try:
             return wanted(self)
         finally:
-            self.is_member = is_member
+            self.membership = membership
 
     plant(put, IdempotenceState, "identity_wanted", wanted_by_anybody)
 
@@ -77,13 +81,11 @@ def batch_of_the_old_member_under_the_new_id(put: Put) -> None:
 
 @mutant
 def retry_that_outlives_its_member(put: Put) -> None:
-    give_up = ProducerCore._give_up
-
-    def give_up_what_waits(self: ProducerCore, batch: ProducerBatch, error: Any, now_ms: int) -> None:
+    def fail_what_waits(self: ProducerCore, batch: ProducerBatch, error: Any, now_ms: int) -> None:
         if not batch.is_in_flight:
-            give_up(self, batch, error, now_ms)
+            FAIL(self, batch, error, now_ms)
 
-    plant(put, ProducerCore, "_give_up", give_up_what_waits)
+    plant(put, ProducerCore, "fail", fail_what_waits)
     plant(put, ProducerCore, "end_member", end_without_a_look)
 
 
@@ -97,11 +99,11 @@ def request_that_does_not_name_its_member(
     return request(self, connection, batches, None, now_ms)
 
 
-@bug(ProducerCore, "_leave_behind")
+@bug(ProducerCore, "_leave_gap")
 def late_end_noted_in_the_next_identity(_original: Any, self: ProducerCore, batch: ProducerBatch, now_ms: int) -> None:
     if batch.has_sequence and self.sequences is not None:
         self.sequences.on_ended(batch)
-    self._leave(batch, now_ms)
+    self._free(batch, now_ms)
 
 
 @mutant

@@ -9,16 +9,9 @@ from typing import Any
 import pytest
 
 from brokerd.ids import NO_PRODUCER, NO_SEQUENCE
-from brokerd.producer.core.accumulator import (
-    NEVER_MS,
-    BufferPool,
-    IdempotenceState,
-    Piece,
-    ProducerBatch,
-    ReadyCheck,
-    RecordAccumulator,
-    WaitingCall,
-)
+from brokerd.producer.core.accumulator import BufferPool, ReadyCheck, RecordAccumulator, WaitingCall
+from brokerd.producer.core.batch import NEVER_MS, Piece, ProducerBatch
+from brokerd.producer.core.identity import IdempotenceState
 from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.core.streams import NodeConnection
 from brokerd.record.header import add_sequence
@@ -82,9 +75,9 @@ def reenqueued_at_the_tail(_original: Any, self: RecordAccumulator, batch: Produ
     self._queues[batch.tp].batches.append(batch)
 
 
-@bug(ProducerCore, "_give_up")
-def expired_batch_freed_while_in_flight(give_up: Any, self: ProducerCore, batch: ProducerBatch, error: Any, now_ms: int) -> None:
-    give_up(self, batch, error, now_ms)
+@bug(ProducerCore, "fail")
+def expired_batch_freed_while_in_flight(fail: Any, self: ProducerCore, batch: ProducerBatch, error: Any, now_ms: int) -> None:
+    fail(self, batch, error, now_ms)
     if batch.is_in_flight:
         self.pool.release(batch.accounted_bytes)
 
@@ -133,12 +126,10 @@ def retry_drains_though_not_first(put: Put) -> None:
     plant(put, IdempotenceState, "may_drain", lambda self, batch: batch.has_sequence or may_drain(self, batch))
 
 
-@bug(ProducerCore, "_settle")
-def lost_requests_count_as_not_appended(
-    settle: Any, self: ProducerCore, batch: Any, error: Any, until_ms: Any, now_ms: Any
-) -> None:
+@bug(ProducerCore, "_judge")
+def lost_requests_count_as_not_appended(judge: Any, self: ProducerCore, batch: Any, error: Any, until_ms: Any, now_ms: Any) -> None:
     batch.is_fate_unknown = False
-    settle(self, batch, error, until_ms, now_ms)
+    judge(self, batch, error, until_ms, now_ms)
 
 
 @bug(BufferPool, "admits")

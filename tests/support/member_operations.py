@@ -157,7 +157,7 @@ class MemberOperations(ABC):
         for batch in command.batches.values():
             members = {self.member_of[record] for record in records_of(batch)}
             self.expect(members <= {command.membership}, "a batch of another member goes with the request")
-            self.expect(batch.is_transactional == (command.membership is not None), "a batch does not say what it is")
+            self.expect(batch.membership == command.membership, "a batch does not name its member")
             if command.membership is not None:
                 own = self.id_of.get(command.membership, set())
                 self.expect(batch.identity.producer_id in own, "a batch goes under an id that is not its member's")

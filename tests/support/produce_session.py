@@ -13,7 +13,7 @@ import pyarrow as pa
 from brokerd.client.blocking import LoopThread
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
 from brokerd.producer.columns import encode_batch_header, encode_pieces
-from brokerd.producer.core.accumulator import IdempotenceState, Piece, ProducerBatch
+from brokerd.producer.core.batch import Piece, ProducerBatch
 from brokerd.producer.core.membership import Membership
 from brokerd.producer.core.transport import (
     BatchToProduce,
@@ -62,7 +62,7 @@ class Session:
         batch = ProducerBatch(None, 0)  # type: ignore[arg-type]
         rows = pa.RecordBatch.from_arrays([pa.nulls(count, pa.binary()), pa.array([b"x"] * count)], ["key", "value"])
         batch.encoded = encode_pieces([Piece(rows, count, 1, 1_000)], "none")
-        batch.assign_sequence(identity, sequence, IdempotenceState(is_member=is_transactional))
+        batch.assign_sequence(identity, sequence, Membership("", 0, "", "", "", b"") if is_transactional else None)
         return encode_batch_header(batch, tp), batch.encoded.payload.data
 
     async def send_bytes(

@@ -7,7 +7,9 @@ import random
 from brokerd.config.client import ProducerConfig
 from brokerd.config.settings import from_mapping
 from brokerd.ids import ProducerIdAndEpoch, TopicPartition
-from brokerd.producer.core.accumulator import BufferPool, IdempotenceState, Piece, RecordAccumulator
+from brokerd.producer.core.accumulator import BufferPool, RecordAccumulator
+from brokerd.producer.core.batch import Piece
+from brokerd.producer.core.identity import IdempotenceState
 from brokerd.producer.core.transport import RequestLimits
 
 PARTITIONS = 64

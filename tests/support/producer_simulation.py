@@ -27,7 +27,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import PRODUCER_EPOCH_MAX, ProducerIdAndEpoch, TopicIdPartition, TopicPartition
-from brokerd.producer.core.accumulator import NEVER_MS, Piece, ProducerBatch
+from brokerd.producer.core.batch import NEVER_MS, Piece, ProducerBatch
 from brokerd.producer.core.membership import Membership
 from brokerd.producer.core.metrics import ProducerMetrics
 from brokerd.producer.core.producer_core import ACKS, ProducerCore
@@ -201,7 +201,7 @@ class Simulation(MemberOperations):
             self.expect(len(same) <= self.config.max_in_flight_batches, f"{len(same)} batches of partition {partition} under way")
             for batch in same:
                 if batch in command.batches.values() and self.numbers.get(batch) == (batch.identity, batch.base_sequence):
-                    own = [other for other in same if other.numbered_by is batch.numbered_by]  # another member's are void
+                    own = [other for other in same if other.membership == batch.membership]  # another member's are void
                     first = min(own, key=lambda other: other.pieces[0].data[0])
                     self.expect(batch is first, "a retry is sent behind a batch that is still under way")
         self.numbers |= {batch: (batch.identity, batch.base_sequence) for batch in command.batches.values()}

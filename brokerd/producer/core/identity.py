@@ -1,4 +1,5 @@
-"""The identity under which a producer writes: requests of its producer id, heartbeats, and what was delivered under it.
+"""The identity under which a producer writes: requests of its producer id, heartbeats, the sequences of its batches, and what was
+delivered under it.
 
 A producer has a lasting identity, a producer id whose epoch rises. As a member of a transaction it has a producer id for that
 transaction alone, with one epoch, requested at the first row. A member that waits long for its first row (a task that sorts)
@@ -6,21 +7,233 @@ requests it earlier, so that its heartbeats keep the transaction open for the ot
 lacks a batch, so the first failed batch fails the whole member, without an epoch bump: the owner of the transaction begins another
 member. Batches in flight when a member ends keep their sequences and are never resent.
 
-Pure. accumulator.py assigns sequences, producer_core.py fails batches, sender.py sends requests.
+Rules of sequences (ARCHITECTURE.md has the broker's side, the table of producer states):
+- A batch gets its sequence when it is first drained, and keeps it through every retry.
+- A batch that ends without being known to be in the log leaves a *gap*. No new batch of that partition is drained until each
+  earlier one has its outcome: it is resent with its old sequence while its fate is unknown. Then the partition moves to a raised
+  epoch, in which batches that were certainly never appended get new sequences from 0.
+- If the broker misses batches that it has acknowledged, it has lost them: this is fatal, and never leads to an epoch bump.
+- Fencing is final.
+
+Pure. accumulator.py drains batches, producer_core.py carries out verdicts, sender.py sends requests.
 """
 
 from __future__ import annotations
 
+import enum
 import random
 from typing import NamedTuple
 
 from brokerd.backoff import backoff_ms
 from brokerd.config.client import ProducerConfig
-from brokerd.errors import BrokerdError, TransactionStateError
-from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
-from brokerd.producer.core.accumulator import NEVER_MS, IdempotenceState, ProducerBatch
+from brokerd.errors import (
+    BrokerdError,
+    BrokerUnreachableError,
+    MessageTooLargeError,
+    OutOfOrderSequenceError,
+    TransactionStateError,
+    UnknownProducerIdError,
+    WireError,
+)
+from brokerd.ids import NO_PRODUCER, PRODUCER_EPOCH_MAX, ProducerIdAndEpoch, TopicIdPartition, TopicPartition
+from brokerd.producer.core.batch import NEVER_MS, ProducerBatch
 from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.core.streams import Command, RequestProducerId, SendHeartbeat
+from brokerd.record.header import SEQUENCE_MAX, add_sequence
+
+
+class Verdict(enum.Enum):
+    """What to do with a batch after an error."""
+
+    RETRY = "retry"  # with its sequence, or a new one once the partition has moved to a raised epoch
+    SPLIT = "split"  # into smaller batches, with its sequences
+    FAIL = "fail"  # also if the broker's producer state can no longer reveal its fate
+    ACKNOWLEDGED_LOST = "acknowledged lost"  # fatal: the broker misses records that it has acknowledged
+
+
+class PartitionSequences:
+    """The sequences of one partition under one producer id and epoch."""
+
+    __slots__ = ("has_gap", "identity", "is_forgotten", "next_sequence", "sequenced")
+
+    def __init__(self, identity: ProducerIdAndEpoch) -> None:
+        self.identity = identity
+        self.next_sequence = 0
+        self.sequenced: list[ProducerBatch] = []  # with a sequence, and not ended or still in flight, in order
+        self.has_gap = False
+        self.is_forgotten = False  # the broker has no producer state, so an unknown fate stays unknown
+
+
+class IdempotenceState:
+    """A producer id, and the sequences of all partitions. `membership`: for one transaction, in one epoch."""
+
+    def __init__(self, membership: Membership | None = None) -> None:
+        self.membership = membership
+        self.identity = NO_PRODUCER
+        self._partitions: dict[TopicPartition, PartitionSequences] = {}
+        self._is_bump_wanted = False
+        self._is_id_spent = False  # a broker has forgotten the id and may refuse it for good, so a new one is needed
+
+    # --- identity
+
+    @property
+    def has_identity(self) -> bool:
+        """True once there is a producer id."""
+        return self.identity != NO_PRODUCER
+
+    def identity_wanted(self) -> ProducerIdAndEpoch | None:
+        """The identity to send with InitProducerId: NO_PRODUCER for a new id (at first, if a broker has forgotten this one, or if
+        its epochs are exhausted), the current identity to raise its epoch, None if there is nothing to request.
+        """
+        if self.identity == NO_PRODUCER:
+            return NO_PRODUCER
+        if self.membership is not None or not self._is_bump_wanted:
+            return None
+        return NO_PRODUCER if self._is_id_spent or self.identity.epoch >= PRODUCER_EPOCH_MAX else self.identity
+
+    def set_identity(self, identity: ProducerIdAndEpoch) -> None:
+        """Sets the identity that the broker has granted. Partitions with a gap move to it once they are settled."""
+        self.identity = identity
+        self._is_bump_wanted = self._is_id_spent = False
+        for tp in list(self._partitions):
+            self.renumber(tp)
+
+    # --- sequences
+
+    def may_drain(self, batch: ProducerBatch) -> bool:
+        """False for a retry that is not first, or a new batch after a gap, an ended batch still in flight, or a wrap-around."""
+        if self.identity == NO_PRODUCER:
+            return False
+        state = self._partitions.get(batch.tp)
+        if state is None:
+            return True
+        if batch.has_sequence:
+            return state.sequenced[0] is batch and not self._awaits_epoch(state)
+        if state.next_sequence == 0 and state.sequenced:
+            # After a wrap-around. A broker that has forgotten this producer accepts any batch that begins at 0, and would then
+            # refuse earlier ones still in flight, so this batch is sent alone.
+            return False
+        return not state.has_gap and not any(earlier.is_done for earlier in state.sequenced)
+
+    def assign(self, batch: ProducerBatch) -> None:
+        """Assigns the next sequence of its partition to the batch."""
+        state = self._partitions.get(batch.tp)
+        if state is None:
+            state = self._partitions[batch.tp] = PartitionSequences(self.identity)
+        batch.assign_sequence(state.identity, state.next_sequence, self.membership)
+        batch.was_first = not state.sequenced
+        state.next_sequence = add_sequence(state.next_sequence, batch.record_count)
+        state.sequenced.append(batch)
+
+    def on_split(self, batch: ProducerBatch) -> None:
+        """Replaces the batch by its parts, which have its sequences. They are sent one at a time, as retries are."""
+        sequenced = self._partitions[batch.tp].sequenced
+        at = sequenced.index(batch)
+        sequenced[at : at + 1] = batch.parts
+
+    # --- results of batches with sequences
+
+    def on_success(self, batch: ProducerBatch) -> None:
+        """Notes that a batch is in the log."""
+        self._drop(batch)
+        self.renumber(batch.tp)
+
+    def on_ended(self, batch: ProducerBatch) -> None:
+        """Notes that a batch has ended without being known to be in the log, and is not in flight: it leaves a gap."""
+        self._drop(batch)
+        self._partitions[batch.tp].has_gap = True
+        self.renumber(batch.tp)
+
+    def on_out_of_order(self, batch: ProducerBatch, error: OutOfOrderSequenceError) -> Verdict:
+        """Judges OUT_OF_ORDER_SEQUENCE_NUMBER. Its expected_sequence also shows which other batches were never appended."""
+        state = self._partitions[batch.tp]
+        if not batch.was_first:
+            return Verdict.RETRY  # the broker may have missed an earlier batch then, even if that one is acknowledged now
+        if not state.has_gap:
+            return Verdict.ACKNOWLEDGED_LOST
+        for numbered in state.sequenced:
+            if not numbered.is_in_flight and _proves_absent(numbered, error):
+                numbered.is_fate_unknown = False
+        return Verdict.RETRY
+
+    def on_unknown_producer_id(self, batch: ProducerBatch) -> Verdict:
+        """Judges UNKNOWN_PRODUCER_ID: the broker has no state of this producer (it expired, or no batch ever arrived)."""
+        state = self._partitions[batch.tp]
+        if not batch.was_first:
+            return Verdict.RETRY
+        state.has_gap = True
+        state.is_forgotten = True
+        return Verdict.FAIL if batch.is_fate_unknown or self.membership is not None else Verdict.RETRY
+
+    def unknowable(self, tp: TopicPartition) -> list[ProducerBatch]:
+        """After UNKNOWN_PRODUCER_ID for the first batch: the queued batches of unknown fate, which no response can settle now."""
+        state = self._partitions[tp]
+        if not state.is_forgotten:
+            return []
+        return [batch for batch in state.sequenced if batch.is_fate_unknown and not batch.is_in_flight]
+
+    def renumber(self, tp: TopicPartition) -> None:
+        """Moves a partition with a gap to the raised epoch, unless a batch of it is in flight or of unknown fate. Requests an epoch
+        bump if the producer still has the old epoch.
+        """
+        state = self._partitions.get(tp)
+        if state is None or not self._awaits_epoch(state):
+            return
+        if self.identity == state.identity:
+            self._is_bump_wanted = True
+            self._is_id_spent = self._is_id_spent or state.is_forgotten
+            return
+        state.identity = self.identity
+        state.next_sequence = 0
+        state.has_gap = False
+        state.is_forgotten = False
+        for batch in state.sequenced:
+            batch.clear_sequence()
+        state.sequenced.clear()
+
+    def partitions(self) -> list[TopicPartition]:
+        """Partitions that have sequences."""
+        return list(self._partitions)
+
+    def forget(self, tp: TopicPartition) -> None:
+        """Drops the sequences of a partition whose topic was recreated. None of its batches may be in flight."""
+        state = self._partitions.pop(tp, None)
+        for batch in state.sequenced if state is not None else ():
+            batch.clear_sequence()
+
+    def _awaits_epoch(self, state: PartitionSequences) -> bool:
+        return state.has_gap and not any(batch.is_in_flight or batch.is_fate_unknown for batch in state.sequenced)
+
+    def _drop(self, batch: ProducerBatch) -> None:
+        self._partitions[batch.tp].sequenced.remove(batch)
+
+
+def _proves_absent(batch: ProducerBatch, error: OutOfOrderSequenceError) -> bool:
+    """True if the broker's producer state proves that the batch is not in the log: it is of an earlier epoch, or expects a sequence
+    at or before the batch's. No earlier attempt can arrive later, since a stream's Hello fences earlier streams.
+    """
+    if 0 <= error.current_epoch < batch.identity.epoch:
+        return True
+    if error.expected_sequence < 0 or error.current_epoch > batch.identity.epoch:
+        return False
+    distance = (batch.base_sequence - error.expected_sequence) & SEQUENCE_MAX
+    return distance < 2**30
+
+
+def verdict_on(batch: ProducerBatch, error: BrokerdError, sequences: IdempotenceState | None, *, retries: int) -> Verdict:
+    """Decides whether to retry, split or fail a batch of a producer that is not stopped."""
+    if isinstance(error, MessageTooLargeError) and batch.record_count > 1:
+        return Verdict.SPLIT
+    if batch.attempts > retries:
+        return Verdict.FAIL
+    if isinstance(error, BrokerUnreachableError):
+        return Verdict.RETRY
+    assert isinstance(error, WireError)
+    if sequences is not None and isinstance(error, OutOfOrderSequenceError):
+        return sequences.on_out_of_order(batch, error)
+    if sequences is not None and isinstance(error, UnknownProducerIdError):
+        return sequences.on_unknown_producer_id(batch)
+    return Verdict.RETRY if error.retriable else Verdict.FAIL
 
 
 class RepeatedRequests:
@@ -76,13 +289,12 @@ class Identity:
 
     def __init__(self, config: ProducerConfig, rng: random.Random, membership: Membership | None = None) -> None:
         self.membership = membership
-        is_member = membership is not None
-        self.sequences = IdempotenceState(is_member=is_member) if config.enable_idempotence else None
+        self.sequences = IdempotenceState(membership) if config.enable_idempotence else None
         self.delivered: dict[TopicPartition, DeliveredTotals] = {}  # of immutable values: other threads copy it without the lock
         self.first_error: BrokerdError | None = None
         self.error: BrokerdError | None = None  # set once nothing more can be written
         self.abort_by_ms: int | None = None  # latest end of a member that is being aborted
-        if config.transactional_id and not is_member:
+        if config.transactional_id and membership is None:
             self.error = TransactionStateError(
                 f"no transaction is open: a producer with a transactional.id ('{config.transactional_id}') sends inside "
                 "'with producer.transaction():' only"
@@ -142,8 +354,8 @@ class Identity:
 
     # --- results
 
-    def note_ended(self, batch: ProducerBatch) -> None:
-        """Counts a batch that was sent under this identity and has its final state."""
+    def note_outcome(self, batch: ProducerBatch) -> None:
+        """Counts a batch that was sent under this identity and has its outcome."""
         if batch.error is None:
             records, batches = self.delivered.get(batch.tp, DeliveredTotals())
             self.delivered[batch.tp] = DeliveredTotals(records + batch.record_count, batches + 1)

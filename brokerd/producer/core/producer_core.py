@@ -1,15 +1,14 @@
 """ProducerCore: the state machine that makes every decision of delivery. Events in, commands out.
 
 `step(now_ms)` returns commands; the shell (sender.py, or a simulation in tests) carries them out and reports through the `on_...`
-methods. accumulator.py has the rules of queues and sequences. Pure: reads no clock and never waits. Threads
+methods. accumulator.py has the rules of queues, identity.py those of sequences. Pure: reads no clock and never waits. Threads
 share it under the producer's lock (waiting.py).
 
-States of a batch, and the events that move it:
+States of a batch (batch.py), and the events that move it:
 
-    queued ── step: drained ──▶ in flight ── success, duplicate ───────────────▶ done
-      ▲                            │  ├───── error of its fate alone ──────────▶ done (failed)
-      ├── retriable, lost, ────────┤  └───── expired, aborted ──▶ done, still in flight ── response or loss ──▶ freed
-      │   another's turn first     │
+    closed ── step: drained ──▶ in flight ── success, duplicate, final error ──▶ ended
+      ▲                            │  └───── expired, stopped ──▶ given up ── response or loss ──▶ ended
+      ├── retriable error, loss ───┤
       └── as smaller batches ──────┘ too large
 """
 
@@ -42,19 +41,9 @@ from brokerd.errors import (
     counted,
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
-from brokerd.producer.core.accumulator import (
-    NEVER_MS,
-    NO_OFFSET,
-    NO_TIMESTAMP,
-    BufferPool,
-    IdempotenceState,
-    Piece,
-    ProducerBatch,
-    RecordAccumulator,
-    Verdict,
-    verdict_on,
-)
-from brokerd.producer.core.identity import Identity
+from brokerd.producer.core.accumulator import BufferPool, RecordAccumulator
+from brokerd.producer.core.batch import NEVER_MS, NO_OFFSET, NO_TIMESTAMP, Piece, ProducerBatch
+from brokerd.producer.core.identity import IdempotenceState, Identity, Verdict, verdict_on
 from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.core.metrics import ProducerMetrics
 from brokerd.producer.core.streams import (
@@ -186,7 +175,7 @@ class ProducerCore:
             )
             for tp in [tp for tp in known if tp.topic == topic]:
                 self.topics.replaced.add(tp)
-                self._settle_replaced(tp, now_ms)
+                self._reset_replaced(tp, now_ms)
         for topic, view in response.items():
             if isinstance(view, WireError):
                 self.last_trouble = view
@@ -224,9 +213,9 @@ class ProducerCore:
         self.last_trouble = error
         for batch in self.accumulator.incomplete():
             if not batch.is_in_flight:
-                self._fail(batch, error, now_ms)
+                self.fail(batch, error, now_ms)
 
-    def _settle_replaced(self, tp: TopicPartition, now_ms: int) -> None:
+    def _reset_replaced(self, tp: TopicPartition, now_ms: int) -> None:
         """Resets a partition of a recreated topic, once nothing is in flight to the old one. Batches that may be in the old log
         fail, so that none is written twice; the others go to the new partition.
         """
@@ -234,7 +223,7 @@ class ProducerCore:
             return
         for batch in self.accumulator.queued(tp):
             if batch.is_fate_unknown:
-                self._fail(batch, _replaced_error(tp), now_ms)
+                self.fail(batch, _replaced_error(tp), now_ms)
         for sequences in self._all_sequences():
             sequences.forget(tp)
         self.topics.replaced.discard(tp)
@@ -242,7 +231,7 @@ class ProducerCore:
     def _fail_topic(self, topic: str, error: WireError, now_ms: int) -> None:
         for batch in self.accumulator.incomplete():
             if batch.tp.topic == topic and not batch.is_in_flight:
-                self._fail(batch, error, now_ms)
+                self.fail(batch, error, now_ms)
 
     # --- streams
 
@@ -262,7 +251,7 @@ class ProducerCore:
         for request in self.streams.on_lost(connection, now_ms):
             for batch in request.batches.values():
                 batch.is_fate_unknown = True
-                self._settle(batch, error, 0, now_ms)
+                self._judge(batch, error, 0, now_ms)
 
     def on_sent(self, node_id: int, correlation_id: int, now_ms: int) -> None:
         """Notes that a request was handed to the transport; with acks=0 that ends its batches."""
@@ -293,9 +282,7 @@ class ProducerCore:
                 result = PartitionResult(tp, NO_OFFSET, NO_TIMESTAMP, -1, response.error)
             if result is None:
                 batch.is_fate_unknown = True
-                self._settle(
-                    batch, BrokerUnreachableError(f"the broker's response left out {batch.tp}"), throttled_until_ms, now_ms
-                )
+                self._judge(batch, BrokerUnreachableError(f"the broker's response left out {batch.tp}"), throttled_until_ms, now_ms)
             elif result.error is None:
                 self._succeed(batch, result.base_offset, result.append_timestamp, throttled_until_ms, now_ms)
             else:
@@ -314,19 +301,20 @@ class ProducerCore:
     # --- judgement of responses
 
     def _succeed(self, batch: ProducerBatch, base_offset: int, append_timestamp: int, throttled_until_ms: int, now_ms: int) -> None:
-        self._land(batch, throttled_until_ms)
+        self.accumulator.unmute(batch.tp, throttled_until_ms)
         if batch.complete(base_offset, append_timestamp):
-            self._note_ended(batch)
-        if batch.numbered_by is not None:
-            batch.numbered_by.on_success(batch)
-        self._leave(batch, now_ms)
+            self._note_outcome(batch)
+        sequences = self._sequences_of(batch)
+        if sequences is not None:
+            sequences.on_success(batch)
+        self._free(batch, now_ms)
 
     def _on_error(self, batch: ProducerBatch, error: WireError, throttled_until_ms: int, now_ms: int) -> None:
         if isinstance(error, DuplicateSequenceError):
             self._succeed(batch, NO_OFFSET, NO_TIMESTAMP, throttled_until_ms, now_ms)
             return
         if isinstance(error, (InvalidProducerEpochError, ProducerFencedError)):
-            self._settle(batch, error, throttled_until_ms, now_ms)
+            self._judge(batch, error, throttled_until_ms, now_ms)
             self.stop(error, now_ms)
             return
         if error.fate is not Fate.NOT_APPENDED:
@@ -336,31 +324,31 @@ class ProducerCore:
         if error.refresh_metadata:
             self.topics.note_leader(batch.tp, error.current_leader, error.current_leader_epoch)
             self.topics.request_refresh()
-        self._settle(batch, error, throttled_until_ms, now_ms)
+        self._judge(batch, error, throttled_until_ms, now_ms)
 
-    def _settle(self, batch: ProducerBatch, error: BrokerdError, throttled_until_ms: int, now_ms: int) -> None:
-        """Retries, splits or fails a batch that is no longer in flight, and not known to be in the log."""
-        self._land(batch, throttled_until_ms)
+    def _judge(self, batch: ProducerBatch, error: BrokerdError, throttled_until_ms: int, now_ms: int) -> None:
+        """Ends an attempt that is not known to have written the batch: retries, splits or fails it."""
+        self._take_back(batch, throttled_until_ms)
         batch.last_error = error
         if batch.is_done:
-            self._leave_behind(batch, now_ms)
+            self._leave_gap(batch, now_ms)
             return
         is_stopped = self.stopped_by is not None
-        verdict = Verdict.FAIL if is_stopped else verdict_on(batch, error, retries=self._config.retries)
+        verdict = Verdict.FAIL if is_stopped else verdict_on(batch, error, self._sequences_of(batch), retries=self._config.retries)
         if verdict is Verdict.RETRY:
             self._retry(batch, error, now_ms)
         elif verdict is Verdict.SPLIT:
             self._split(batch, now_ms)
         else:
-            self._fail(batch, error, now_ms)
+            self.fail(batch, error, now_ms)
         if self.sequences is not None:
             if isinstance(error, UnknownProducerIdError):
                 for other in self.sequences.unknowable(batch.tp):
-                    self._fail(other, error, now_ms)
-            self.sequences.settle(batch.tp)
+                    self.fail(other, error, now_ms)
+            self.sequences.renumber(batch.tp)
         if verdict is Verdict.ACKNOWLEDGED_LOST:
             self.stop(_lost_error(batch, error), now_ms)
-        self._settle_replaced(batch.tp, now_ms)
+        self._reset_replaced(batch.tp, now_ms)
 
     def _retry(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:
         first_ms, max_ms = self._config.retry_backoff_ms, self._config.retry_backoff_max_ms
@@ -382,20 +370,20 @@ class ProducerCore:
         if batch.listeners:  # which must move on to its parts
             self.ended.append(batch)
 
-    def _land(self, batch: ProducerBatch, throttled_until_ms: int) -> None:
-        batch.is_in_flight = False
+    def _take_back(self, batch: ProducerBatch, throttled_until_ms: int) -> None:
+        batch.come_back()
         self.accumulator.unmute(batch.tp, throttled_until_ms)
 
-    def _leave(self, batch: ProducerBatch, now_ms: int) -> None:
-        self.accumulator.forget_idle(batch.tp, now_ms)
-        self.accumulator.release(batch)
-        self._settle_replaced(batch.tp, now_ms)
+    def _leave_gap(self, batch: ProducerBatch, now_ms: int) -> None:
+        """Frees a batch that has ended without being known to be in the log."""
+        sequences = self._sequences_of(batch)
+        if sequences is not None:
+            sequences.on_ended(batch)
+        self._free(batch, now_ms)
 
-    def _leave_behind(self, batch: ProducerBatch, now_ms: int) -> None:
-        """Releases an ended batch that is not known to be in the log."""
-        if batch.numbered_by is not None:
-            batch.numbered_by.on_ended(batch)
-        self._leave(batch, now_ms)
+    def _free(self, batch: ProducerBatch, now_ms: int) -> None:
+        self.accumulator.free(batch, now_ms)
+        self._reset_replaced(batch.tp, now_ms)
 
     # --- members of transactions
 
@@ -404,6 +392,11 @@ class ProducerCore:
         if membership is None:
             return self.own_identity
         return self.identity if self.identity.membership == membership else None
+
+    def _sequences_of(self, batch: ProducerBatch) -> IdempotenceState | None:
+        """The sequences that hold the batch; None if it has no sequence, or if its member has ended."""
+        identity = self._identity_of(batch.membership) if batch.has_sequence else None
+        return identity.sequences if identity is not None else None
 
     def _all_sequences(self) -> list[IdempotenceState]:
         identities = dict.fromkeys((self.own_identity, self.identity))
@@ -441,41 +434,27 @@ class ProducerCore:
             error = _expired_error(batch, self._config.delivery_timeout_ms, self.last_trouble)
             if isinstance(batch.last_error, UnknownLeaderEpochError):
                 self.topics.forget_leader(batch.tp)
-            self._give_up(batch, error, now_ms)
+            self.fail(batch, error, now_ms)
 
-    def _give_up(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:
-        """Ends a batch for the application. A batch in flight is judged and freed when its response comes."""
-        if not batch.is_in_flight:
-            self._fail(batch, error, now_ms)
-        elif batch.fail(error, is_given_up=True):
-            self._note_failed(batch, now_ms)
-
-    def _fail(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:
-        assert not batch.is_in_flight, "what is under way is given up, not failed"
+    def fail(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:
+        """Ends a batch for the application. If it is in flight, the sequences learn of its end, and its memory is freed, when its
+        response comes. A member that is open cannot be committed without the batch, so it stops."""
         if batch.is_done:
             return
-        batch.fail(_refused_error(batch, error))
-        self.accumulator.remove(batch)
-        self._leave_behind(batch, now_ms)
-        self._note_failed(batch, now_ms)
-
-    def refuse(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:
-        """Fails a batch that was never accepted, so it holds no memory and is in no queue."""
-        batch.fail(error)
-        self._note_failed(batch, now_ms)
-
-    def _note_ended(self, batch: ProducerBatch) -> None:
-        self.accumulator.finished(batch)
-        self.ended.append(batch)
-        self.identity.note_ended(batch)
-
-    def _note_failed(self, batch: ProducerBatch, now_ms: int) -> None:
-        """Notes a failed batch. Stops the member, if one is open, since it cannot be committed without the batch."""
+        is_in_flight = batch.is_in_flight
+        batch.fail(error if is_in_flight else _refused_error(batch, error))
         self.metrics.records_failed.record(batch.record_count, now_ms)
-        self._note_ended(batch)
+        self._note_outcome(batch)
+        if not is_in_flight:
+            self._leave_gap(batch, now_ms)
         if self.identity.membership is not None and self.identity.error is None:
             assert batch.error is not None
             self.stop(batch.error, now_ms)
+
+    def _note_outcome(self, batch: ProducerBatch) -> None:
+        self.accumulator.end(batch)
+        self.ended.append(batch)
+        self.identity.note_outcome(batch)
 
     @property
     def stopped_by(self) -> BrokerdError | None:
@@ -502,12 +481,12 @@ class ProducerCore:
         if error is None:
             return
         for batch in self.accumulator.incomplete():
-            self._give_up(batch, self.fatal_error or _stopped_error(batch, error), now_ms)
+            self.fail(batch, self.fatal_error or _stopped_error(batch, error), now_ms)
 
     def abort(self, reason: str, now_ms: int) -> None:
         """Fails all incomplete batches. Those in flight may still be written."""
         for batch in self.accumulator.incomplete():
-            self._give_up(batch, _aborted_error(batch, reason), now_ms)
+            self.fail(batch, _aborted_error(batch, reason), now_ms)
 
     def disconnect(self, now_ms: int) -> None:
         """Closes all streams, and frees the ended batches that were in flight there."""
@@ -528,16 +507,16 @@ class ProducerCore:
     def on_encode_failed(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:
         """Notes that a batch could not be encoded, so it was not sent."""
         self.streams.withdraw(batch)
-        self._land(batch, 0)
+        self._take_back(batch, 0)
         if batch.is_done:
-            self._leave_behind(batch, now_ms)
+            self._leave_gap(batch, now_ms)
         else:
-            self._fail(batch, error, now_ms)
+            self.fail(batch, error, now_ms)
 
     def on_too_large(self, batch: ProducerBatch, limits: RequestLimits, now_ms: int) -> None:
         """Notes that an encoded batch fits into no request to its node, so it was not sent."""
         self.streams.withdraw(batch)
-        self._settle(batch, _oversize_error(batch, limits, self._config), 0, now_ms)
+        self._judge(batch, _oversize_error(batch, limits, self._config), 0, now_ms)
 
     def on_overfull(self, request: SendRequest, rest: dict[TopicIdPartition, ProducerBatch], now_ms: int) -> SendRequest:
         """Moves the `rest`, encoded batches that do not fit into the request, to a second one right after it, and returns that."""

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from brokerd.backoff import backoff_ms
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import WireError
-from brokerd.ids import NO_EPOCH, NO_LEADER, TopicIdPartition, TopicPartition
-from brokerd.producer.arguments import checked_topic
+from brokerd.ids import NO_EPOCH, NO_LEADER, TOPIC_NAME_MAX_LENGTH, TopicIdPartition, TopicPartition, topic_name_problem
 from brokerd.producer.core.accumulator import WaitingCall
 from brokerd.producer.core.transport import TopicView
 
@@ -67,7 +66,7 @@ class TopicRegistry:
         """Like `want`, but repeats the request until the topic is found or the call is over. `newer`: waits for a view newer than
         the current one. Raises TypeError and ValueError for an invalid topic name, before any request.
         """
-        checked_topic(topic)
+        _check_name(topic)
         self.want(topic, now_ms)
         if newer:
             self._new.add(topic)
@@ -249,3 +248,12 @@ class TopicRegistry:
             max_ms=self._config.retry_backoff_max_ms,
             random=self._rng.random(),
         )
+
+
+def _check_name(topic: object) -> None:
+    """Raises TypeError or ValueError for an invalid topic name."""
+    if not isinstance(topic, str):
+        raise TypeError(f"topic must be text, not {type(topic).__name__}")
+    problem = topic_name_problem(topic, internal=True)
+    if problem is not None:
+        raise ValueError(f"topic {topic[:TOPIC_NAME_MAX_LENGTH]!r} cannot be a topic's name: {problem}")

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from brokerd.config.client import ProducerConfig
 from brokerd.config.settings import from_mapping
+from brokerd.errors import BrokerUnreachableError
 from brokerd.ids import TopicPartition
-from brokerd.producer.core.accumulator import (
-    NEVER_MS,
-    REQUEST_FILL_BYTES,
-    BufferPool,
-    LeaderOf,
-    Piece,
-    ProducerBatch,
-    RecordAccumulator,
-)
+from brokerd.producer.core.accumulator import REQUEST_FILL_BYTES, BufferPool, LeaderOf, RecordAccumulator
+from brokerd.producer.core.batch import NEVER_MS, BatchState, Piece, ProducerBatch
 from brokerd.producer.core.metrics import WINDOW_MS, WindowedStat
 from brokerd.producer.core.transport import BATCH_OVERHEAD_BYTES, RequestLimits
 from tests.support.producer_simulation import WaitingAppend
@@ -55,7 +50,7 @@ def test_a_batch_closes_when_the_next_piece_does_not_fit() -> None:
     queue = accumulator()
     first, second, third = append(queue), append(queue), append(queue)
     assert first is second is not third
-    assert (first.is_closed, third.is_closed) == (True, False)
+    assert (first.state, third.state) == (BatchState.CLOSED, BatchState.OPEN)
     assert append(queue, size=500).size_bytes == 500  # larger than a batch: one of its own
     assert append(queue).size_bytes == 40
 
@@ -92,7 +87,7 @@ def test_muted_throttled_and_backing_off_are_not_ready() -> None:
     (batch,) = drained(queue, LIMITS, 0)
     append(queue)
     assert looked(queue, leader, 9) == (set(), NEVER_MS, set())  # muted
-    batch.is_in_flight = False
+    batch.come_back()
     queue.unmute(TP, 20)
     assert looked(queue, leader, 9) == (set(), 20, set())  # throttled
     queue.reenqueue(batch, 50)
@@ -151,7 +146,7 @@ def test_a_retry_goes_back_to_the_head() -> None:
     first = append(queue)
     drained(queue, LIMITS, 0)
     second = append(queue)
-    first.is_in_flight = False
+    first.come_back()
     queue.unmute(TP, 0)
     queue.reenqueue(first, 0)
     assert list(queue.queued(TP)) == [first, second]
@@ -170,11 +165,33 @@ def test_metrics_forget_after_two_windows() -> None:
 
 
 def test_a_batch_ends_once_except_for_late_answers() -> None:
-    batch = ProducerBatch(TP, 0)
+    batch = in_flight()
     assert batch.complete(7, 1)
     with pytest.raises(AssertionError):
         batch.complete(7, 1)
-    given_up = ProducerBatch(TP, 0)
-    assert given_up.fail(TimeoutError, is_given_up=True)  # type: ignore[arg-type]
+    given_up = in_flight()
+    given_up.fail(BrokerUnreachableError("lost"))
+    assert (given_up.is_done, given_up.is_in_flight) == (True, True)
     assert not given_up.complete(7, 1)
-    assert given_up.base_offset == -1
+    assert (given_up.state, given_up.base_offset) == (BatchState.ENDED, -1)
+
+
+def in_flight() -> ProducerBatch:
+    batch = ProducerBatch(TP, 0)
+    batch.close()
+    batch.send()
+    return batch
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda batch: batch.send(),  # twice
+        lambda batch: batch.split_into([]),
+        lambda batch: batch.add(Piece([], 1, 1, 0)),
+        lambda batch: batch.clear_sequence(),
+    ],
+)
+def test_a_batch_in_flight_neither_grows_nor_is_split_nor_sent_again(move: Callable[[ProducerBatch], object]) -> None:
+    with pytest.raises(AssertionError):
+        move(in_flight())

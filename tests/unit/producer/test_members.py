@@ -67,7 +67,8 @@ def wait_awake(producer: Producer, clock: ManualClock, condition: Callable[[], b
 
     def goes_on() -> bool:
         clock.advance(1)
-        producer._wake()
+        with producer._shared.lock:
+            producer._wake()
         return condition()
 
     wait_until(goes_on)

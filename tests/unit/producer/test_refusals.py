@@ -33,7 +33,7 @@ def shrink_topic(producer: Producer, broker: BrokerDouble) -> None:
 
     with producer._shared.lock:
         producer._core.topics.request_refresh()
-    producer._wake()
+        producer._wake()
     wait_until(is_known, what="the producer knows the new topic")
 
 

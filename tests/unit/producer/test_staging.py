@@ -245,7 +245,8 @@ def test_a_record_that_comes_between_the_last_look_at_chunks_and_the_end_is_sent
         return next_ms
 
     monkeypatch.setattr(Intake, "place_due", send_then_close)
-    producer._wake()
+    with producer._shared.lock:
+        producer._wake()
     wait_until(lambda: bool(sent))
     producer.close(DEADLINE_S)
     assert sent[0].result(0).offset == 0
