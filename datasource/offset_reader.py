@@ -73,14 +73,15 @@ class OffsetReader:
             topic_ids = {name: topic.topic_id for name, topic in topics.items()}
             ids = {tp: TopicIdPartition(topic_ids[tp.topic], tp.partition) for tp in tps}
             try:
-                ends = self._client.list_ends(list(ids.values()), self._isolation, _same(previous, ids)) if ids else ({}, {})
-                earliest, answers = (_named(ids, found) for found in ends)
+                ends = dict.fromkeys(ids.values(), OffsetSpec.LATEST)
+                answers = _named(ids, self._client.list_offsets(ends, self._isolation, _same(previous, ids)) if ids else {})
             except UnknownTopicIdError:
                 if not tries_left:
                     raise
             else:
-                begins, latest = ({tp: one.offset for tp, one in found.items()} for found in (earliest, answers))
-                return TopicState(topic_ids, begins, latest, missing, absent, answers=answers, truncations=_truncations(answers))
+                earliest = {tp: one.log_start_offset for tp, one in answers.items()}
+                latest = {tp: one.offset for tp, one in answers.items()}
+                return TopicState(topic_ids, earliest, latest, missing, absent, answers=answers, truncations=_truncations(answers))
         raise AssertionError("the last attempt returns or raises")
 
     def checked(self, snapshot: TopicState, previous: SourceOffset) -> TopicState:

@@ -37,10 +37,6 @@ class GroupProgress:
         self._refresh_at_ms = clock.monotonic_ms() + REFRESH_MS
         self._has_warned = False
 
-    def __reduce__(self) -> tuple[type[GroupProgress], tuple[Clock]]:
-        """Pickles as a new instance, because tasks get a copy of the reader."""
-        return GroupProgress, (self._clock,)
-
     def record(self, client: BlockingClient, group_id: str, position: SourceOffset) -> None:
         """Sends the positions changed since the last request, unless one is in flight; returns at once and raises nothing."""
         self._settle(group_id)

@@ -1,16 +1,22 @@
 """spark.readStream. A thin layer over offset_reader.py and planning.py, which plan batches, and partition_reader.py, which reads.
 
-One driver process calls everything but read() for the life of a query; read() runs in tasks, on a pickled copy of the reader.
-__init__ therefore keeps only picklable values, and connections come from the client's per-process cache.
+One driver process calls everything but read() for the life of a query; read() runs in tasks, on a copy of the reader. Connections
+come from the client's per-process cache.
+
+Between latestOffset and partitions, Spark writes the batch's end into the checkpoint. Meanwhile a thread plans the batch and reads
+its rows, if they are few. That changes no row: the two offsets alone determine the rows of a batch, and a plan that Spark does not
+ask for is dropped.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
+import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -41,9 +47,12 @@ from brokerd.datasource.progress import GroupProgress
 from brokerd.datasource.row_filter import ALL_ROWS
 from brokerd.errors import BrokerdError
 from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.process import OWN_THREADS
 
 # How long latestOffset waits for new records: Spark would otherwise call it a hundred times a second.
 IDLE_WAIT_MS = 300
+# How old the last snapshot may be to plan another batch from it, if that batch reaches its limit of rows all the same.
+SNAPSHOT_MAX_MS = 200
 # Most rows, and bytes once decompressed, that travel with the plan of a batch.
 ROWS_WITH_PLAN = 5_000
 BYTES_WITH_PLAN = 2_097_152
@@ -56,6 +65,21 @@ _FINISH_MS = 1_000
 logger = logging.getLogger(__name__)
 
 
+class _Plan(NamedTuple):
+    """The tasks of a batch, and its rows if they were read with the plan."""
+
+    tasks: list[RangePartition]
+    rows: list[pa.RecordBatch] | None = None
+
+
+class _PlanAhead(NamedTuple):
+    """The plan of the batch between two offsets, in the making."""
+
+    start: dict[str, Any]
+    end: dict[str, Any]
+    plan: Future[_Plan]
+
+
 class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads micro-batches; offsets are kept in Spark's checkpoint."""
 
@@ -66,11 +90,17 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_ms: int | None = None  # monotonic; None until the first batch
         self._target: TopicState | None = None  # trigger(availableNow=True): where the query ends
         self._seen: TopicState | None = None  # the last snapshot
+        self._seen_ms = 0  # monotonic
         self._new_source_id: str | None = None  # for a checkpoint without one
         self._time_starts: dict[TopicIdPartition, int] = {}  # the first offsets at or after the start time of option where
         self._progress = GroupProgress(clock)
-        self._rows: list[pa.RecordBatch] = []  # of the batch that is being planned
+        self._ahead: _PlanAhead | None = None  # for the next call of `partitions`
+        self._rows: list[pa.RecordBatch] = []  # of the batch that was just planned
         self._row_bytes = 0.0  # of rows that proved too large to be read with a plan, so that the next are not read twice
+
+    def __reduce__(self) -> tuple[type[BrokerdStreamReader], tuple[SourceOptions, pa.Schema, Clock]]:
+        """Tasks get a new reader."""
+        return BrokerdStreamReader, (self._options, self._schema, self._clock)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
         """A symbolic offset for startingOffsets; offsets.py says why it is not resolved yet."""
@@ -93,24 +123,25 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises DataLossError, UnknownTopicOrPartitionError, BrokerUnreachableError, ConfigError.
         """
+        self._take_plan()
         previous = parse_source_offset(start)
         with lease_client(self._options.consumer) as client:
-            group_id = self._options.group_id_of(previous.source_id)
-            if group_id is not None:
-                self._progress.record(client, group_id, previous)
             reader = OffsetReader(client, self._options)
-            snapshot = self._look(reader, previous) if self._target is None else reader.checked(self._target, previous)
+            snapshot = self._current(reader, previous, limit)
             end = self._next(previous, snapshot, limit, reader)
+            if end is None:
+                self._record(client, previous)
             if end is None and self._target is None:
                 reader.wait_for_records(snapshot, timeout_ms=IDLE_WAIT_MS)
                 snapshot = self._look(reader, previous)
                 end = self._next(previous, snapshot, limit, reader)
-            if end is None and self._target is not None and group_id is not None:
-                self._progress.finish(client, group_id, timeout_ms=_FINISH_MS)
-        if end is None:
-            return start
-        self._last_batch_ms = self._clock.monotonic_ms()
-        return end.to_json()
+            if end is None:
+                return start
+            self._last_batch_ms = self._clock.monotonic_ms()
+            found = end.to_json()
+            self._ahead = _PlanAhead(start, found, _in_thread(lambda: self._planned(previous, end)))
+            self._record(client, previous)  # last, because the query does not wait for it
+            return found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """The readable end of each partition, regardless of limits, for the query's progress report."""
@@ -118,23 +149,16 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The ranges of each task. The two offsets alone determine the rows, so that a replayed batch is the same; who reads them
-        may differ. The rows of a small batch are read here and travel with the plan."""
-        options = self._options
-        ranges = ranges_between(parse_source_offset(start), parse_source_offset(end))
-        sizes_bytes: dict[TopicPartition, int] = {}
-        if options.where != ALL_ROWS or options.shares_tasks:
-            with lease_client(options.consumer) as client:
-                reader = OffsetReader(client, options)
-                if options.where != ALL_ROWS:
-                    ranges = reader.cut(ranges, options.where, self._time_starts)
-                if options.shares_tasks:
-                    if self._has_read(client, ranges):
-                        return [RangePartition(ranges)]
-                    sizes_bytes = reader.sizes_bytes(ranges) if len(ranges) > 1 else {}
-        pieces = split_ranges(
-            ranges, min_partitions=options.min_partitions, max_records_per_partition=options.max_records_per_partition
-        )
-        return [RangePartition(group) for group in group_ranges(pieces, sizes_bytes)]
+        may differ."""
+        ahead = self._take_plan()
+        if ahead is not None and ahead.start == start and ahead.end == end:
+            plan = ahead.plan.result()
+        else:
+            plan = self._planned(parse_source_offset(start), parse_source_offset(end))
+        if plan.rows is not None:
+            self._rows = plan.rows
+            self._become(_ReaderWithRows)
+        return plan.tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task's ranges."""
@@ -146,8 +170,42 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Does nothing: connections belong to the process, which Spark ends."""
 
+    def _take_plan(self) -> _PlanAhead | None:
+        """The plan that was made ahead, once it has ended: what it remembers for later plans has one user at a time."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.plan.exception()
+        return ahead
+
+    def _record(self, client: BlockingClient, position: SourceOffset) -> None:
+        """Records where the query is as its group's offsets; waits for that only where the query ends."""
+        group_id = self._options.group_id_of(position.source_id)
+        if group_id is None:
+            return
+        self._progress.record(client, group_id, position)
+        if self._target is not None and self._ahead is None:
+            self._progress.finish(client, group_id, timeout_ms=_FINISH_MS)
+
+    def _current(self, reader: OffsetReader, previous: SourceOffset, limit: ReadLimit) -> TopicState:
+        """The snapshot to plan a batch from."""
+        if self._target is not None:
+            return reader.checked(self._target, previous)
+        if self._seen is not None and self._suffices(self._seen, previous, limit):
+            return self._seen
+        return self._look(reader, previous)
+
+    def _suffices(self, seen: TopicState, previous: SourceOffset, limit: ReadLimit) -> bool:
+        """True if a recent snapshot has as many rows as the limit allows: a backlog need not be looked up for each batch. Whatever
+        was lost since, the reads find."""
+        is_recent = self._clock.monotonic_ms() - self._seen_ms <= SNAPSHOT_MAX_MS
+        if not is_recent or not isinstance(limit, ReadMaxRows) or self._options.max_bytes_per_trigger is not None:
+            return False
+        is_same = seen.topic_ids == previous.topic_ids and seen.latest.keys() == previous.offsets.keys()
+        return is_same and not seen.truncations and self._waiting(previous.offsets, seen) >= limit.max_rows
+
     def _look(self, reader: OffsetReader, previous: SourceOffset = INITIAL) -> TopicState:
         """The current topics and offsets. Warns if options name others."""
+        self._seen_ms = self._clock.monotonic_ms()
         snapshot = reader.snapshot(previous)
         report_unread(self._options, snapshot, self._seen)
         self._seen = snapshot
@@ -189,14 +247,34 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = reader.limit_bytes(snapshot, begins, ends, max_bytes)
         return passed | ends
 
-    def _has_read(self, client: BlockingClient, ranges: Sequence[OffsetRange]) -> bool:
-        """Reads the rows of a small batch and hands them to Spark. If that fails, tasks read the batch, and report why."""
+    def _planned(self, start: SourceOffset, end: SourceOffset) -> _Plan:
+        """The plan of a batch, with its rows if it is small."""
+        options = self._options
+        ranges = ranges_between(start, end)
+        sizes_bytes: dict[TopicPartition, int] = {}
+        if options.where != ALL_ROWS or options.shares_tasks:
+            with lease_client(options.consumer) as client:
+                reader = OffsetReader(client, options)
+                if options.where != ALL_ROWS:
+                    ranges = reader.cut(ranges, options.where, self._time_starts)
+                if options.shares_tasks:
+                    rows = self._rows_of(client, ranges)
+                    if rows is not None:
+                        return _Plan([RangePartition(ranges)], rows)
+                    sizes_bytes = reader.sizes_bytes(ranges) if len(ranges) > 1 else {}
+        pieces = split_ranges(
+            ranges, min_partitions=options.min_partitions, max_records_per_partition=options.max_records_per_partition
+        )
+        return _Plan([RangePartition(group) for group in group_ranges(pieces, sizes_bytes)])
+
+    def _rows_of(self, client: BlockingClient, ranges: Sequence[OffsetRange]) -> list[pa.RecordBatch] | None:
+        """The rows of a small batch; None if tasks are to read it. If reading fails, they do, and report why."""
         count = sum(one.size for one in ranges)
         if not _TAKES_ROWS or not 0 < count <= ROWS_WITH_PLAN:
-            return False
+            return None
         if count * self._row_bytes > BYTES_WITH_PLAN:
             self._row_bytes *= _KEPT_OF_ROW_BYTES
-            return False
+            return None
         rows: list[pa.RecordBatch] = []
         size_bytes = 0
         try:
@@ -205,13 +283,11 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 size_bytes += arrow_batch.nbytes
                 if size_bytes > BYTES_WITH_PLAN:
                     self._row_bytes = size_bytes / sum(one.num_rows for one in rows)
-                    return False
+                    return None
         except BrokerdError as error:
             logger.info("tasks read this batch, because it could not be read with its plan: %s", error)
-            return False
-        self._rows = rows
-        self._become(_ReaderWithRows)
-        return True
+            return None
+        return rows
 
     def _become(self, kind: type[BrokerdStreamReader]) -> None:
         self.__class__ = kind
@@ -230,8 +306,26 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.min_offsets_per_trigger is None or self._target is not None or self._last_batch_ms is None:
             return False
         waited_ms = self._clock.monotonic_ms() - self._last_batch_ms
-        waiting = sum(max(0, snapshot.latest[tp] - begin) for tp, begin in self._wanted(begins).items())
-        return waiting < self._options.min_offsets_per_trigger and waited_ms < self._options.max_trigger_delay_ms
+        is_delayed = waited_ms >= self._options.max_trigger_delay_ms
+        return not is_delayed and self._waiting(begins, snapshot) < self._options.min_offsets_per_trigger
+
+    def _waiting(self, begins: Mapping[TopicPartition, int], snapshot: TopicState) -> int:
+        """How many offsets of the snapshot are to be read."""
+        return sum(max(0, snapshot.latest[tp] - begin) for tp, begin in self._wanted(begins).items())
+
+
+def _in_thread(make: Callable[[], _Plan]) -> Future[_Plan]:
+    """Runs `make` in a thread of its own."""
+    future: Future[_Plan] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(make())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=f"{OWN_THREADS}plan", daemon=True).start()
+    return future
 
 
 class _ReaderWithRows(BrokerdStreamReader, _SimpleStreamReaderWrapper):

@@ -274,7 +274,6 @@ class BlockingClient:
     alter_topic_configs = _blocking(topics.alter_topic_configs)
 
     delete_records = _blocking(offsets.delete_records)
-    list_ends = _blocking(offsets.list_ends)
     list_offsets = _blocking(offsets.list_offsets)
     list_offsets_by_name = _blocking(offsets.list_offsets_by_name)
     wait_for_records = _blocking(offsets.wait_for_records)

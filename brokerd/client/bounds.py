@@ -123,10 +123,9 @@ def ranges_of(client: BlockingClient, named: Named, start: Bound, end: Bound | N
 
 def log_bounds(client: BlockingClient, named: Named, bound: Bound, isolation: str) -> dict[TopicIdPartition, LogBounds]:
     """Looks up what `offset_of` needs for each partition. Raises the broker's error for any of them."""
-    tps = list(named)
-    earliest, latest = (_offsets_in(results) for results in client.list_ends(tps, isolation))
+    ends = _answers(client.list_offsets(dict.fromkeys(named, OffsetSpec.LATEST), isolation))
     found = _found(client, named, bound, isolation)
-    return {tp: LogBounds(earliest[tp], latest[tp], found.get(tp, _NO_SUCH_RECORD)) for tp in tps}
+    return {tp: LogBounds(end.log_start_offset, end.offset, found.get(tp, _NO_SUCH_RECORD)) for tp, end in ends.items()}
 
 
 def _found(client: BlockingClient, named: Named, bound: Bound | None, isolation: str) -> dict[TopicIdPartition, int]:
@@ -137,16 +136,19 @@ def offsets_at(
     client: BlockingClient, tps: Sequence[TopicIdPartition], wanted: Wanted, isolation: str
 ) -> dict[TopicIdPartition, int]:
     """The wanted offset of each partition. Raises the broker's error for any of them."""
-    return _offsets_in(client.list_offsets(dict.fromkeys(tps, wanted), isolation))
+    answers = _answers(client.list_offsets(dict.fromkeys(tps, wanted), isolation))
+    return {tp: answer.offset for tp, answer in answers.items()}
 
 
-def _offsets_in(results: Mapping[TopicIdPartition, OffsetAndTimestamp | WireError]) -> dict[TopicIdPartition, int]:
-    offsets = {}
+def _answers(
+    results: Mapping[TopicIdPartition, OffsetAndTimestamp | WireError],
+) -> dict[TopicIdPartition, OffsetAndTimestamp]:
+    answers = {}
     for tp, result in results.items():
         if isinstance(result, WireError):
             raise result
-        offsets[tp] = result.offset
-    return offsets
+        answers[tp] = result
+    return answers
 
 
 def _whole(digits: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -63,7 +63,8 @@ Wanted: TypeAlias = OffsetSpec | AfterBytes | GivenOffset | LastRecords | int
 class OffsetAndTimestamp(NamedTuple):
     """The result of an offset query; `offset` -1 = no record matches, `timestamp` (ms) and `leader_epoch` -1 = unknown.
     `size_bytes`: with AfterBytes, the size of the batches before `offset`. `leader_epoch_id`: of the record before it, 0 = unknown,
-    with the offset where that epoch begins. `truncation`: why the position checked is not in this log's history."""
+    with the offset where that epoch begins. `truncation`: why the position checked is not in this log's history.
+    `log_start_offset`: the first offset that the log holds; not with AfterBytes."""
 
     offset: int
     timestamp: int = -1
@@ -72,6 +73,7 @@ class OffsetAndTimestamp(NamedTuple):
     leader_epoch_id: int = 0
     epoch_start_offset: int = 0
     truncation: WireError | None = None
+    log_start_offset: int = 0
 
     def id_before(self, offset: int) -> int | None:
         """Id of the leader epoch of the record before `offset`, which is not above this one; 0 if the broker does not know it, None
@@ -107,17 +109,6 @@ async def list_offsets(
     parts = {tp: _partition_request(tp, one, positions.get(tp)) for tp, one in wanted.items()}
     results = await client.ask_leaders(head, parts, offsets_pb2.ListOffsetsResponse)
     return {tp: one if isinstance(one, WireError) else _read_offset(one) for tp, one in results.items()}
-
-
-async def list_ends(
-    client: BrokerClient,
-    tps: Sequence[TopicIdPartition],
-    isolation: str = READ_COMMITTED,
-    positions: Mapping[TopicIdPartition, LogPosition] = NO_POSITIONS,
-) -> tuple[dict[TopicIdPartition, OffsetAndTimestamp | WireError], dict[TopicIdPartition, OffsetAndTimestamp | WireError]]:
-    """Log starts and, requested after them, log ends; the second request checks `positions`."""
-    earliest = await list_offsets(client, dict.fromkeys(tps, OffsetSpec.EARLIEST), isolation)
-    return earliest, await list_offsets(client, dict.fromkeys(tps, OffsetSpec.LATEST), isolation, positions)
 
 
 async def list_offsets_by_name(
@@ -241,6 +232,7 @@ def _read_offset(result: offsets_pb2.PartitionListOffsetsResult) -> OffsetAndTim
         result.leader_epoch_id,
         result.epoch_start_offset,
         from_proto(result.truncation) if result.HasField("truncation") else None,
+        max(0, result.log_start_offset),
     )
 
 

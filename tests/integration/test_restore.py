@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from brokerd import Consumer, Producer, TopicPartition
 from brokerd.arguments import OffsetAndMetadata
 from brokerd.client.blocking import BlockingClient
+from brokerd.client.offsets import OffsetSpec
 from brokerd.client.response_checks import error_in
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
@@ -59,7 +60,7 @@ def until_one_arrives(restored: Restored, producer: Producer) -> None:
     with BlockingClient(ClientConfig(bootstrap_servers=restored.daemon.address)) as client:
         tp = TopicIdPartition(client.metadata(["t"]).topic("t").topic_id, 0)
         deadline = time.monotonic() + DEADLINE_S
-        while client.list_ends([tp])[1][tp].offset == 0:  # type: ignore[union-attr]
+        while client.list_offsets({tp: OffsetSpec.LATEST})[tp].offset == 0:  # type: ignore[union-attr]
             assert time.monotonic() < deadline, "no record arrives"
             producer.send("t", value=b"x")
             producer.flush(DEADLINE_S)

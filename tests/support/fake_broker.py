@@ -224,6 +224,7 @@ class FakeBroker(FakeTransactions, FakeGroups):
                 error = self._error("ListOffsets")
                 if error:
                     raise error
+                result.log_start_offset = partition.log_start_offset
                 is_earliest = asked.spec == offsets_pb2.OFFSET_SPEC_EARLIEST
                 result.offset = partition.log_start_offset if is_earliest else partition.latest(request.isolation_level)
                 if asked.spec == offsets_pb2.OFFSET_SPEC_TIMESTAMP and partition.first_in_time is not None:

@@ -9,6 +9,7 @@ Behaviour
 - GIVEN is the request's own offset, to look up its epochs.
 - LAST_RECORDS counts records back from LATEST, without control batches and, with read_committed, without aborted transactions.
 - leader_epoch is that of the batch at the offset, or of the last batch before it; -1 if nothing was ever written.
+- log_start_offset is read in the same step as LATEST, so that no removal falls between them.
 - leader_epoch_id is that of the record before the offset. A position is checked in addition: `truncation`.
 - Look-ups by time, bytes and records read index and log in a thread, one partition at a time per call. When the caller is gone,
   the current one is stopped, and the next not started.
@@ -95,6 +96,7 @@ async def _answer(
             before = log.epoch_before(result.offset)
             if before is not None:
                 result.leader_epoch_id, result.epoch_start_offset = before.id, before.start_offset
+        result.log_start_offset = log.ends.log_start_offset
         _check_position(log, entry, result)
     except WireError as error:
         result.error.CopyFrom(to_proto(error))

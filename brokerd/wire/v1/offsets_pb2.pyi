@@ -65,7 +65,7 @@ class ListOffsetsRequest(_message.Message):
     def __init__(self, isolation_level: _Optional[_Union[_fetch_pb2.IsolationLevel, str]] = ..., partitions: _Optional[_Iterable[_Union[PartitionListOffsets, _Mapping]]] = ...) -> None: ...
 
 class PartitionListOffsetsResult(_message.Message):
-    __slots__ = ("topic_id", "partition", "error", "offset", "timestamp", "leader_epoch", "size_bytes", "leader_epoch_id", "epoch_start_offset", "truncation")
+    __slots__ = ("topic_id", "partition", "error", "offset", "timestamp", "leader_epoch", "size_bytes", "leader_epoch_id", "epoch_start_offset", "truncation", "log_start_offset")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -76,6 +76,7 @@ class PartitionListOffsetsResult(_message.Message):
     LEADER_EPOCH_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     TRUNCATION_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     error: _error_pb2.Error
@@ -86,7 +87,8 @@ class PartitionListOffsetsResult(_message.Message):
     leader_epoch_id: int
     epoch_start_offset: int
     truncation: _error_pb2.Error
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., offset: _Optional[int] = ..., timestamp: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., size_bytes: _Optional[int] = ..., leader_epoch_id: _Optional[int] = ..., epoch_start_offset: _Optional[int] = ..., truncation: _Optional[_Union[_error_pb2.Error, _Mapping]] = ...) -> None: ...
+    log_start_offset: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., offset: _Optional[int] = ..., timestamp: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., size_bytes: _Optional[int] = ..., leader_epoch_id: _Optional[int] = ..., epoch_start_offset: _Optional[int] = ..., truncation: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., log_start_offset: _Optional[int] = ...) -> None: ...
 
 class ListOffsetsResponse(_message.Message):
     __slots__ = ("results",)

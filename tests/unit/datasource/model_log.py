@@ -92,13 +92,6 @@ class ModelClient:
         """Ends of logs, and how far bytes reach."""
         return {tp: self._offset(self.partitions[tp.partition], one, isolation) for tp, one in wanted.items()}
 
-    def list_ends(
-        self, tps: Sequence[TopicIdPartition], isolation: str, _positions: object
-    ) -> tuple[dict[TopicIdPartition, OffsetAndTimestamp], dict[TopicIdPartition, OffsetAndTimestamp]]:
-        """Both ends of logs."""
-        earliest = self.list_offsets(dict.fromkeys(tps, OffsetSpec.EARLIEST), isolation)
-        return earliest, self.list_offsets(dict.fromkeys(tps, OffsetSpec.LATEST), isolation)
-
     def wait_for_records(self, _ends: object, _isolation: str, *, timeout_ms: int) -> None:
         """Has happen what is to happen."""
         self.while_waiting()
@@ -107,7 +100,8 @@ class ModelClient:
         if wanted is OffsetSpec.EARLIEST:
             return OffsetAndTimestamp(partition.log_start_offset)
         if wanted is OffsetSpec.LATEST:
-            return OffsetAndTimestamp(partition.last_stable_offset if isolation == READ_COMMITTED else partition.end_offset)
+            latest = partition.last_stable_offset if isolation == READ_COMMITTED else partition.end_offset
+            return OffsetAndTimestamp(latest, log_start_offset=partition.log_start_offset)
         if isinstance(wanted, GivenOffset):
             return OffsetAndTimestamp(wanted.offset)
         if isinstance(wanted, AfterBytes):

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from brokerd.datasource.offset_reader import OffsetReader
 from brokerd.datasource.offsets import INITIAL
-from brokerd.datasource.stream_reader import BrokerdStreamReader
+from brokerd.datasource.stream_reader import SNAPSHOT_MAX_MS, BrokerdStreamReader
 from brokerd.errors import (
     ConfigError,
     DataLossError,
@@ -76,6 +76,42 @@ def test_limit_is_kept_batch_by_batch_until_all_is_read(broker: FakeBroker) -> N
         sizes.append(sum(until - start for _, start, until in ranges(reader, offset, end)))
         offset = end
     assert sizes == [8, 8, 4]
+
+
+def test_a_backlog_is_not_looked_up_for_each_batch(broker: FakeBroker) -> None:
+    clock = ManualClock()
+    options = options_for(broker, is_streaming=True, startingOffsets="earliest", maxOffsetsPerTrigger=4)
+    reader = BrokerdStreamReader(options, ALL_COLUMNS, clock)
+    first = latest(reader, reader.initialOffset(), ReadMaxRows(4))
+    looks = broker.calls["Metadata"]
+    broker.add_partitions("events", 3)
+    fill(broker.topics["events"][2], [4])
+    second = latest(reader, first, ReadMaxRows(4))
+    assert user_offsets(second) == {"events": {"0": 4, "1": 4}}
+    assert broker.calls["Metadata"] == looks
+    clock.advance(SNAPSHOT_MAX_MS + 1)
+    third = latest(reader, second, ReadMaxRows(4))
+    assert user_offsets(third) == {"events": {"0": 5, "1": 5, "2": 1}}, "new partitions and rows are found soon"
+
+
+def test_the_end_of_a_backlog_is_looked_up(broker: FakeBroker) -> None:
+    options = options_for(broker, is_streaming=True, startingOffsets="earliest", maxOffsetsPerTrigger=16)
+    reader = BrokerdStreamReader(options, ALL_COLUMNS, ManualClock())
+    first = latest(reader, reader.initialOffset(), ReadMaxRows(16))
+    fill(broker.topics["events"][0], [6])
+    assert user_offsets(latest(reader, first, ReadMaxRows(16))) == {"events": {"0": 16, "1": 10}}
+    fill(broker.topics["events"][0], [30])
+    assert user_offsets(latest(reader, first, ReadAllAvailable())) == {"events": {"0": 46, "1": 10}}, "without a limit"
+
+
+def test_what_a_backlog_loses_unseen_is_found_by_its_reads(broker: FakeBroker) -> None:
+    options = options_for(broker, is_streaming=True, startingOffsets="earliest", maxOffsetsPerTrigger=4)
+    reader = BrokerdStreamReader(options, ALL_COLUMNS, ManualClock())
+    first = latest(reader, reader.initialOffset(), ReadMaxRows(4))
+    broker.topics["events"][0].log_start_offset = 8
+    second = latest(reader, first, ReadMaxRows(4))
+    with pytest.raises(DataLossError, match="2 records of events-0 are gone"):
+        rows_of(reader, first, second)
 
 
 def test_a_limit_of_bytes_ends_a_batch_with_a_record_batch(broker: FakeBroker) -> None:
