@@ -63,26 +63,34 @@ class OffsetReader:
         self._isolation = options.consumer.isolation_level
         self._group_id = options.group_id
 
-    def snapshot(self, previous: SourceOffset = INITIAL) -> TopicState:
+    def snapshot(self, previous: SourceOffset = INITIAL, known: TopicState | None = None) -> TopicState:
         """The subscribed partitions with their first and next offsets, and the subscribed topics that do not exist; planning
         decides whether those are mistakes or losses. Also checks the positions of `previous` for truncation.
+
+        `known`: an earlier snapshot whose partitions need no look-up, unless one is gone, or some did not exist.
         """
+        if known is not None and known.latest and not known.missing and not known.absent:
+            with contextlib.suppress(UnknownTopicIdError):
+                return self._ends_of(dict(known.topic_ids), known.latest, previous)
         for tries_left in reversed(range(_SNAPSHOT_TRIES)):
             topics, missing = self._topics()
             tps, absent = self._partitions(topics)
             topic_ids = {name: topic.topic_id for name, topic in topics.items()}
-            ids = {tp: TopicIdPartition(topic_ids[tp.topic], tp.partition) for tp in tps}
             try:
-                ends = dict.fromkeys(ids.values(), OffsetSpec.LATEST)
-                answers = _named(ids, self._client.list_offsets(ends, self._isolation, _same(previous, ids)) if ids else {})
+                return dataclasses.replace(self._ends_of(topic_ids, tps, previous), missing=missing, absent=absent)
             except UnknownTopicIdError:
                 if not tries_left:
                     raise
-            else:
-                earliest = {tp: one.log_start_offset for tp, one in answers.items()}
-                latest = {tp: one.offset for tp, one in answers.items()}
-                return TopicState(topic_ids, earliest, latest, missing, absent, answers=answers, truncations=_truncations(answers))
         raise AssertionError("the last attempt returns or raises")
+
+    def _ends_of(self, topic_ids: Mapping[str, bytes], tps: Iterable[TopicPartition], previous: SourceOffset) -> TopicState:
+        """The first and next offsets of partitions; checks the positions of `previous`. Raises UnknownTopicIdError."""
+        ids = {tp: TopicIdPartition(topic_ids[tp.topic], tp.partition) for tp in tps}
+        ends = dict.fromkeys(ids.values(), OffsetSpec.LATEST)
+        answers = _named(ids, self._client.list_offsets(ends, self._isolation, _same(previous, ids)) if ids else {})
+        earliest = {tp: one.log_start_offset for tp, one in answers.items()}
+        latest = {tp: one.offset for tp, one in answers.items()}
+        return TopicState(topic_ids, earliest, latest, answers=answers, truncations=_truncations(answers))
 
     def checked(self, snapshot: TopicState, previous: SourceOffset) -> TopicState:
         """The snapshot, with its truncations replaced by a fresh check of the positions of `previous`."""

@@ -177,11 +177,12 @@ class _Shaper:
 
     def __init__(self, wanted: OffsetRange, schema: pa.Schema) -> None:
         self._schema = schema
+        rows = min(wanted.size, ROWS_PER_BATCH)
         self._constants = {
-            "topic": pa.repeat(pa.scalar(wanted.topic, pa.string()), ROWS_PER_BATCH),
-            "partition": pa.repeat(pa.scalar(wanted.partition, pa.int32()), ROWS_PER_BATCH),
+            "topic": pa.repeat(pa.scalar(wanted.topic, pa.string()), rows),
+            "partition": pa.repeat(pa.scalar(wanted.partition, pa.int32()), rows),
         }
-        self._timestamp_types = [pa.repeat(pa.scalar(kind, pa.int32()), ROWS_PER_BATCH) for kind in (0, 1)]
+        self._timestamp_types = [pa.repeat(pa.scalar(kind, pa.int32()), rows) for kind in (0, 1)]
         self._no_headers = pa.scalar(None, HEADERS.type)
 
     def shape(self, fetched: FetchedBatch) -> Iterator[pa.RecordBatch]:

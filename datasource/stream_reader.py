@@ -51,8 +51,8 @@ from brokerd.process import OWN_THREADS
 
 # How long latestOffset waits for new records: Spark would otherwise call it a hundred times a second.
 IDLE_WAIT_MS = 300
-# How old the last snapshot may be to plan another batch from it, if that batch reaches its limit of rows all the same.
-SNAPSHOT_MAX_MS = 200
+# For how long the topics and partitions that were looked up serve later batches too; in a backlog, their ends as well.
+LOOK_UP_MS = 200
 # Most rows, and bytes once decompressed, that travel with the plan of a batch.
 ROWS_WITH_PLAN = 5_000
 BYTES_WITH_PLAN = 2_097_152
@@ -90,7 +90,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_ms: int | None = None  # monotonic; None until the first batch
         self._target: TopicState | None = None  # trigger(availableNow=True): where the query ends
         self._seen: TopicState | None = None  # the last snapshot
-        self._seen_ms = 0  # monotonic
+        self._looked_up_ms: int | None = None  # monotonic; when it had its topics and partitions
         self._new_source_id: str | None = None  # for a checkpoint without one
         self._time_starts: dict[TopicIdPartition, int] = {}  # the first offsets at or after the start time of option where
         self._progress = GroupProgress(clock)
@@ -170,6 +170,9 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Does nothing: connections belong to the process, which Spark ends."""
 
+    def _is_recent(self) -> bool:
+        return self._looked_up_ms is not None and self._clock.monotonic_ms() - self._looked_up_ms <= LOOK_UP_MS
+
     def _take_plan(self) -> _PlanAhead | None:
         """The plan that was made ahead, once it has ended: what it remembers for later plans has one user at a time."""
         ahead, self._ahead = self._ahead, None
@@ -197,16 +200,17 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _suffices(self, seen: TopicState, previous: SourceOffset, limit: ReadLimit) -> bool:
         """True if a recent snapshot has as many rows as the limit allows: a backlog need not be looked up for each batch. Whatever
         was lost since, the reads find."""
-        is_recent = self._clock.monotonic_ms() - self._seen_ms <= SNAPSHOT_MAX_MS
-        if not is_recent or not isinstance(limit, ReadMaxRows) or self._options.max_bytes_per_trigger is not None:
+        if not self._is_recent() or not isinstance(limit, ReadMaxRows) or self._options.max_bytes_per_trigger is not None:
             return False
         is_same = seen.topic_ids == previous.topic_ids and seen.latest.keys() == previous.offsets.keys()
         return is_same and not seen.truncations and self._waiting(previous.offsets, seen) >= limit.max_rows
 
     def _look(self, reader: OffsetReader, previous: SourceOffset = INITIAL) -> TopicState:
         """The current topics and offsets. Warns if options name others."""
-        self._seen_ms = self._clock.monotonic_ms()
-        snapshot = reader.snapshot(previous)
+        known = self._seen if self._is_recent() else None
+        if known is None:
+            self._looked_up_ms = self._clock.monotonic_ms()
+        snapshot = reader.snapshot(previous, known)
         report_unread(self._options, snapshot, self._seen)
         self._seen = snapshot
         return snapshot

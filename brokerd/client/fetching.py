@@ -542,7 +542,9 @@ class PartitionFetcher:
 
     def close(self) -> None:
         """Stops reading and drops fetched records that were not read. Idempotent."""
-        self._is_over = True
         self._slices = []
+        if self._is_over:
+            return
+        self._is_over = True
         self._pump.stop()
         self._items.put(None)  # wakes a waiting reader

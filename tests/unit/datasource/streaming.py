@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from brokerd.clock import SystemClock
+from brokerd.clock import Clock, SystemClock
 from brokerd.datasource.partition_reader import RangePartition
 from brokerd.datasource.stream_reader import BrokerdStreamReader
 from tests.support.fake_broker import FakeBroker
@@ -17,7 +17,11 @@ Offset: TypeAlias = dict[str, Any]
 
 
 def reader_for(broker: FakeBroker, **options: Any) -> BrokerdStreamReader:
-    return BrokerdStreamReader(options_for(broker, is_streaming=True, **options), ALL_COLUMNS, SystemClock())
+    return clocked_reader(broker, SystemClock(), **options)
+
+
+def clocked_reader(broker: FakeBroker, clock: Clock, **options: Any) -> BrokerdStreamReader:
+    return BrokerdStreamReader(options_for(broker, is_streaming=True, **options), ALL_COLUMNS, clock)
 
 
 def latest(reader: BrokerdStreamReader, start: Offset, limit: ReadLimit | None = None) -> Offset:

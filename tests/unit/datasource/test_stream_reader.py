@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from brokerd.datasource.offset_reader import OffsetReader
 from brokerd.datasource.offsets import INITIAL
-from brokerd.datasource.stream_reader import SNAPSHOT_MAX_MS, BrokerdStreamReader
+from brokerd.datasource.stream_reader import LOOK_UP_MS, BrokerdStreamReader
 from brokerd.errors import (
     ConfigError,
     DataLossError,
@@ -22,7 +22,7 @@ from brokerd.ids import TopicIdPartition
 from tests.support.clock import ManualClock
 from tests.support.fake_broker import FakeBroker, Partition
 from tests.unit.datasource.reading import ALL_COLUMNS, fill, options_for
-from tests.unit.datasource.streaming import latest, ranges, reader_for, rows_of, user_offsets
+from tests.unit.datasource.streaming import clocked_reader, latest, ranges, reader_for, rows_of, user_offsets
 
 
 def test_first_batch_from_earliest(broker: FakeBroker) -> None:
@@ -80,8 +80,7 @@ def test_limit_is_kept_batch_by_batch_until_all_is_read(broker: FakeBroker) -> N
 
 def test_a_backlog_is_not_looked_up_for_each_batch(broker: FakeBroker) -> None:
     clock = ManualClock()
-    options = options_for(broker, is_streaming=True, startingOffsets="earliest", maxOffsetsPerTrigger=4)
-    reader = BrokerdStreamReader(options, ALL_COLUMNS, clock)
+    reader = clocked_reader(broker, clock, startingOffsets="earliest", maxOffsetsPerTrigger=4)
     first = latest(reader, reader.initialOffset(), ReadMaxRows(4))
     looks = broker.calls["Metadata"]
     broker.add_partitions("events", 3)
@@ -89,14 +88,26 @@ def test_a_backlog_is_not_looked_up_for_each_batch(broker: FakeBroker) -> None:
     second = latest(reader, first, ReadMaxRows(4))
     assert user_offsets(second) == {"events": {"0": 4, "1": 4}}
     assert broker.calls["Metadata"] == looks
-    clock.advance(SNAPSHOT_MAX_MS + 1)
+    clock.advance(LOOK_UP_MS + 1)
     third = latest(reader, second, ReadMaxRows(4))
     assert user_offsets(third) == {"events": {"0": 5, "1": 5, "2": 1}}, "new partitions and rows are found soon"
 
 
+def test_batches_in_quick_succession_look_up_ends_alone(broker: FakeBroker) -> None:
+    reader = clocked_reader(broker, ManualClock(), startingOffsets="earliest")
+    first = latest(reader, reader.initialOffset())
+    looks = broker.calls["Metadata"]
+    fill(broker.topics["events"][0], [6])
+    second = latest(reader, first)
+    assert ranges(reader, first, second) == [(0, 10, 16)]
+    assert broker.calls["Metadata"] == looks
+    del broker.topics["events"]
+    with pytest.raises(DataLossError, match="gone or no longer subscribed"):
+        latest(reader, second)
+
+
 def test_the_end_of_a_backlog_is_looked_up(broker: FakeBroker) -> None:
-    options = options_for(broker, is_streaming=True, startingOffsets="earliest", maxOffsetsPerTrigger=16)
-    reader = BrokerdStreamReader(options, ALL_COLUMNS, ManualClock())
+    reader = clocked_reader(broker, ManualClock(), startingOffsets="earliest", maxOffsetsPerTrigger=16)
     first = latest(reader, reader.initialOffset(), ReadMaxRows(16))
     fill(broker.topics["events"][0], [6])
     assert user_offsets(latest(reader, first, ReadMaxRows(16))) == {"events": {"0": 16, "1": 10}}
@@ -105,8 +116,7 @@ def test_the_end_of_a_backlog_is_looked_up(broker: FakeBroker) -> None:
 
 
 def test_what_a_backlog_loses_unseen_is_found_by_its_reads(broker: FakeBroker) -> None:
-    options = options_for(broker, is_streaming=True, startingOffsets="earliest", maxOffsetsPerTrigger=4)
-    reader = BrokerdStreamReader(options, ALL_COLUMNS, ManualClock())
+    reader = clocked_reader(broker, ManualClock(), startingOffsets="earliest", maxOffsetsPerTrigger=4)
     first = latest(reader, reader.initialOffset(), ReadMaxRows(4))
     broker.topics["events"][0].log_start_offset = 8
     second = latest(reader, first, ReadMaxRows(4))
@@ -146,8 +156,10 @@ def test_a_limit_of_bytes_says_so_if_the_broker_is_too_old(broker: FakeBroker) -
 
 
 def test_new_partition_begins_at_zero(broker: FakeBroker) -> None:
-    reader = reader_for(broker)  # latest: but new partitions are read from their start
+    clock = ManualClock()
+    reader = clocked_reader(broker, clock)  # latest: but new partitions are read from their start
     first = latest(reader, reader.initialOffset())
+    clock.advance(LOOK_UP_MS + 1)
     partitions = broker.topics["events"]
     partitions.append(Partition(TopicIdPartition(partitions[0].tp.topic_id, 2)))
     fill(partitions[2], [4])
@@ -294,7 +306,8 @@ def test_pattern_without_match_waits_for_topics(broker: FakeBroker) -> None:
 
 
 def test_a_pattern_whose_topics_all_go_reads_those_that_come(broker: FakeBroker) -> None:
-    reader = reader_for(broker, subscribePattern="^events", startingOffsets="earliest", failOnDataLoss="false")
+    clock = ManualClock()
+    reader = clocked_reader(broker, clock, subscribePattern="^events", startingOffsets="earliest", failOnDataLoss="false")
     first = latest(reader, reader.initialOffset())
     del broker.topics["events"]
     with pytest.raises(DataLossError, match="gone or no longer subscribed: events-0, events-1"):
@@ -306,6 +319,7 @@ def test_a_pattern_whose_topics_all_go_reads_those_that_come(broker: FakeBroker)
     third = latest(reader, second)
     assert ranges(reader, second, third) == [(0, 0, 3)]
     fill(broker.create("events")[0], [2])
+    clock.advance(LOOK_UP_MS + 1)
     assert user_offsets(latest(reader, third)) == {"events": {"0": 2}, "events-eu": {"0": 3}}
 
 
@@ -385,9 +399,11 @@ def test_what_where_names_is_told_once_and_read_once_it_exists(broker: FakeBroke
     def told() -> list[str]:
         return [record.getMessage() for record in caplog.records if "where" in record.getMessage()]
 
-    reader = reader_for(broker, subscribePattern="e", where="topic IN ('events', 'later') AND partition IN (0, 2)")
+    clock = ManualClock()
+    reader = clocked_reader(broker, clock, subscribePattern="e", where="topic IN ('events', 'later') AND partition IN (0, 2)")
     first = latest(reader, reader.initialOffset())
     assert latest(reader, first) == first
+    clock.advance(LOOK_UP_MS + 1)
     assert told() == [
         "option where names topics that are not read: 'later'. Read now: events-0, events-1",
         "option where names partitions that are not read: 2. Read now: events-0, events-1",
