@@ -47,7 +47,6 @@ from brokerd.datasource.progress import GroupProgress
 from brokerd.datasource.row_filter import ALL_ROWS
 from brokerd.errors import BrokerdError
 from brokerd.ids import TopicIdPartition, TopicPartition
-from brokerd.process import OWN_THREADS
 
 # How long latestOffset waits for new records: Spark would otherwise call it a hundred times a second.
 IDLE_WAIT_MS = 300
@@ -130,18 +129,17 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             snapshot = self._current(reader, previous, limit)
             end = self._next(previous, snapshot, limit, reader)
             if end is None:
-                self._record(client, previous)
+                self._record(client, previous, is_last=self._target is not None)
             if end is None and self._target is None:
                 reader.wait_for_records(snapshot, timeout_ms=IDLE_WAIT_MS)
                 snapshot = self._look(reader, previous)
                 end = self._next(previous, snapshot, limit, reader)
             if end is None:
                 return start
-            self._last_batch_ms = self._clock.monotonic_ms()
-            found = end.to_json()
-            self._ahead = _PlanAhead(start, found, _in_thread(lambda: self._planned(previous, end)))
-            self._record(client, previous)  # last, because the query does not wait for it
-            return found
+        self._last_batch_ms = self._clock.monotonic_ms()
+        found = end.to_json()
+        self._ahead = _PlanAhead(start, found, _in_thread(lambda: self._prepared(previous, end)))
+        return found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """The readable end of each partition, regardless of limits, for the query's progress report."""
@@ -180,14 +178,18 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ahead.plan.exception()
         return ahead
 
-    def _record(self, client: BlockingClient, position: SourceOffset) -> None:
-        """Records where the query is as its group's offsets; waits for that only where the query ends."""
+    def _prepared(self, start: SourceOffset, end: SourceOffset) -> _Plan:
+        """What there is to do for a batch while Spark writes its end: its plan, and its start as the group's offsets."""
+        with lease_client(self._options.consumer) as client:
+            self._record(client, start)
+        return self._planned(start, end)
+
+    def _record(self, client: BlockingClient, position: SourceOffset, *, is_last: bool = False) -> None:
         group_id = self._options.group_id_of(position.source_id)
-        if group_id is None:
-            return
-        self._progress.record(client, group_id, position)
-        if self._target is not None and self._ahead is None:
-            self._progress.finish(client, group_id, timeout_ms=_FINISH_MS)
+        if group_id is not None:
+            self._progress.record(client, group_id, position)
+            if is_last:
+                self._progress.finish(client, group_id, timeout_ms=_FINISH_MS)
 
     def _current(self, reader: OffsetReader, previous: SourceOffset, limit: ReadLimit) -> TopicState:
         """The snapshot to plan a batch from."""
@@ -328,7 +330,7 @@ def _in_thread(make: Callable[[], _Plan]) -> Future[_Plan]:
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=run, name=f"{OWN_THREADS}plan", daemon=True).start()
+    threading.Thread(target=run, name="brokerd-plan", daemon=True).start()
     return future
 
 
