@@ -304,6 +304,8 @@ def test_records_are_deleted_up_to_an_offset(client: RawClient) -> None:
 
     assert delete(4).log_start_offset == 4
     assert delete(2).log_start_offset == 4
+    ends = list_offset(client, tp, offsets_pb2.OFFSET_SPEC_LATEST)
+    assert (ends.log_start_offset, ends.offset) == (4, 10)
     beyond = delete(11)
     assert (code(beyond), beyond.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
     assert delete(-1).log_start_offset == 10
