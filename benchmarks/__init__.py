@@ -17,6 +17,7 @@ Separate commands:
     faces.py          the clients of brokerd.aio beside the blocking ones
     producer_micro.py the producer alone
     source.py         reading through Spark
+    first_row.py      from start() to a query's first row
     delivery.py       the price of exactly once (delivery_parts.py: its parts)
     many_transactions.py  many members and versions
     micro_batches.py  micro-batches of a few rows beside Kafka's (micro_batches_session.py: a Spark session of one peer)

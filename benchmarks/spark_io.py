@@ -38,7 +38,9 @@ class Kafka(NamedTuple):
 
 def spark_session(*, kafka: Kafka | None, settings: dict[str, str]) -> SparkSession:
     """A session on all cores, whose Python workers import this checkout. They use this interpreter unless the environment names
-    another; Spark's default is the `python3` of the PATH."""
+    another; Spark's default is the `python3` of the PATH. They keep byte code, as an installed package has it: compiling would
+    make each of them start a tenth of a second later."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         os.environ.setdefault(name, sys.executable)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH", "")]))

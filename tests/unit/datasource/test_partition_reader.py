@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +18,7 @@ from brokerd.datasource.schema import arrow_schema, source_schema
 from brokerd.errors import DataLossError, LogDamagedError, OffsetOutOfRangeError, TopicAuthorizationFailedError
 from tests.support.fake_broker import FakeBroker, Partition
 from tests.support.records import TIMESTAMP_MS, key_values, new_batch
+from tests.support.wait import DEADLINE_S
 from tests.unit.datasource.reading import ALL_COLUMNS, fill, options_for, table_of
 
 
@@ -272,3 +275,11 @@ def test_a_topic_deleted_under_a_task_of_many_partitions_is_data_loss(broker: Fa
     with pytest.raises(DataLossError, match="topic 'events' was deleted, and perhaps recreated"):
         read_together(broker, partitions, 5)
     assert read_together(broker, partitions, 5, failOnDataLoss="false") == {}
+
+
+def test_the_modules_that_plan_and_read_do_not_import_arrow_compute() -> None:
+    program = (
+        "import sys, brokerd.datasource.batch_reader, brokerd.datasource.stream_reader; print('pyarrow.compute' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE_S, check=True)
+    assert done.stdout == "False\n"
