@@ -47,7 +47,10 @@ class BrokerdDataSource(DataSource):
         return batch_reader(parse_source_options(self.options, is_streaming=False), _arrow_schema(schema), SystemClock())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
-        """The reader of spark.readStream."""
+        """The reader of spark.readStream. Each query has a process for it, whose start is part of the time to the first row."""
+        from brokerd.allocator import tune_spark_worker
+
+        tune_spark_worker()  # before the imports: they would trigger a full collection
         from brokerd.clock import SystemClock
         from brokerd.datasource.options import parse_source_options
         from brokerd.datasource.stream_reader import BrokerdStreamReader

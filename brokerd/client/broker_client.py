@@ -33,8 +33,7 @@ from brokerd.client.metadata import (
 from brokerd.client.response_checks import made_plain, senseless
 from brokerd.client.security import ClientSecurity
 from brokerd.clock import Clock
-from brokerd.config.broker import GRPC_MAX_MESSAGE_BYTES
-from brokerd.config.client import ClientConfig
+from brokerd.config.client import GRPC_MAX_MESSAGE_BYTES, ClientConfig
 from brokerd.errors import (
     AuthenticationError,
     BrokerdError,

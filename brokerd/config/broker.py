@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from brokerd.config.client import DEFAULT_PORT, is_loopback
+from brokerd.config.client import DEFAULT_PORT, GRPC_MAX_MESSAGE_BYTES, is_loopback
 from brokerd.config.settings import INT32_MAX, INT64_MAX, Value, declared, setting, settings_of
 from brokerd.config.topic import TopicConfig, topic_config
 from brokerd.errors import ConfigError, InvalidConfigError
 
-GRPC_MAX_MESSAGE_BYTES = 41_943_040
 REQUEST_OVERHEAD_BYTES = 1_048_576  # a request without its batch: ids of max.partitions.per.request partitions, and a reserve
 
 

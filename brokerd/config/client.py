@@ -12,6 +12,7 @@ from brokerd.errors import ConfigError
 from brokerd.ids import TRANSACTIONAL_ID_MAX_LENGTH
 
 DEFAULT_PORT = 9192
+GRPC_MAX_MESSAGE_BYTES = 41_943_040  # of clients and brokers
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
-from brokerd.config.broker import GRPC_MAX_MESSAGE_BYTES, BrokerConfig
+from brokerd.config.client import GRPC_MAX_MESSAGE_BYTES
 from brokerd.wire.methods import SERVICE, UNARY, UNARY_RESPONSE_MAX_BYTES, UNARY_RESPONSES_MAX_BYTES
+
+if TYPE_CHECKING:
+    from brokerd.config.broker import BrokerConfig
 
 # Calls that our client puts on one connection; below max.streams.per.connection, which is at least 100. At that limit gRPC makes a
 # call wait until another ends, and a stream may never end.

@@ -14,8 +14,7 @@ import pytest
 from brokerd.client.blocking import LoopThread
 from brokerd.client.produce_transport import GrpcProduceTransport, encode_request
 from brokerd.clock import SystemClock
-from brokerd.config.broker import GRPC_MAX_MESSAGE_BYTES
-from brokerd.config.client import ClientConfig
+from brokerd.config.client import GRPC_MAX_MESSAGE_BYTES, ClientConfig
 from brokerd.config.settings import INT32_MAX, INT64_MAX
 from brokerd.errors import BrokerUnreachableError, NotReadyError, UnknownTopicIdError, UnknownTopicOrPartitionError
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition

@@ -277,9 +277,18 @@ def test_a_topic_deleted_under_a_task_of_many_partitions_is_data_loss(broker: Fa
     assert read_together(broker, partitions, 5, failOnDataLoss="false") == {}
 
 
-def test_the_modules_that_plan_and_read_do_not_import_arrow_compute() -> None:
+def test_the_modules_that_plan_and_read_do_not_import_what_they_seldom_need() -> None:
+    modules = "brokerd.datasource.batch_reader, brokerd.datasource.stream_reader"
+    program = f"import sys, {modules}; print({{'pyarrow.compute', 'brokerd.config.broker'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE_S, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_a_streams_process_spares_what_spark_imported_from_collection() -> None:
     program = (
-        "import sys, brokerd.datasource.batch_reader, brokerd.datasource.stream_reader; print('pyarrow.compute' in sys.modules)"
+        "import gc; from pyspark.sql.types import BinaryType, StructType; from brokerd.datasource.source import BrokerdDataSource\n"
+        "options = {'bootstrap.servers': '127.0.0.1:9', 'subscribe': 'events'}\n"
+        "BrokerdDataSource(options).streamReader(StructType().add('value', BinaryType())); print(gc.get_freeze_count() > 1_000)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE_S, check=True)
-    assert done.stdout == "False\n"
+    assert done.stdout == "True\n"
