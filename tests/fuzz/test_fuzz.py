@@ -29,7 +29,7 @@ from tests.fuzz.requests import unary_edges
 from tests.support.records import HEADER_BYTES, SAMPLE, TP, new_batch
 from tests.support.scale import TEST_SCALE
 
-INPUTS = 5_000 * TEST_SCALE
+INPUTS = 3_000 * TEST_SCALE
 
 
 def test_a_short_run_finds_nothing(capfd: pytest.CaptureFixture[str]) -> None:
