@@ -55,6 +55,8 @@ def test_no_name_of_kafkas_clients_is_unknown_or_taken_for_another(side: Side, n
         ("kafka.ssl.truststore.location", "set ssl.ca.file to trust a broker"),
         ("kafka.ssl.keystore.password", "certificates are PEM files"),
         ("kafka.ssl.enabled.protocols", "TLS is gRPC's own"),
+        ("kafka.key.serializer", "keys are written unchanged: cast the key column"),
+        ("interceptor.classes", "there are no interceptors"),
         ("kafka.transaction.two.phase.commit.enable", "the broker itself remembers what is committed"),
         ("kafka.partitioner.class", "a column 'partition' chooses the partition of each row"),
     ],
@@ -94,7 +96,7 @@ def test_an_unknown_name_gets_a_near_one_or_none(name: str, hint: str) -> None:
 
 
 def test_one_set_of_options_serves_source_and_sink() -> None:
-    options = {"kafka.bootstrap.servers": "h:1", "kafka.acks": "all", "kafka.fetch.max.bytes": "5", "subscribe": "a", "topic": "b"}
+    options = {"kafka.bootstrap.servers": "h:1", "KAFKA.acks": "all", "fetch.max.bytes": "5", "subscribe": "a", "topic": "b"}
     source, sink = split_options(options, SOURCE), split_options(options, SINK)
     assert (source, source.settings) == ({"subscribe": "a"}, {"bootstrap.servers": "h:1", "fetch.max.bytes": "5"})
     assert (sink, sink.settings) == ({"topic": "b"}, {"bootstrap.servers": "h:1", "acks": "all"})
@@ -106,6 +108,11 @@ def test_create_table_hands_over_properties_and_each_option_twice() -> None:
     assert split_options({"provider": "brokerd", "location": "/tmp/x", "topic": "t"}, SINK) == {"topic": "t"}
     with pytest.raises(ConfigError, match="unknown option 'tpoic'"):
         split_options({"provider": "brokerd", "tpoic": "t", "option.tpoic": "t"}, SINK)
+
+
+@pytest.mark.parametrize("side", [SOURCE, SINK], ids=["source", "sink"])
+def test_every_option_is_found_in_the_lower_case_in_which_spark_passes_it(side: Side) -> None:
+    assert split_options({name.lower(): "1" for name in side.own}, side) == dict.fromkeys(side.own, "1")
 
 
 def test_what_spark_and_hive_leave_among_the_options_is_left_out() -> None:

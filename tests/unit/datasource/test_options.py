@@ -50,11 +50,6 @@ def test_subscriptions() -> None:
     )
 
 
-def test_client_settings_come_bare_or_behind_kafkas_prefix() -> None:
-    options = stream(**{"kafka.fetch.max.bytes": "1000", "max.partition.fetch.bytes": "500"})
-    assert (options.consumer.fetch_max_bytes, options.consumer.max_partition_fetch_bytes) == (1000, 500)
-
-
 def test_offsets_in_json_use_minus_two_and_minus_one_for_the_ends() -> None:
     assert stream(startingoffsets='{"events": {"0": 23, "1": -2, "2": -1}}').starting == SpecificOffsets(
         "startingOffsets",
@@ -84,15 +79,9 @@ def test_timestamps_go_before_offsets() -> None:
     assert by_partition.for_partition(TopicPartition("events", 1)) is None
 
 
-def test_retry_knobs_of_a_ported_pipeline_are_accepted() -> None:
-    stream(**{"fetchoffset.numretries": "3", "fetchoffset.retryintervalms": "10", "kafkaconsumer.polltimeoutms": "1000"})
-
-
 @pytest.mark.parametrize(
     ("option", "value", "sentence"),
     [
-        ("startingOffset", "latest", r"unknown option 'startingOffset'.*did you mean 'startingOffsets'\?"),
-        ("kafka.fetch.max.byte", "1", r"did you mean 'kafka\.fetch\.max\.bytes'\?"),
         ("kafka.auto.offset.reset", "latest", r"is not accepted.*a query starts at startingOffsets"),
         ("enable.auto.commit", "true", r"offsets are kept in Spark's checkpoint"),
         ("maxbytespertrigger", "5m", "maxBytesPerTrigger must be a whole number between 1 and 9223372036854775807, not '5m'"),
@@ -241,10 +230,6 @@ def test_a_start_of_the_wrong_form_is_refused_with_the_right_ones(text: str, pro
     for parse in (stream, batch):
         with pytest.raises(ConfigError, match=problem):
             parse(startingoffsets=text)
-
-
-def test_groups_of_a_ported_pipeline_are_accepted() -> None:
-    stream(**{"kafka.group.id": "g", "groupidprefix": "p", "kafka.session.timeout.ms": "1000", "kafka.max.poll.records": "500"})
 
 
 @pytest.mark.parametrize(

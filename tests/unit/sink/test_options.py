@@ -26,17 +26,6 @@ def test_spark_lower_cases_names_and_all_are_found() -> None:
     assert options.producer.linger_ms == 7
 
 
-@pytest.mark.parametrize("prefix", ["", "kafka.", "KAFKA."])
-def test_client_settings_are_written_bare_or_behind_kafkas_prefix(prefix: str) -> None:
-    options = parse_sink_options({f"{prefix}bootstrap.servers": "h:1", f"{prefix}compression.type": "zstd"})
-    assert options.producer.bootstrap_servers == "h:1"
-    assert options.producer.compression_type == "zstd"
-
-
-def test_sparks_own_options_are_left_out() -> None:
-    parse_sink_options({**SERVERS, "path": "x", "checkpointlocation": "/tmp/c", "queryname": "q"})
-
-
 def test_a_setting_given_twice_with_one_value_is_accepted_and_with_two_refused() -> None:
     parse_sink_options({**SERVERS, "kafka.bootstrap.servers": SERVERS["bootstrap.servers"]})
     with pytest.raises(ConfigError, match=r"'bootstrap\.servers' and 'kafka\.bootstrap\.servers' are both given"):
@@ -47,11 +36,6 @@ def test_a_setting_given_twice_with_one_value_is_accepted_and_with_two_refused()
     ("option", "value", "sentence"),
     [
         ("linger.mss", "1", r"unknown option 'linger\.mss' \(option of the brokerd sink\): did you mean 'linger\.ms'\?"),
-        ("kafka.linger.mss", "1", r"did you mean 'kafka\.linger\.ms'\?"),
-        ("topics", "x", r"unknown option 'topics'.*did you mean 'topic'\?"),
-        ("includeheader", "true", r"did you mean 'includeHeaders'\?"),
-        ("kafka.key.serializer", "x", r"option 'kafka\.key\.serializer' is not accepted.*cast the key column"),
-        ("interceptor.classes", "x", r"there are no interceptors"),
         ("includeheaders", "yes", r"includeHeaders must be true or false, not 'yes'"),
         ("topic", "a b", r"topic 'a b' is not a topic's name"),
         ("linger.ms", "soon", r"linger\.ms must be a whole number, not 'soon'"),
