@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.scale import TEST_SCALE
+from tests.support.wait import DEADLINE_S
 
 # How fast a machine is decides about no test: neither about one example's time nor about how long examples take to make. And
 # nothing is remembered from one run to the next.
@@ -35,10 +36,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A test that is a coroutine runs in an event loop of its own."""
+    """A test that is a coroutine runs in an event loop of its own, and fails at the deadline if it hangs."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+
+    async def bounded() -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames})
+
+    asyncio.run(bounded())
     return True
 
 

@@ -125,7 +125,7 @@ def test_a_list_costs_a_principal_what_it_may_see() -> None:
 
 def test_a_list_of_topics_costs_a_principal_those_that_it_may_see(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(broker: TransactionBroker) -> None:
-        await broker.topic("wide", 1_000)
+        await broker.topic("wide", 200)
         await broker.topic("narrow", 1)
         broker.broker.port = 1
         looks = 0

@@ -21,7 +21,6 @@ from tests.support.gate import Gate
 from tests.support.group_offsets import committed
 from tests.support.inner_broker import TransactionBroker, running
 from tests.support.loop import all_wait, one_turn
-from tests.unit.server.one_execution import run
 
 ANN, BEN = "ann", "ben"
 MINUTE_MS = 60_000
@@ -48,329 +47,284 @@ def held(broker: TransactionBroker) -> dict[str, dict[TopicIdPartition, int]]:
     }
 
 
-def test_a_group_expires_as_a_whole_so_long_after_its_last_commit() -> None:
-    async def scenario() -> None:
-        files, clock = MemoryFiles(), ManualClock()
-        async with running(files, clock, offsets_retention_minutes=10) as broker:
-            first, second = await broker.topic()
-            await commit(broker, "a", first, 0)
-            await commit(broker, "b", first, 0)
-            clock.advance(9 * MINUTE_MS)
-            await commit(broker, "a", second, 0)
-            clock.advance(7 * MINUTE_MS)
-            await broker.groups.sweep()
-            assert held(broker) == {"a": {first: 0, second: 0}}, "one commit keeps all of a group"
-        async with running(files, clock, offsets_retention_minutes=10) as broker:
-            assert held(broker) == {"a": {first: 0, second: 0}}
-            clock.advance(4 * MINUTE_MS)
-            await broker.groups.sweep()
-            assert held(broker) == {}
-        async with running(files, clock, offsets_retention_minutes=10) as broker:
-            assert held(broker) == {}
-
-    run(scenario())
+async def test_a_group_expires_as_a_whole_so_long_after_its_last_commit() -> None:
+    files, clock = MemoryFiles(), ManualClock()
+    async with running(files, clock, offsets_retention_minutes=10) as broker:
+        first, second = await broker.topic()
+        await commit(broker, "a", first, 0)
+        await commit(broker, "b", first, 0)
+        clock.advance(9 * MINUTE_MS)
+        await commit(broker, "a", second, 0)
+        clock.advance(7 * MINUTE_MS)
+        await broker.groups.sweep()
+        assert held(broker) == {"a": {first: 0, second: 0}}, "one commit keeps all of a group"
+    async with running(files, clock, offsets_retention_minutes=10) as broker:
+        assert held(broker) == {"a": {first: 0, second: 0}}
+        clock.advance(4 * MINUTE_MS)
+        await broker.groups.sweep()
+        assert held(broker) == {}
+    async with running(files, clock, offsets_retention_minutes=10) as broker:
+        assert held(broker) == {}
 
 
-def test_a_group_that_is_renewed_does_not_expire_and_costs_few_records() -> None:
-    async def scenario() -> None:
-        files, clock = MemoryFiles(), ManualClock()
-        async with running(files, clock, offsets_retention_minutes=12) as broker:
-            first, second = await broker.topic()
-            await commit(broker, "a", first, 0)
-            await commit(broker, "b", first, 0)
-            clock.advance(MINUTE_MS)
-            await commit(broker, "a", second, 0)
-            begin = broker.groups.log.end_offset
-            for _ in range(120):
-                clock.advance(MINUTE_MS // 4)
-                await broker.groups.renew("a")
-                await broker.groups.renew("nobody's")
-            assert broker.groups.log.end_offset - begin == 10, "one in a quarter of the retention"
-            await broker.groups.sweep()
-            assert held(broker) == {"a": {first: 0, second: 0}}
-        clock.advance(8 * MINUTE_MS)
-        async with running(files, clock, offsets_retention_minutes=12) as broker:
-            await broker.groups.sweep()
-            assert held(broker) == {"a": {first: 0, second: 0}}, "a sign of life outlives the broker"
-            clock.advance(12 * MINUTE_MS)
-            await broker.groups.sweep()
-            assert held(broker) == {}
-
-    run(scenario())
+async def test_a_group_that_is_renewed_does_not_expire_and_costs_few_records() -> None:
+    files, clock = MemoryFiles(), ManualClock()
+    async with running(files, clock, offsets_retention_minutes=12) as broker:
+        first, second = await broker.topic()
+        await commit(broker, "a", first, 0)
+        await commit(broker, "b", first, 0)
+        clock.advance(MINUTE_MS)
+        await commit(broker, "a", second, 0)
+        begin = broker.groups.log.end_offset
+        for _ in range(120):
+            clock.advance(MINUTE_MS // 4)
+            await broker.groups.renew("a")
+            await broker.groups.renew("nobody's")
+        assert broker.groups.log.end_offset - begin == 10, "one in a quarter of the retention"
+        await broker.groups.sweep()
+        assert held(broker) == {"a": {first: 0, second: 0}}
+    clock.advance(8 * MINUTE_MS)
+    async with running(files, clock, offsets_retention_minutes=12) as broker:
+        await broker.groups.sweep()
+        assert held(broker) == {"a": {first: 0, second: 0}}, "a sign of life outlives the broker"
+        clock.advance(12 * MINUTE_MS)
+        await broker.groups.sweep()
+        assert held(broker) == {}
 
 
-def test_a_group_is_listed_with_the_wall_clocks_time_of_its_last_commit() -> None:
-    async def scenario() -> None:
-        clock = ManualClock()
-        async with running(MemoryFiles(), clock) as broker:
-            first, second = await broker.topic()
-            clock.jump_wall(90 * 24 * 60 * MINUTE_MS)
-            await commit(broker, "a", first, 0)
-            clock.jump_wall(-30 * 24 * 60 * MINUTE_MS)
-            clock.advance(MINUTE_MS)
-            await commit(broker, "a", second, 0)
-            assert groups.listing(broker.groups.table.groups["a"]).commit_timestamp == clock.wall_ms()
-
-    run(scenario())
+async def test_a_group_is_listed_with_the_wall_clocks_time_of_its_last_commit() -> None:
+    clock = ManualClock()
+    async with running(MemoryFiles(), clock) as broker:
+        first, second = await broker.topic()
+        clock.jump_wall(90 * 24 * 60 * MINUTE_MS)
+        await commit(broker, "a", first, 0)
+        clock.jump_wall(-30 * 24 * 60 * MINUTE_MS)
+        clock.advance(MINUTE_MS)
+        await commit(broker, "a", second, 0)
+        assert groups.listing(broker.groups.table.groups["a"]).commit_timestamp == clock.wall_ms()
 
 
-def test_a_clock_that_jumps_ahead_forgets_nothing_at_once() -> None:
-    async def scenario() -> None:
-        clock = ManualClock()
-        async with running(MemoryFiles(), clock, offsets_retention_minutes=10) as broker:
-            tp, _ = await broker.topic()
-            await commit(broker, "a", tp, 0)
-            clock.jump_wall(365 * 24 * 60 * MINUTE_MS)
-            await broker.groups.sweep()
-            clock.advance(MINUTE_MS)
-            await broker.groups.sweep()
-            assert held(broker) == {"a": {tp: 0}}
-
-    run(scenario())
+async def test_a_clock_that_jumps_ahead_forgets_nothing_at_once() -> None:
+    clock = ManualClock()
+    async with running(MemoryFiles(), clock, offsets_retention_minutes=10) as broker:
+        tp, _ = await broker.topic()
+        await commit(broker, "a", tp, 0)
+        clock.jump_wall(365 * 24 * 60 * MINUTE_MS)
+        await broker.groups.sweep()
+        clock.advance(MINUTE_MS)
+        await broker.groups.sweep()
+        assert held(broker) == {"a": {tp: 0}}
 
 
-def test_offsets_of_a_topic_go_with_it_and_do_not_come_back_with_its_name() -> None:
-    async def scenario() -> None:
-        files, clock = MemoryFiles(), ManualClock()
-        async with running(files, clock) as broker:
-            tp, _ = await broker.topic("t")
-            other, _ = await broker.topic("u")
-            await commit(broker, "a", tp, 0)
-            await commit(broker, "b", tp, 0)
-            await commit(broker, "b", other, 0)
-            deleted = await broker.broker.admin.run(broker.logs.changes.delete("t"))
-            broker.groups.forget_topic(deleted.id)
-            assert held(broker) == {"b": {other: 0}}
-            await broker.topic("t")
-        async with running(files, clock) as broker:
-            assert held(broker) == {"b": {other: 0}}
-
-    run(scenario())
+async def test_offsets_of_a_topic_go_with_it_and_do_not_come_back_with_its_name() -> None:
+    files, clock = MemoryFiles(), ManualClock()
+    async with running(files, clock) as broker:
+        tp, _ = await broker.topic("t")
+        other, _ = await broker.topic("u")
+        await commit(broker, "a", tp, 0)
+        await commit(broker, "b", tp, 0)
+        await commit(broker, "b", other, 0)
+        deleted = await broker.broker.admin.run(broker.logs.changes.delete("t"))
+        broker.groups.forget_topic(deleted.id)
+        assert held(broker) == {"b": {other: 0}}
+        await broker.topic("t")
+    async with running(files, clock) as broker:
+        assert held(broker) == {"b": {other: 0}}
 
 
-def test_a_topic_that_goes_while_the_log_is_made_leaves_no_offset(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        async with running(MemoryFiles(), ManualClock()) as broker:
-            tp, _ = await broker.topic("t")
-            other, _ = await broker.topic("u")
-            make = broker.groups.log.make
+async def test_a_topic_that_goes_while_the_log_is_made_leaves_no_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(MemoryFiles(), ManualClock()) as broker:
+        tp, _ = await broker.topic("t")
+        other, _ = await broker.topic("u")
+        make = broker.groups.log.make
 
-            async def make_late() -> None:
-                await broker.broker.admin.run(broker.logs.changes.delete("t", lambda topic: broker.groups.forget_topic(topic.id)))
-                await make()
+        async def make_late() -> None:
+            await broker.broker.admin.run(broker.logs.changes.delete("t", lambda topic: broker.groups.forget_topic(topic.id)))
+            await make()
 
-            monkeypatch.setattr(broker.groups.log, "make", make_late)
-            await broker.groups.commit("a", ANN, [committed(tp), committed(other)])
-            assert held(broker) == {"a": {other: 0}}
-
-    run(scenario())
+        monkeypatch.setattr(broker.groups.log, "make", make_late)
+        await broker.groups.commit("a", ANN, [committed(tp), committed(other)])
+        assert held(broker) == {"a": {other: 0}}
 
 
 @pytest.mark.parametrize("is_behind", [False, True])
-def test_the_first_commit_of_all_comes_while_its_topic_goes(is_behind: bool) -> None:
+async def test_the_first_commit_of_all_comes_while_its_topic_goes(is_behind: bool) -> None:
     """If the log is made behind the deletion, there is nothing to commit any more. Nobody has a group of it either way."""
 
-    async def scenario() -> None:
-        files, clock = MemoryFiles(), ManualClock()
-        async with running(files, clock, is_killed=True, max_groups=1) as broker:
-            tp, _ = await broker.topic("t")
-            forget = broker.broker.admin.run(broker.logs.changes.delete("t", lambda topic: broker.groups.forget_topic(topic.id)))
-            deleting = asyncio.create_task(forget)
-            if is_behind:
-                await one_turn()
-            await commit(broker, "a", tp, 0)
-            await deleting
-            assert held(broker) == {}
-            other, _ = await broker.topic("u")
-            await broker.groups.commit("a", BEN, [committed(other)])
-        files.kill()
-        async with running(files, clock) as broker:
-            assert held(broker) == {"a": {other: 0}}
-            assert broker.groups.table.groups["a"].principal == BEN
-
-    run(scenario())
+    files, clock = MemoryFiles(), ManualClock()
+    async with running(files, clock, is_killed=True, max_groups=1) as broker:
+        tp, _ = await broker.topic("t")
+        forget = broker.broker.admin.run(broker.logs.changes.delete("t", lambda topic: broker.groups.forget_topic(topic.id)))
+        deleting = asyncio.create_task(forget)
+        if is_behind:
+            await one_turn()
+        await commit(broker, "a", tp, 0)
+        await deleting
+        assert held(broker) == {}
+        other, _ = await broker.topic("u")
+        await broker.groups.commit("a", BEN, [committed(other)])
+    files.kill()
+    async with running(files, clock) as broker:
+        assert held(broker) == {"a": {other: 0}}
+        assert broker.groups.table.groups["a"].principal == BEN
 
 
-def test_many_groups_that_expire_do_so_in_few_batches() -> None:
-    async def scenario() -> None:
-        clock = ManualClock()
-        async with running(MemoryFiles(), clock, offsets_retention_minutes=10) as broker:
-            tp, _ = await broker.topic()
-            for number in range(250):
-                await commit(broker, f"group-{number}", tp, 0)
-            clock.advance(11 * MINUTE_MS)
-            await commit(broker, "kept", tp, 0)
-            log = broker.logs.partitions.own(GROUP_OFFSETS)
-            assert log is not None
-            size_bytes = log.core.size_bytes
-            await broker.groups.sweep()
-            assert held(broker).keys() == {"kept"}
-            assert log.core.size_bytes - size_bytes < 250 * 200
-
-    run(scenario())
+async def test_many_groups_that_expire_do_so_in_few_batches() -> None:
+    clock = ManualClock()
+    async with running(MemoryFiles(), clock, offsets_retention_minutes=10) as broker:
+        tp, _ = await broker.topic()
+        for number in range(250):
+            await commit(broker, f"group-{number}", tp, 0)
+        clock.advance(11 * MINUTE_MS)
+        await commit(broker, "kept", tp, 0)
+        log = broker.logs.partitions.own(GROUP_OFFSETS)
+        assert log is not None
+        size_bytes = log.core.size_bytes
+        await broker.groups.sweep()
+        assert held(broker).keys() == {"kept"}
+        assert log.core.size_bytes - size_bytes < 250 * 200
 
 
-def test_a_commit_that_the_disk_refuses_changes_nothing() -> None:
-    async def scenario() -> None:
-        files, clock = MemoryFiles(), ManualClock()
-        async with running(files, clock) as broker:
-            tp, _ = await broker.topic()
-            await commit(broker, "a", tp, 0)
-            with Gate(files, "pwritev", path=PATH, error=errno.ENOSPC), pytest.raises(StorageError):
-                await broker.groups.delete("a")
-            assert held(broker) == {"a": {tp: 0}}
-            assert await broker.groups.delete("a") == 1
-            with pytest.raises(UnknownGroupError):
-                await broker.groups.delete("a")
-
-    run(scenario())
+async def test_a_commit_that_the_disk_refuses_changes_nothing() -> None:
+    files, clock = MemoryFiles(), ManualClock()
+    async with running(files, clock) as broker:
+        tp, _ = await broker.topic()
+        await commit(broker, "a", tp, 0)
+        with Gate(files, "pwritev", path=PATH, error=errno.ENOSPC), pytest.raises(StorageError):
+            await broker.groups.delete("a")
+        assert held(broker) == {"a": {tp: 0}}
+        assert await broker.groups.delete("a") == 1
+        with pytest.raises(UnknownGroupError):
+            await broker.groups.delete("a")
 
 
-def test_nobody_is_told_of_an_offset_that_is_not_durable() -> None:
-    async def scenario() -> None:
-        files, clock = MemoryFiles(), ManualClock()
-        async with running(files, clock) as broker:
-            tp, _ = await broker.topic()
-            await commit(broker, "a", tp, 0)
-            with Gate(files, "fdatasync", path=PATH) as gate:
-                committing = asyncio.create_task(broker.groups.delete("a"))
-                await asyncio.to_thread(gate.wait_until_reached)
-                reading = asyncio.create_task(settled(broker))
-                refused = asyncio.create_task(broker.groups.delete("a"))
-                await all_wait()
-                assert not committing.done()
-                assert not reading.done()
-                assert not refused.done(), "that there is no such group rests on what is not durable yet"
-            assert (await reading).groups == {}
-            assert await committing == 1
-            with pytest.raises(UnknownGroupError):
-                await refused
-
-    run(scenario())
+async def test_nobody_is_told_of_an_offset_that_is_not_durable() -> None:
+    files, clock = MemoryFiles(), ManualClock()
+    async with running(files, clock) as broker:
+        tp, _ = await broker.topic()
+        await commit(broker, "a", tp, 0)
+        with Gate(files, "fdatasync", path=PATH) as gate:
+            committing = asyncio.create_task(broker.groups.delete("a"))
+            await asyncio.to_thread(gate.wait_until_reached)
+            reading = asyncio.create_task(settled(broker))
+            refused = asyncio.create_task(broker.groups.delete("a"))
+            await all_wait()
+            assert not committing.done()
+            assert not reading.done()
+            assert not refused.done(), "that there is no such group rests on what is not durable yet"
+        assert (await reading).groups == {}
+        assert await committing == 1
+        with pytest.raises(UnknownGroupError):
+            await refused
 
 
-def test_a_description_says_what_was_durable_when_it_began() -> None:
+async def test_a_description_says_what_was_durable_when_it_began() -> None:
     """It takes several turns of the loop, in which others commit."""
 
-    async def scenario() -> None:
-        files = MemoryFiles()
-        async with running(files, ManualClock()) as broker:
-            tps = await broker.topic(partitions=500)
-            await broker.groups.commit("a", ANN, [committed(tp) for tp in tps])
-            authorizer = TopicAuthorizer(Principal(ANN, UNLIMITED), broker.logs.topics)
-            request = offsets_pb2.DescribeGroupRequest(group_id="a")
-            describing = asyncio.create_task(groups.describe_group(broker.broker, authorizer, request))
-            await one_turn()
-            assert not describing.done()
-            with Gate(files, "fdatasync", path=PATH) as gate:
-                committing = asyncio.create_task(commit(broker, "a", tps[-1], 1))
-                await asyncio.to_thread(gate.wait_until_reached)
-                described = await describing
-                assert not committing.done()
-            await committing
-            assert [one.committed.offset for one in described.partitions] == [0] * len(tps)
-
-    run(scenario())
+    files = MemoryFiles()
+    async with running(files, ManualClock()) as broker:
+        tps = await broker.topic(partitions=500)
+        await broker.groups.commit("a", ANN, [committed(tp) for tp in tps])
+        authorizer = TopicAuthorizer(Principal(ANN, UNLIMITED), broker.logs.topics)
+        request = offsets_pb2.DescribeGroupRequest(group_id="a")
+        describing = asyncio.create_task(groups.describe_group(broker.broker, authorizer, request))
+        await one_turn()
+        assert not describing.done()
+        with Gate(files, "fdatasync", path=PATH) as gate:
+            committing = asyncio.create_task(commit(broker, "a", tps[-1], 1))
+            await asyncio.to_thread(gate.wait_until_reached)
+            described = await describing
+            assert not committing.done()
+        await committing
+        assert [one.committed.offset for one in described.partitions] == [0] * len(tps)
 
 
-def test_a_failed_flush_stops_the_groups_and_nothing_else() -> None:
-    async def scenario() -> None:
-        files, clock = MemoryFiles(), ManualClock()
-        async with running(files, clock, is_killed=True) as broker:
-            tp, _ = await broker.topic()
+async def test_a_failed_flush_stops_the_groups_and_nothing_else() -> None:
+    files, clock = MemoryFiles(), ManualClock()
+    async with running(files, clock, is_killed=True) as broker:
+        tp, _ = await broker.topic()
+        await commit(broker, "a", tp, 0)
+        with Gate(files, "fdatasync", path=PATH, error=errno.EIO), pytest.raises(StorageError):
+            await commit(broker, "b", tp, 0)
+        with pytest.raises(StorageError):
             await commit(broker, "a", tp, 0)
-            with Gate(files, "fdatasync", path=PATH, error=errno.EIO), pytest.raises(StorageError):
-                await commit(broker, "b", tp, 0)
-            with pytest.raises(StorageError):
-                await commit(broker, "a", tp, 0)
-            with pytest.raises(StorageError):
-                await settled(broker)
-            assert await broker.topic("other")
-        files.kill()
-        async with running(files, clock) as broker:
-            assert held(broker)["a"] == {tp: 0}
-
-    run(scenario())
+        with pytest.raises(StorageError):
+            await settled(broker)
+        assert await broker.topic("other")
+    files.kill()
+    async with running(files, clock) as broker:
+        assert held(broker)["a"] == {tp: 0}
 
 
-def test_a_damaged_log_is_not_served_and_all_else_is() -> None:
-    async def scenario() -> None:
-        files, clock = MemoryFiles(), ManualClock()
-        async with running(files, clock) as broker:
-            tp, _ = await broker.topic()
+async def test_a_damaged_log_is_not_served_and_all_else_is() -> None:
+    files, clock = MemoryFiles(), ManualClock()
+    async with running(files, clock) as broker:
+        tp, _ = await broker.topic()
+        await commit(broker, "a", tp, 0)
+    path = f"{PATH}/{0:020d}.log"
+    damaged = bytearray(files.read_file(path))
+    damaged[-50] ^= 1
+    files.write_file(path, bytes(damaged))
+    async with running(files, clock) as broker:
+        with pytest.raises(LogDamagedError, match=r"offsets of groups cannot be used: .*`brokerd doctor`"):
+            await settled(broker)
+        with pytest.raises(LogDamagedError):
             await commit(broker, "a", tp, 0)
-        path = f"{PATH}/{0:020d}.log"
-        damaged = bytearray(files.read_file(path))
-        damaged[-50] ^= 1
-        files.write_file(path, bytes(damaged))
-        async with running(files, clock) as broker:
-            with pytest.raises(LogDamagedError, match=r"offsets of groups cannot be used: .*`brokerd doctor`"):
-                await settled(broker)
-            with pytest.raises(LogDamagedError):
-                await commit(broker, "a", tp, 0)
-            with pytest.raises(LogDamagedError):
-                await broker.groups.delete("a")
-            await broker.groups.sweep()
-            await broker.groups.compact()
-            assert await broker.topic("other")
-
-    run(scenario())
+        with pytest.raises(LogDamagedError):
+            await broker.groups.delete("a")
+        await broker.groups.sweep()
+        await broker.groups.compact()
+        assert await broker.topic("other")
 
 
-def test_the_log_is_compacted_while_others_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_log_is_compacted_while_others_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_log, "COMPACTION_MIN_BYTES", 20_000)
     monkeypatch.setattr("brokerd.groups.group_table.PIECE_SLOTS", 10)
 
-    async def scenario() -> None:
-        files, clock = MemoryFiles(), ManualClock()
-        async with running(files, clock, is_killed=True) as broker:
-            tps = await broker.topic(partitions=40)
-            offsets = [committed(tp, timestamp=clock.wall_ms()) for tp in tps]
-            await broker.groups.commit("large", ANN, offsets)
-            while not broker.groups.log.has_grown():
-                await commit(broker, "a", tps[0], 0)
-            log = broker.logs.partitions.own(GROUP_OFFSETS)
-            assert log is not None
-            before = log.ends.log_end_offset
-            compacting = asyncio.create_task(broker.groups.compact())
-            count = 0
-            while not compacting.done():
-                await commit(broker, f"during-{count % 3}", tps[count % 40], 0)
-                count += 1
-            await compacting
-            assert before <= log.ends.log_start_offset < log.ends.log_end_offset
-            assert not broker.groups.log.has_grown()
-            expected = held(broker)
-            assert len(expected) == 2 + min(count, 3), "large, a, and those that came during it"
-        files.kill()
-        async with running(files, clock) as broker:
-            assert held(broker) == expected
-
-    run(scenario())
+    files, clock = MemoryFiles(), ManualClock()
+    async with running(files, clock, is_killed=True) as broker:
+        tps = await broker.topic(partitions=40)
+        offsets = [committed(tp, timestamp=clock.wall_ms()) for tp in tps]
+        await broker.groups.commit("large", ANN, offsets)
+        while not broker.groups.log.has_grown():
+            await commit(broker, "a", tps[0], 0)
+        log = broker.logs.partitions.own(GROUP_OFFSETS)
+        assert log is not None
+        before = log.ends.log_end_offset
+        compacting = asyncio.create_task(broker.groups.compact())
+        count = 0
+        while not compacting.done():
+            await commit(broker, f"during-{count % 3}", tps[count % 40], 0)
+            count += 1
+        await compacting
+        assert before <= log.ends.log_start_offset < log.ends.log_end_offset
+        assert not broker.groups.log.has_grown()
+        expected = held(broker)
+        assert len(expected) == 2 + min(count, 3), "large, a, and those that came during it"
+    files.kill()
+    async with running(files, clock) as broker:
+        assert held(broker) == expected
 
 
-def test_a_compaction_that_the_disk_refuses_gives_up_nothing_and_is_not_tried_again_at_once(
+async def test_a_compaction_that_the_disk_refuses_gives_up_nothing_and_is_not_tried_again_at_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(own_log, "COMPACTION_MIN_BYTES", 5_000)
 
-    async def scenario() -> None:
-        files, clock = MemoryFiles(), ManualClock()
-        async with running(files, clock) as broker:
-            tp, _ = await broker.topic()
-            while not broker.groups.log.has_grown():
-                await commit(broker, "a", tp, 0)
-            with Gate(files, "pwritev", path=PATH, error=errno.ENOSPC):
-                await broker.groups.compact()
-            assert "cannot be compacted" in caplog.text
-            assert not broker.groups.log.has_grown()
-            log = broker.logs.partitions.own(GROUP_OFFSETS)
-            assert log is not None
-            assert log.ends.log_start_offset == 0
-            while not broker.groups.log.has_grown():
-                await commit(broker, "a", tp, 0)
+    files, clock = MemoryFiles(), ManualClock()
+    async with running(files, clock) as broker:
+        tp, _ = await broker.topic()
+        while not broker.groups.log.has_grown():
+            await commit(broker, "a", tp, 0)
+        with Gate(files, "pwritev", path=PATH, error=errno.ENOSPC):
             await broker.groups.compact()
-            assert log.ends.log_start_offset > 0
-            assert held(broker) == {"a": {tp: 0}}
-
-    run(scenario())
+        assert "cannot be compacted" in caplog.text
+        assert not broker.groups.log.has_grown()
+        log = broker.logs.partitions.own(GROUP_OFFSETS)
+        assert log is not None
+        assert log.ends.log_start_offset == 0
+        while not broker.groups.log.has_grown():
+            await commit(broker, "a", tp, 0)
+        await broker.groups.compact()
+        assert log.ends.log_start_offset > 0
+        assert held(broker) == {"a": {tp: 0}}

@@ -25,7 +25,7 @@ from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
 from tests.support.inner_broker import PRINCIPAL, TransactionBroker, Write, append_here, end_request, running
 from tests.support.transaction_bench import Execution
-from tests.unit.server.one_execution import NAME, run
+from tests.unit.server.one_execution import NAME
 
 
 @pytest.fixture
@@ -142,239 +142,205 @@ class Scene:
 
 
 @repairs
-def test_the_last_commit_gets_its_marker_again(tmp_path: Path, repair: Repair, compacting: None) -> None:
-    async def scenario() -> None:
-        scene = Scene(tmp_path)
-        async with scene.before() as broker:
-            await scene.execution(broker, 0, 0, 1)
-            await scene.compact(broker)
-        scene.rot(1)
-        async with scene.after() as broker:
-            assert broker.log(scene.tps[0]).damage is not None
-        repair(str(tmp_path))
-        async with scene.after() as broker:
-            assert [scene.outcome(broker, partition) for partition in (0, 1)] == ["committed", "committed"]
-
-    run(scenario())
+async def test_the_last_commit_gets_its_marker_again(tmp_path: Path, repair: Repair, compacting: None) -> None:
+    scene = Scene(tmp_path)
+    async with scene.before() as broker:
+        await scene.execution(broker, 0, 0, 1)
+        await scene.compact(broker)
+    scene.rot(1)
+    async with scene.after() as broker:
+        assert broker.log(scene.tps[0]).damage is not None
+    repair(str(tmp_path))
+    async with scene.after() as broker:
+        assert [scene.outcome(broker, partition) for partition in (0, 1)] == ["committed", "committed"]
 
 
 @pytest.mark.parametrize("ends", ["commit", "abort"])
-def test_a_partition_that_takes_no_marker_is_tried_less_and_less_often(
+async def test_a_partition_that_takes_no_marker_is_tried_less_and_less_often(
     tmp_path: Path, ends: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
-        scene = Scene(tmp_path)
-        async with scene.before() as broker:
-            await scene.execution(broker, 0, 0, ends=ends)
-        scene.rot(1)
-        said = []
-        async with scene.after() as broker:
-            for _ in range(30):
-                said.append(sum("not all of their markers are written" in message for message in caplog.messages))
-                scene.clock.advance(FIRST_MS)
-                await broker.transactions.sweep()
-        assert said[:8] == [1, 2, 2, 2, 2, 2, 2, 3]
-        assert said[-1] < 10
-        accept_damaged(str(tmp_path))
-        async with scene.after() as broker:
-            assert scene.outcome(broker) == ("committed" if ends == "commit" else "aborted")
-
-    run(scenario())
+    scene = Scene(tmp_path)
+    async with scene.before() as broker:
+        await scene.execution(broker, 0, 0, ends=ends)
+    scene.rot(1)
+    said = []
+    async with scene.after() as broker:
+        for _ in range(30):
+            said.append(sum("not all of their markers are written" in message for message in caplog.messages))
+            scene.clock.advance(FIRST_MS)
+            await broker.transactions.sweep()
+    assert said[:8] == [1, 2, 2, 2, 2, 2, 2, 3]
+    assert said[-1] < 10
+    accept_damaged(str(tmp_path))
+    async with scene.after() as broker:
+        assert scene.outcome(broker) == ("committed" if ends == "commit" else "aborted")
 
 
 @repairs
-def test_an_aborted_member_stays_void(tmp_path: Path, repair: Repair) -> None:
-    async def scenario() -> None:
-        scene = Scene(tmp_path)
-        async with scene.before() as broker:
-            await scene.execution(broker, 0, 0, ends="abort")
-        scene.rot(1)
-        assert not errors(repair(str(tmp_path)))
-        async with scene.after() as broker:
-            assert scene.outcome(broker) == "aborted"
-
-    run(scenario())
+async def test_an_aborted_member_stays_void(tmp_path: Path, repair: Repair) -> None:
+    scene = Scene(tmp_path)
+    async with scene.before() as broker:
+        await scene.execution(broker, 0, 0, ends="abort")
+    scene.rot(1)
+    assert not errors(repair(str(tmp_path)))
+    async with scene.after() as broker:
+        assert scene.outcome(broker) == "aborted"
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
 @pytest.mark.parametrize("ends", ["commit", "abort"])
-def test_what_nobody_knows_waits_for_an_operator(
+async def test_what_nobody_knows_waits_for_an_operator(
     tmp_path: Path, ends: str, is_committed: bool, caplog: pytest.LogCaptureFixture, compacting: None
 ) -> None:
-    async def scenario() -> None:
-        scene = Scene(tmp_path)
-        async with scene.before() as broker:
-            await scene.forgotten(broker, 0, ends=ends)
-        scene.rot(1)
-        (error,) = errors(accept_damaged(str(tmp_path)))
-        assert error == errors(check_data_dir(str(tmp_path)))[0]
-        assert (error.partition, error.offset) == ("t-0", 0)
-        assert f"producer {scene.producer_id} wrote records from offset 0 to 0" in error.message
-        assert "offsets 1 to 1" in error.message
-        for life in range(2):
-            caplog.clear()
-            async with scene.after() as broker:
-                assert error.message in caplog.messages
-                await broker.transactions.sweep()
-                assert scene.outcome(broker) == "waiting at 0", "neither hidden nor shown"
-                assert broker.transactions.undecided_count == 1
-                await scene.execution(broker, 10 + life, 1)
-        (note,) = decide_members(str(tmp_path), is_committed=is_committed)
-        assert str(scene.producer_id) in note.message
-        assert not errors(check_data_dir(str(tmp_path)))
+    scene = Scene(tmp_path)
+    async with scene.before() as broker:
+        await scene.forgotten(broker, 0, ends=ends)
+    scene.rot(1)
+    (error,) = errors(accept_damaged(str(tmp_path)))
+    assert error == errors(check_data_dir(str(tmp_path)))[0]
+    assert (error.partition, error.offset) == ("t-0", 0)
+    assert f"producer {scene.producer_id} wrote records from offset 0 to 0" in error.message
+    assert "offsets 1 to 1" in error.message
+    for life in range(2):
+        caplog.clear()
         async with scene.after() as broker:
-            assert scene.outcome(broker) == ("committed" if is_committed else "aborted")
-            assert broker.transactions.undecided_count == 0
-        with pytest.raises(DataDirectoryError, match="nothing to decide here"):
-            decide_members(str(tmp_path), is_committed=is_committed)
-
-    run(scenario())
+            assert error.message in caplog.messages
+            await broker.transactions.sweep()
+            assert scene.outcome(broker) == "waiting at 0", "neither hidden nor shown"
+            assert broker.transactions.undecided_count == 1
+            await scene.execution(broker, 10 + life, 1)
+    (note,) = decide_members(str(tmp_path), is_committed=is_committed)
+    assert str(scene.producer_id) in note.message
+    assert not errors(check_data_dir(str(tmp_path)))
+    async with scene.after() as broker:
+        assert scene.outcome(broker) == ("committed" if is_committed else "aborted")
+        assert broker.transactions.undecided_count == 0
+    with pytest.raises(DataDirectoryError, match="nothing to decide here"):
+        decide_members(str(tmp_path), is_committed=is_committed)
 
 
 @pytest.mark.parametrize("ends", ["commit", "abort"])
-def test_a_marker_in_another_partition_tells_it(tmp_path: Path, ends: str, compacting: None) -> None:
-    async def scenario() -> None:
-        scene = Scene(tmp_path)
-        async with scene.before() as broker:
-            await scene.forgotten(broker, 0, 1, ends=ends)
-        scene.rot(1)
-        said = "committed" if ends == "commit" else "aborted"
-        assert f"its marker in t-1 at offset 1 says that it was {said}" in errors(check_data_dir(str(tmp_path)))[-1].message
-        assert not errors(accept_damaged(str(tmp_path)))
-        async with scene.after() as broker:
-            assert scene.outcome(broker) == said
-
-    run(scenario())
+async def test_a_marker_in_another_partition_tells_it(tmp_path: Path, ends: str, compacting: None) -> None:
+    scene = Scene(tmp_path)
+    async with scene.before() as broker:
+        await scene.forgotten(broker, 0, 1, ends=ends)
+    scene.rot(1)
+    said = "committed" if ends == "commit" else "aborted"
+    assert f"its marker in t-1 at offset 1 says that it was {said}" in errors(check_data_dir(str(tmp_path)))[-1].message
+    assert not errors(accept_damaged(str(tmp_path)))
+    async with scene.after() as broker:
+        assert scene.outcome(broker) == said
 
 
-def test_a_segment_that_is_lost_with_the_marker(tmp_path: Path, compacting: None, capsys: pytest.CaptureFixture[str]) -> None:
-    async def scenario() -> None:
-        scene = Scene(tmp_path)
-        async with scene.before(log_segment_bytes=4_096) as broker:
-            await scene.forgotten(broker, 0, between=bytes(4_000))
-        segments = sorted((tmp_path / scene.tps[0].directory_name).glob("*.log"))
-        assert len(segments) > 3
-        segments[2].unlink()  # the marker alone
-        assert errors(accept_damaged(str(tmp_path)))
-        async with scene.after() as broker:
-            assert scene.outcome(broker) == "waiting at 0"
-        arguments = ["doctor", str(tmp_path), "--member", str(scene.producer_id)]
-        assert main([*arguments, "--decide", "commit"]) == 0
-        assert f"the next start takes the records of producer {scene.producer_id} for committed" in capsys.readouterr().out
-        assert main([*arguments, "--decide", "abort", "--accept-damaged"]) != 0
-        assert "--decide excludes all other options" in capsys.readouterr().err
-        assert main([*arguments, "--decode"]) != 0
-        assert "--member needs --decide" in capsys.readouterr().err
-        async with scene.after() as broker:
-            assert scene.outcome(broker) == "committed"
-
-    run(scenario())
+async def test_a_segment_that_is_lost_with_the_marker(tmp_path: Path, compacting: None, capsys: pytest.CaptureFixture[str]) -> None:
+    scene = Scene(tmp_path)
+    async with scene.before(log_segment_bytes=4_096) as broker:
+        await scene.forgotten(broker, 0, between=bytes(4_000))
+    segments = sorted((tmp_path / scene.tps[0].directory_name).glob("*.log"))
+    assert len(segments) > 3
+    segments[2].unlink()  # the marker alone
+    assert errors(accept_damaged(str(tmp_path)))
+    async with scene.after() as broker:
+        assert scene.outcome(broker) == "waiting at 0"
+    arguments = ["doctor", str(tmp_path), "--member", str(scene.producer_id)]
+    assert main([*arguments, "--decide", "commit"]) == 0
+    assert f"the next start takes the records of producer {scene.producer_id} for committed" in capsys.readouterr().out
+    assert main([*arguments, "--decide", "abort", "--accept-damaged"]) != 0
+    assert "--decide excludes all other options" in capsys.readouterr().err
+    assert main([*arguments, "--decode"]) != 0
+    assert "--member needs --decide" in capsys.readouterr().err
+    async with scene.after() as broker:
+        assert scene.outcome(broker) == "committed"
 
 
-def test_a_partition_that_lost_nothing_and_has_no_marker_proves_that_there_was_no_commit(tmp_path: Path, compacting: None) -> None:
-    async def scenario() -> None:
-        scene = Scene(tmp_path)
-        await scene.aborted_without_marker_in(1, 0, 1)
-        scene.rot(2)
-        assert not errors(accept_damaged(str(tmp_path)))
-        async with scene.after() as broker:
-            assert [scene.outcome(broker, partition) for partition in (0, 1)] == ["aborted", "aborted"]
-
-    run(scenario())
+async def test_a_partition_that_lost_nothing_and_has_no_marker_proves_that_there_was_no_commit(
+    tmp_path: Path, compacting: None
+) -> None:
+    scene = Scene(tmp_path)
+    await scene.aborted_without_marker_in(1, 0, 1)
+    scene.rot(2)
+    assert not errors(accept_damaged(str(tmp_path)))
+    async with scene.after() as broker:
+        assert [scene.outcome(broker, partition) for partition in (0, 1)] == ["aborted", "aborted"]
 
 
 @pytest.mark.parametrize("is_taken_out", [False, True])
-def test_what_cannot_have_held_the_marker_is_no_reason_to_wait(tmp_path: Path, is_taken_out: bool, compacting: None) -> None:
-    async def scenario() -> None:
-        scene = Scene(tmp_path)
-        await scene.aborted_without_marker_in(0, 0)
-        if is_taken_out:
-            take_out(str(tmp_path), "t-0", 2)
-        else:
-            scene.rot(0)
-            accept_damaged(str(tmp_path))
-        assert not errors(check_data_dir(str(tmp_path)))
-        async with scene.after() as broker:
-            assert scene.outcome(broker) == "aborted"
-
-    run(scenario())
+async def test_what_cannot_have_held_the_marker_is_no_reason_to_wait(tmp_path: Path, is_taken_out: bool, compacting: None) -> None:
+    scene = Scene(tmp_path)
+    await scene.aborted_without_marker_in(0, 0)
+    if is_taken_out:
+        take_out(str(tmp_path), "t-0", 2)
+    else:
+        scene.rot(0)
+        accept_damaged(str(tmp_path))
+    assert not errors(check_data_dir(str(tmp_path)))
+    async with scene.after() as broker:
+        assert scene.outcome(broker) == "aborted"
 
 
-def test_data_below_the_log_start_waits_for_nobody(tmp_path: Path, compacting: None) -> None:
-    async def scenario() -> None:
-        scene = Scene(tmp_path)
-        async with scene.before() as broker:
-            await scene.forgotten(broker, 0)
-            (error,) = await broker.broker.admin.run(broker.logs.retention.delete_records([(broker.log(scene.tps[0]), 2)]))
-            assert error is None
-            scene.append(broker, b"to rot".ljust(32))
-        scene.rot(1)
-        scene.rot(2)
-        assert not errors(accept_damaged(str(tmp_path)))
-        async with scene.after() as broker:
-            log = broker.log(scene.tps[0])
-            assert log.ends.last_stable_offset == log.ends.log_end_offset, "nothing of it can be read"
-
-    run(scenario())
+async def test_data_below_the_log_start_waits_for_nobody(tmp_path: Path, compacting: None) -> None:
+    scene = Scene(tmp_path)
+    async with scene.before() as broker:
+        await scene.forgotten(broker, 0)
+        (error,) = await broker.broker.admin.run(broker.logs.retention.delete_records([(broker.log(scene.tps[0]), 2)]))
+        assert error is None
+        scene.append(broker, b"to rot".ljust(32))
+    scene.rot(1)
+    scene.rot(2)
+    assert not errors(accept_damaged(str(tmp_path)))
+    async with scene.after() as broker:
+        log = broker.log(scene.tps[0])
+        assert log.ends.last_stable_offset == log.ends.log_end_offset, "nothing of it can be read"
 
 
-def test_the_doctor_reads_a_damaged_log_of_the_transactions_as_a_start_does(
+async def test_the_doctor_reads_a_damaged_log_of_the_transactions_as_a_start_does(
     tmp_path: Path, compacting: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("brokerd.transaction.snapshot.PIECE_BYTES_MAX", 1)
 
-    async def scenario() -> None:
-        scene = Scene(tmp_path)
-        async with scene.before() as broker:
-            await scene.forgotten(broker, 0)
-            log = broker.logs.partitions.own(TRANSACTION_STATE)
-            assert log is not None
-            piece = log.ends.log_start_offset
-        scene.rot(1)
-        scene.rot_at(log.tp, piece)  # the first piece of the state, with members of the last commit
-        (error,) = errors(accept_damaged(str(tmp_path)))
-        assert error == errors(check_data_dir(str(tmp_path)))[0]
-        async with scene.after() as broker:
-            assert error.message in caplog.messages
-            assert scene.outcome(broker) == "waiting at 0"
-
-    run(scenario())
+    scene = Scene(tmp_path)
+    async with scene.before() as broker:
+        await scene.forgotten(broker, 0)
+        log = broker.logs.partitions.own(TRANSACTION_STATE)
+        assert log is not None
+        piece = log.ends.log_start_offset
+    scene.rot(1)
+    scene.rot_at(log.tp, piece)  # the first piece of the state, with members of the last commit
+    (error,) = errors(accept_damaged(str(tmp_path)))
+    assert error == errors(check_data_dir(str(tmp_path)))[0]
+    async with scene.after() as broker:
+        assert error.message in caplog.messages
+        assert scene.outcome(broker) == "waiting at 0"
 
 
-def test_a_topic_that_is_deleted_needs_no_decision(tmp_path: Path, compacting: None) -> None:
-    async def scenario() -> None:
-        scene = Scene(tmp_path)
-        async with scene.before() as broker:
-            await scene.forgotten(broker, 0)
-        scene.rot(1)
-        accept_damaged(str(tmp_path))
-        async with scene.after() as broker:
-            assert broker.transactions.undecided_count == 1
-            await broker.broker.admin.run(broker.logs.changes.delete("t"))
-            broker.transactions.leaders.forget(scene.tps[0])
-            assert broker.transactions.undecided_count == 0
-
-    run(scenario())
+async def test_a_topic_that_is_deleted_needs_no_decision(tmp_path: Path, compacting: None) -> None:
+    scene = Scene(tmp_path)
+    async with scene.before() as broker:
+        await scene.forgotten(broker, 0)
+    scene.rot(1)
+    accept_damaged(str(tmp_path))
+    async with scene.after() as broker:
+        assert broker.transactions.undecided_count == 1
+        await broker.broker.admin.run(broker.logs.changes.delete("t"))
+        broker.transactions.leaders.forget(scene.tps[0])
+        assert broker.transactions.undecided_count == 0
 
 
-def test_only_what_is_undecided_can_be_decided(tmp_path: Path, compacting: None) -> None:
-    async def scenario() -> None:
-        scene = Scene(tmp_path)
-        async with scene.before() as broker:
-            await scene.forgotten(broker, 0)
-        scene.rot(1)
-        with pytest.raises(DataDirectoryError, match="nothing to decide on producer 7"):
-            decide_members(str(tmp_path), [scene.producer_id, 7], is_committed=True)
-        decide_members(str(tmp_path), is_committed=True)
-        decide_members(str(tmp_path), is_committed=False)
-        accept_damaged(str(tmp_path))
-        (decided,) = describe_path(str(tmp_path / "decided-members"))
-        assert (decided["committed"], decided["aborted"]) == ([], [scene.producer_id])
-        (tmp_path / "decided-members").write_bytes(b"rotten")
-        async with scene.after() as broker:
-            assert scene.outcome(broker) == "waiting at 0"
-
-    run(scenario())
+async def test_only_what_is_undecided_can_be_decided(tmp_path: Path, compacting: None) -> None:
+    scene = Scene(tmp_path)
+    async with scene.before() as broker:
+        await scene.forgotten(broker, 0)
+    scene.rot(1)
+    with pytest.raises(DataDirectoryError, match="nothing to decide on producer 7"):
+        decide_members(str(tmp_path), [scene.producer_id, 7], is_committed=True)
+    decide_members(str(tmp_path), is_committed=True)
+    decide_members(str(tmp_path), is_committed=False)
+    accept_damaged(str(tmp_path))
+    (decided,) = describe_path(str(tmp_path / "decided-members"))
+    assert (decided["committed"], decided["aborted"]) == ([], [scene.producer_id])
+    (tmp_path / "decided-members").write_bytes(b"rotten")
+    async with scene.after() as broker:
+        assert scene.outcome(broker) == "waiting at 0"
 
 
 def errors(findings: list[Finding]) -> list[Finding]:

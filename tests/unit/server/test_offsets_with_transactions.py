@@ -119,23 +119,20 @@ def test_rows_and_offsets_are_there_together_and_an_abort_leaves_them_alone() ->
     scenario(work)
 
 
-def test_offsets_without_rows_keep_a_group_that_has_moved_nowhere() -> None:
-    async def work() -> None:
-        clock = ManualClock()
-        async with running(MemoryFiles(), clock, offsets_retention_minutes=10) as broker:
-            one = await Program(broker).begin()
-            assert await one.end({one.tps[0]: (1, NONE)}) == ""
-            clock.advance(9 * 60_000)
-            idle = Program(broker, "idle")
-            assert await idle.end({one.tps[0]: (1, 1)}) == ""
-            clock.advance(9 * 60_000)
-            await broker.groups.sweep()
-            assert await fetched(broker, one.tps[:1]) == [1]
-            clock.advance(2 * 60_000)
-            await broker.groups.sweep()
-            assert await fetched(broker, one.tps[:1]) == [NONE]
-
-    run(work())
+async def test_offsets_without_rows_keep_a_group_that_has_moved_nowhere() -> None:
+    clock = ManualClock()
+    async with running(MemoryFiles(), clock, offsets_retention_minutes=10) as broker:
+        one = await Program(broker).begin()
+        assert await one.end({one.tps[0]: (1, NONE)}) == ""
+        clock.advance(9 * 60_000)
+        idle = Program(broker, "idle")
+        assert await idle.end({one.tps[0]: (1, 1)}) == ""
+        clock.advance(9 * 60_000)
+        await broker.groups.sweep()
+        assert await fetched(broker, one.tps[:1]) == [1]
+        clock.advance(2 * 60_000)
+        await broker.groups.sweep()
+        assert await fetched(broker, one.tps[:1]) == [NONE]
 
 
 def test_a_program_that_was_overtaken_is_refused_and_a_repeated_request_is_not() -> None:
@@ -195,28 +192,25 @@ def test_requests_that_make_no_sense_are_malformed() -> None:
     scenario(work)
 
 
-def test_whoever_asks_about_the_group_waits_for_a_decision_that_is_not_durable() -> None:
-    async def work() -> None:
-        files = MemoryFiles()
-        async with running(files, ManualClock()) as broker:
-            one = await Program(broker).begin()
-            with Gate(files, "fdatasync", path=TRANSACTION_PATH) as gate:
-                committing = asyncio.create_task(one.end({one.tps[0]: (1, NONE)}))
-                await asyncio.to_thread(gate.wait_until_reached)
-                reading = asyncio.create_task(fetched(broker, one.tps))
-                setting = asyncio.create_task(set_offset(broker, one.tps[0], 0))
-                zombie = asyncio.create_task(Program(broker, "b").end({one.tps[0]: (1, NONE)}))
-                other = asyncio.create_task(fetched(broker, one.tps, "other"))
-                await all_wait()
-                assert await other == [NONE, NONE], "only that group"
-                assert not any(task.done() for task in (committing, reading, setting, zombie))
-            assert await committing == ""
-            assert (await reading)[0] in (0, 1)
-            assert await zombie == "PRODUCER_FENCED"
-            await setting
-            assert await fetched(broker, one.tps) == [0, NONE], "what was set after the decision stays"
-
-    run(work())
+async def test_whoever_asks_about_the_group_waits_for_a_decision_that_is_not_durable() -> None:
+    files = MemoryFiles()
+    async with running(files, ManualClock()) as broker:
+        one = await Program(broker).begin()
+        with Gate(files, "fdatasync", path=TRANSACTION_PATH) as gate:
+            committing = asyncio.create_task(one.end({one.tps[0]: (1, NONE)}))
+            await asyncio.to_thread(gate.wait_until_reached)
+            reading = asyncio.create_task(fetched(broker, one.tps))
+            setting = asyncio.create_task(set_offset(broker, one.tps[0], 0))
+            zombie = asyncio.create_task(Program(broker, "b").end({one.tps[0]: (1, NONE)}))
+            other = asyncio.create_task(fetched(broker, one.tps, "other"))
+            await all_wait()
+            assert await other == [NONE, NONE], "only that group"
+            assert not any(task.done() for task in (committing, reading, setting, zombie))
+        assert await committing == ""
+        assert (await reading)[0] in (0, 1)
+        assert await zombie == "PRODUCER_FENCED"
+        await setting
+        assert await fetched(broker, one.tps) == [0, NONE], "what was set after the decision stays"
 
 
 def test_commits_without_an_end_do_not_keep_a_transaction_from_its_decision() -> None:
@@ -243,78 +237,66 @@ def test_commits_without_an_end_do_not_keep_a_transaction_from_its_decision() ->
     scenario(work)
 
 
-def test_offsets_that_the_disk_refuses_hold_back_the_rows_until_they_are_written() -> None:
-    async def work() -> None:
-        files = MemoryFiles()
-        async with running(files, ManualClock()) as broker:
-            one = await Program(broker).begin()
-            await set_offset(broker, one.tps[0], 0)
-            full = Gate(files, "pwritev", path=GROUP_PATH, error=errno.ENOSPC)
-            with full:
-                assert await one.end({one.tps[0]: (1, 0)}) == "STORAGE_ERROR"
-                assert (one.visible(), await fetched(broker, [one.tps[0]])) == ([], [-2]), "neither the old offset nor the rows"
-            assert await one.end({one.tps[0]: (1, 0)}) == ""
-            assert (one.visible(), await fetched(broker, [one.tps[0]])) == ([b"row"], [1])
-
-    run(work())
+async def test_offsets_that_the_disk_refuses_hold_back_the_rows_until_they_are_written() -> None:
+    files = MemoryFiles()
+    async with running(files, ManualClock()) as broker:
+        one = await Program(broker).begin()
+        await set_offset(broker, one.tps[0], 0)
+        full = Gate(files, "pwritev", path=GROUP_PATH, error=errno.ENOSPC)
+        with full:
+            assert await one.end({one.tps[0]: (1, 0)}) == "STORAGE_ERROR"
+            assert (one.visible(), await fetched(broker, [one.tps[0]])) == ([], [-2]), "neither the old offset nor the rows"
+        assert await one.end({one.tps[0]: (1, 0)}) == ""
+        assert (one.visible(), await fetched(broker, [one.tps[0]])) == ([b"row"], [1])
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
-def test_a_start_brings_in_what_the_life_before_has_decided(is_deleted: bool) -> None:
-    async def work() -> None:
-        files, clock = MemoryFiles(), ManualClock()
-        async with running(files, clock, is_killed=True) as broker:
-            one = await Program(broker).begin()
-            await set_offset(broker, one.tps[0], 0)
-            with Gate(files, "pwritev", path=GROUP_PATH, error=errno.ENOSPC):
-                assert await one.end({one.tps[0]: (1, 0)}) == "STORAGE_ERROR"
-        files.kill()
-        async with running(files, clock) as broker:
-            assert broker.visible(one.tps[0]) == [b"row"]
-            assert await fetched(broker, [one.tps[0]]) == [1]
-            await set_offset(broker, one.tps[0], 0)
-            if is_deleted:
-                await broker.broker.admin.run(broker.logs.changes.delete("t", lambda topic: broker.groups.forget_topic(topic.id)))
-        async with running(files, clock) as broker:
-            if is_deleted:
-                assert broker.groups.table.groups == {}
-            else:
-                assert await fetched(broker, [one.tps[0]]) == [0], "it is brought in once"
-
-    run(work())
+async def test_a_start_brings_in_what_the_life_before_has_decided(is_deleted: bool) -> None:
+    files, clock = MemoryFiles(), ManualClock()
+    async with running(files, clock, is_killed=True) as broker:
+        one = await Program(broker).begin()
+        await set_offset(broker, one.tps[0], 0)
+        with Gate(files, "pwritev", path=GROUP_PATH, error=errno.ENOSPC):
+            assert await one.end({one.tps[0]: (1, 0)}) == "STORAGE_ERROR"
+    files.kill()
+    async with running(files, clock) as broker:
+        assert broker.visible(one.tps[0]) == [b"row"]
+        assert await fetched(broker, [one.tps[0]]) == [1]
+        await set_offset(broker, one.tps[0], 0)
+        if is_deleted:
+            await broker.broker.admin.run(broker.logs.changes.delete("t", lambda topic: broker.groups.forget_topic(topic.id)))
+    async with running(files, clock) as broker:
+        if is_deleted:
+            assert broker.groups.table.groups == {}
+        else:
+            assert await fetched(broker, [one.tps[0]]) == [0], "it is brought in once"
 
 
-def test_a_topic_that_goes_between_the_decision_and_its_offsets_takes_them_with_it() -> None:
-    async def work() -> None:
-        files = MemoryFiles()
-        async with running(files, ManualClock()) as broker:
-            one = await Program(broker).begin()
-            stays = (await broker.topic("stays"))[0]
-            await set_offset(broker, one.tps[0], 0)
-            with Gate(files, "pwritev", path=GROUP_PATH, error=errno.ENOSPC):
-                assert await one.end({one.tps[0]: (1, 0), stays: (0, NONE)}) == "STORAGE_ERROR"
-                await broker.broker.admin.run(broker.logs.changes.delete("t", lambda topic: broker.groups.forget_topic(topic.id)))
-            assert await one.end({}) == ""
-            assert await fetched(broker, [stays]) == [0]
-            assert list(broker.groups.table.groups["g"].topic_ids()) == [stays.topic_id]
-
-    run(work())
+async def test_a_topic_that_goes_between_the_decision_and_its_offsets_takes_them_with_it() -> None:
+    files = MemoryFiles()
+    async with running(files, ManualClock()) as broker:
+        one = await Program(broker).begin()
+        stays = (await broker.topic("stays"))[0]
+        await set_offset(broker, one.tps[0], 0)
+        with Gate(files, "pwritev", path=GROUP_PATH, error=errno.ENOSPC):
+            assert await one.end({one.tps[0]: (1, 0), stays: (0, NONE)}) == "STORAGE_ERROR"
+            await broker.broker.admin.run(broker.logs.changes.delete("t", lambda topic: broker.groups.forget_topic(topic.id)))
+        assert await one.end({}) == ""
+        assert await fetched(broker, [stays]) == [0]
+        assert list(broker.groups.table.groups["g"].topic_ids()) == [stays.topic_id]
 
 
-def test_nothing_with_offsets_is_decided_while_the_log_of_groups_is_not_served() -> None:
-    async def work() -> None:
-        files, clock = MemoryFiles(), ManualClock()
-        async with running(files, clock) as broker:
-            await set_offset(broker, (await broker.topic())[0], 0)
-        path = f"{GROUP_PATH}/{0:020d}.log"
-        damaged = bytearray(files.read_file(path))
-        damaged[-50] ^= 1
-        files.write_file(path, bytes(damaged))
-        async with running(files, clock) as broker:
-            one = await Program(broker).begin()
-            assert await one.end({one.tps[0]: (1, 0)}) == "LOG_DAMAGED"
-            assert one.visible() == []
-            assert await one.end({}) == "", "without offsets it can be committed"
-            assert one.visible() == [b"row"]
-
-    run(work())
+async def test_nothing_with_offsets_is_decided_while_the_log_of_groups_is_not_served() -> None:
+    files, clock = MemoryFiles(), ManualClock()
+    async with running(files, clock) as broker:
+        await set_offset(broker, (await broker.topic())[0], 0)
+    path = f"{GROUP_PATH}/{0:020d}.log"
+    damaged = bytearray(files.read_file(path))
+    damaged[-50] ^= 1
+    files.write_file(path, bytes(damaged))
+    async with running(files, clock) as broker:
+        one = await Program(broker).begin()
+        assert await one.end({one.tps[0]: (1, 0)}) == "LOG_DAMAGED"
+        assert one.visible() == []
+        assert await one.end({}) == "", "without offsets it can be committed"
+        assert one.visible() == [b"row"]

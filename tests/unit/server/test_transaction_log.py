@@ -31,7 +31,6 @@ from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
 from tests.support.inner_broker import PRINCIPAL, TransactionBroker, running
 from tests.support.transaction_bench import Execution, commit_of, known_of, totals
-from tests.unit.server.one_execution import run
 
 IDS = 6
 DIRECTORY = f"{TRANSACTION_STATE.id.hex()}-0"
@@ -92,50 +91,44 @@ class AfterPieces:
         monkeypatch.setattr(OwnLog, "append", noted)
 
 
-def test_a_state_of_many_pieces_takes_the_place_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        files, clock = MemoryFiles(), ManualClock()
-        async with running(files, clock) as broker:
-            await filled(broker)
-            before, end = known(broker), log_of(broker).ends.log_end_offset
-            after = AfterPieces(monkeypatch, lambda _number: None)
-            await broker.transactions.compact()
-            assert after.pieces == IDS
-            assert log_of(broker).ends.log_start_offset == end
-            assert not broker.transactions.log.has_grown()
-            assert known(broker) == before
-        async with running(files, clock) as broker:
-            assert [state.last_version for state in broker.transactions.coordinator.states.values()] == [0] * IDS
-
-    run(scenario())
+async def test_a_state_of_many_pieces_takes_the_place_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    files, clock = MemoryFiles(), ManualClock()
+    async with running(files, clock) as broker:
+        await filled(broker)
+        before, end = known(broker), log_of(broker).ends.log_end_offset
+        after = AfterPieces(monkeypatch, lambda _number: None)
+        await broker.transactions.compact()
+        assert after.pieces == IDS
+        assert log_of(broker).ends.log_start_offset == end
+        assert not broker.transactions.log.has_grown()
+        assert known(broker) == before
+    async with running(files, clock) as broker:
+        assert [state.last_version for state in broker.transactions.coordinator.states.values()] == [0] * IDS
 
 
 @pytest.mark.parametrize("at", range(1, IDS + 2))
-def test_events_between_the_pieces_are_read_again_as_they_were(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    async def scenario() -> None:
-        files, clock = MemoryFiles(), ManualClock()
-        async with running(files, clock, is_killed=True) as broker:
-            await filled(broker)
+async def test_events_between_the_pieces_are_read_again_as_they_were(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    files, clock = MemoryFiles(), ManualClock()
+    async with running(files, clock, is_killed=True) as broker:
+        await filled(broker)
 
-            def act(number: int) -> None:
-                if number == at:
-                    for name in ("id-0", "id-3", "new"):
-                        commit(broker, name, 2)
-                    broker.transactions._record("id-1", PRINCIPAL, TransactionalIdForgotten())
-                    broker.transactions._record("id-4", PRINCIPAL, TransactionalIdForgotten())
-                elif number == at + 1:
-                    commit(broker, "id-4", 5)
+        def act(number: int) -> None:
+            if number == at:
+                for name in ("id-0", "id-3", "new"):
+                    commit(broker, name, 2)
+                broker.transactions._record("id-1", PRINCIPAL, TransactionalIdForgotten())
+                broker.transactions._record("id-4", PRINCIPAL, TransactionalIdForgotten())
+            elif number == at + 1:
+                commit(broker, "id-4", 5)
 
-            AfterPieces(monkeypatch, act)
-            await broker.transactions.compact()
-            await broker.transactions.log.durable()
-            assert log_of(broker).ends.log_start_offset > 0
-            before = known(broker)
-        files.kill()
-        async for again in loaded(files, clock):
-            assert known(again) == before
-
-    run(scenario())
+        AfterPieces(monkeypatch, act)
+        await broker.transactions.compact()
+        await broker.transactions.log.durable()
+        assert log_of(broker).ends.log_start_offset > 0
+        before = known(broker)
+    files.kill()
+    async for again in loaded(files, clock):
+        assert known(again) == before
 
 
 async def loaded(files: MemoryFiles, clock: ManualClock) -> AsyncIterator[TransactionBroker]:
@@ -150,40 +143,37 @@ async def _nothing(_self: object) -> None:
     return
 
 
-def test_cut_off_at_any_piece_the_log_says_what_it_said_there() -> None:
+async def test_cut_off_at_any_piece_the_log_says_what_it_said_there() -> None:
     """Killed with the last batch whole, torn, or followed by a piece of another; events go on behind it, and the next state too."""
 
-    async def scenario() -> None:
-        files, clock = MemoryFiles(), ManualClock()
-        said: list[tuple[int, list[object]]] = []  # the log's size, and what was known then
-        async with running(files, clock, is_killed=True) as broker:
-            await filled(broker)
+    files, clock = MemoryFiles(), ManualClock()
+    said: list[tuple[int, list[object]]] = []  # the log's size, and what was known then
+    async with running(files, clock, is_killed=True) as broker:
+        await filled(broker)
 
-            def note() -> None:
-                said.append((log_of(broker).segments[-1].size_bytes, known(broker)))
+        def note() -> None:
+            said.append((log_of(broker).segments[-1].size_bytes, known(broker)))
 
-            def act(number: int) -> None:
-                note()
-                for name in (f"id-{number % IDS}", "new")[: 1 + number % 2]:
-                    commit(broker, name, number, is_complete=False)
-                    note()
-
+        def act(number: int) -> None:
             note()
-            with pytest.MonkeyPatch.context() as patch:
-                AfterPieces(patch, act)
-                patch.setattr(broker.logs.retention, "give_up_below", refusing)
-                await broker.transactions.compact()
-        assert len(said) > 2 * IDS
-        content = files.read_file(SEGMENT)
-        for size, _ in said:
-            for cut in (size - 1, size, size + 1):
-                cut_off = copy.deepcopy(files)
-                cut_off.write_file(SEGMENT, content[:cut])
-                cut_off.kill()
-                expected = [known_then for size_then, known_then in said if size_then <= cut]
-                await check_cut(cut_off, clock, expected[-1] if expected else None)
+            for name in (f"id-{number % IDS}", "new")[: 1 + number % 2]:
+                commit(broker, name, number, is_complete=False)
+                note()
 
-    run(scenario())
+        note()
+        with pytest.MonkeyPatch.context() as patch:
+            AfterPieces(patch, act)
+            patch.setattr(broker.logs.retention, "give_up_below", refusing)
+            await broker.transactions.compact()
+    assert len(said) > 2 * IDS
+    content = files.read_file(SEGMENT)
+    for size, _ in said:
+        for cut in (size - 1, size, size + 1):
+            cut_off = copy.deepcopy(files)
+            cut_off.write_file(SEGMENT, content[:cut])
+            cut_off.kill()
+            expected = [known_then for size_then, known_then in said if size_then <= cut]
+            await check_cut(cut_off, clock, expected[-1] if expected else None)
 
 
 def refusing(_log: Partition, _offset: int) -> Steps[WireError]:
@@ -252,124 +242,109 @@ def test_a_disk_that_refuses_a_piece_leaves_the_log_as_it_was(
     assert writes == IDS, "all pieces were refused, one by one"
 
 
-def test_a_disk_that_cannot_sync_a_state_stops_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        files, clock = MemoryFiles(), ManualClock()
-        async with running(files, clock, is_killed=True) as broker:
-            await filled(broker)
-            before = known(broker)
-            with Gate(files, "fdatasync", path=DIRECTORY, error=errno.EIO):
-                await broker.transactions.compact()
-            assert "transactions: " in caplog.text
-            assert log_of(broker).ends.log_start_offset == 0
-        files.kill()
-        async for again in loaded(files, clock):
-            assert known(again) == before
-
-    run(scenario())
+async def test_a_disk_that_cannot_sync_a_state_stops_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    files, clock = MemoryFiles(), ManualClock()
+    async with running(files, clock, is_killed=True) as broker:
+        await filled(broker)
+        before = known(broker)
+        with Gate(files, "fdatasync", path=DIRECTORY, error=errno.EIO):
+            await broker.transactions.compact()
+        assert "transactions: " in caplog.text
+        assert log_of(broker).ends.log_start_offset == 0
+    files.kill()
+    async for again in loaded(files, clock):
+        assert known(again) == before
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
-def test_nothing_is_given_up_before_the_state_is_durable(is_stopped: bool) -> None:
+async def test_nothing_is_given_up_before_the_state_is_durable(is_stopped: bool) -> None:
     """A stop before that leaves the log as it was."""
 
-    async def scenario() -> None:
-        files, clock = MemoryFiles(), ManualClock()
-        async with running(files, clock) as broker:
-            await filled(broker)
-            with Gate(files, "fdatasync", path=DIRECTORY) as gate:
-                compacting = asyncio.create_task(broker.transactions.compact())
-                await asyncio.to_thread(gate.wait_until_reached)
-                assert log_of(broker).ends.log_start_offset == 0
-                if is_stopped:
-                    compacting.cancel()
-                    with pytest.raises(asyncio.CancelledError):
-                        await compacting
-            if not is_stopped:
-                await compacting
-            commit(broker, "id-0", 3)
-            before = known(broker)
-        async for again in loaded(files, clock):
-            assert (log_of(again).ends.log_start_offset == 0) is is_stopped
-            assert known(again) == before
-            await again.transactions.compact()
-            assert log_of(again).ends.log_start_offset > 0
-
-    run(scenario())
+    files, clock = MemoryFiles(), ManualClock()
+    async with running(files, clock) as broker:
+        await filled(broker)
+        with Gate(files, "fdatasync", path=DIRECTORY) as gate:
+            compacting = asyncio.create_task(broker.transactions.compact())
+            await asyncio.to_thread(gate.wait_until_reached)
+            assert log_of(broker).ends.log_start_offset == 0
+            if is_stopped:
+                compacting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await compacting
+        if not is_stopped:
+            await compacting
+        commit(broker, "id-0", 3)
+        before = known(broker)
+    async for again in loaded(files, clock):
+        assert (log_of(again).ends.log_start_offset == 0) is is_stopped
+        assert known(again) == before
+        await again.transactions.compact()
+        assert log_of(again).ends.log_start_offset > 0
 
 
-def test_others_have_their_turn_while_a_state_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_others_have_their_turn_while_a_state_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a few hundred of its entries, however many there are."""
 
-    async def scenario() -> None:
-        async with running(MemoryFiles(), ManualClock()) as broker:
-            await filled(broker, 500)
-            loop, is_over = asyncio.get_running_loop(), False
-            in_a_row = longest = 0
+    async with running(MemoryFiles(), ManualClock()) as broker:
+        await filled(broker, 500)
+        loop, is_over = asyncio.get_running_loop(), False
+        in_a_row = longest = 0
 
-            def others() -> None:
-                nonlocal in_a_row
-                in_a_row = 0
-                if not is_over:
-                    loop.call_soon(others)
+        def others() -> None:
+            nonlocal in_a_row
+            in_a_row = 0
+            if not is_over:
+                loop.call_soon(others)
 
-            def act(_number: int) -> None:
-                nonlocal in_a_row, longest
-                in_a_row += 1
-                longest = max(longest, in_a_row)
+        def act(_number: int) -> None:
+            nonlocal in_a_row, longest
+            in_a_row += 1
+            longest = max(longest, in_a_row)
 
-            others()
-            after = AfterPieces(monkeypatch, act)
-            await broker.transactions.compact()
-            is_over = True
-            assert after.pieces == 500
-            assert longest <= 100
-
-    run(scenario())
+        others()
+        after = AfterPieces(monkeypatch, act)
+        await broker.transactions.compact()
+        is_over = True
+        assert after.pieces == 500
+        assert longest <= 100
 
 
-def test_a_state_of_no_ids() -> None:
-    async def scenario() -> None:
-        files, clock = MemoryFiles(), ManualClock()
-        async with running(files, clock) as broker:
-            await broker.transactions.compact()  # there is no log
-            await broker.transactions.log.make()
-            await broker.transactions.compact()  # it is empty
-            await filled(broker)
-            for name in list(broker.transactions.coordinator.states):
-                broker.transactions._record(name, PRINCIPAL, TransactionalIdForgotten())
-            await broker.transactions.compact()
-            assert log_of(broker).ends.log_end_offset - log_of(broker).ends.log_start_offset == 2
-        async with running(files, clock) as broker:
-            assert not broker.transactions.coordinator.states
-
-    run(scenario())
+async def test_a_state_of_no_ids() -> None:
+    files, clock = MemoryFiles(), ManualClock()
+    async with running(files, clock) as broker:
+        await broker.transactions.compact()  # there is no log
+        await broker.transactions.log.make()
+        await broker.transactions.compact()  # it is empty
+        await filled(broker)
+        for name in list(broker.transactions.coordinator.states):
+            broker.transactions._record(name, PRINCIPAL, TransactionalIdForgotten())
+        await broker.transactions.compact()
+        assert log_of(broker).ends.log_end_offset - log_of(broker).ends.log_start_offset == 2
+    async with running(files, clock) as broker:
+        assert not broker.transactions.coordinator.states
 
 
 @pytest.mark.parametrize("lost", range(IDS))
-def test_a_piece_that_damage_took_is_given_up_alone(tmp_path: Path, lost: int) -> None:
+async def test_a_piece_that_damage_took_is_given_up_alone(tmp_path: Path, lost: int) -> None:
     """An operator has accepted it. Nothing stands before the state, so all else of it counts, and all events after it."""
 
-    async def scenario() -> None:
-        clock = ManualClock()
-        async with running(RealFiles(str(tmp_path)), clock) as broker:
-            await filled(broker)
-            begin = log_of(broker).segments[-1].size_bytes
-            await broker.transactions.compact()
-            end = log_of(broker).segments[-1].size_bytes
-            commit(broker, "id-0", 3)
-            commit(broker, "behind", 3)
-        data = bytearray((tmp_path / SEGMENT).read_bytes())
-        batches = list(walk_batches(pa.py_buffer(bytes(data[begin:end]))))
-        assert len(batches) == IDS
-        data[begin + sum(batch.data.size for batch in batches[: lost + 1]) - 1] ^= 1
-        (tmp_path / SEGMENT).write_bytes(data)
-        accept_damaged(str(tmp_path))
-        left = [decode(value) for number, batch in enumerate(batches) for value in values_of(batch) if number != lost]
-        committed = {record.transactional_id for record in left if record.HasField("commit_prepared")}
-        async with running(RealFiles(str(tmp_path)), clock) as broker:
-            states = broker.transactions.coordinator.states
-            assert set(states) == committed | {"id-0", "behind"}
-            assert (states["id-0"].last_version, states["behind"].last_version) == (3, 3)
-
-    run(scenario())
+    clock = ManualClock()
+    async with running(RealFiles(str(tmp_path)), clock) as broker:
+        await filled(broker)
+        begin = log_of(broker).segments[-1].size_bytes
+        await broker.transactions.compact()
+        end = log_of(broker).segments[-1].size_bytes
+        commit(broker, "id-0", 3)
+        commit(broker, "behind", 3)
+    data = bytearray((tmp_path / SEGMENT).read_bytes())
+    batches = list(walk_batches(pa.py_buffer(bytes(data[begin:end]))))
+    assert len(batches) == IDS
+    data[begin + sum(batch.data.size for batch in batches[: lost + 1]) - 1] ^= 1
+    (tmp_path / SEGMENT).write_bytes(data)
+    accept_damaged(str(tmp_path))
+    left = [decode(value) for number, batch in enumerate(batches) for value in values_of(batch) if number != lost]
+    committed = {record.transactional_id for record in left if record.HasField("commit_prepared")}
+    async with running(RealFiles(str(tmp_path)), clock) as broker:
+        states = broker.transactions.coordinator.states
+        assert set(states) == committed | {"id-0", "behind"}
+        assert (states["id-0"].last_version, states["behind"].last_version) == (3, 3)

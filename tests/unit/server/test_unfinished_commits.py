@@ -25,7 +25,7 @@ from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
 from tests.support.inner_broker import PRINCIPAL, TransactionBroker, Write, append_here, end_request, running
 from tests.support.transaction_bench import Execution
-from tests.unit.server.one_execution import NAME, ONE, OneExecution, run, stable
+from tests.unit.server.one_execution import NAME, ONE, OneExecution, stable
 
 
 def no_space(files: MemoryFiles, tp: TopicIdPartition) -> Gate:
@@ -53,82 +53,70 @@ async def committed_elsewhere(broker: TransactionBroker, version: int) -> list[b
     return broker.visible(other)
 
 
-def test_a_start_that_cannot_finish_a_commit_shows_it_nowhere_until_a_start_can() -> None:
-    async def scenario() -> None:
-        files, clock = MemoryFiles(), ManualClock()
-        one = await prepared_with_one_marker(files, clock)
-        for life in range(2):
-            with no_space(files, one.tps[1]):
-                async with running(files, clock) as broker:
-                    one.broker = broker
-                    assert stable(broker, one.tps) == [0, 0], "the marker of one of them was written before the start"
-                    assert one.visible() == [[], []]
-                    assert await committed_elsewhere(broker, life) == [b"row"] * (life + 1), "others are served meanwhile"
-                    with pytest.raises(AlreadyCommittedError):
-                        await broker.init(NAME, Execution(0, "twin", "another run"), b"t" * 16)
-                    with pytest.raises(StorageError, match="is committed, but not visible yet"):
-                        await one.commit()
-        async with running(files, clock) as broker:
-            one.broker = broker
-            assert one.visible() == [[b"row"], [b"row"]]
-            await one.commit()
-
-    run(scenario())
+async def test_a_start_that_cannot_finish_a_commit_shows_it_nowhere_until_a_start_can() -> None:
+    files, clock = MemoryFiles(), ManualClock()
+    one = await prepared_with_one_marker(files, clock)
+    for life in range(2):
+        with no_space(files, one.tps[1]):
+            async with running(files, clock) as broker:
+                one.broker = broker
+                assert stable(broker, one.tps) == [0, 0], "the marker of one of them was written before the start"
+                assert one.visible() == [[], []]
+                assert await committed_elsewhere(broker, life) == [b"row"] * (life + 1), "others are served meanwhile"
+                with pytest.raises(AlreadyCommittedError):
+                    await broker.init(NAME, Execution(0, "twin", "another run"), b"t" * 16)
+                with pytest.raises(StorageError, match="is committed, but not visible yet"):
+                    await one.commit()
+    async with running(files, clock) as broker:
+        one.broker = broker
+        assert one.visible() == [[b"row"], [b"row"]]
+        await one.commit()
 
 
-def test_what_a_start_could_not_finish_the_sweep_does_in_one_step(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        files, clock = MemoryFiles(), ManualClock()
-        one = await prepared_with_one_marker(files, clock)
-        async with refusing(files, clock, one) as broker:
-            assert "If one of them will never take a marker again" in caplog.text
-            clock.advance(FIRST_MS)
-            await broker.transactions.sweep()
-            assert one.visible() == [[b"row"], [b"row"]]
-            assert not broker.transactions.coordinator.prepared()
-
-    run(scenario())
+async def test_what_a_start_could_not_finish_the_sweep_does_in_one_step(caplog: pytest.LogCaptureFixture) -> None:
+    files, clock = MemoryFiles(), ManualClock()
+    one = await prepared_with_one_marker(files, clock)
+    async with refusing(files, clock, one) as broker:
+        assert "If one of them will never take a marker again" in caplog.text
+        clock.advance(FIRST_MS)
+        await broker.transactions.sweep()
+        assert one.visible() == [[b"row"], [b"row"]]
+        assert not broker.transactions.coordinator.prepared()
 
 
-def test_a_partition_that_never_takes_its_marker_is_given_up_by_deleting_its_topic() -> None:
-    async def scenario() -> None:
-        files, clock = MemoryFiles(), ManualClock()
-        async with running(files, clock) as broker:
-            one = await OneExecution(broker).begin()
-            (kept,) = await broker.topic("kept", 1)
-            await broker.write(one.member, [Write(kept, b"kept")])
-            with no_space(files, one.tps[1]), pytest.raises(StorageError):
-                await broker.transactions.commit(PRINCIPAL, end_request(NAME, ONE, [(one.member, 3)], [*one.tps, kept], rows=3))
-        async with refusing(files, clock, one) as broker:
-            assert stable(broker, [kept]) == [0]
-            await broker.broker.admin.run(broker.logs.changes.delete("t"))
-            clock.advance(FIRST_MS)
-            await broker.transactions.sweep()
-            assert broker.visible(kept) == [b"kept"]
-
-    run(scenario())
+async def test_a_partition_that_never_takes_its_marker_is_given_up_by_deleting_its_topic() -> None:
+    files, clock = MemoryFiles(), ManualClock()
+    async with running(files, clock) as broker:
+        one = await OneExecution(broker).begin()
+        (kept,) = await broker.topic("kept", 1)
+        await broker.write(one.member, [Write(kept, b"kept")])
+        with no_space(files, one.tps[1]), pytest.raises(StorageError):
+            await broker.transactions.commit(PRINCIPAL, end_request(NAME, ONE, [(one.member, 3)], [*one.tps, kept], rows=3))
+    async with refusing(files, clock, one) as broker:
+        assert stable(broker, [kept]) == [0]
+        await broker.broker.admin.run(broker.logs.changes.delete("t"))
+        clock.advance(FIRST_MS)
+        await broker.transactions.sweep()
+        assert broker.visible(kept) == [b"kept"]
 
 
 @pytest.mark.parametrize("repair", [accept_damaged, give_up_damaged])
-def test_a_damaged_partition_takes_its_marker_once_an_operator_has_decided(
+async def test_a_damaged_partition_takes_its_marker_once_an_operator_has_decided(
     tmp_path: Path, repair: Callable[[str], list[Finding]]
 ) -> None:
-    async def scenario() -> None:
-        clock = ManualClock()
-        one = await damaged_after_a_decision(tmp_path, clock)
-        async with running(RealFiles(str(tmp_path)), clock) as broker:
-            one.broker = broker
-            assert broker.log(one.tps[1]).damage is not None
-            assert stable(broker, one.tps)[0] == 0
-            with pytest.raises(StorageError, match=r"is committed, but not visible yet: .*damage"):
-                await one.commit()
-        assert repair(str(tmp_path))
-        async with running(RealFiles(str(tmp_path)), clock) as broker:
-            assert broker.visible(one.tps[0]) == [b"row"]
-            assert broker.log(one.tps[1]).ends.last_stable_offset == broker.log(one.tps[1]).ends.log_end_offset
-            assert not broker.transactions.coordinator.prepared()
-
-    run(scenario())
+    clock = ManualClock()
+    one = await damaged_after_a_decision(tmp_path, clock)
+    async with running(RealFiles(str(tmp_path)), clock) as broker:
+        one.broker = broker
+        assert broker.log(one.tps[1]).damage is not None
+        assert stable(broker, one.tps)[0] == 0
+        with pytest.raises(StorageError, match=r"is committed, but not visible yet: .*damage"):
+            await one.commit()
+    assert repair(str(tmp_path))
+    async with running(RealFiles(str(tmp_path)), clock) as broker:
+        assert broker.visible(one.tps[0]) == [b"row"]
+        assert broker.log(one.tps[1]).ends.last_stable_offset == broker.log(one.tps[1]).ends.log_end_offset
+        assert not broker.transactions.coordinator.prepared()
 
 
 async def damaged_after_a_decision(path: Path, clock: ManualClock) -> OneExecution:
@@ -151,20 +139,17 @@ async def damaged_after_a_decision(path: Path, clock: ManualClock) -> OneExecuti
     return one
 
 
-def test_an_operator_finds_what_holds_back_readers() -> None:
-    async def scenario() -> None:
-        files, clock = MemoryFiles(), ManualClock()
-        one = await prepared_with_one_marker(files, clock)
-        async with refusing(files, clock, one) as broker:
-            clock.advance(FIRST_MS)
-            expected = [(tp.partition, 0, -1, NAME, FIRST_MS) for tp in one.tps]
-            assert await hanging(broker, ANYBODY, FIRST_MS) == expected, "also where the marker is written"
-            assert await hanging(broker, ANYBODY, FIRST_MS + 1) == []
-            assert await hanging(broker, Principal("stranger", TopicRights({})), 0) == []
-            await broker.transactions.sweep()
-            assert await hanging(broker, ANYBODY, 0) == []
-
-    run(scenario())
+async def test_an_operator_finds_what_holds_back_readers() -> None:
+    files, clock = MemoryFiles(), ManualClock()
+    one = await prepared_with_one_marker(files, clock)
+    async with refusing(files, clock, one) as broker:
+        clock.advance(FIRST_MS)
+        expected = [(tp.partition, 0, -1, NAME, FIRST_MS) for tp in one.tps]
+        assert await hanging(broker, ANYBODY, FIRST_MS) == expected, "also where the marker is written"
+        assert await hanging(broker, ANYBODY, FIRST_MS + 1) == []
+        assert await hanging(broker, Principal("stranger", TopicRights({})), 0) == []
+        await broker.transactions.sweep()
+        assert await hanging(broker, ANYBODY, 0) == []
 
 
 async def hanging(broker: TransactionBroker, principal: Principal, idle_ms: int) -> list[tuple[int, int, int, str, int]]:
@@ -178,21 +163,18 @@ async def hanging(broker: TransactionBroker, principal: Principal, idle_ms: int)
     ]
 
 
-def test_a_state_of_everything_knows_what_a_commit_holds_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_state_of_everything_knows_what_a_commit_holds_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("brokerd.server.own_log.COMPACTION_MIN_BYTES", 1)
 
-    async def scenario() -> None:
-        files, clock = MemoryFiles(), ManualClock()
-        one = await prepared_with_one_marker(files, clock)
-        for _ in range(2):
-            async with refusing(files, clock, one) as broker:
-                assert stable(broker, one.tps) == [0, 0]
-                await broker.transactions.compact()
-                log = broker.logs.partitions.own(TRANSACTION_STATE)
-                assert log is not None
-                assert log.ends.log_start_offset > 0
-
-    run(scenario())
+    files, clock = MemoryFiles(), ManualClock()
+    one = await prepared_with_one_marker(files, clock)
+    for _ in range(2):
+        async with refusing(files, clock, one) as broker:
+            assert stable(broker, one.tps) == [0, 0]
+            await broker.transactions.compact()
+            log = broker.logs.partitions.own(TRANSACTION_STATE)
+            assert log is not None
+            assert log.ends.log_start_offset > 0
 
 
 @contextlib.asynccontextmanager
@@ -207,22 +189,19 @@ async def refusing(files: MemoryFiles, clock: ManualClock, one: OneExecution) ->
         yield broker
 
 
-def test_a_sweep_tries_again_after_ten_seconds_and_then_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        files, clock = MemoryFiles(), ManualClock()
-        one = await prepared_with_one_marker(files, clock)
-        async with refusing(files, clock, one) as broker:
-            began_ms, attempts = clock.monotonic_ms(), list[int]()
+async def test_a_sweep_tries_again_after_ten_seconds_and_then_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    files, clock = MemoryFiles(), ManualClock()
+    one = await prepared_with_one_marker(files, clock)
+    async with refusing(files, clock, one) as broker:
+        began_ms, attempts = clock.monotonic_ms(), list[int]()
 
-            async def refused(*_: object) -> None:
-                attempts.append(clock.monotonic_ms() - began_ms)
-                raise StorageError("no space")
+        async def refused(*_: object) -> None:
+            attempts.append(clock.monotonic_ms() - began_ms)
+            raise StorageError("no space")
 
-            with monkeypatch.context() as patch:
-                patch.setattr(broker.transactions.leaders, "write_markers", refused)
-                for _ in range(14):
-                    await broker.transactions.sweep()
-                    clock.advance(FIRST_MS)
-            assert attempts == [FIRST_MS, FIRST_MS + MAX_MS, FIRST_MS + 2 * MAX_MS]
-
-    run(scenario())
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.transactions.leaders, "write_markers", refused)
+            for _ in range(14):
+                await broker.transactions.sweep()
+                clock.advance(FIRST_MS)
+        assert attempts == [FIRST_MS, FIRST_MS + MAX_MS, FIRST_MS + 2 * MAX_MS]
