@@ -1,4 +1,4 @@
-"""Attacks on exactly once: `python -m benchmarks.exactly_once [--against brokerd,kafka,delta] [--attack NAME]...`
+"""Attacks on exactly once: `python -m benchmarks.exactly_once [--against brokerd,append_to,kafka,delta] [--attack NAME]...`
 
 A pipeline writes files to the sink in micro-batches of one file and two tasks. An accident happens outside the sink, the same for
 all sinks. Other attacks use a program without Spark, or a query that reads. Afterwards, the rows that a reader of committed rows
@@ -23,9 +23,9 @@ from types import FrameType
 from benchmarks.exactly_once.attacks import ATTACKS, Attack, NotHitError, attack
 from benchmarks.exactly_once.peers import PYSPARK_OF_PEERS, Delta, Kafka
 from benchmarks.exactly_once.processes import DriverDiedError, DriverProcess, cluster
-from benchmarks.exactly_once.systems import Brokerd, System
+from benchmarks.exactly_once.systems import AppendTo, AppendToInverted, Brokerd, System
 
-SYSTEMS: dict[str, type[System]] = {system.name: system for system in (Brokerd, Kafka, Delta)}
+SYSTEMS: dict[str, type[System]] = {system.name: system for system in (Brokerd, AppendTo, AppendToInverted, Kafka, Delta)}
 NOT_RUN = "not run"
 _MISSING = 2
 _INTERRUPTED = 130  # a shell's exit code for Ctrl-C
@@ -37,6 +37,9 @@ A cell of the table says: exact (each row is there once); N doubled; N silently 
 there); refused, with the error, and N left out; its N rows are there (though their writer was told that error); N of an unfinished
 batch seen (while the driver was dead); N void (written, and hidden from readers of committed rows); not run, with the reason: the
 accident did not happen as it was meant to. The exit status is then 1.
+
+append_to is brokerd with micro-batches that append_to writes: the driver every other one, the sink the rest, and in the next run
+of the query the other way round; append_to-inverted begins with the sink.
 
 Needs Linux and Java 17 or later. brokerd runs from this checkout, with the PySpark of this interpreter; pandas must be there, which
 Spark asks for where an accident is made inside of a query. Kafka and Delta run with PySpark {PYSPARK_OF_PEERS}, which pip puts

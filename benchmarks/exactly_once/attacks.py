@@ -166,7 +166,7 @@ def _lost_answer(make: Make) -> Outcome:
     """Two programs with one transactional id. The first gets no response to its commit until the other has committed."""
     pipeline, other_rows = make(), make()
     system, topic = pipeline.system, pipeline.topics[0]
-    with Relay() as relay, system.behind(relay):
+    with Relay() as relay, pipeline.behind(relay):
         _well(other_rows.write_rows())  # starts Spark before the clients' timeouts run
         with (
             Program(system, "write", topic, "0", str(ROWS_PER_FILE)) as first,
@@ -323,6 +323,7 @@ ATTACKS = (
         "restored-log",
         "a query has read 1000 rows; the data is restored from a copy that has 500 of them; 1000 new rows; the query goes on",
         _restored_log,
+        needs="source of its own",
     ),
 )
 

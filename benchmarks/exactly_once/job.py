@@ -1,12 +1,13 @@
 """A Spark driver that runs steps: reads each as a line of JSON on standard input, and writes its response as a line of JSON.
 
-Needs only PySpark, since it runs in the environment of the attacked system. Arguments: the master, and Spark's settings as JSON.
+Needs only PySpark and the attacked system, in whose environment it runs. Arguments: the master, and Spark's settings as JSON.
 Steps, by "do":
 
 stream     source, files (per micro-batch), checkpoint, format, options, columns[, tables][, groups, versions][, accident]: writes
            all files to the sink. With tables (topic -> path), foreachBatch writes them one after another, idempotently. With
-           groups, foreachBatch writes an equal part of the rows after each setJobGroup, with a version if the sink needs one
-batch      source, format, options, columns: one batch write
+           groups, foreachBatch writes an equal part of the rows after each setJobGroup, with a version if the sink needs one.
+           With append_to (topic, turn), that function writes: every other micro-batch in the driver, the rest through the sink
+batch      source, format, options, columns[, append_to]: one batch write
 follow     read, checkpoint, path: a query that writes a topic to text files until nothing is left
 read       reads, each with format, options, topic (an expression): the values that a reader sees, each with its topic
 
@@ -24,6 +25,7 @@ slow-twin                the first task passes its rows to the sink and does not
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -67,6 +69,17 @@ def is_first(made: Made) -> bool:
     return True
 
 
+def was_read(made: Made, partition: int) -> bool:
+    """True if the rows of a partition were read before as often as the accident wants. Counts this read."""
+    for number in range(made.get("reads", 0)):
+        try:
+            os.close(os.open(f"{made['mark']}.read-{partition}-{number}", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            continue
+        return False
+    return True
+
+
 def kill_jvm() -> None:
     """Kills the JVM that started this Python worker."""
     pid = os.getppid()
@@ -99,7 +112,8 @@ def accident(made: Made) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Rec
         assert task is not None
         is_there = False
         for batch in batches:
-            is_there |= any(made["from"] <= number < made["until"] for number in batch.column("number").to_pylist())
+            if not is_there and any(made["from"] <= number < made["until"] for number in batch.column("number").to_pylist()):
+                is_there = was_read(made, task.partitionId())
             if made["kind"] == "driver-killed" and is_there and task.partitionId() == TASKS - 1 and is_first(made):
                 kill_jvm()
             for start in range(0, batch.num_rows, _SLICE_ROWS):
@@ -108,6 +122,23 @@ def accident(made: Made) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Rec
             ended(made, task.getLocalProperty("streaming.sql.batchId") or "")
 
     return stage
+
+
+def appender(step: dict[str, Any]) -> Callable[[DataFrame, int], None]:
+    """append_to, with the limit of each micro-batch set so that it takes its turn."""
+    module: Any = importlib.import_module("brokerd.sink.foreach_batch")
+    append = module.append_to(step["append_to"]["topic"], step["options"])
+
+    def write(rows: DataFrame, batch_id: int) -> None:
+        module.ROWS_MAX = 0 if is_for_sink(step, batch_id) else 100_000
+        append(rows.select(*step["columns"]), batch_id)
+
+    return write
+
+
+def is_for_sink(step: dict[str, Any], batch_id: int) -> bool:
+    """True if append_to is to take a micro-batch for a large one."""
+    return (batch_id + int(step["append_to"]["turn"])) % 2 == 1
 
 
 class Driver:
@@ -124,9 +155,11 @@ class Driver:
         made = step.get("accident")
         rows = self._spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", step["files"]).json(step["source"])
         rows = rows.repartition(TASKS, "key")
-        if made and "tables" not in step:
+        if made and "tables" not in step and "append_to" not in step:
             rows = rows.mapInArrow(accident(made), rows.schema)
-        to = self._in_groups if step.get("groups") else self._to_tables if "tables" in step else self._to_sink
+        to = self._to_tables if "tables" in step else self._appended if "append_to" in step else self._to_sink
+        if step.get("groups"):
+            to = self._in_groups
         writer = to(rows, step)
         query = writer.option("checkpointLocation", step["checkpoint"]).trigger(availableNow=True).start()
         if made and made["kind"] == "driver-killed-in-commit":
@@ -152,16 +185,33 @@ class Driver:
 
         return rows.writeStream.foreachBatch(write)
 
+    def _appended(self, rows: DataFrame, step: dict[str, Any]) -> DataStreamWriter:
+        """Writes by append_to. The accident happens when the rows are read to be written, not to see how many there are."""
+        append, made = appender(step), step.get("accident")
+
+        def write(batch: DataFrame, batch_id: int) -> None:
+            if made:
+                batch = batch.mapInArrow(accident({**made, "reads": int(is_for_sink(step, batch_id))}), batch.schema)
+            append(batch, batch_id)
+
+        return rows.writeStream.foreachBatch(write)
+
     def _in_groups(self, rows: DataFrame, step: dict[str, Any]) -> DataStreamWriter:
         """Writes with job groups, as programs do to label writes in Spark's UI or to cancel them."""
         groups = step["groups"]
+        append = appender(step) if "append_to" in step else None
 
         def write(batch: DataFrame, batch_id: int) -> None:
             versions = {"txnAppId": "copy", "txnVersion": str(batch_id)} if step["versions"] else {}
             for part, group in enumerate(groups):
                 self._spark.sparkContext.setJobGroup(group, "a group of the user's own")
-                chosen = batch.where(f"number % {len(groups)} = {part}").select(*step["columns"])
-                chosen.write.format(step["format"]).options(**versions, **step["options"]).mode("append").save()
+                chosen = batch.where(f"number % {len(groups)} = {part}")
+                if append is not None:
+                    append(chosen, batch_id)
+                    continue
+                chosen.select(*step["columns"]).write.format(step["format"]).options(**versions, **step["options"]).mode(
+                    "append"
+                ).save()
 
         return rows.writeStream.foreachBatch(write)
 
@@ -177,6 +227,10 @@ class Driver:
     def batch(self, step: dict[str, Any]) -> dict[str, Any]:
         """Writes one batch."""
         rows = self._spark.read.schema(SCHEMA).json(step["source"])
+        if "append_to" in step:
+            version = int(step["options"].pop("txnVersion"))
+            appender(step)(rows, version)
+            return {}
         rows.select(*step["columns"]).write.format(step["format"]).options(**step["options"]).mode("append").save()
         return {}
 
@@ -211,7 +265,7 @@ def main() -> None:
         try:
             response = getattr(driver, step["do"])(step)
         except Exception as error:
-            response = {"error": str(error)}
+            response = {"error": f"{error} ({type(error).__name__})"}
         print(json.dumps(response), flush=True)
 
 

@@ -7,11 +7,13 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from benchmarks.exactly_once.processes import DriverProcess
+from benchmarks.exactly_once.relay import Relay
 from benchmarks.exactly_once.systems import System
 
 ROWS_PER_FILE = 500
@@ -108,6 +110,15 @@ class Pipeline:
         """Replaces the system's data with its backup, while Spark is stopped."""
         self._driver.stop()
         self.system.restore()
+
+    @contextmanager
+    def behind(self, relay: Relay) -> Iterator[None]:
+        """Puts the relay before the system until the block ends. Spark is stopped then: its clients keep the relay's address."""
+        try:
+            with self.system.behind(relay):
+                yield
+        finally:
+            self._driver.stop()
 
     def followed(self) -> Counter[str]:
         """The values that `follow` has read."""

@@ -36,6 +36,7 @@ _OF_A_CLUSTER = {
     "spark.speculation": "true",
     "spark.speculation.minTaskRuntime": "10s",  # no twins except the accident's
     "spark.speculation.quantile": "0.5",
+    "spark.python.task.killTimeout": "60s",  # the losing attempt is still there when the micro-batch is committed
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50",  # rows reach the sink while their task still runs
     "spark.buffer.size": "1024",  # bytes; for the same reason
 }

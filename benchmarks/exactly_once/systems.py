@@ -163,6 +163,32 @@ class Brokerd(System):
         return f"brokerd {brokerd.__version__}"
 
 
+class AppendTo(Brokerd):
+    """brokerd, with micro-batches that `append_to` writes: by turns itself, in the driver, and through the sink."""
+
+    name = "append_to"
+    lacks = ("programs with a transactional id", "groups", "source of its own")
+    _turn = 0  # the micro-batches that the driver writes: 0 = even ones, 1 = odd ones
+
+    def sink(self, topics: Sequence[str]) -> dict[str, Any]:
+        """Each run of a query takes the other turn, so that a replay goes the other way."""
+        made = super().sink(topics)
+        options = {name: value for name, value in made["options"].items() if name != "topic"}
+        turn, self._turn = self._turn, 1 - self._turn
+        return made | {"options": options, "append_to": {"topic": topics[0] if len(topics) == 1 else None, "turn": turn}}
+
+    @property
+    def version(self) -> str:
+        return f"append_to of {super().version}"
+
+
+class AppendToInverted(AppendTo):
+    """The same with the other turns."""
+
+    name = "append_to-inverted"
+    _turn = 1
+
+
 def sink_of_topics(form: str, options: dict[str, str], topics: Sequence[str]) -> dict[str, Any]:
     """Implements System.sink for sinks with the option and the column `topic`."""
     if len(topics) == 1:
