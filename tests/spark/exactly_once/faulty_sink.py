@@ -2,7 +2,7 @@
 
     task-fails-after-writing     the first attempt of a task has written all its rows, then raises
     worker-killed-mid-write      the first attempt's Python worker is killed by SIGKILL between two batches of rows
-    jvm-killed-mid-write         likewise its JVM: the driver in local mode, an executor on a cluster
+    jvm-killed-mid-write         likewise its JVM: the driver in local mode, an executor on a cluster, a driver that writes itself
     driver-killed-before-commit  the JVM is killed by SIGKILL before EndTransaction is sent
     driver-killed-in-commit      it is answered, but commit has not returned
     driver-killed-after-commit   some milliseconds after commit has returned: as a rule before Spark has written `commits/N`
@@ -35,6 +35,7 @@ from brokerd.datasource.source import BrokerdDataSource
 from tests.support.wait import wait_until
 
 _OWN = ("fault", "marks", "broker_pid_file")
+VARIABLE = "BROKERD_TEST_ACCIDENT"
 _AFTER_S = 0.005
 _ATTEMPTS = "attempts"
 
@@ -80,6 +81,18 @@ class FaultySource(BrokerdDataSource):
         return Accident(own.get("fault", ""), own.get("marks", ""), own.get("broker_pid_file", ""))
 
 
+class FaultyBrokerd(FaultySource):
+    """format("brokerd") with the accident that the environment names: options that append_to passes on are the sink's alone."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "brokerd"
+
+    def _accident(self) -> Accident:
+        return Accident(**json.loads(os.environ[VARIABLE]))
+
+
 class Accident:
     """One accident and its place. Pickled with the writer."""
 
@@ -95,7 +108,7 @@ class Accident:
         """A task's write."""
         self._note("begins")
         try:
-            message = act(self._rows(iterator))
+            message = act(self.rows(iterator))
             if self.fault == "task-fails-after-writing" and _task().partitionId() == 0 and self._is_first():
                 raise RuntimeError("the accident that was asked for")
         except BaseException as error:
@@ -104,12 +117,13 @@ class Accident:
         self._note("ends")
         return message
 
-    def _rows(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def rows(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of a write, of which some may be its last."""
         for number, batch in enumerate(iterator):
             if number == 1 and self.fault == "worker-killed-mid-write" and self._is_first():
                 os.kill(os.getpid(), signal.SIGKILL)
             if number == 1 and self.fault == "jvm-killed-mid-write" and self._is_first():
-                _kill_jvm()
+                self._kill_driver()
             if number == 1 and self.fault == "slow-twin" and _task().partitionId() == 0 and self._is_first():
                 self._note("waits")
                 self._wait_for("committed")

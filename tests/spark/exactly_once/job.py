@@ -2,7 +2,8 @@
 
 servers, source, target, checkpoint: where from and to; partitions: of the shuffle; max_offsets: of a micro-batch;
 source_options, options: of the source and of the sink; key: an expression; fault, marks, broker_pid_file: see faulty_sink.py;
-foreach: write inside foreachBatch, once for each of `groups` (a job group, or none) with each of `labels`, or by "append_to";
+foreach: write inside foreachBatch, once for each of `groups` (a job group, or none) with each of `labels`, or by "append_to": the
+driver every other micro-batch, even ones with the `turn` 0, the sink the rest;
 master; conf; batch: one batch write instead; meet: files, of which this driver makes the first and waits for all.
 """
 
@@ -12,18 +13,22 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import WriterCommitMessage
 
 from brokerd.sink import foreach_batch
 from brokerd.sink.commit import TransactionPart, commit_parts
 from brokerd.sink.options import SinkOptions
-from brokerd.spark import append_to
-from tests.spark.exactly_once.faulty_sink import Accident, FaultySource
+from brokerd.sink.task import write_as_member
+from brokerd.sink.transaction_ids import TransactionIds
+from tests.spark.exactly_once.faulty_sink import VARIABLE, Accident, FaultyBrokerd, FaultySource
+from tests.spark.exactly_once.ways import append_by
 from tests.support.wait import wait_until
 
 settings: dict[str, Any] = json.loads(sys.argv[1])
@@ -71,22 +76,21 @@ def write_batch(frame: DataFrame, _batch_id: int) -> None:
         frame.write.format("faulty").options(**sink_options(), **labelled).mode("append").save()
 
 
-def appended(spark: SparkSession) -> Callable[[DataFrame, int], None]:
-    """append_to, with the accident around the driver's own commit: every other micro-batch is written by the driver."""
-    accident = Accident(settings["fault"], settings["marks"], settings["broker_pid_file"], kill_driver=lambda: kill_driver(spark))
-    commit = commit_parts
-    plain = {name: value for name, value in sink_options().items() if name not in ("topic", "fault", "marks", "broker_pid_file")}
-    append = append_to(settings["target"], plain)
+def append_with_accident(spark: SparkSession, own: dict[str, str]) -> Callable[[DataFrame, int], None]:
+    """append_to, with the accident in the driver's own write; in those of the sink it is FaultyBrokerd's."""
+    accident = Accident(**own, kill_driver=lambda: kill_driver(spark))
+    commit, write_rows = commit_parts, write_as_member
+    options = {"bootstrap.servers": settings["servers"], **settings.get("options", {})}
 
-    def write(frame: DataFrame, batch_id: int) -> None:
-        setattr(foreach_batch, "ROWS_MAX", 0 if batch_id % 2 else 100_000)  # noqa: B010
-        append(frame, batch_id)
+    def write_with_accident(options: SinkOptions, ids: TransactionIds, rows: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return write_rows(options, ids, accident.rows(rows))
 
     def commit_with_accident(options: SinkOptions, parts: Sequence[TransactionPart]) -> None:
         accident.commit(lambda: commit(options, parts))
 
+    setattr(foreach_batch, "write_as_member", write_with_accident)  # noqa: B010
     setattr(foreach_batch, "commit_parts", commit_with_accident)  # noqa: B010
-    return write
+    return append_by(settings["target"], options, lambda batch_id: bool((batch_id + settings.get("turn", 0)) % 2))
 
 
 def kill_driver(spark: SparkSession) -> None:
@@ -104,8 +108,12 @@ def meet(own: str, *ready: str) -> None:
 
 def main() -> None:
     """Reads what is there now, and writes it."""
+    own = {name: settings.get(name, "") for name in ("fault", "marks", "broker_pid_file")}
+    os.environ[VARIABLE] = json.dumps(own)  # before there is a JVM, whose workers inherit it
     spark = session()
     spark.dataSource.register(FaultySource)
+    if settings.get("foreach") == "append_to":
+        spark.dataSource.register(FaultyBrokerd)
     if "meet" in settings:
         meet(*settings["meet"])
     source = {"bootstrap.servers": settings["servers"], "subscribe": settings["source"], "startingOffsets": "earliest"}
@@ -117,7 +125,7 @@ def main() -> None:
     frame = shuffled(spark.readStream.format("brokerd").options(**limited).load())
     writer = frame.writeStream.option("checkpointLocation", settings["checkpoint"]).trigger(availableNow=True)
     if settings.get("foreach"):
-        writer = writer.foreachBatch(appended(spark) if settings["foreach"] == "append_to" else write_batch)
+        writer = writer.foreachBatch(append_with_accident(spark, own) if settings["foreach"] == "append_to" else write_batch)
     else:
         writer = writer.format("faulty").options(**sink_options())
     writer.start().awaitTermination()

@@ -1,7 +1,8 @@
 """Two queries in a program that may be killed: topic -> transformation -> topic -> aggregation -> topic. Settings, as JSON:
 
 servers, source, clean, counts: topics; checkpoints: a directory; foreach: the query that writes inside foreachBatch, without an
-option; drain: end with what is there now, first the one query, then the other; max_offsets: of a micro-batch.
+option, or "append_to" for both, by that function, whose way is left to chance; drain: end with what is there now, first the one
+query, then the other; max_offsets: of a micro-batch.
 
 A query that fails, as it does when Python workers of certain kinds die, is started again, and a line with FAILED says why.
 
@@ -12,6 +13,7 @@ different keys pass each other within a micro-batch, and that holds fewer.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +24,7 @@ from pyspark.sql.functions import sum as sum_of
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.spark.exactly_once.job import session, settings
+from tests.spark.exactly_once.ways import append_by
 
 DELAY_S = 5_000
 WINDOW_S = 50
@@ -67,7 +70,9 @@ def start(name: str, frame: DataFrame, topic: str) -> StreamingQuery:
     writer: Any = frame.writeStream.queryName(name).option("checkpointLocation", f"{settings['checkpoints']}/{name}")
     if settings.get("drain"):
         writer = writer.trigger(availableNow=True)
-    if settings["foreach"] == name:
+    if settings["foreach"] == "append_to":
+        writer = writer.foreachBatch(append_by(topic, SERVERS, lambda _: random.random() < 0.5))
+    elif settings["foreach"] == name:
         writer = writer.foreachBatch(write_batch_to(topic))
     else:
         writer = writer.format("brokerd").options(**SERVERS, topic=topic)

@@ -104,7 +104,8 @@ def _flush(producer: Producer) -> None:
 
 
 class RestlessPipeline:
-    """kills_job.py on a broker, both killed again and again. The query `foreach` writes inside foreachBatch."""
+    """kills_job.py on a broker, both killed again and again. The query `foreach` writes inside foreachBatch, or both do
+    by append_to."""
 
     def __init__(self, daemon: DaemonProcess, directory: Path, *, foreach: str) -> None:
         self._daemon = daemon

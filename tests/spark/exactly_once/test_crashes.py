@@ -17,6 +17,7 @@ from tests.support.wait import wait_until
 
 # A stream, foreachBatch with df.write and with append_to. One test of each kind is in `make test`; the others take their minutes.
 STREAM, FOREACH_BATCH, APPEND_TO = False, True, "append_to"
+DRIVER, SINK = 0, 1  # turns: who writes the first micro-batch of append_to
 long = pytest.mark.long
 
 
@@ -31,15 +32,37 @@ long = pytest.mark.long
         pytest.param("driver-killed-before-commit", FOREACH_BATCH, marks=long),
         pytest.param("driver-killed-in-commit", FOREACH_BATCH, marks=long),
         pytest.param("driver-killed-after-commit", FOREACH_BATCH, marks=long),
-        pytest.param("driver-killed-before-commit", APPEND_TO, marks=long),
-        pytest.param("driver-killed-in-commit", APPEND_TO, marks=pytest.mark.slow),
-        pytest.param("driver-killed-after-commit", APPEND_TO, marks=long),
     ],
 )
-def test_driver_killed_around_its_commit(pipeline: Pipeline, fault: str, foreach: bool | str) -> None:
-    assert pipeline.run(fault, foreach=foreach).returncode != 0
-    assert pipeline.happened(fault)
-    done = pipeline.run(fault, foreach=foreach)
+def test_driver_killed_around_its_commit(pipeline: Pipeline, fault: str, foreach: bool) -> None:
+    replay_after(pipeline, fault, {"foreach": foreach}, {"foreach": foreach})
+
+
+# The first micro-batch goes one way, and its replay the same or the other.
+@pytest.mark.parametrize(
+    ("fault", "way", "replayed"),
+    [
+        pytest.param("jvm-killed-mid-write", DRIVER, SINK, marks=long),
+        pytest.param("jvm-killed-mid-write", SINK, DRIVER, marks=long),
+        pytest.param("driver-killed-before-commit", DRIVER, DRIVER, marks=long),
+        pytest.param("driver-killed-before-commit", DRIVER, SINK, marks=long),
+        pytest.param("driver-killed-before-commit", SINK, DRIVER, marks=long),
+        pytest.param("driver-killed-in-commit", DRIVER, DRIVER, marks=long),
+        pytest.param("driver-killed-in-commit", DRIVER, SINK, marks=pytest.mark.slow),
+        pytest.param("driver-killed-in-commit", SINK, DRIVER, marks=long),
+        pytest.param("driver-killed-after-commit", DRIVER, SINK, marks=long),
+        pytest.param("driver-killed-after-commit", SINK, DRIVER, marks=long),
+    ],
+)
+def test_driver_killed_in_append_to(pipeline: Pipeline, fault: str, way: int, replayed: int) -> None:
+    replay_after(pipeline, fault, {"foreach": APPEND_TO, "turn": way}, {"foreach": APPEND_TO, "turn": replayed})
+
+
+def replay_after(pipeline: Pipeline, fault: str, first: dict[str, Any], second: dict[str, Any]) -> None:
+    died = pipeline.run(fault, **first)
+    assert died.returncode != 0
+    assert pipeline.happened(fault), died.stderr[-3000:]
+    done = pipeline.run(fault, **second)
     assert done.returncode == 0, done.stderr[-3000:]
     pipeline.is_exact()
 
@@ -70,18 +93,18 @@ def test_broker_killed_around_a_commit(pipeline: Pipeline, fault: str, foreach: 
     assert pipeline.happened(fault)
     pipeline.daemon.kill()  # by now it is dead: this takes the exit status
     pipeline.daemon.restart()
-    done = pipeline.run(fault, **settings)
+    done = pipeline.run(fault, **settings, turn=SINK)  # which append_to's driver has begun
     assert done.returncode == 0, done.stderr[-3000:]
     pipeline.is_exact()
 
 
 @long
-@pytest.mark.parametrize("foreach", [STREAM, FOREACH_BATCH], ids=["stream", "foreachBatch"])
-def test_sparks_last_commit_file_is_lost(pipeline: Pipeline, foreach: bool) -> None:
+@pytest.mark.parametrize("foreach", [STREAM, FOREACH_BATCH, APPEND_TO], ids=["stream", "foreachBatch", "append_to"])
+def test_sparks_last_commit_file_is_lost(pipeline: Pipeline, foreach: bool | str) -> None:
     assert pipeline.run(foreach=foreach).returncode == 0
     lost = lose_last(pipeline.checkpoint / "commits")
     before = len(pipeline.events())
-    done = pipeline.run(foreach=foreach)
+    done = pipeline.run(foreach=foreach, turn=SINK)  # append_to's last micro-batch, an even one, was the driver's
     assert done.returncode == 0, done.stderr[-3000:]
     assert {event.batch for event in pipeline.events()[before:]} == {str(lost)}
     pipeline.is_exact()

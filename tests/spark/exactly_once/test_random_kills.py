@@ -39,7 +39,7 @@ def test_a_report_says_why_a_query_failed() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900 + 60 * KILLS)
-@pytest.mark.parametrize("foreach", QUERIES)
+@pytest.mark.parametrize("foreach", [*QUERIES, "append_to"])
 def test_pipeline_under_random_kills_writes_what_an_undisturbed_one_does(
     own_daemon: DaemonProcess, tmp_path: Path, foreach: str
 ) -> None:

@@ -1,16 +1,18 @@
 """Queries in one program that may be killed. Settings, as JSON:
 
-queries: for each its `options` of the source, its `checkpoint`, and the directory `out`; drain: end with what is there now;
-planted: a bug of planted_source.py.
+queries: for each its `options` of the source, its `checkpoint`, the directory `out`, and the topic `copy`, if any; drain: end with
+what is there now; ways: a directory for ways.py; planted: a bug of planted_source.py.
 
 Each micro-batch becomes a file of `out`, named by its number: a line for each row, in the order in which it comes. If one comes
-again with other rows, these become a file beside it, `.differs`.
+again with other rows, these become a file beside it, `.differs`. `append_to` writes the rows to the topic `copy` as well, from the
+driver or through the sink as chance has it, so that some are replayed the other way.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,13 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from brokerd.datasource.source import BrokerdDataSource
 from tests.spark.exactly_once.job import session, settings
 from tests.spark.exactly_once.victims import TOO_BUSY
-from tests.spark.source_runs.planted_source import VARIABLE, PlantedSource
+from tests.spark.exactly_once.ways import append_by
+from tests.spark.source_runs import planted_source, ways
+from tests.spark.source_runs.observed_source import ObservedSource
+from tests.spark.source_runs.planted_source import PlantedSource
+from tests.spark.source_runs.ways import BY_DRIVER, BY_SINK, note
 from tests.support.wait import wait_until
 
 _BEGINNING = "Initializing sources"  # Spark's word while it starts the worker that plans
@@ -30,7 +35,7 @@ _LOOK_S = 0.05
 _TURN_S = 1
 
 
-def keep_in(out: Path) -> Callable[[DataFrame, int], None]:
+def keep_in(out: Path, append: Callable[[DataFrame, int], None] | None) -> Callable[[DataFrame, int], None]:
     """foreachBatch's function."""
 
     def keep(frame: DataFrame, batch_id: int) -> None:
@@ -42,14 +47,28 @@ def keep_in(out: Path) -> Callable[[DataFrame, int], None]:
         unfinished = path.with_suffix(".new")
         unfinished.write_text(text)
         unfinished.rename(path)
+        if append is not None:
+            append(frame.selectExpr("concat_ws(' ', partition, offset, string(value)) AS value"), batch_id)
 
     return keep
+
+
+def copy_to(topic: str, servers: str) -> Callable[[DataFrame, int], None]:
+    """append_to, whose way is left to chance."""
+
+    def is_large(batch_id: int) -> bool:
+        way = random.choice((BY_DRIVER, BY_SINK))
+        note(way, [topic, batch_id])
+        return way == BY_SINK
+
+    return append_by(topic, {"bootstrap.servers": servers}, is_large)
 
 
 def start(spark: SparkSession, query: dict[str, Any]) -> StreamingQuery:
     """One query."""
     frame = spark.readStream.format("brokerd").options(**query["options"]).load().select("partition", "offset", "value")
-    writer: Any = frame.writeStream.foreachBatch(keep_in(Path(query["out"]))).option("checkpointLocation", query["checkpoint"])
+    keep = keep_in(Path(query["out"]), copy_to(query["copy"], query["options"]["bootstrap.servers"]) if query["copy"] else None)
+    writer: Any = frame.writeStream.foreachBatch(keep).option("checkpointLocation", query["checkpoint"])
     if settings.get("drain"):
         writer = writer.trigger(availableNow=True)
     started: StreamingQuery = writer.start()
@@ -87,9 +106,10 @@ def has_ended(query: StreamingQuery, timeout_s: int | None) -> bool | None:
 
 def main() -> None:
     """Runs until it is killed, or until all is read."""
-    os.environ[VARIABLE] = settings.get("planted", "")  # before there is a JVM, whose workers inherit it
+    os.environ[planted_source.VARIABLE] = settings.get("planted", "")  # before there is a JVM, whose workers inherit it
+    os.environ[ways.VARIABLE] = settings["ways"]
     spark = session()
-    spark.dataSource.register(PlantedSource if settings.get("planted") else BrokerdDataSource)
+    spark.dataSource.register(PlantedSource if settings.get("planted") else ObservedSource)
     keep_up(spark, settings["queries"])
 
 

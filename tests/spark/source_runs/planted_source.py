@@ -18,8 +18,8 @@ from brokerd.datasource.offset_reader import OffsetReader
 from brokerd.datasource.offsets import SourceOffset
 from brokerd.datasource.partition_reader import RangePartition
 from brokerd.datasource.planning import OffsetRange, TopicState
-from brokerd.datasource.source import BrokerdDataSource
 from brokerd.datasource.stream_reader import BrokerdStreamReader
+from tests.spark.source_runs.observed_source import ObservedSource
 from tests.support.planting import Put, plant
 
 VARIABLE = "BROKERD_TEST_PLANTED"
@@ -30,7 +30,7 @@ class PlantedReader(BrokerdStreamReader):
     """The real reader. That it is of this module makes every task import it."""
 
 
-class PlantedSource(BrokerdDataSource):
+class PlantedSource(ObservedSource):
     """format("brokerd")."""
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)

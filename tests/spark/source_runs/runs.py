@@ -1,9 +1,10 @@
 """Rounds of real queries under kills: `python -m tests.spark.source_runs.runs --runs 50 --seed 1`.
 
 A round is some queries in one driver, on one broker to which writer.py writes all the time, partly in transactions. Their limits,
-splits and filters are random, and others after each restart. Driver and broker are killed when the queries have got a random
-number of micro-batches on, and before that topics get partitions. In the end each query must have read each committed record of
-its topic that its filter wants, once, in the order of offsets (checker.py); planted.py shows that the runs find bugs.
+splits and filters are random, and others after each restart; some copy what they read to another topic. Driver and broker are
+killed when the queries have got a random number of micro-batches on, and before that topics get partitions. In the end each query
+must have read each committed record of its topic that its filter wants, once, in the order of offsets (checker.py), and have copied
+each once; planted.py shows that the runs find bugs.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from brokerd.config.client import ClientConfig
 from tests.spark.exactly_once.reading import committed_rows
 from tests.spark.exactly_once.victims import Driver
 from tests.spark.source_runs.checker import Row, Violation, ViolationsError, Written, violations, violations_so_far
+from tests.spark.source_runs.ways import ways_taken
 from tests.spark.source_runs.writer import Writer, wait_until_decided
 from tests.support.daemon import DaemonProcess
 from tests.support.wait import wait_until
@@ -45,6 +47,7 @@ class Query:
     directory: Path
     where: str
     is_wanted: Callable[[int, int], bool]  # of a partition and an offset
+    copy: str  # the topic into which it copies what it reads, "" if none
 
     def settings(self, rng: random.Random, servers: str, *, drain: bool) -> dict[str, Any]:
         """Others at each start of the driver, but for the filter. The last one reads all that is left, in larger micro-batches."""
@@ -64,7 +67,8 @@ class Query:
         given = {"bootstrap.servers": servers, "subscribe": self.topic, "startingOffsets": "earliest", **chosen}
         if self.where:
             given["where"] = self.where
-        return {"options": given, "checkpoint": str(self.directory / "checkpoint"), "out": str(self.directory / "out")}
+        places = {name: str(self.directory / name) for name in ("checkpoint", "out")}
+        return {"options": given, "copy": self.copy, **places}
 
     @property
     def batches(self) -> list[Path]:
@@ -80,6 +84,16 @@ class Query:
         read = self._read()
         refuse(self.topic, violations(read, written, self.is_wanted, self._came_otherwise()))
         return sum(map(len, read.values()))
+
+    def check_copy(self, servers: str) -> int:
+        """The number of rows in its copy. Raises ViolationsError if they are not those that it has read, each once."""
+        if not self.copy:
+            return 0
+        values = [(value or b"").decode().split(" ", 2) for _, value in committed_rows(servers, self.copy).values()]
+        copied = sorted(Row(int(partition), int(offset), value) for partition, offset, value in values)
+        read = {row for rows in self._read().values() for row in rows}
+        refuse(self.copy, violations({0: copied}, Written(read), lambda *_: True))
+        return len(copied)
 
     def _read(self) -> dict[int, list[Row]]:
         return {int(path.stem): [Row(*json.loads(line)) for line in path.read_text().splitlines()] for path in self.batches}
@@ -113,7 +127,9 @@ class Round:
         self.writer = Writer({query.topic: query.partitions for query in self.queries}, self._rng.random())
         self.kills: Counter[str] = Counter()
         self.grown = 0
-        self.rows = 0
+        self.rows = self.copied = 0
+        self._ways = directory / "ways"
+        self._ways.mkdir()
 
     def _query(self, number: int) -> Query:
         rng, partitions = self._rng, self._rng.randrange(1, 5)
@@ -130,7 +146,12 @@ class Round:
             )
         )
         where = where.replace("2020-01-01Z", "2020-01-01 00:00:00Z")
-        return Query(f"topic-{number}", partitions, directory, where, is_wanted)
+        return Query(f"topic-{number}", partitions, directory, where, is_wanted, rng.choice(("", f"copy-{number}")))
+
+    @property
+    def ways(self) -> Counter[str]:
+        """The number of batches that went each way."""
+        return ways_taken(self._ways)
 
     def run(self) -> None:
         """The whole round. Raises AssertionError."""
@@ -141,6 +162,8 @@ class Round:
             with BlockingClient(ClientConfig(bootstrap_servers=daemon.address)) as client:
                 for query in self.queries:
                     client.create_topic(query.topic, query.partitions)
+                    if query.copy:
+                        client.create_topic(query.copy, 2)
             writing = pool.submit(self.writer.run, daemon.address, is_over)
             try:
                 driver.start(**self._settings(daemon))
@@ -162,7 +185,7 @@ class Round:
 
     def _settings(self, daemon: DaemonProcess, *, drain: bool = False) -> dict[str, Any]:
         queries = [query.settings(self._rng, daemon.address, drain=drain) for query in self.queries]
-        return {"queries": queries, "planted": self._planted}
+        return {"queries": queries, "ways": str(self._ways), "planted": self._planted}
 
     def _check(self, servers: str) -> None:
         """The plain reader of committed records sees what was written, and each query has read what it wants of that."""
@@ -170,6 +193,7 @@ class Round:
             written = self.writer.written[query.topic]
             refuse(query.topic, plain_reader_violations(servers, query.topic, written))
             self.rows += query.check(written)
+            self.copied += query.check_copy(servers)
 
     def _wait_for_progress(self, driver: Driver) -> None:
         """Each query has got on, and all together by a random number of micro-batches."""
@@ -228,8 +252,10 @@ def run_rounds(seed: int, runs: int, say: Callable[[str], None], *, deadline_s: 
             killed, ended = counted(one.kills), counted(one.writer.transactions)
             batches = sum(len(query.batches) for query in one.queries)
             taken_s = time.monotonic() - started_s
-            did = f"{queries} runs, {batches} micro-batches, {one.rows} rows, kills: {killed}; transactions: {ended}"
-            say(f"seed {seed + number}: {did}; new partitions: {one.grown}; {taken_s:.0f} s")
+            did = f"{queries} runs, {batches} micro-batches ({counted(one.ways)}), {one.rows} rows, {one.copied} of them copied"
+            befell = f"kills: {killed}; transactions: {ended}; new partitions: {one.grown}"
+            say(f"seed {seed + number}: {did}; {befell}; {taken_s:.0f} s")
+            assert all(one.ways.values()), f"no batch {[way for way, count in one.ways.items() if not count]}"
         done, number = done + queries, number + 1
     return done
 

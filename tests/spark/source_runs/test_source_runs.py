@@ -29,8 +29,9 @@ def test_each_offset_is_read_once_and_in_order_whoever_is_killed() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(3_600)
 def test_the_lag_of_a_query_whose_driver_is_killed_is_one_micro_batch_old_at_most(tmp_path: Path) -> None:
-    records, limit, out = 5_000, 20, tmp_path / "out"
+    records, limit, out, ways = 5_000, 20, tmp_path / "out", tmp_path / "ways"
     out.mkdir()
+    ways.mkdir()
     driver = Driver("tests.spark.source_runs.job", tmp_path)
     with DaemonProcess(tmp_path / "data") as daemon, BlockingClient(ClientConfig(bootstrap_servers=daemon.address)) as client:
         client.create_topic("t", 2)
@@ -40,7 +41,8 @@ def test_the_lag_of_a_query_whose_driver_is_killed_is_one_micro_batch_old_at_mos
         options = {"bootstrap.servers": daemon.address, "subscribe": "t", "startingOffsets": "earliest", "group.id": "g"}
         options["maxOffsetsPerTrigger"] = str(limit)
         try:
-            driver.start(queries=[{"options": options, "checkpoint": str(tmp_path / "checkpoint"), "out": str(out)}])
+            query = {"options": options, "copy": "", "checkpoint": str(tmp_path / "checkpoint"), "out": str(out)}
+            driver.start(queries=[query], ways=str(ways))
             wait_until(lambda: len(list(out.glob("*.jsonl"))) >= 5 or driver.exit_code is not None, deadline_s=600)
             assert driver.exit_code is None, driver.said()
         finally:

@@ -1,0 +1,34 @@
+"""Which way each micro-batch goes. Each process that decides has a file of notes in the directory that the environment names."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+
+VARIABLE = "BROKERD_TEST_WAYS"
+WITH_PLAN, BY_TASKS = "read with the plan", "read by tasks"
+BY_DRIVER, BY_SINK = "copied by the driver", "copied by the sink"
+READ_OTHERWISE, COPIED_OTHERWISE = "read again the other way", "copied again the other way"
+
+
+def note(way: str, batch: object) -> None:
+    """Writes down the way of a batch, which any JSON identifies."""
+    with Path(os.environ[VARIABLE], str(os.getpid())).open("a") as notes:
+        notes.write(json.dumps([way, batch]) + "\n")
+
+
+def ways_taken(directory: Path) -> Counter[str]:
+    """The number of batches that went each way."""
+    taken: dict[str, set[str]] = {}
+    for path in directory.iterdir():
+        for line in path.read_text().splitlines():
+            way, batch = json.loads(line)
+            taken.setdefault(json.dumps(batch), set()).add(way)
+    counts = Counter({WITH_PLAN: 0, BY_TASKS: 0})
+    for ways in taken.values():
+        counts.update(ways)
+        counts[READ_OTHERWISE] += ways == {WITH_PLAN, BY_TASKS}
+        counts[COPIED_OTHERWISE] += ways == {BY_DRIVER, BY_SINK}
+    return counts
