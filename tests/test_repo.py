@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import importlib.util
 import os
 import re
@@ -60,8 +61,16 @@ def tracked() -> tuple[str, ...]:
 
 @functools.cache
 def parsed(name: str) -> ast.Module:
-    """The syntax tree of a file."""
-    return ast.parse((ROOT / name).read_text(), filename=name)
+    """The syntax tree of a file, which lives as long as the tests: no collection needs to look at it again."""
+    tree = ast.parse((ROOT / name).read_text(), filename=name)
+    gc.freeze()
+    return tree
+
+
+@functools.cache
+def nodes(name: str) -> tuple[ast.AST, ...]:
+    """All of a file's syntax tree."""
+    return tuple(ast.walk(parsed(name)))
 
 
 def sources(*folders: str) -> list[str]:
@@ -93,12 +102,12 @@ def called_name(call: ast.Call) -> str:
 
 def calls(name: str) -> Iterator[tuple[ast.Call, str]]:
     """Every call in a file, with the name that is called."""
-    return ((node, called_name(node)) for node in ast.walk(parsed(name)) if isinstance(node, ast.Call))
+    return ((node, called_name(node)) for node in nodes(name) if isinstance(node, ast.Call))
 
 
 def imported_modules(name: str) -> Iterator[tuple[int, str]]:
     """Line and full name of every import; `from a import b` counts as a.b."""
-    for node in ast.walk(parsed(name)):
+    for node in nodes(name):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -259,7 +268,7 @@ def test_only_a_partition_knows_its_core() -> None:
         f"{name}:{node.lineno} reaches through a partition for its core: ask the Partition"
         for name in sources(*PRODUCT)
         if not name.startswith("brokerd/partition/")
-        for node in ast.walk(parsed(name))
+        for node in nodes(name)
         if isinstance(node, ast.Attribute) and node.attr == "core"
     )
 
@@ -335,7 +344,7 @@ def test_tests_do_not_sleep() -> None:
 def test_tests_read_nothing_beside_the_project() -> None:
     def found() -> Iterator[str]:
         for name in sources("tests/", "benchmarks/", "examples/"):
-            for node in ast.walk(parsed(name)):
+            for node in nodes(name):
                 if is_parent_beyond(node, name.count("/")):
                     yield f"{name}:{node.lineno} goes above the project's root: take such a path from an environment variable"
 
