@@ -19,7 +19,8 @@ from brokerd.producer import columns
 from brokerd.producer.columns import encode_pieces
 from brokerd.producer.core.membership import Membership
 from brokerd.producer.core.partitioner import partition_for_keys
-from brokerd.producer.core.transport import Hello, PartitionResult, ProduceRequest, ProduceResponse, RequestLimits, TopicView
+from brokerd.producer.core.topics import TopicView
+from brokerd.producer.core.transport import Hello, PartitionResult, ProduceRequest, ProduceResponse, RequestLimits
 from brokerd.producer.producer import Producer
 
 ROWS = 10_000

@@ -22,7 +22,8 @@ from brokerd.event_loop import settle
 from brokerd.ids import TRANSACTIONAL_ID_MAX_LENGTH, ProducerIdAndEpoch, TopicIdPartition
 from brokerd.producer.core.batch import NO_OFFSET, NO_TIMESTAMP
 from brokerd.producer.core.membership import Membership
-from brokerd.producer.core.transport import Hello, PartitionResult, ProduceRequest, ProduceResponse, RequestLimits, TopicView
+from brokerd.producer.core.topics import TopicView
+from brokerd.producer.core.transport import Hello, PartitionResult, ProduceRequest, ProduceResponse, RequestLimits
 from brokerd.wire.errors import from_proto
 from brokerd.wire.records import join_records
 from brokerd.wire.v1 import produce_pb2

@@ -5,13 +5,9 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-import pyarrow as pa
-
 from brokerd.config.client import ProducerConfig, check_producer, producer_config
 from brokerd.config.settings import by_name
 from brokerd.errors import ConfigError
-from brokerd.producer.core.partitioner import Int32s
 
 _TIMEOUT_MAX_S = 2**31  # decades
 Headers = Sequence[tuple[str, bytes | None]]
@@ -61,26 +57,6 @@ def checked_timeout_ms(timeout: float) -> int:
     if not timeout >= 0:
         raise ValueError(f"timeout must not be negative, it is {timeout}: 0 does not wait, None waits without a limit")
     return int(min(timeout, _TIMEOUT_MAX_S) * 1000)
-
-
-def checked_rows(data: object) -> None:
-    """Raises TypeError unless `data` is a RecordBatch or a Table."""
-    if not isinstance(data, (pa.RecordBatch, pa.Table)):
-        raise TypeError(f"data must be a RecordBatch or a Table, not {type(data).__name__}")
-
-
-def checked_partitions(partitions: object, row_count: int) -> Int32s:
-    """Returns one partition per row. Raises TypeError, ValueError."""
-    try:
-        given = np.asarray(partitions)
-        checked = given.astype(np.int32)
-    except (TypeError, ValueError, OverflowError):
-        raise TypeError("partitions must be whole numbers of 32 bits, one for each row, without a null") from None
-    if given.ndim != 1 or given.dtype.kind not in "iu" or not (checked == given).all():
-        raise TypeError("partitions must be whole numbers of 32 bits, one for each row, without a null")
-    if len(checked) != row_count:
-        raise ValueError(f"{len(checked)} partitions were given for {row_count} rows")
-    return checked
 
 
 def checked_headers(headers: Headers | Mapping[str, bytes]) -> tuple[Headers, int]:

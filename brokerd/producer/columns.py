@@ -42,6 +42,26 @@ def import_lazy_parts() -> None:
     pa.array(np.zeros(1, np.int64)).to_numpy()
 
 
+def checked_rows(data: object) -> None:
+    """Raises TypeError unless `data` is a RecordBatch or a Table."""
+    if not isinstance(data, (pa.RecordBatch, pa.Table)):
+        raise TypeError(f"data must be a RecordBatch or a Table, not {type(data).__name__}")
+
+
+def checked_partitions(partitions: object, row_count: int) -> Int32s:
+    """Returns one partition per row. Raises TypeError, ValueError."""
+    try:
+        given = np.asarray(partitions)
+        checked = given.astype(np.int32)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError("partitions must be whole numbers of 32 bits, one for each row, without a null") from None
+    if given.ndim != 1 or given.dtype.kind not in "iu" or not (checked == given).all():
+        raise TypeError("partitions must be whole numbers of 32 bits, one for each row, without a null")
+    if len(checked) != row_count:
+        raise ValueError(f"{len(checked)} partitions were given for {row_count} rows")
+    return checked
+
+
 def normalize(arrow_batch: pa.RecordBatch) -> pa.RecordBatch:
     """Returns the batch with the columns key, value and, unless all null, headers and timestamp, in the stored types.
 

@@ -35,7 +35,6 @@ from brokerd.errors import (
     BufferExhaustedError,
     Fate,
     InvalidRequestError,
-    ProducerClosedError,
     UnknownTopicOrPartitionError,
     fresh,
 )
@@ -46,8 +45,7 @@ from brokerd.producer.columns import RECORD_OVERHEAD_BYTES, joined
 from brokerd.producer.core.batch import NEVER_MS, Piece, ProducerBatch
 from brokerd.producer.core.partitioner import Int32s, RowPartitioner
 from brokerd.producer.core.producer_core import ProducerCore
-from brokerd.producer.core.topics import TopicWaiter
-from brokerd.producer.core.transport import TopicView
+from brokerd.producer.core.topics import TopicView, TopicWaiter
 from brokerd.producer.futures import BatchSpan, Placement
 from brokerd.producer.waiting import SharedLock, Wait
 from brokerd.record.schema import HEADERS, KEY, TIMESTAMP, VALUE
@@ -249,53 +247,16 @@ class Intake:
         self._staged: list[RecordChunk | SplitBatch] = []
         self._is_placing = False  # the sender is placing what was in `_staged`
         self._flushes: list[Flush] = []
-        self.is_closed = False
-        self.close_by_ms = NEVER_MS  # records unacknowledged by then are given up
-
-    # --- open or closed
-
-    @property
-    def is_unusable(self) -> bool:
-        """True while no records are accepted: closed, failed, or the transaction is stopped or missing."""
-        return self.is_closed or self._core.stopped_by is not None
-
-    @property
-    def has_unacknowledged(self) -> bool:
-        """True while an accepted record has no final state."""
-        is_placing = self._is_placing or bool(self._staged)
-        return is_placing or self._core.accumulator.has_incomplete or any(chunk.rows for chunk in self.chunks.values())
 
     @property
     def has_unplaced(self) -> bool:
-        """True while records may be in a chunk or staged."""
+        """True while records may be in a chunk or staged: a thread may be adding one to an empty chunk."""
         return bool(self.chunks or self._staged)
 
-    def end_aborted(self, now_ms: int) -> bool:
-        """Ends the member that is being aborted, if any, as soon as it may end. Returns True if it did."""
-        present = self._core.identity
-        if present.abort_by_ms is None or self.has_unacknowledged or not present.may_end_abort(now_ms, is_closed=self.is_closed):
-            return False
-        self._core.end_member()
-        return True
-
-    def check_usable(self) -> None:
-        """Like `check_open`; also raises the transaction's error, or TransactionStateError if none is open."""
-        self.check_open()
-        if self._core.stopped_by is not None:
-            raise fresh(self._core.stopped_by)
-
-    def check_open(self) -> None:
-        """Raises ProducerClosedError once the producer is closed or has failed for good."""
-        fatal = self._core.fatal_error
-        if fatal is not None:
-            raise ProducerClosedError(f"the producer failed for good: {fatal}") from fresh(fatal)
-        if self.is_closed:
-            raise ProducerClosedError("the producer is closed")
-
-    def close(self, by_ms: int) -> None:
-        """Stops accepting records. The sender ends once all accepted records have ended, or gives them up at `by_ms`."""
-        self.close_by_ms = by_ms if by_ms < self.close_by_ms else self.close_by_ms
-        self.is_closed = True
+    @property
+    def has_unplaced_rows(self) -> bool:
+        """True while accepted records are not in batches yet."""
+        return self._is_placing or bool(self._staged) or any(chunk.rows for chunk in self.chunks.values())
 
     # --- calls that wait
 
@@ -311,7 +272,7 @@ class Intake:
         """Waits for a topic, and for a newer view of it if it lacks `partition`: the topic may have grown. Raises
         UnknownTopicOrPartitionError, BrokerUnreachableError and the broker's error for the topic. `is_to_write` False: also while
         nothing may be written. `call`: the enclosing wait, if any."""
-        check = self.check_usable if is_to_write else self.check_open
+        check = self._core.check_usable if is_to_write else self._core.check_open
         topics = self._core.topics
         waiter: TopicWaiter | None = None
         is_logged = False
@@ -338,12 +299,12 @@ class Intake:
             is_logged = is_logged or self._log_wait(topic, error)
             return None
 
-        wait = Wait(poll, deadline_ms, lambda: self.is_unusable or topics.answer_count != seen)
+        wait = Wait(poll, deadline_ms, lambda: self._core.is_unusable or topics.answer_count != seen)
         return wait
 
     def peek(self, topic: str) -> TopicView | None:
         """The topic's view, if rows for it are accepted now. Needs no lock, since whatever takes the rows checks again under it."""
-        return None if self.is_unusable else self._core.topics.peek(topic, self._shared.now_ms())
+        return None if self._core.is_unusable else self._core.topics.peek(topic, self._shared.now_ms())
 
     def for_chunk(self, topic: str, size: int, partition: int | None, deadline_ms: int, add: Callable[[RecordChunk], T]) -> Wait[T]:
         """Waits for a chunk of the topic with room for `size` bytes and, if given, with `partition`; calls `add` with it. Raises
@@ -406,7 +367,7 @@ class Intake:
         size = batch.size_bytes
 
         def poll(now_ms: int) -> bool | None:
-            self.check_usable()
+            self._core.check_usable()
             if not self._has_room(size, wait, now_ms):
                 return None
             self._stage_chunk(batch.topic)
@@ -424,8 +385,9 @@ class Intake:
         also waits while the sender is behind, but then its deadline is no error.
         """
         pool = self._core.pool
+        may_wait_for_sender = self._is_sender_behind and now_ms < call.deadline_ms
         was_exhausted = pool.is_exhausted
-        if self._is_sender_behind and not was_exhausted and now_ms < call.deadline_ms:
+        if may_wait_for_sender and not was_exhausted:
             return False
         if pool.admits(size, call):
             return True
@@ -439,7 +401,7 @@ class Intake:
         return False
 
     def _may_have_room(self, call: Wait[Any]) -> bool:
-        return self.is_unusable or not (self._is_sender_behind or self._core.pool.blocks(call))
+        return self._core.is_unusable or not (self._is_sender_behind or self._core.pool.blocks(call))
 
     @property
     def _is_sender_behind(self) -> bool:
@@ -508,7 +470,7 @@ class Intake:
         """Places staged batches and chunks, and chunks that are due. Returns the time when the next chunk is due."""
         with self._shared.lock:
             flushes, self._flushes = self._flushes, []
-            next_ms = self._stage_due(now_ms, is_all_due=bool(flushes) or self.is_unusable)
+            next_ms = self._stage_due(now_ms, is_all_due=bool(flushes) or self._core.is_unusable)
             staged, self._staged = self._staged, []
             self._is_placing = bool(staged)
             for one in staged:
@@ -523,14 +485,13 @@ class Intake:
             self._is_placing = False
             for flush in flushes:
                 flush.batches = self._core.accumulator.begin_flush() + self._core.ended
-            self.end_aborted(now_ms)
         return next_ms
 
     def _stage_due(self, now_ms: int, *, is_all_due: bool) -> int:
         next_ms = NEVER_MS
         for topic, chunk in list(self.chunks.items()):
-            due_ms = self._core.accumulator.linger_ends_ms(chunk.created_ms)
-            if is_all_due or due_ms <= now_ms:
+            due_ms = now_ms if is_all_due else self._core.accumulator.linger_ends_ms(chunk.created_ms)
+            if due_ms <= now_ms:
                 self._stage_chunk(topic)
             else:
                 next_ms = min(next_ms, due_ms)

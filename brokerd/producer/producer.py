@@ -17,12 +17,10 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 
 from brokerd.clock import Clock, SystemClock
-from brokerd.config.client import ProducerConfig, transaction_conflict
+from brokerd.config.client import ProducerConfig
 from brokerd.errors import (
-    AbortedBatchError,
     BrokerdError,
     ClientError,
-    ConfigError,
     ProducerClosedError,
     TransactionStateError,
     fresh,
@@ -38,7 +36,7 @@ from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.core.metrics import ProducerMetrics
 from brokerd.producer.core.partitioner import Int32s
 from brokerd.producer.core.producer_core import ProducerCore
-from brokerd.producer.core.transport import TopicView
+from brokerd.producer.core.topics import TopicView
 from brokerd.producer.futures import BatchFuture, Placement, RecordFuture
 from brokerd.producer.intake import Intake, RecordChunk, SplitBatch
 from brokerd.producer.sender import Sender, TransportFactory
@@ -215,9 +213,9 @@ class Producer:
     ) -> Generator[Wait[Any], Any, BatchFuture]:
         """The steps of `send_batch`: yields each Wait. They end at `deadline_ms`; each further round of a large batch gets
         max.block.ms again."""
-        arguments.checked_rows(data)
+        columns.checked_rows(data)
         if partitions is not None:
-            partitions = arguments.checked_partitions(partitions, data.num_rows)
+            partitions = columns.checked_partitions(partitions, data.num_rows)
         if key_hashes is not None and len(key_hashes) != data.num_rows:
             raise ValueError(f"key_hashes has {len(key_hashes)} entries for {data.num_rows} rows: give one for each")
         arrow_batches = data.to_batches() if isinstance(data, pa.Table) else [data]
@@ -357,20 +355,7 @@ class Producer:
         """
 
         def poll(now_ms: int) -> bool | None:
-            conflict = transaction_conflict(self.config)
-            if conflict:
-                raise ConfigError(f"a transaction needs {conflict}: change the producer's settings")
-            self._intake.check_open()
-            present = self._core.identity
-            if present.abort_by_ms is not None:
-                if not self._intake.end_aborted(now_ms):
-                    return None
-            elif present.membership is not None:
-                raise TransactionStateError(f"{_named(present.membership)} is open: end it before the next one begins")
-            if self._intake.has_unacknowledged:
-                raise TransactionStateError("records that were sent before the transaction are not acknowledged yet: flush() first")
-            self._core.begin_member(membership)
-            return True
+            return self._core.begin_member(membership, now_ms, has_unplaced=self._intake.has_unplaced_rows) or None
 
         self._shared.wait(Wait(poll))
 
@@ -389,15 +374,15 @@ class Producer:
         def poll(now_ms: int) -> MemberReport | None:
             nonlocal identity, flush
             if identity is None:
-                self._intake.check_open()
+                self._core.check_open()
                 identity = self._core.identity
             if identity.membership is None:
                 raise TransactionStateError("no transaction is open")
             if flush.poll(now_ms) is None:
                 return None
             if self._core.identity is not identity:
-                raise TransactionStateError(f"{_named(identity.membership)} was ended meanwhile")
-            if self._intake.has_unacknowledged:  # another thread sent more while this one waited
+                raise TransactionStateError(f"{identity} was ended meanwhile")
+            if self._intake.has_unplaced_rows or self._core.accumulator.incomplete:  # of another thread, while this one waited
                 flush = self._intake.for_flush(timeout, deadline_ms)
                 flush.poll(now_ms)
                 return None
@@ -419,15 +404,11 @@ class Producer:
         def poll(now_ms: int) -> MemberReport | None:
             nonlocal identity
             if identity is None:
-                present = self._core.identity
-                if present.membership is None or (only is not None and present.membership != only):
-                    return self._core.last_report
-                error = AbortedBatchError(f"{_named(present.membership)} was aborted: none of its records will be visible")
                 self._wake()
-                identity = present
-                present.error = present.error or error
-                present.abort_by_ms = deadline_ms  # from here on it ends even if this wait is abandoned
-            self._intake.end_aborted(now_ms)
+                identity = self._core.abort_member(deadline_ms, only=only)  # it ends even if this wait is abandoned
+                if identity is None:
+                    return self._core.last_report
+            self._core.end_aborted(now_ms, has_unplaced=self._intake.has_unplaced_rows)
             return self._core.last_report if self._core.identity is not identity else None
 
         return self._shared.wait(Wait(poll, deadline_ms))
@@ -456,7 +437,7 @@ class Producer:
         self._shared.refuse_senders_thread()
         with self._shared.lock:
             self._wake()
-            self._intake.close(close_by_ms)
+            self._core.close(close_by_ms)
         return Wait(lambda _now_ms: self._shared.is_ended or None, is_due=lambda: self._shared.is_ended)
 
     def __enter__(self) -> Self:
@@ -484,7 +465,7 @@ class Producer:
     @property
     def abandoned_count(self) -> int:
         """Number of records that close() gave up at its timeout."""
-        return self._sender.abandoned_count
+        return self._core.abandoned_count
 
     @property
     def first_error(self) -> BrokerdError | None:
@@ -523,10 +504,6 @@ class Producer:
         self.is_forked = True
         self._shared.after_fork()
         self._chunks = {}  # makes every `send` take the slow path, which refuses it
-
-
-def _named(membership: Membership) -> str:
-    return f"transaction {membership.txn_version} of '{membership.transactional_id}'"
 
 
 def close_each(producers: Sequence[Producer], clock: Clock) -> None:

@@ -1,5 +1,5 @@
 """Sender: the loop that sends, on its own thread. It gets commands from ProducerCore, carries them out, and reports the
-results. It decides only which refusals of this client are final (`_check_refusal`).
+results.
 
 It changes the producer's state under the lock (waiting.py), but encodes and runs callbacks without it. Python raises interrupts in
 the main thread only, never here. Encoding happens in this thread so that the application's thread can split batches meanwhile:
@@ -58,10 +58,6 @@ T = TypeVar("T")
 TransportFactory: TypeAlias = Callable[[ProducerConfig], ProduceTransport]
 
 
-# How long a producer that no broker has accepted yet retries after refusals; later, delivery.timeout.ms is the limit.
-REFUSALS_MS = 3_000
-
-
 class _StreamTasks:
     """The tasks of one stream. Requests wait in `outbox` for flow control."""
 
@@ -86,8 +82,6 @@ class Sender:
         self._transport_factory = transport_factory
         self._intake: Intake
         self._owner: object
-        self._was_accepted = False
-        self._refused_ms: int | None = None  # when the broker first refused this client
         self._streams: dict[int, _StreamTasks] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -95,7 +89,6 @@ class Sender:
         self._is_woken = False  # `wake` was called since the last step began; changed under the lock
         self._timer: asyncio.TimerHandle | None = None  # ends a sleep
         self._timer_ms = 0
-        self.abandoned_count = 0  # records given up at the timeout of close()
         self._thread = threading.Thread(target=self._run, name=f"{OWN_THREADS}producer", daemon=True)
 
     def start(self, intake: Intake, *, owner: object) -> None:
@@ -158,31 +151,14 @@ class Sender:
             now_ms = self._clock.monotonic_ms()
             next_ms = self._intake.place_due(now_ms)
             with self._shared.lock:
-                is_over = self._intake.is_closed and self._is_closing_over(now_ms)
-                step = self._core.step(now_ms)
+                step = self._core.step(now_ms, has_unplaced=self._intake.has_unplaced)
             self._notify()
-            if is_over:
+            if step.is_over:
                 return
             for command in step.commands:
                 self._do(command)
-            close_by_ms = self._intake.close_by_ms
-            self._wake_by(min(next_ms, step.next_ms, close_by_ms), now_ms)
+            self._wake_by(min(next_ms, step.next_ms), now_ms)
             await self._news.wait()
-
-    def _is_closing_over(self, now_ms: int) -> bool:
-        """Under the lock: sends everything without linger. True once nothing is left, or the rest was given up at close_by_ms."""
-        core = self._core
-        core.accumulator.is_closed = True
-        if self._intake.has_unplaced:  # it was closed after this step placed records
-            self._news.set()
-            return False
-        if core.accumulator.has_incomplete:
-            if now_ms < self._intake.close_by_ms:
-                return False
-            self.abandoned_count = sum(batch.record_count for batch in core.accumulator.incomplete())
-            core.abort("because close() ran out of time", now_ms)
-        core.disconnect(now_ms)
-        return True
 
     def _wake_by(self, until_ms: int, now_ms: int) -> None:
         """Ensures that the loop wakes by `until_ms`. Keeps an earlier timer, since a needless wake-up costs less than a new timer
@@ -217,7 +193,7 @@ class Sender:
             result = event(self._clock.monotonic_ms())
             if self._core.stopped_by is not None:
                 self._intake.stage_all()  # no more records are accepted
-            if self._core.has_work or self._intake.is_closed:
+            if self._core.has_work:
                 self._news.set()
         self._notify()
         return result
@@ -273,23 +249,15 @@ class Sender:
             self._check_refusal(error)
             self._report_to_all(partial(on_failed, error))
         else:
-            self._was_accepted = True
             self._report_to_all(partial(on_result, result))
 
     def _check_refusal(self, error: BrokerdError) -> None:
-        """Raises a final refusal. If an accepted client lacks a right, only the pending records fail, not the producer, since the
-        right may be granted later. Any other refusal is retried as if the broker were unreachable: for REFUSALS_MS if this client
-        was never accepted, since its token may be wrong; otherwise until delivery.timeout.ms, whose error names it.
-        """
-        if not isinstance(error, AuthenticationError):
-            return
-        now_ms = self._clock.monotonic_ms()
-        if self._refused_ms is None:
-            self._refused_ms = now_ms
-        if not error.may_pass and self._was_accepted:
-            self._report_to_all(partial(self._core.on_forbidden, error))
-        elif not error.may_pass or (not self._was_accepted and now_ms - self._refused_ms >= REFUSALS_MS):
-            raise error
+        """Raises a refusal that is final, which stops the producer."""
+        if isinstance(error, AuthenticationError):
+            is_final = self._report(partial(self._core.on_refused, error))
+            self._news.set()
+            if is_final:
+                raise error
 
     def _open(self, command: OpenStream) -> None:
         old = self._streams.pop(command.node_id, None)
@@ -376,9 +344,10 @@ class Sender:
         batch.encoded = encoded
         batch.pieces = []
         with self._shared.lock:
-            now_ms = self._clock.monotonic_ms()
-            self._core.on_encoded(batch, encoded.size_bytes, encoded.payload.uncompressed_bytes, now_ms)
-            self._shared.tell_waiting()  # the batch may have become smaller
+            before_bytes = batch.accounted_bytes
+            self._core.on_encoded(batch, encoded.size_bytes, encoded.payload.uncompressed_bytes, self._clock.monotonic_ms())
+            if batch.accounted_bytes < before_bytes:
+                self._shared.tell_waiting()  # there may be room for calls that wait for memory
         return True
 
     # --- tasks

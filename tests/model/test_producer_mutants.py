@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from brokerd.ids import NO_PRODUCER, NO_SEQUENCE
-from brokerd.producer.core.accumulator import BufferPool, ReadyCheck, RecordAccumulator, WaitingCall
+from brokerd.producer.core.accumulator import BufferPool, ReadyCheck, RecordAccumulator
 from brokerd.producer.core.batch import NEVER_MS, Piece, ProducerBatch
 from brokerd.producer.core.identity import IdempotenceState
 from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.core.streams import NodeConnection
+from brokerd.producer.core.topics import WaitingCall
 from brokerd.record.header import add_sequence
 from tests.support.mutants import Mutants
 from tests.support.planting import Put, plant
@@ -100,7 +101,7 @@ def drain_starts_at_zero(take: Any, self: RecordAccumulator, batch: ProducerBatc
 
 @bug(RecordAccumulator, "begin_flush")
 def flush_misses_a_reenqueued_batch(_original: Any, self: RecordAccumulator) -> Any:
-    batches = [batch for batch in self._incomplete if batch.attempts == 0 or batch.is_in_flight]
+    batches = [batch for batch in self.incomplete if batch.attempts == 0 or batch.is_in_flight]
     self._flushing.update(batches)
     return batches
 
@@ -201,7 +202,7 @@ def memory_of_a_split_batch_is_kept(split: Any, self: RecordAccumulator, batch: 
 def flush_misses_the_parts(split: Any, self: RecordAccumulator, batch: ProducerBatch, pieces: list[Piece]) -> None:
     split(self, batch, pieces)
     for part in batch.parts:
-        del self._incomplete[part]
+        del self.incomplete[part]
 
 
 @mutant

@@ -14,7 +14,8 @@ from brokerd.errors import (
     UnknownTopicIdError,
 )
 from brokerd.ids import TopicIdPartition, TopicPartition
-from brokerd.producer.core.transport import PartitionResult, ProduceResponse, TopicView
+from brokerd.producer.core.topics import TopicView
+from brokerd.producer.core.transport import PartitionResult, ProduceResponse
 from tests.support.producer_scenarios import assert_nobody_starves
 from tests.support.producer_simulation import TOPIC, TOPIC_ID, Op, Simulation
 
@@ -84,7 +85,7 @@ def test_a_day_of_idling_and_bursts_leaves_nothing_behind(in_flight: int) -> Non
             do(simulation, [("open", 0), ("request", 0, rng.randrange(3)), ("answer", 0), ("throttle", 0, 50), ("cut", 0)])
         simulation.heal()
         assert simulation.core.pool.used_bytes == 0
-        assert not simulation.core.accumulator.has_incomplete
+        assert not simulation.core.accumulator.incomplete
         do(simulation, [("tick", rng.choice((10, 1_000, 60_000, 900_000)))])
     core = simulation.core
     assert simulation.next_ms > simulation.now_ms  # idle: nothing to do now

@@ -29,6 +29,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition, new_topic_id
 from brokerd.producer.core.membership import Membership, TransactionEnd
+from brokerd.producer.core.topics import TopicView
 from brokerd.producer.core.transport import (
     BATCH_OVERHEAD_BYTES,
     Hello,
@@ -36,7 +37,6 @@ from brokerd.producer.core.transport import (
     ProduceRequest,
     ProduceResponse,
     RequestLimits,
-    TopicView,
 )
 from brokerd.record.batch import check_produced
 from brokerd.record.header import crc_seed

@@ -50,19 +50,19 @@ class MemberOperations(ABC):
 
     def do_begin(self) -> None:
         """Begins a member, if none is open and nothing is under way."""
-        if self.membership is None and not self.core.accumulator.has_incomplete:
+        if self.membership is None and not self.core.accumulator.incomplete and self.core.stopped_by is None:
             self.member_count += 1
             number = self.member_count
             member_id = number.to_bytes(16)
             self.core.begin_member(
-                Membership(TRANSACTIONAL_ID, number, f"execution {number}", "run", "simulation", member_id, TIMEOUT_MS)
+                Membership(TRANSACTIONAL_ID, number, f"execution {number}", "run", "simulation", member_id, TIMEOUT_MS), self.now_ms
             )
 
     def do_commit(self) -> None:
         """Commits the member if all of it has its end; else that is waited for, and a later commit may find it so."""
         if self.membership is None:
             return
-        if self.core.accumulator.has_incomplete:
+        if self.core.accumulator.incomplete:
             self.core.accumulator.begin_flush()
             return
         error = self.core.identity.error

@@ -15,6 +15,7 @@ from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
 from brokerd.producer.columns import encode_batch_header, encode_pieces
 from brokerd.producer.core.batch import Piece, ProducerBatch
 from brokerd.producer.core.membership import Membership
+from brokerd.producer.core.topics import TopicView
 from brokerd.producer.core.transport import (
     BatchToProduce,
     Hello,
@@ -22,7 +23,6 @@ from brokerd.producer.core.transport import (
     ProduceRequest,
     ProduceStream,
     ProduceTransport,
-    TopicView,
 )
 from tests.support.wait import DEADLINE_S
 

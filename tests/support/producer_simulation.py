@@ -40,7 +40,8 @@ from brokerd.producer.core.streams import (
     SendHeartbeat,
     SendRequest,
 )
-from brokerd.producer.core.transport import PartitionResult, ProduceResponse, RequestLimits, TopicView
+from brokerd.producer.core.topics import TopicView
+from brokerd.producer.core.transport import PartitionResult, ProduceResponse, RequestLimits
 from brokerd.record.header import SEQUENCE_MAX
 from tests.support.broker_model import IdentityModel, PartitionModel, ProducerEntry
 from tests.support.member_operations import MemberOperations
@@ -461,7 +462,7 @@ class Simulation(MemberOperations):
         self.core.topics.request_refresh()
         self.step()
         for _ in range(HEAL_STEPS_MAX):
-            if not self.waiting and not self.core.accumulator.has_incomplete and not self.core.streams.requests_in_flight:
+            if not self.waiting and not self.core.accumulator.incomplete and not self.core.streams.requests_in_flight:
                 return
             if self.calls or any((not s.is_open and not s.is_broken) or s.requests or s.answers for s in self.streams):
                 for k in range(len(self.streams)):

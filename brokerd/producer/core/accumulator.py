@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import BrokerdError
@@ -21,13 +20,8 @@ from brokerd.ids import NO_LEADER, TopicPartition
 from brokerd.producer.core.batch import NEVER_MS, BatchState, Piece, ProducerBatch
 from brokerd.producer.core.identity import IdempotenceState
 from brokerd.producer.core.partitioner import PartitionLoad
-from brokerd.producer.core.transport import BATCH_OVERHEAD_BYTES, RequestLimits, TopicView
-
-
-class WaitingCall(Protocol):
-    """An application's call that waits for memory or for a topic."""
-
-    is_over: bool  # no longer waits
+from brokerd.producer.core.topics import TopicView, WaitingCall
+from brokerd.producer.core.transport import BATCH_OVERHEAD_BYTES, RequestLimits
 
 
 class BufferPool:
@@ -117,7 +111,7 @@ class RecordAccumulator:
         self.sequences = sequences  # assigns sequences; replaced only while no queued batch has one
         self.pool = pool
         self._queues: OrderedDict[TopicPartition, PartitionQueue] = OrderedDict()
-        self._incomplete: dict[ProducerBatch, None] = {}  # in order of creation
+        self.incomplete: dict[ProducerBatch, None] = {}  # without an outcome, in order of creation
         self._batch_count = 0
         self._flushing: set[ProducerBatch] = set()
         self._batch_sizes: dict[str, int] = {}  # bytes by topic, if the broker accepts less than batch.size
@@ -141,7 +135,7 @@ class RecordAccumulator:
             self._batch_count += 1
             batch = ProducerBatch(tp, now_ms, (self._batch_count,))
             queue.batches.append(batch)
-            self._incomplete[batch] = None
+            self.incomplete[batch] = None
         at = batch.add(piece)
         if batch.size_bytes >= size_max:
             batch.close()
@@ -246,11 +240,8 @@ class RecordAccumulator:
     def _take(self, batch: ProducerBatch) -> None:
         queue = self._queues[batch.tp]
         queue.batches.popleft()
-        batch.close()
-        if self.sequences is not None and not batch.has_sequence:
+        if self.sequences is not None:
             self.sequences.assign(batch)
-        else:
-            batch.was_first = True  # a retry is only drained once all batches before it are settled
         batch.send()
         queue.in_flight_count += 1  # mutes the partition at max.in.flight.batches.per.partition
         self._queues.move_to_end(batch.tp)
@@ -284,7 +275,7 @@ class RecordAccumulator:
             self._flushing.remove(batch)
             self._flushing.update(batch.parts)
         # Expiry relies on the order of creation, and the parts are as old as the batch.
-        self._incomplete = {part: None for one in self._incomplete for part in (batch.parts if one is batch else (one,))}
+        self.incomplete = {part: None for one in self.incomplete for part in (batch.parts if one is batch else (one,))}
         self.pool.adjust(sum(part.accounted_bytes for part in batch.parts) - batch.accounted_bytes)
         batch.accounted_bytes = 0
 
@@ -293,7 +284,7 @@ class RecordAccumulator:
         queue = self._queues.get(batch.tp)
         if queue is not None and batch.error is not None and batch in queue.batches:
             queue.batches.remove(batch)
-        self._incomplete.pop(batch, None)
+        self.incomplete.pop(batch, None)
         self._flushing.discard(batch)
 
     def free(self, batch: ProducerBatch, now_ms: int) -> None:
@@ -312,7 +303,7 @@ class RecordAccumulator:
         """Batches older than delivery.timeout.ms, in flight or not, in order of creation."""
         limit_ms = now_ms - self._config.delivery_timeout_ms
         expired = []
-        for batch in self._incomplete:
+        for batch in self.incomplete:
             if batch.created_ms > limit_ms:
                 break
             expired.append(batch)
@@ -320,7 +311,7 @@ class RecordAccumulator:
 
     def next_expiry_ms(self) -> int:
         """The time when the oldest batch expires (NEVER_MS: there is none)."""
-        for batch in self._incomplete:
+        for batch in self.incomplete:
             return batch.created_ms + self._config.delivery_timeout_ms
         return NEVER_MS
 
@@ -328,13 +319,9 @@ class RecordAccumulator:
 
     def begin_flush(self) -> list[ProducerBatch]:
         """Sends all incomplete batches without further linger, and returns them. The flush is over when all of them are done."""
-        batches = list(self._incomplete)
+        batches = list(self.incomplete)
         self._flushing.update(batches)
         return batches
-
-    def incomplete(self) -> list[ProducerBatch]:
-        """Every batch without a final state, in order of creation."""
-        return list(self._incomplete)
 
     # --- queries
 
@@ -363,14 +350,9 @@ class RecordAccumulator:
         """Partitions with batches that are queued or in flight, or that are throttled."""
         return list(self._queues)
 
-    @property
-    def has_incomplete(self) -> bool:
-        """True while some batch has no final state."""
-        return bool(self._incomplete)
-
     def last_error(self) -> BrokerdError | None:
         """The last error of the oldest incomplete batch that has one, for error messages."""
-        return next((batch.last_error for batch in self._incomplete if batch.last_error), None)
+        return next((batch.last_error for batch in self.incomplete if batch.last_error), None)
 
     def _queue(self, tp: TopicPartition) -> PartitionQueue:
         queue = self._queues.get(tp)

@@ -32,7 +32,7 @@ class BatchState(enum.Enum):
 
 
 _MOVES = {
-    BatchState.OPEN: {BatchState.CLOSED, BatchState.ENDED},
+    BatchState.OPEN: {BatchState.CLOSED, BatchState.IN_FLIGHT, BatchState.ENDED},
     BatchState.CLOSED: {BatchState.IN_FLIGHT, BatchState.ENDED, BatchState.SPLIT},
     BatchState.IN_FLIGHT: {BatchState.CLOSED, BatchState.GIVEN_UP, BatchState.ENDED},
     BatchState.GIVEN_UP: {BatchState.ENDED},
@@ -112,12 +112,12 @@ class ProducerBatch:
         return at
 
     def close(self) -> None:
-        """Ends the adding of records. Idempotent."""
-        if self.state is not BatchState.CLOSED:
+        """Ends the adding of records, if the batch is open."""
+        if self.state is BatchState.OPEN:
             self._move(BatchState.CLOSED)
 
     def send(self) -> None:
-        """Begins an attempt; the batch is closed."""
+        """Begins an attempt; no more records are added."""
         self._move(BatchState.IN_FLIGHT)
         self.attempts += 1
 

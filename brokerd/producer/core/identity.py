@@ -35,7 +35,7 @@ from brokerd.errors import (
     UnknownProducerIdError,
     WireError,
 )
-from brokerd.ids import NO_PRODUCER, PRODUCER_EPOCH_MAX, ProducerIdAndEpoch, TopicIdPartition, TopicPartition
+from brokerd.ids import NO_PRODUCER, NO_SEQUENCE, PRODUCER_EPOCH_MAX, ProducerIdAndEpoch, TopicIdPartition, TopicPartition
 from brokerd.producer.core.batch import NEVER_MS, ProducerBatch
 from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.core.streams import Command, RequestProducerId, SendHeartbeat
@@ -107,7 +107,7 @@ class IdempotenceState:
         state = self._partitions.get(batch.tp)
         if state is None:
             return True
-        if batch.has_sequence:
+        if batch.base_sequence != NO_SEQUENCE:
             return state.sequenced[0] is batch and not self._awaits_epoch(state)
         if state.next_sequence == 0 and state.sequenced:
             # After a wrap-around. A broker that has forgotten this producer accepts any batch that begins at 0, and would then
@@ -116,7 +116,10 @@ class IdempotenceState:
         return not state.has_gap and not any(earlier.is_done for earlier in state.sequenced)
 
     def assign(self, batch: ProducerBatch) -> None:
-        """Assigns the next sequence of its partition to the batch."""
+        """Assigns the next sequence of its partition to the batch that is sent; a retry keeps its own."""
+        if batch.base_sequence != NO_SEQUENCE:
+            batch.was_first = True  # a retry is drained only once all batches before it have their outcome
+            return
         state = self._partitions.get(batch.tp)
         if state is None:
             state = self._partitions[batch.tp] = PartitionSequences(self.identity)
@@ -303,6 +306,12 @@ class Identity:
         self._heartbeats = RepeatedRequests(config, rng)
         self.partitions: dict[TopicIdPartition, None] = {}  # that the member writes to
         self._id_due_ms = NEVER_MS  # when a member without rows requests its id
+
+    def __str__(self) -> str:
+        """The transaction, for error messages."""
+        if self.membership is None:
+            return "no transaction"
+        return f"transaction {self.membership.txn_version} of '{self.membership.transactional_id}'"
 
     def may_end_abort(self, now_ms: int, *, is_closed: bool) -> bool:
         """True once an aborted member may end. Until `abort_by_ms` or the producer's close, it waits for a requested producer id,

@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from brokerd.config.client import ProducerConfig
 from brokerd.ids import NO_LEADER
-from brokerd.producer.core.transport import ROW_OVERHEAD_BYTES, TopicView
+from brokerd.producer.core.topics import TopicView
+from brokerd.producer.core.transport import ROW_OVERHEAD_BYTES
 from brokerd.record.schema import KEY
 
 Int32s: TypeAlias = npt.NDArray[np.int32]

@@ -18,12 +18,14 @@ import random
 from collections.abc import Callable, Mapping
 
 from brokerd.backoff import backoff_ms
-from brokerd.config.client import ProducerConfig
+from brokerd.config.client import ProducerConfig, transaction_conflict
 from brokerd.errors import (
     AbortedBatchError,
     Action,
+    AuthenticationError,
     BrokerdError,
     BrokerUnreachableError,
+    ConfigError,
     DeliveryTimeoutError,
     DuplicateSequenceError,
     Fate,
@@ -31,6 +33,7 @@ from brokerd.errors import (
     LogDamagedError,
     MessageTooLargeError,
     OutOfOrderSequenceError,
+    ProducerClosedError,
     ProducerFencedError,
     TransactionalIdAuthorizationFailedError,
     TransactionStateError,
@@ -39,8 +42,9 @@ from brokerd.errors import (
     UnknownTopicIdError,
     WireError,
     counted,
+    fresh,
 )
-from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
+from brokerd.ids import NO_SEQUENCE, ProducerIdAndEpoch, TopicIdPartition, TopicPartition
 from brokerd.producer.core.accumulator import BufferPool, RecordAccumulator
 from brokerd.producer.core.batch import NEVER_MS, NO_OFFSET, NO_TIMESTAMP, Piece, ProducerBatch
 from brokerd.producer.core.identity import IdempotenceState, Identity, Verdict, verdict_on
@@ -57,13 +61,15 @@ from brokerd.producer.core.streams import (
     Step,
     Streams,
 )
-from brokerd.producer.core.topics import TopicRegistry
-from brokerd.producer.core.transport import PartitionResult, ProduceResponse, RequestLimits, TopicView
+from brokerd.producer.core.topics import TopicRegistry, TopicView
+from brokerd.producer.core.transport import PartitionResult, ProduceResponse, RequestLimits
 
 # Splits an encoded batch of two or more records, in order, into at least two pieces of about the given size (or one record).
 Splitter = Callable[[ProducerBatch, int], list[Piece]]
 
 ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
+# How long a producer that no broker has accepted yet retries after refusals; later, delivery.timeout.ms is the limit.
+REFUSALS_MS = 3_000
 
 
 class ProducerCore:
@@ -93,21 +99,33 @@ class ProducerCore:
         self.last_trouble: BrokerdError | None = None  # the latest error of a request or stream, for error messages
         self.last_report = MemberReport()  # of the last member that ended
         self.ended: list[ProducerBatch] = []  # done or split; the shell takes them, and calls their listeners
+        self.is_closed = False  # no more records are accepted
+        self.close_by_ms = NEVER_MS  # records unacknowledged by then are given up
+        self.abandoned_count = 0  # records given up at close_by_ms
+        self._was_accepted = False  # by a broker
+        self._refused_ms: int | None = None  # when a broker first refused this client
 
     # --- commands
 
-    def step(self, now_ms: int) -> Step:
-        """The commands to carry out at `now_ms`, and the time of the next step."""
+    def step(self, now_ms: int, *, has_unplaced: bool = False) -> Step:
+        """The commands to carry out at `now_ms`, and the time of the next step. `has_unplaced`: accepted records are not in batches
+        yet."""
         self._expire(now_ms)
         self._give_up_overdue(now_ms)
         self.fail_stopped(now_ms)
-        is_busy = self.accumulator.has_incomplete
+        self.end_aborted(now_ms, has_unplaced=has_unplaced)
+        if self.is_closed and has_unplaced:
+            return Step([], now_ms)  # the shell places them first
+        if self.is_closed and self._is_closing_over(now_ms):
+            return Step([], NEVER_MS, is_over=True)
+        is_busy = bool(self.accumulator.incomplete)
         commands: list[Command] = []
         next_ms = min(
             self._step_identity(commands, now_ms, has_rows=is_busy),
             self._step_connections(commands, now_ms),
             self._step_metadata(commands, now_ms, is_busy=is_busy),
             self.accumulator.next_expiry_ms(),
+            self.close_by_ms,
         )
         closing, self.streams.closing = self.streams.closing, []
         return Step([*closing, *commands], max(next_ms, now_ms))
@@ -115,7 +133,7 @@ class ProducerCore:
     @property
     def has_work(self) -> bool:
         """False if no step is needed before the time that the last one returned."""
-        return self.accumulator.has_incomplete or bool(self.streams.closing)
+        return bool(self.accumulator.incomplete or self.streams.closing or self.is_closed)
 
     def _step_metadata(self, commands: list[Command], now_ms: int, *, is_busy: bool) -> int:
         due_ms = self.topics.due_ms(now_ms, is_busy=is_busy)
@@ -167,6 +185,7 @@ class ProducerCore:
 
     def on_metadata(self, response: Mapping[str, TopicView | WireError], now_ms: int) -> None:
         """Takes the broker's view of the requested topics."""
+        self._was_accepted = True
         self.accumulator.forget_batch_sizes(now_ms - self._config.metadata_max_age_ms)
         for topic in self.topics.on_result(response, now_ms):
             self.accumulator.forget_batch_size(topic)
@@ -189,12 +208,14 @@ class ProducerCore:
 
     def on_producer_id(self, membership: Membership | None, granted: ProducerIdAndEpoch, now_ms: int) -> None:
         """Takes a granted producer id or raised epoch."""
+        self._was_accepted = True
         identity = self._identity_of(membership)
         if identity is not None:
             identity.on_granted(granted, now_ms)
 
     def on_heartbeat(self, membership: Membership, now_ms: int) -> None:
         """Notes that the broker has accepted a heartbeat."""
+        self._was_accepted = True
         identity = self._identity_of(membership)
         if identity is not None:
             identity.on_heartbeat(now_ms)
@@ -208,12 +229,24 @@ class ProducerCore:
             if isinstance(error, WireError) and not error.retriable and identity is self.identity:
                 self.stop(error, now_ms)
 
-    def on_forbidden(self, error: BrokerdError, now_ms: int) -> None:
-        """Notes that the broker accepts this client but lets it write nothing at present; fails every batch not in flight."""
+    def on_refused(self, error: AuthenticationError, now_ms: int) -> bool:
+        """Notes that a broker refuses this client; returns True if that is final.
+
+        If an accepted client lacks a right, only the batches not in flight fail, not the producer, since the right may be granted
+        later. Any other refusal is retried as if the broker were unreachable: for REFUSALS_MS if this client was never accepted,
+        since its token may be wrong; otherwise until delivery.timeout.ms, whose error names it.
+        """
+        if self._refused_ms is None:
+            self._refused_ms = now_ms
+        if error.may_pass:
+            return not self._was_accepted and now_ms - self._refused_ms >= REFUSALS_MS
+        if not self._was_accepted:
+            return True
         self.last_trouble = error
-        for batch in self.accumulator.incomplete():
+        for batch in list(self.accumulator.incomplete):
             if not batch.is_in_flight:
                 self.fail(batch, error, now_ms)
+        return False
 
     def _reset_replaced(self, tp: TopicPartition, now_ms: int) -> None:
         """Resets a partition of a recreated topic, once nothing is in flight to the old one. Batches that may be in the old log
@@ -229,7 +262,7 @@ class ProducerCore:
         self.topics.replaced.discard(tp)
 
     def _fail_topic(self, topic: str, error: WireError, now_ms: int) -> None:
-        for batch in self.accumulator.incomplete():
+        for batch in list(self.accumulator.incomplete):
             if batch.tp.topic == topic and not batch.is_in_flight:
                 self.fail(batch, error, now_ms)
 
@@ -395,7 +428,7 @@ class ProducerCore:
 
     def _sequences_of(self, batch: ProducerBatch) -> IdempotenceState | None:
         """The sequences that hold the batch; None if it has no sequence, or if its member has ended."""
-        identity = self._identity_of(batch.membership) if batch.has_sequence else None
+        identity = self._identity_of(batch.membership) if batch.base_sequence != NO_SEQUENCE else None
         return identity.sequences if identity is not None else None
 
     def _all_sequences(self) -> list[IdempotenceState]:
@@ -407,17 +440,48 @@ class ProducerCore:
         """The sequences of the present identity; None without idempotence."""
         return self.identity.sequences
 
-    def begin_member(self, membership: Membership) -> None:
-        """Makes the producer a member of a transaction. No batch may be incomplete."""
-        assert not self.accumulator.has_incomplete, "what was sent before belongs to no transaction"
-        assert self.identity is self.own_identity, "one member at a time"
+    def begin_member(self, membership: Membership, now_ms: int, *, has_unplaced: bool = False) -> bool:
+        """Makes the producer a member of a transaction. Returns False while a member that is being aborted has not ended. Raises
+        ConfigError, ProducerClosedError, and TransactionStateError if a member is open or earlier records are not acknowledged.
+        """
+        conflict = transaction_conflict(self._config)
+        if conflict:
+            raise ConfigError(f"a transaction needs {conflict}: change the producer's settings")
+        self.check_open()
+        if self.identity.abort_by_ms is not None and not self.end_aborted(now_ms, has_unplaced=has_unplaced):
+            return False
+        if self.identity.membership is not None:
+            raise TransactionStateError(f"{self.identity} is open: end it before the next one begins")
+        if has_unplaced or self.accumulator.incomplete:
+            raise TransactionStateError("records that were sent before the transaction are not acknowledged yet: flush() first")
         self._use(Identity(self._config, self._rng, membership))
+        return True
+
+    def abort_member(self, by_ms: int, *, only: Membership | None = None) -> Identity | None:
+        """Stops the member that is open, which then ends as soon as it may, at `by_ms` at the latest. Returns it; None if there is
+        none, or not `only`."""
+        present = self.identity
+        if present.membership is None or (only is not None and present.membership != only):
+            return None
+        present.error = present.error or AbortedBatchError(f"{present} was aborted: none of its records will be visible")
+        present.abort_by_ms = by_ms
+        return present
+
+    def end_aborted(self, now_ms: int, *, has_unplaced: bool) -> bool:
+        """Ends the member that is being aborted, if any, as soon as it may end. Returns True if it did."""
+        is_aborted = self.identity.abort_by_ms is not None
+        if not is_aborted or has_unplaced or self.accumulator.incomplete:
+            return False
+        if not self.identity.may_end_abort(now_ms, is_closed=self.is_closed):
+            return False
+        self.end_member()
+        return True
 
     def end_member(self) -> MemberReport:
         """Ends the member, which has no incomplete batch. A member with batches in flight, which may still be written, was stopped,
         and is never committed.
         """
-        assert not self.accumulator.has_incomplete, "a member is flushed or stopped before it ends"
+        assert not self.accumulator.incomplete, "a member is flushed or stopped before it ends"
         self.last_report = report = self.identity.report()
         self._use(self.own_identity)
         return report
@@ -426,6 +490,47 @@ class ProducerCore:
         # Only assignments, so no interrupt can separate them (brokerd/producer/waiting.py).
         self.identity = identity
         self.accumulator.sequences = identity.sequences
+
+    # --- open or closed
+
+    def check_open(self) -> None:
+        """Raises ProducerClosedError once the producer is closed or has failed for good."""
+        if self.fatal_error is not None:
+            raise ProducerClosedError(f"the producer failed for good: {self.fatal_error}") from fresh(self.fatal_error)
+        if self.is_closed:
+            raise ProducerClosedError("the producer is closed")
+
+    def check_usable(self) -> None:
+        """Like `check_open`; also raises the transaction's error, or TransactionStateError if none is open."""
+        self.check_open()
+        if self.stopped_by is not None:
+            raise fresh(self.stopped_by)
+
+    @property
+    def is_unusable(self) -> bool:
+        """True while no records are accepted: closed, failed, or the transaction is stopped or missing."""
+        return self.is_closed or self.stopped_by is not None
+
+    def close(self, by_ms: int) -> None:
+        """Accepts no more records, and sends the accepted ones without linger; those without an outcome at `by_ms` are given up."""
+        # Only assignments, so no interrupt can separate them (brokerd/producer/waiting.py).
+        self.close_by_ms = by_ms if by_ms < self.close_by_ms else self.close_by_ms
+        self.accumulator.is_closed = True
+        self.is_closed = True
+
+    def _is_closing_over(self, now_ms: int) -> bool:
+        """True once no record is without an outcome; at close_by_ms, gives up those that are."""
+        if self.accumulator.incomplete:
+            if now_ms < self.close_by_ms:
+                return False
+            self.abandoned_count = sum(batch.record_count for batch in list(self.accumulator.incomplete))
+            self.abort("because close() ran out of time", now_ms)
+        for connection in self.streams.by_node.values():
+            if connection.state is not ConnectionState.CLOSED:
+                self.streams.close(connection)
+                error = BrokerUnreachableError("the producer closed the stream")
+                self.on_stream_lost(connection.node_id, connection.incarnation, error, now_ms)
+        return True
 
     # --- ends
 
@@ -480,21 +585,13 @@ class ProducerCore:
         error = self.stopped_by
         if error is None:
             return
-        for batch in self.accumulator.incomplete():
+        for batch in list(self.accumulator.incomplete):
             self.fail(batch, self.fatal_error or _stopped_error(batch, error), now_ms)
 
     def abort(self, reason: str, now_ms: int) -> None:
         """Fails all incomplete batches. Those in flight may still be written."""
-        for batch in self.accumulator.incomplete():
+        for batch in list(self.accumulator.incomplete):
             self.fail(batch, _aborted_error(batch, reason), now_ms)
-
-    def disconnect(self, now_ms: int) -> None:
-        """Closes all streams, and frees the ended batches that were in flight there."""
-        for connection in self.streams.by_node.values():
-            if connection.state is not ConnectionState.CLOSED:
-                self.streams.close(connection)
-                error = BrokerUnreachableError("the producer closed the stream")
-                self.on_stream_lost(connection.node_id, connection.incarnation, error, now_ms)
 
     def on_encoded(self, batch: ProducerBatch, size_bytes: int, uncompressed_bytes: int, now_ms: int) -> None:
         """Notes that a batch was encoded, has freed its pieces, and now holds `size_bytes`."""

@@ -71,6 +71,7 @@ class Step(NamedTuple):
 
     commands: list[Command]
     next_ms: int
+    is_over: bool = False  # the producer is closed, and nothing is left to do
 
 
 class InFlightRequest(NamedTuple):

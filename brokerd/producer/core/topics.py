@@ -7,13 +7,50 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from typing import NamedTuple, Protocol
 
 from brokerd.backoff import backoff_ms
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import WireError
-from brokerd.ids import NO_EPOCH, NO_LEADER, TOPIC_NAME_MAX_LENGTH, TopicIdPartition, TopicPartition, topic_name_problem
-from brokerd.producer.core.accumulator import WaitingCall
-from brokerd.producer.core.transport import TopicView
+from brokerd.ids import (
+    NO_EPOCH,
+    NO_LEADER,
+    TOPIC_NAME_MAX_LENGTH,
+    TopicIdPartition,
+    TopicPartition,
+    newest_leaders,
+    topic_name_problem,
+)
+
+
+class TopicView(NamedTuple):
+    """A topic's metadata, as far as a producer needs it."""
+
+    topic_id: bytes  # 16 bytes
+    leaders: tuple[int, ...]  # node id per partition, -1 = none at present
+    unwritable: frozenset[int] = frozenset()  # partitions that refuse records although they have a leader: damaged, or stopped
+    leader_epochs: tuple[int, ...] = ()  # of `leaders`; -1 = unknown
+
+    def leader_epoch(self, number: int) -> int:
+        """The leader epoch of a partition; -1 = unknown."""
+        return self.leader_epochs[number] if number < len(self.leader_epochs) else NO_EPOCH
+
+    def newer_than(self, seen: TopicView) -> TopicView:
+        """This view, with the leaders of `seen` where their epochs are higher: see `newest_leaders`."""
+        leaders, epochs = newest_leaders((self.leaders, self.leader_epochs), (seen.leaders, seen.leader_epochs))
+        return self._replace(leaders=leaders, leader_epochs=epochs)
+
+    def led_by(self, number: int, leader: int, epoch: int) -> TopicView:
+        """This view, with another leader of one partition."""
+        leaders, epochs = list(self.leaders), [self.leader_epoch(each) for each in range(len(self.leaders))]
+        leaders[number], epochs[number] = leader, epoch
+        return self._replace(leaders=tuple(leaders), leader_epochs=tuple(epochs))
+
+
+class WaitingCall(Protocol):
+    """An application's call that waits for memory or for a topic."""
+
+    is_over: bool  # no longer waits
 
 
 class TopicWaiter:

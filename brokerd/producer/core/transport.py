@@ -13,37 +13,14 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from brokerd.errors import WireError
-from brokerd.ids import NO_EPOCH, ProducerIdAndEpoch, TopicIdPartition, newest_leaders
+from brokerd.ids import NO_EPOCH, ProducerIdAndEpoch, TopicIdPartition
 from brokerd.producer.core.membership import Membership
+from brokerd.producer.core.topics import TopicView
 
 # Upper bound of a batch's overhead in a request: the partition's id and length prefixes.
 BATCH_OVERHEAD_BYTES = 128
 # Overhead of a row in the encoded batch, beyond its input columns: a timestamp (8), a header offset (4) and validity bits.
 ROW_OVERHEAD_BYTES = 13
-
-
-class TopicView(NamedTuple):
-    """A topic's metadata, as far as a producer needs it."""
-
-    topic_id: bytes  # 16 bytes
-    leaders: tuple[int, ...]  # node id per partition, -1 = none at present
-    unwritable: frozenset[int] = frozenset()  # partitions that refuse records although they have a leader: damaged, or stopped
-    leader_epochs: tuple[int, ...] = ()  # of `leaders`; -1 = unknown
-
-    def leader_epoch(self, number: int) -> int:
-        """The leader epoch of a partition; -1 = unknown."""
-        return self.leader_epochs[number] if number < len(self.leader_epochs) else NO_EPOCH
-
-    def newer_than(self, seen: TopicView) -> TopicView:
-        """This view, with the leaders of `seen` where their epochs are higher: see `newest_leaders`."""
-        leaders, epochs = newest_leaders((self.leaders, self.leader_epochs), (seen.leaders, seen.leader_epochs))
-        return self._replace(leaders=leaders, leader_epochs=epochs)
-
-    def led_by(self, number: int, leader: int, epoch: int) -> TopicView:
-        """This view, with another leader of one partition."""
-        leaders, epochs = list(self.leaders), [self.leader_epoch(each) for each in range(len(self.leaders))]
-        leaders[number], epochs[number] = leader, epoch
-        return self._replace(leaders=tuple(leaders), leader_epochs=tuple(epochs))
 
 
 class RequestLimits(NamedTuple):

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from brokerd.client import broker_client
-from brokerd.producer import sender
+from brokerd.producer.core import producer_core
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
 from tests.support.identities import AUTH_FILE
@@ -57,7 +57,7 @@ def details_with(details: Any, metadata: tuple[tuple[str, str], ...]) -> Any:
 @pytest.fixture
 def quick_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes clients that were never accepted give up soon: these tests are not about how long a refusal is retried."""
-    for module in (broker_client, sender):
+    for module in (broker_client, producer_core):
         assert module.REFUSALS_MS == 3_000
         monkeypatch.setattr(module, "REFUSALS_MS", 50)
 

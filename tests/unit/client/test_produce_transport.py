@@ -18,7 +18,8 @@ from brokerd.config.client import GRPC_MAX_MESSAGE_BYTES, ClientConfig
 from brokerd.config.settings import INT32_MAX, INT64_MAX
 from brokerd.errors import BrokerUnreachableError, NotReadyError, UnknownTopicIdError, UnknownTopicOrPartitionError
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
-from brokerd.producer.core.transport import BATCH_OVERHEAD_BYTES, BatchToProduce, Hello, ProduceRequest, ProduceTransport, TopicView
+from brokerd.producer.core.topics import TopicView
+from brokerd.producer.core.transport import BATCH_OVERHEAD_BYTES, BatchToProduce, Hello, ProduceRequest, ProduceTransport
 from brokerd.wire.v1 import produce_pb2
 from tests.support.fake_broker import FakeBroker, Partition, fake_broker
 from tests.support.loop import all_wait

@@ -20,6 +20,7 @@ import pytest
 
 from brokerd.errors import BufferExhaustedError, Fate, InvalidProducerEpochError, ProducerClosedError
 from brokerd.producer import columns
+from brokerd.producer.core.batch import NEVER_MS
 from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.futures import BatchFuture
 from brokerd.producer.intake import CHUNK_BYTES_MIN, STAGED_MAX, Intake, RecordChunk
@@ -241,7 +242,7 @@ def test_a_record_that_comes_between_the_last_look_at_chunks_and_the_end_is_sent
         next_ms = place_due(self, now_ms)
         if not sent:
             sent.append(others.submit(producer.send, "t", b"v0", partition=0).result(DEADLINE_S))
-            producer._intake.is_closed = True
+            producer._core.close(NEVER_MS)
         return next_ms
 
     monkeypatch.setattr(Intake, "place_due", send_then_close)
@@ -331,9 +332,9 @@ def test_a_call_that_waits_for_room_and_the_sender_do_not_keep_each_other_awake(
         looks[0] += 1
         return has_room(self, *rest)
 
-    def stepping(self: ProducerCore, now_ms: int) -> Any:
+    def stepping(self: ProducerCore, now_ms: int, **rest: Any) -> Any:
         steps[0] += 1
-        return step(self, now_ms)
+        return step(self, now_ms, **rest)
 
     def reached(wanted: int) -> bool:
         return steps[0] >= wanted

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import pytest
 
 from brokerd.producer.core.partitioner import RUN_BYTES, PartitionLoad, StickyPartitioner
-from brokerd.producer.core.transport import TopicView
+from brokerd.producer.core.topics import TopicView
 
 
 class CountingRandom(random.Random):

@@ -21,8 +21,7 @@ from brokerd.errors import (
     UnknownTopicOrPartitionError,
 )
 from brokerd.ids import NO_LEADER, TopicPartition
-from brokerd.producer.core.topics import TopicRegistry, TopicWaiter
-from brokerd.producer.core.transport import TopicView
+from brokerd.producer.core.topics import TopicRegistry, TopicView, TopicWaiter
 from brokerd.producer.intake import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 from brokerd.producer.producer import Producer
 from tests.support.broker_double import BrokerDouble, TopicDouble
