@@ -8,6 +8,7 @@
     groups.py           consumer groups' committed offsets, durably
     own_log.py          an internal log, used by both
     waiting/            requests that wait for data, durability or their turn
+    paging.py           long work in pieces, long lists in pages
     limits/             limits on clients
     broker.py           the parts that handlers share (admin.py: topic changes, one at a time)
     failures.py         errors as status codes; internal errors without their details

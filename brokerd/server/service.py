@@ -75,7 +75,7 @@ METHODS: dict[str, Method] = {
     "AlterTopicConfigs": Method(topics.alter, changes=True),
     "DeleteRecords": Method(topics.delete_records, changes=True),
     "ListOffsets": Method(list_offsets.handle),
-    "CommitGroupOffsets": Method(groups.commit_group_offsets),
+    "CommitGroupOffsets": Method(groups.commit_group_offsets, changes=True),
     "FetchGroupOffsets": Method(groups.fetch_group_offsets),
     "ListGroups": Method(groups.list_groups),
     "DescribeGroup": Method(groups.describe_group),

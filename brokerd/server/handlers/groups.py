@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from brokerd.errors import (
@@ -10,7 +10,6 @@ from brokerd.errors import (
     OffsetMetadataTooLargeError,
     OffsetOutOfRangeError,
     UnsupportedVersionError,
-    WireError,
     counted,
 )
 from brokerd.groups.group_table import METADATA_MAX_BYTES, Group
@@ -18,12 +17,11 @@ from brokerd.ids import LogPosition, TopicIdPartition
 from brokerd.partition.look_up import Backlog
 from brokerd.partition.partition import Partition
 from brokerd.server.broker import BrokerParts
-from brokerd.server.failures import internal, malformed
+from brokerd.server.failures import fails_with, malformed
+from brokerd.server.paging import LISTED_MAX, Pauses, page_of
 from brokerd.server.requests import TOPIC_ID_BYTES, check_id, check_not_negative, check_text, topic_id_partition
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
-from brokerd.server.waiting.pauses import LISTED_MAX, Pauses, page_of
 from brokerd.sharing import CALLER
-from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import fetch_pb2, offsets_pb2, transaction_pb2
 from brokerd.wire.v1.group_log_pb2 import CommittedOffset
 from brokerd.wire.v1.offsets_pb2 import FetchGroupOffsetsRequest as Request
@@ -66,7 +64,7 @@ async def commit_group_offsets(
     for entry in request.offsets:
         check_entry("offsets", entry)
     response = offsets_pb2.CommitGroupOffsetsResponse()
-    try:
+    with fails_with(response, f"commit of group {request.group_id!r}"):
         authorizer.require_group(request.group_id)
         _check_no_member(request)
         if not request.offsets:
@@ -74,11 +72,7 @@ async def commit_group_offsets(
         offsets = await _checked(broker, authorizer, request, response)
         if offsets:
             await broker.groups.commit(request.group_id, authorizer.principal, offsets)
-    except WireError as error:
-        return offsets_pb2.CommitGroupOffsetsResponse(
-            error=to_proto(error),
-            results=[_refused(TopicIdPartition(one.topic_id, one.partition), error) for one in request.offsets],
-        )
+    _repeat_error(response, request.offsets)
     return response
 
 
@@ -102,15 +96,12 @@ async def _checked(
     pauses = Pauses(broker.turns)
     for entry in request.offsets:
         await pauses.after()
-        try:
+        result = response.results.add()
+        _fill(result, TopicIdPartition(entry.topic_id, entry.partition), None)
+        with fails_with(result, "an offset to commit"):
             authorizer.require_id(Right.READ, entry.topic_id)
             offsets.append(checked_offset(broker, entry, now_ms, ahead_ms))
-        except WireError as error:
-            response.results.append(_refused(TopicIdPartition(entry.topic_id, entry.partition), error))
-            continue
-        result = response.results.add()
-        result.topic_id, result.partition = entry.topic_id, entry.partition
-        result.offset, result.leader_epoch, result.commit_timestamp = entry.offset, entry.leader_epoch, now_ms
+            result.offset, result.leader_epoch, result.commit_timestamp = entry.offset, entry.leader_epoch, now_ms
     return offsets
 
 
@@ -141,10 +132,13 @@ def checked_offset(broker: BrokerParts, entry: Entry, now_ms: int, ahead_ms: int
     return committed
 
 
-def _refused(tp: TopicIdPartition, error: WireError) -> offsets_pb2.PartitionGroupOffset:
-    result = _offset_result(tp, None)
-    result.error.CopyFrom(to_proto(error))
-    return result
+def _repeat_error(response: offsets_pb2.CommitGroupOffsetsResponse | Response, asked: Iterable[Entry]) -> None:
+    """Puts the error of a failed request into the result of each partition, too."""
+    if response.HasField("error"):
+        del response.results[:]
+        for one in asked:
+            result = response.results.add(error=response.error)
+            _fill(result, TopicIdPartition(one.topic_id, one.partition), None)
 
 
 # FetchGroupOffsets
@@ -165,7 +159,7 @@ async def fetch_group_offsets(broker: BrokerParts, authorizer: TopicAuthorizer, 
     if len(request.after_topic_id) not in (0, TOPIC_ID_BYTES):
         raise malformed("after_topic_id", f"has {len(request.after_topic_id)} bytes, but must have {TOPIC_ID_BYTES} or none")
     response = Response()
-    try:
+    with fails_with(response, f"offsets of group {request.group_id!r}"):
         authorizer.require_group(request.group_id)
         async with broker.groups.settled(request.group_id) as table:
             group = table.groups.get(request.group_id)
@@ -173,9 +167,7 @@ async def fetch_group_offsets(broker: BrokerParts, authorizer: TopicAuthorizer, 
                 await _add_asked(broker, authorizer, request, group, response)
             elif group is not None:
                 _add_page(authorizer, request, group, response)
-    except WireError as error:
-        refused = [_refused(TopicIdPartition(one.topic_id, one.partition), error) for one in request.partitions]
-        return Response(error=to_proto(error), results=refused)
+    _repeat_error(response, request.partitions)
     return response
 
 
@@ -186,17 +178,12 @@ async def _add_asked(
     pauses = Pauses(broker.turns)
     for tp, committed in [(tp, group.offset(tp) if group is not None else None) for tp in asked]:  # a snapshot, before any await
         await pauses.after()
-        try:
+        result = response.results.add()
+        _fill(result, tp, None)
+        with fails_with(result, "a committed offset"):
             authorizer.require_id(Right.READ, tp.topic_id)
-        except WireError as error:
-            response.results.append(_refused(tp, error))
-            continue
-        result = _offset_result(tp, committed)
-        try:
+            _fill(result, tp, committed)
             _check_history(broker.partitions.leader(tp), committed)
-        except WireError as error:
-            result.error.CopyFrom(to_proto(error))
-        response.results.append(result)
 
 
 def _add_page(authorizer: TopicAuthorizer, request: Request, group: Group, response: Response) -> None:
@@ -207,7 +194,7 @@ def _add_page(authorizer: TopicAuthorizer, request: Request, group: Group, respo
         if len(response.results) == LISTED_MAX:
             response.more = True
             break
-        response.results.append(_offset_result(tp, group.offset(tp)))
+        _fill(response.results.add(), tp, group.offset(tp))
 
 
 # DescribeGroup
@@ -231,14 +218,14 @@ async def describe_group(
     if len(request.after_topic_id) not in (0, TOPIC_ID_BYTES):
         raise malformed("after_topic_id", f"has {len(request.after_topic_id)} bytes, but must have {TOPIC_ID_BYTES} or none")
     after = TopicIdPartition(request.after_topic_id, request.after_partition) if request.after_topic_id else None
-    try:
+    response = offsets_pb2.DescribeGroupResponse()
+    page: list[tuple[TopicIdPartition, CommittedOffset | None]] = []
+    with fails_with(response, f"description of group {request.group_id!r}"):
         authorizer.require_group(request.group_id)
         async with broker.groups.settled(request.group_id) as table:
             group = table.required(request.group_id)
-            response = offsets_pb2.DescribeGroupResponse(group=listing(group))
+            response.group.CopyFrom(listing(group))
             page = _page(authorizer, group, after, broker.topics.count_of)
-    except WireError as error:
-        return offsets_pb2.DescribeGroupResponse(error=to_proto(error))
     is_committed = request.isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
     pauses = Pauses(broker.turns)
     for tp, committed in page:
@@ -246,7 +233,7 @@ async def describe_group(
             response.more = True
             break
         await pauses.after()
-        response.partitions.append(await _described(broker, tp, committed, is_committed=is_committed))
+        await _describe(broker, tp, committed, response.partitions.add(), is_committed=is_committed)
     return response
 
 
@@ -265,13 +252,17 @@ def _page(
     return page
 
 
-async def _described(
-    broker: BrokerParts, tp: TopicIdPartition, committed: CommittedOffset | None, *, is_committed: bool
-) -> offsets_pb2.GroupPartitionDescription:
-    described = offsets_pb2.GroupPartitionDescription(
-        committed=_offset_result(tp, committed), log_start_offset=_NONE, end_offset=_NONE, lag_bytes=_NONE, lag_ms=_NONE
-    )
-    try:
+async def _describe(
+    broker: BrokerParts,
+    tp: TopicIdPartition,
+    committed: CommittedOffset | None,
+    described: offsets_pb2.GroupPartitionDescription,
+    *,
+    is_committed: bool,
+) -> None:
+    described.log_start_offset = described.end_offset = described.lag_bytes = described.lag_ms = _NONE
+    _fill(described.committed, tp, committed)
+    with fails_with(described.committed, f"the group's backlog in {tp}"):
         log = broker.partitions.leader(tp)
         described.topic = log.topic
         described.log_start_offset = log.ends.log_start_offset
@@ -284,11 +275,6 @@ async def _described(
         described.lag_bytes = found.size_bytes
         if found.append_timestamp != _NONE:
             described.lag_ms = max(0, broker.clock.wall_ms() - found.append_timestamp)
-    except WireError as error:
-        described.committed.error.CopyFrom(to_proto(error))
-    except Exception as error:
-        described.committed.error.CopyFrom(to_proto(internal(f"the group's backlog in {tp}", error)))
-    return described
 
 
 # ListGroups
@@ -304,7 +290,8 @@ async def list_groups(
     """
     check_text("prefix", request.prefix)
     check_text("after", request.after)
-    try:
+    response = offsets_pb2.ListGroupsResponse()
+    with fails_with(response, "the list of groups"):
         async with broker.groups.settled() as table:
             groups, pauses = table.groups if authorizer.rights.allows_groups else {}, Pauses(broker.turns)
             page = await page_of(
@@ -314,14 +301,12 @@ async def list_groups(
                 pauses=pauses,
                 is_wanted=lambda group: authorizer.rights.allows_group(group.group_id),
             )
-            response = offsets_pb2.ListGroupsResponse(more=page.more)
+            response.more = page.more
             for group_id in page.names:
                 await pauses.after()
                 group = groups.get(group_id)
                 if group is not None:  # None: deleted meanwhile
                     response.groups.append(listing(group))
-    except WireError as error:
-        return offsets_pb2.ListGroupsResponse(error=to_proto(error))
     return response
 
 
@@ -340,18 +325,18 @@ async def delete_group(
     check_id("group_id", request.group_id)
     for entry in request.partitions:
         topic_id_partition("partitions", entry.topic_id, entry.partition)
-    try:
+    response = offsets_pb2.DeleteGroupResponse()
+    with fails_with(response, f"deletion of group {request.group_id!r}"):
         authorizer.require_group(request.group_id)
         if request.partitions:
             tps = [TopicIdPartition(one.topic_id, one.partition) for one in request.partitions]
             count = await broker.groups.delete_offsets(request.group_id, tps)
         else:
             count = await broker.groups.delete(request.group_id)
-    except WireError as error:
-        return offsets_pb2.DeleteGroupResponse(error=to_proto(error))
-    if count:
-        broker.audit.changed(f"deleted {counted(count, 'offset')} of group {request.group_id!a}")
-    return offsets_pb2.DeleteGroupResponse(deleted_offsets=count)
+        response.deleted_offsets = count
+        if count:
+            broker.audit.changed(f"deleted {counted(count, 'offset')} of group {request.group_id!a}")
+    return response
 
 
 def listing(group: Group) -> offsets_pb2.GroupListing:
@@ -371,18 +356,10 @@ def _check_history(partition: Partition, committed: CommittedOffset | None) -> N
         raise
 
 
-def _offset_result(tp: TopicIdPartition, committed: CommittedOffset | None) -> offsets_pb2.PartitionGroupOffset:
+def _fill(result: offsets_pb2.PartitionGroupOffset, tp: TopicIdPartition, committed: CommittedOffset | None) -> None:
     """How far a group has read one partition, as in a response."""
-    if committed is None:
-        return offsets_pb2.PartitionGroupOffset(
-            topic_id=tp.topic_id, partition=tp.partition, offset=_NONE, leader_epoch=_NONE, commit_timestamp=_NONE
-        )
-    return offsets_pb2.PartitionGroupOffset(
-        topic_id=tp.topic_id,
-        partition=tp.partition,
-        offset=committed.offset,
-        leader_epoch=committed.leader_epoch,
-        metadata=committed.metadata,
-        commit_timestamp=committed.timestamp,
-        leader_epoch_id=committed.leader_epoch_id,
-    )
+    result.topic_id, result.partition = tp
+    result.offset = result.leader_epoch = result.commit_timestamp = _NONE
+    if committed is not None:
+        result.offset, result.leader_epoch, result.commit_timestamp = committed.offset, committed.leader_epoch, committed.timestamp
+        result.metadata, result.leader_epoch_id = committed.metadata, committed.leader_epoch_id

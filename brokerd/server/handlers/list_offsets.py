@@ -21,14 +21,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from brokerd.errors import LogTruncationError, UnsupportedVersionError, WireError
+from brokerd.errors import LogTruncationError, UnsupportedVersionError
 from brokerd.ids import LogPosition, TopicIdPartition
 from brokerd.partition.partition import Partition
 from brokerd.server.broker import BrokerParts
-from brokerd.server.failures import internal, malformed
+from brokerd.server.failures import fails_with, malformed
+from brokerd.server.paging import Pauses
 from brokerd.server.requests import check_not_negative, topic_id_partition
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
-from brokerd.server.waiting.pauses import Pauses
 from brokerd.sharing import CALLER
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import fetch_pb2, offsets_pb2
@@ -83,7 +83,7 @@ async def _answer(
     result = offsets_pb2.PartitionListOffsetsResult(
         topic_id=tp.topic_id, partition=tp.partition, offset=_NONE, timestamp=_NONE, leader_epoch=_NONE
     )
-    try:
+    with fails_with(result, f"offsets of {tp}"):
         authorizer.require_id(None, tp.topic_id)
         log = broker.partitions.leader(tp, entry.current_leader_epoch)
         if entry.spec == offsets_pb2.OFFSET_SPEC_AFTER_BYTES:
@@ -97,22 +97,12 @@ async def _answer(
             if before is not None:
                 result.leader_epoch_id, result.epoch_start_offset = before.id, before.start_offset
         result.log_start_offset = log.ends.log_start_offset
-        _check_position(log, entry, result)
-    except WireError as error:
-        result.error.CopyFrom(to_proto(error))
-    except Exception as error:
-        result.error.CopyFrom(to_proto(internal(f"offsets of {tp}", error)))
+        if entry.HasField("position"):
+            try:
+                log.check_history(LogPosition(entry.position.offset, entry.position.leader_epoch_id))
+            except LogTruncationError as error:
+                result.truncation.CopyFrom(to_proto(error))
     return result
-
-
-def _check_position(
-    log: Partition, entry: offsets_pb2.PartitionListOffsets, result: offsets_pb2.PartitionListOffsetsResult
-) -> None:
-    if entry.HasField("position"):
-        try:
-            log.check_history(LogPosition(entry.position.offset, entry.position.leader_epoch_id))
-        except LogTruncationError as error:
-            result.truncation.CopyFrom(to_proto(error))
 
 
 async def _look_up(

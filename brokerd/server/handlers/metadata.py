@@ -23,18 +23,17 @@ import brokerd
 from brokerd.config.settings import settings_of, values_of
 from brokerd.config.topic import TopicConfig, topic_config
 from brokerd.datadir.topic_store import Topic
-from brokerd.errors import NotLeaderError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError
+from brokerd.errors import NotLeaderError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.partition.partition import Partition
 from brokerd.record.header import MAGIC, PAYLOAD_KIND_ARROW
 from brokerd.server.broker import BrokerParts
-from brokerd.server.failures import malformed, to_its_end
+from brokerd.server.failures import fails_with, malformed, to_its_end
 from brokerd.server.handlers.produce import WAITING_REQUESTS_MAX
+from brokerd.server.paging import Pauses
 from brokerd.server.requests import check_topic_id
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.server.waiting.delayed_produce import WAIT_MAX_MS
-from brokerd.server.waiting.pauses import Pauses
-from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import metadata_pb2, topics_pb2
 
 _PIECES_OF_A_TOPIC = 5  # its settings cost as much to describe as this many partitions
@@ -77,11 +76,19 @@ async def handle(
     if request.all_topics:
         for topic in _seen_by(broker, authorizer):
             if broker.topics.has(topic.name):  # False: deleted meanwhile
-                response.topics.append(await _described(broker, topic, pauses))
+                await _describe(broker, topic, response.topics.add(), pauses)
     for name in request.topics:
-        response.topics.append(await _by_name(broker, authorizer, name, pauses))
+        await pauses.after()
+        described = response.topics.add(name=name)
+        with fails_with(described, f"metadata of topic {name!r}"):
+            authorizer.require_name(None, name)
+            await _describe(broker, await _find_or_create(broker, authorizer, name), described, pauses)
     for topic_id in request.topic_ids:
-        response.topics.append(await _by_id(broker, authorizer, topic_id, pauses))
+        await pauses.after()
+        described = response.topics.add(topic_id=topic_id)
+        with fails_with(described, f"metadata of topic id {topic_id.hex()}"):
+            authorizer.require_id(None, topic_id)
+            await _describe(broker, broker.topics.by_id(topic_id), described, pauses)
     return response
 
 
@@ -92,15 +99,6 @@ def this_node(broker: BrokerParts) -> metadata_pb2.Node:
         host = socket.gethostname()
     port = broker.config.advertised_port or broker.port
     return metadata_pb2.Node(node_id=broker.node_id, host=host, port=port, epoch=broker.node_epoch)
-
-
-async def _by_name(broker: BrokerParts, authorizer: TopicAuthorizer, name: str, pauses: Pauses) -> metadata_pb2.TopicMetadata:
-    await pauses.after()
-    try:
-        authorizer.require_name(None, name)
-        return await _described(broker, await _find_or_create(broker, authorizer, name), pauses)
-    except WireError as error:
-        return metadata_pb2.TopicMetadata(name=name, error=to_proto(error))
 
 
 async def _find_or_create(broker: BrokerParts, authorizer: TopicAuthorizer, name: str) -> Topic:
@@ -122,37 +120,24 @@ async def _create(broker: BrokerParts, name: str) -> Topic:
     return topic
 
 
-async def _by_id(broker: BrokerParts, authorizer: TopicAuthorizer, topic_id: bytes, pauses: Pauses) -> metadata_pb2.TopicMetadata:
-    await pauses.after()
-    try:
-        authorizer.require_id(None, topic_id)
-        return await _described(broker, broker.topics.by_id(topic_id), pauses)
-    except WireError as error:
-        return metadata_pb2.TopicMetadata(topic_id=topic_id, error=to_proto(error))
-
-
-async def _described(broker: BrokerParts, topic: Topic, pauses: Pauses) -> metadata_pb2.TopicMetadata:
-    node_id = broker.node_id
-    described = metadata_pb2.TopicMetadata(name=topic.name, topic_id=topic.id)
+async def _describe(broker: BrokerParts, topic: Topic, described: metadata_pb2.TopicMetadata, pauses: Pauses) -> None:
+    described.name, described.topic_id = topic.name, topic.id
     for number in range(topic.partition_count):
-        described.partitions.append(_partition(broker, TopicIdPartition(topic.id, number), node_id))
+        described.partitions.append(_partition(broker, TopicIdPartition(topic.id, number)))
         await pauses.after()
-    return described
 
 
-def _partition(broker: BrokerParts, tp: TopicIdPartition, node_id: int) -> metadata_pb2.PartitionMetadata:
+def _partition(broker: BrokerParts, tp: TopicIdPartition) -> metadata_pb2.PartitionMetadata:
+    node_id = broker.node_id
     described = metadata_pb2.PartitionMetadata(partition=tp.partition, leader=node_id, replicas=[node_id], isr=[node_id])
-    try:
-        partition = broker.partitions.leader(tp)
+    with fails_with(described, f"metadata of {tp}"):
+        try:
+            partition = broker.partitions.leader(tp)
+        except NotLeaderError as error:
+            described.leader, described.leader_epoch = NO_LEADER, error.current_leader_epoch
+            raise
         described.leader_epoch = partition.leader_epoch
-        problem = _problem_of(partition)
-    except NotLeaderError as error:
-        described.leader, described.leader_epoch = NO_LEADER, error.current_leader_epoch
-        problem = error
-    except WireError as error:  # the topic is being deleted
-        problem = error
-    if problem is not None:
-        described.error.CopyFrom(to_proto(problem))
+        partition.health.check_writable(partition.ends.log_start_offset)
     return described
 
 
@@ -162,13 +147,10 @@ async def describe(
     """One description per requested topic."""
     response = topics_pb2.DescribeTopicsResponse()
     pauses = Pauses(broker.turns)
-    if request.names:
-        for name in request.names:
-            response.topics.append(await _description(broker, authorizer, name, pauses))
-        return response
-    for topic in _seen_by(broker, authorizer):
-        if broker.topics.has(topic.name):  # False: deleted meanwhile
-            response.topics.append(await _description(broker, authorizer, topic.name, pauses))
+    asked = list(request.names)
+    for name in asked or [topic.name for topic in _seen_by(broker, authorizer)]:
+        if asked or broker.topics.has(name):  # False: deleted meanwhile
+            await _describe_topic(broker, authorizer, response.topics.add(name=name), pauses)
     return response
 
 
@@ -177,20 +159,20 @@ def _seen_by(broker: BrokerParts, authorizer: TopicAuthorizer) -> list[Topic]:
     return [topic for topic in broker.topics.list() if authorizer.rights.sees(topic.name)]
 
 
-async def _description(broker: BrokerParts, authorizer: TopicAuthorizer, name: str, pauses: Pauses) -> topics_pb2.TopicDescription:
+async def _describe_topic(
+    broker: BrokerParts, authorizer: TopicAuthorizer, described: topics_pb2.TopicDescription, pauses: Pauses
+) -> None:
     await pauses.after()
-    try:
-        authorizer.require_name(None, name)
-        topic = broker.topics.by_name(name)
+    with fails_with(described, f"description of topic {described.name!r}"):
+        authorizer.require_name(None, described.name)
+        topic = broker.topics.by_name(described.name)
         logs = [broker.partitions.leader(TopicIdPartition(topic.id, partition)) for partition in range(topic.partition_count)]
-    except WireError as error:
-        return topics_pb2.TopicDescription(name=name, error=to_proto(error))
-    described = topics_pb2.TopicDescription(name=topic.name, topic_id=topic.id, configs=_configs(broker, topic))
-    await pauses.after(_PIECES_OF_A_TOPIC)
-    for log in logs:
-        described.partitions.append(_partition_description(log))
-        await pauses.after()
-    return described
+        described.topic_id = topic.id
+        described.configs.extend(_configs(broker, topic))
+        await pauses.after(_PIECES_OF_A_TOPIC)
+        for log in logs:
+            _describe_partition(log, described.partitions.add())
+            await pauses.after()
 
 
 def _configs(broker: BrokerParts, topic: Topic) -> list[topics_pb2.ConfigEntry]:
@@ -201,30 +183,17 @@ def _configs(broker: BrokerParts, topic: Topic) -> list[topics_pb2.ConfigEntry]:
     ]
 
 
-def _partition_description(log: Partition) -> topics_pb2.PartitionDescription:
-    description = topics_pb2.PartitionDescription(
-        partition=log.tp.partition,
-        log_start_offset=log.ends.log_start_offset,
-        last_stable_offset=log.ends.last_stable_offset,
-        high_watermark=log.ends.high_watermark,
-        log_end_offset=log.ends.log_end_offset,
-        size_bytes=log.size_bytes,
-        segment_count=len(log.segments),
-        producer_count=len(log.producers),
-    )
-    problem = _problem_of(log)
-    if problem is not None:
-        description.error.CopyFrom(to_proto(problem))
-    return description
-
-
-def _problem_of(log: Partition) -> WireError | None:
-    """Why the partition accepts no appends: the error that they get. None if it accepts them."""
-    try:
+def _describe_partition(log: Partition, described: topics_pb2.PartitionDescription) -> None:
+    described.partition = log.tp.partition
+    described.log_start_offset = log.ends.log_start_offset
+    described.last_stable_offset = log.ends.last_stable_offset
+    described.high_watermark = log.ends.high_watermark
+    described.log_end_offset = log.ends.log_end_offset
+    described.size_bytes = log.size_bytes
+    described.segment_count = len(log.segments)
+    described.producer_count = len(log.producers)
+    with fails_with(described, f"description of {log.name}"):
         log.health.check_writable(log.ends.log_start_offset)
-    except WireError as error:
-        return error
-    return None
 
 
 async def server_info(

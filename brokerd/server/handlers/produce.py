@@ -52,7 +52,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import TopicIdPartition, is_member_producer_id
-from brokerd.partition.partition import Partition
+from brokerd.partition.partition import LogAppendInfo, Partition
 from brokerd.record.batch import RecordBatch, check_produced
 from brokerd.record.header import BatchHeader
 from brokerd.server.admin import STOPPING
@@ -146,9 +146,20 @@ def handle(broker: BrokerParts, authorizer: TopicAuthorizer, caller: Caller, req
     appended: dict[int, Appended] = {}  # by index in the request
     for index, (tp, data) in enumerate(zip(request.partitions, request.batches, strict=True)):
         result = response.results.add(topic_id=tp.topic_id, partition=tp.partition, base_offset=-1, append_timestamp=-1)
-        batch = _append(broker, authorizer, caller, head, result, index, data)
-        if batch is not None:
-            appended[index] = batch
+        try:
+            partition, info = _append(broker, authorizer, caller, head, index, tp, data)
+        except WireError as error:
+            broker.counters.failed_produce.labels(error.code.name).inc()
+            result.error.CopyFrom(to_proto(not_appended(error)))
+            result.log_start_offset = max(0, error.log_start_offset)
+        except Exception as error:
+            result.error.CopyFrom(to_proto(internal(f"append to {tp}", error)))
+        else:
+            result.base_offset = info.base_offset
+            result.append_timestamp = info.append_timestamp
+            result.is_log_append_time = info.is_log_append_time
+            result.log_start_offset = info.log_start_offset
+            appended[index] = Appended(partition, info.last_offset, partition.leader_epoch)
     if head.acks == ACKS_NONE:
         return None
     wait_ms = min(head.timeout_ms or WAIT_MAX_MS, WAIT_MAX_MS)
@@ -188,43 +199,30 @@ def _append(
     authorizer: TopicAuthorizer,
     caller: Caller,
     head: produce_pb2.ProduceRequest,
-    result: produce_pb2.PartitionProduceResult,
     index: int,
+    tp: TopicIdPartition,
     data: pa.Buffer,
-) -> Appended | None:
-    """Appends one batch and fills in its result. Returns what acks=-1 waits for, or None on an error."""
-    partition = None
-    tp = TopicIdPartition(result.topic_id, result.partition)
+) -> tuple[Partition, LogAppendInfo]:
+    """Appends the request's batch at `index`. Raises WireErrors."""
+    authorizer.require_id(Right.WRITE, tp.topic_id)
+    leader_epoch = head.partitions[index].current_leader_epoch
+    partition = broker.partitions.leader(tp, leader_epoch)
     try:
-        authorizer.require_id(Right.WRITE, tp.topic_id)
-        leader_epoch = head.partitions[index].current_leader_epoch
-        partition = broker.partitions.leader(tp, leader_epoch)
         batch = _check_batch(broker, authorizer, partition, data)
         if batch.header.producer_id >= 0:
             require_leader_epoch(leader_epoch, "an idempotent producer")
         is_open_member = _check_member(broker, head, batch.header)
         now_ms, ahead_ms = broker.time.stamp_ms()
         info = partition.append(batch, now_wall_ms=now_ms, clock_ahead_ms=ahead_ms, is_open_member=is_open_member, caller=caller)
-        if is_open_member:
-            broker.transactions.appended(batch.header.producer_id, tp, 0 if info.is_duplicate else batch.header.record_count)
     except WireError as error:
-        broker.counters.failed_produce.labels(error.code.name).inc()
-        if (
-            partition is not None and error.action is Action.PRODUCER_STATE
-        ):  # tells the producer whether missing records have expired
-            error.log_start_offset = result.log_start_offset = partition.ends.log_start_offset
-        result.error.CopyFrom(to_proto(not_appended(error)))
-        return None
-    except Exception as error:
-        result.error.CopyFrom(to_proto(internal(f"append to {tp}", error)))
-        return None
+        if error.action is Action.PRODUCER_STATE:  # tells the producer whether missing records have expired
+            error.log_start_offset = partition.ends.log_start_offset
+        raise
+    if is_open_member:
+        broker.transactions.appended(batch.header.producer_id, tp, 0 if info.is_duplicate else batch.header.record_count)
     if not info.is_duplicate:
         broker.counters.appended(tp.topic_id, messages=info.last_offset - info.base_offset + 1, size_bytes=data.size)
-    result.base_offset = info.base_offset
-    result.append_timestamp = info.append_timestamp
-    result.is_log_append_time = info.is_log_append_time
-    result.log_start_offset = info.log_start_offset
-    return Appended(partition, info.last_offset, partition.leader_epoch)
+    return partition, info
 
 
 def _check_batch(broker: BrokerParts, authorizer: TopicAuthorizer, partition: Partition, data: pa.Buffer) -> RecordBatch:

@@ -37,10 +37,9 @@ from brokerd.partition.core import HIGH_WATERMARK
 from brokerd.partition.partition import Partition
 from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import fails_with, malformed
+from brokerd.server.paging import Pauses
 from brokerd.server.requests import check_config_texts, check_not_negative, check_topic_id, topic_id_partition
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
-from brokerd.server.waiting.pauses import Pauses
-from brokerd.wire.errors import to_proto
 from brokerd.wire.v1.topics_pb2 import (
     AlterTopicConfigsRequest,
     AlterTopicConfigsResponse,
@@ -185,9 +184,9 @@ async def delete_records(broker: BrokerParts, authorizer: TopicAuthorizer, reque
     starts = [(partition, before_offset) for partition, before_offset, _ in found]
     errors = await broker.admin.run(broker.retention.delete_records(starts))
     for (partition, _, result), error in zip(found, errors, strict=True):
-        if error is not None:
-            result.error.CopyFrom(to_proto(error))
-        else:
+        with fails_with(result, f"deleting records of {partition.name}"):
+            if error is not None:
+                raise error
             result.log_start_offset = partition.ends.log_start_offset
             broker.audit.changed(f"deleted records of {partition.name} below offset {result.log_start_offset}")
     return response

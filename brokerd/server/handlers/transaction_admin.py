@@ -7,15 +7,14 @@ from collections.abc import Mapping
 from itertools import islice
 from operator import itemgetter
 
-from brokerd.errors import InvalidRequestError, TransactionalIdAuthorizationFailedError, WireError, counted
+from brokerd.errors import InvalidRequestError, TransactionalIdAuthorizationFailedError, counted
 from brokerd.partition.partition import Partition
 from brokerd.server.broker import BrokerParts
-from brokerd.server.failures import malformed
+from brokerd.server.failures import fails_with, malformed
+from brokerd.server.paging import LISTED_MAX, Pauses, page_of
 from brokerd.server.requests import check_id, check_not_negative, check_text
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
-from brokerd.server.waiting.pauses import LISTED_MAX, Pauses, page_of
 from brokerd.transaction.transactional_id import MEMBER_EPOCH, TransactionalIdState
-from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import transaction_pb2
 from brokerd.wire.v1.transaction_log_pb2 import MemberOpened
 
@@ -69,26 +68,23 @@ async def describe_transaction(
     """
     check_id("transactional_id", request.transactional_id)
     response = transaction_pb2.DescribeTransactionResponse()
-    try:
+    with fails_with(response, f"description of transactional id {request.transactional_id!r}"):
         state = _find(broker, authorizer, request.transactional_id)
-    except WireError as error:
-        response.error.CopyFrom(to_proto(error))
-        return response
-    response.listing.CopyFrom(_listing(broker, state))
-    if state.last is not None:
-        response.last_execution_id, response.last_run_id = state.last.execution_id, state.last.run_id
-        response.last_totals.CopyFrom(state.last.totals)
-    pauses = Pauses(broker.turns)
-    listed_partitions = 0
-    for member in list(islice(state.members.values(), MEMBERS_MAX)):
-        if listed_partitions >= PARTITIONS_MAX:
-            break
-        described = _member(broker, authorizer, member)
-        if described is not None:  # None: ended meanwhile
-            response.members.append(described)
-            listed_partitions += len(described.partitions)
-            await pauses.after(1 + len(described.partitions))
-    response.more_members = max(len(state.members) - len(response.members), 0)
+        response.listing.CopyFrom(_listing(broker, state))
+        if state.last is not None:
+            response.last_execution_id, response.last_run_id = state.last.execution_id, state.last.run_id
+            response.last_totals.CopyFrom(state.last.totals)
+        pauses = Pauses(broker.turns)
+        listed_partitions = 0
+        for member in list(islice(state.members.values(), MEMBERS_MAX)):
+            if listed_partitions >= PARTITIONS_MAX:
+                break
+            described = _member(broker, authorizer, member)
+            if described is not None:  # None: ended meanwhile
+                response.members.append(described)
+                listed_partitions += len(described.partitions)
+                await pauses.after(1 + len(described.partitions))
+        response.more_members = max(len(state.members) - len(response.members), 0)
     return response
 
 
@@ -126,15 +122,15 @@ async def abort_transaction(
     """
     check_id("transactional_id", request.transactional_id)
     check_text("execution_id", request.execution_id)
-    try:
+    response = transaction_pb2.AbortTransactionResponse()
+    with fails_with(response, f"abort of transactional id {request.transactional_id!r}"):
         _find(broker, authorizer, request.transactional_id)
         count = await broker.transactions.abort_all(request.transactional_id, request.execution_id)
-    except WireError as error:
-        return transaction_pb2.AbortTransactionResponse(error=to_proto(error))
-    if count:
-        execution = f" in execution {request.execution_id!a}" if request.execution_id else ""
-        broker.audit.changed(f"aborted {counted(count, 'member')} of transactional id {request.transactional_id!a}{execution}")
-    return transaction_pb2.AbortTransactionResponse(aborted_members=count)
+        response.aborted_members = count
+        if count:
+            execution = f" in execution {request.execution_id!a}" if request.execution_id else ""
+            broker.audit.changed(f"aborted {counted(count, 'member')} of transactional id {request.transactional_id!a}{execution}")
+    return response
 
 
 # ForgetTransactionalId
@@ -151,18 +147,18 @@ async def forget_transactional_id(
     """
     check_id("transactional_id", request.transactional_id)
     name = request.transactional_id
-    try:
+    response = transaction_pb2.ForgetTransactionalIdResponse(last_version=_NONE)
+    with fails_with(response, f"forgetting transactional id {name!r}"):
         principal = _find(broker, authorizer, name).principal
         if not authorizer.rights.administers_everything:
             raise TransactionalIdAuthorizationFailedError(
                 f"to have transactional id {name!r} forgotten needs ADMIN on every topic: ask an operator"
             )
-        last_version = await broker.transactions.forget(name)
-    except WireError as error:
-        return transaction_pb2.ForgetTransactionalIdResponse(error=to_proto(error), last_version=-1)
-    last = "none" if last_version < 0 else f"version {last_version}"
-    broker.audit.changed(f"forgot transactional id {name!a} of principal {principal!a}, last committed: {last}")
-    return transaction_pb2.ForgetTransactionalIdResponse(last_version=last_version, principal=principal)
+        response.last_version = last_version = await broker.transactions.forget(name)
+        response.principal = principal
+        last = "none" if last_version < 0 else f"version {last_version}"
+        broker.audit.changed(f"forgot transactional id {name!a} of principal {principal!a}, last committed: {last}")
+    return response
 
 
 # FindHangingTransactions

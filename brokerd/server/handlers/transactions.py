@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from brokerd.errors import TxnAbortedError, UnknownTopicIdError, UnknownTopicOrPartitionError, WireError
+from brokerd.errors import TxnAbortedError, UnknownTopicIdError, UnknownTopicOrPartitionError
 from brokerd.groups.group_table import NO_OFFSET
 from brokerd.ids import NO_PRODUCER, PRODUCER_EPOCH_MAX, ProducerIdAndEpoch, TopicIdPartition, is_member_producer_id
 from brokerd.server.broker import BrokerParts
-from brokerd.server.failures import malformed
+from brokerd.server.failures import fails_with, malformed
 from brokerd.server.groups import AskedOffsets
 from brokerd.server.handlers.groups import check_entry, checked_offset
 from brokerd.server.requests import check_id, check_not_negative, check_text, topic_id_partition
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.transaction.transactional_id import MEMBER_EPOCH
-from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import transaction_pb2
 from brokerd.wire.v1.group_log_pb2 import CommittedOffset
 
@@ -84,11 +83,8 @@ async def _member(
     broker: BrokerParts, authorizer: TopicAuthorizer, request: transaction_pb2.InitProducerIdRequest
 ) -> transaction_pb2.InitProducerIdResponse:
     response = transaction_pb2.InitProducerIdResponse(last_version=-1)
-    try:
+    with fails_with(response, "opening a member"):
         member = await broker.transactions.init_member(authorizer.principal, request, authorizer.own_producer_id)
-    except WireError as error:
-        response.error.CopyFrom(to_proto(error))
-    else:
         response.producer_id, response.producer_epoch = member.producer_id, MEMBER_EPOCH
     state = broker.transactions.coordinator.states.get(request.transactional_id)
     if state is not None and state.principal == authorizer.principal and state.last is not None:
@@ -110,11 +106,10 @@ async def heartbeat(
     _check_execution(request)
     _check_member_id(request.member_id)
     authorizer.require_somewhere(Right.WRITE)
-    try:
+    response = transaction_pb2.HeartbeatResponse()
+    with fails_with(response, "a heartbeat"):
         await broker.transactions.heartbeat(authorizer.principal, request)
-    except WireError as error:
-        return transaction_pb2.HeartbeatResponse(error=to_proto(error))
-    return transaction_pb2.HeartbeatResponse()
+    return response
 
 
 # EndTransaction
@@ -175,15 +170,13 @@ async def end_transaction(
     response = transaction_pb2.EndTransactionResponse(last_version=-1)
     principal, transactions = authorizer.principal, broker.transactions
     _keep_one_deleted(broker, request)
-    try:
+    with fails_with(response, f"the decision on transactional id {request.transactional_id!r}"):
         asked = transactions.pages.add(principal, request, broker.clock.monotonic_ms())
         if asked is not None and asked.decision == transaction_pb2.TRANSACTION_DECISION_COMMIT:
             offsets = _offsets(broker, authorizer, request) if request.group_offsets else None
             await transactions.commit(principal, asked, offsets)
         elif asked is not None:
             await transactions.abort(principal, asked)
-    except WireError as error:
-        response.error.CopyFrom(to_proto(error))
     state = transactions.coordinator.states.get(request.transactional_id)
     if state is not None and state.principal == principal:
         response.last_version = state.last_version

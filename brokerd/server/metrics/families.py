@@ -23,7 +23,7 @@ from brokerd.groups.group_table import GroupTable
 from brokerd.partition.partition import Partition
 from brokerd.server.broker import BrokerParts
 from brokerd.server.metrics.counters import Traffic
-from brokerd.server.waiting.pauses import Pauses
+from brokerd.server.paging import Pauses
 from brokerd.transaction.coordinator import ExecutionKey, TransactionCoordinator
 
 _MEMBERS_AT_ONCE = 1_000
@@ -127,7 +127,7 @@ class LogFamilies:
         ends, size_bytes = log.ends, log.size_bytes
         self._count += 1
         self._producer_ids += len(log.producers)
-        self._offline += log.damage is not None or log.health.failure is not None
+        self._offline += log.is_stopped
         self._topics.setdefault(log.tp.topic_id, []).append(log)
         self._sizes[log.tp.topic_id] += size_bytes
         if self._shown < self._limit:
@@ -146,7 +146,9 @@ class LogFamilies:
             "Partitions beyond metrics.max.partitions, without brokerd_log_ figures of their own.",
             self._count - self._shown,
         )
-        yield _gauge("offline_partition_count", "Partitions that are damaged, or whose disk failed: no appends.", self._offline)
+        yield _gauge(
+            "offline_partition_count", "Partitions that accept no appends: damaged, read-only, or their disk failed.", self._offline
+        )
         yield _gauge("producer_id_count", "Producer ids remembered, over all partitions.", self._producer_ids)
         yield from self._topic_families()
         yield from self._partitions

@@ -20,8 +20,8 @@ from brokerd.partition.partition import Partition
 from brokerd.partition.unmarked import UnmarkedData, undecided_text, unmarked_data, with_lost_markers
 from brokerd.purgatory.purgatory import TimedPurgatory
 from brokerd.record.control import encode_control
+from brokerd.server.paging import Pauses
 from brokerd.server.waiting.delayed_produce import Appended, wait_durable
-from brokerd.server.waiting.pauses import Pauses
 from brokerd.sharing import CALLER
 from brokerd.transaction.markers import Ending, Outcome, RecordFor, endings
 from brokerd.transaction.transactional_id import Held, HeldData

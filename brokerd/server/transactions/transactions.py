@@ -41,8 +41,8 @@ from brokerd.server.admin import STOPPING, Admin
 from brokerd.server.failures import to_its_end
 from brokerd.server.groups import AskedOffsets, Groups
 from brokerd.server.own_log import OwnEntry, OwnLog
+from brokerd.server.paging import Pauses
 from brokerd.server.transactions.local_leaders import LocalLeaders, LostMarkers, Markers
-from brokerd.server.waiting.pauses import Pauses
 from brokerd.sharing import Shares
 from brokerd.transaction.coordinator import TransactionCoordinator, TransactionLimits
 from brokerd.transaction.loading import load

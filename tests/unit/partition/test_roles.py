@@ -22,7 +22,7 @@ from brokerd.purgatory.purgatory import Completion, Purgatory
 from brokerd.purgatory.timing_wheel import TimingWheel
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import HEADER_SIZE, crc_seed, decode_header
-from brokerd.server.handlers.fetch import DelayedFetch, ParkedPartition
+from brokerd.server.waiting.delayed_fetch import DelayedFetch, ParkedPartition
 from brokerd.server.waiting.delayed_produce import Appended, DelayedProduce
 from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.segment import Segment

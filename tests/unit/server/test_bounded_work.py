@@ -15,8 +15,8 @@ from brokerd.server.broker import BrokerParts
 from brokerd.server.handlers import groups, list_offsets, metadata, transaction_admin, transactions
 from brokerd.server.metrics.endpoint import MetricsEndpoint
 from brokerd.server.metrics.families import families
+from brokerd.server.paging import LISTED_MAX, Pauses, page_of
 from brokerd.server.security.topic_authorizer import ANYBODY, Principal, Right, TopicAuthorizer, TopicRights
-from brokerd.server.waiting.pauses import LISTED_MAX, Pauses, page_of
 from brokerd.sharing import CALLER, Caller, Turns
 from brokerd.transaction.records import record_of
 from brokerd.transaction.transactional_id import Held

@@ -16,10 +16,13 @@ from brokerd.datadir.topic_store import TopicStore
 from brokerd.groups.group_table import GroupLimits, GroupTable
 from brokerd.ids import TopicIdPartition
 from brokerd.server.metrics.counters import Counters, Traffic
-from brokerd.server.metrics.families import equal_shares, group_figures, render
+from brokerd.server.metrics.families import equal_shares, families, group_figures, render
 from brokerd.sharing import Shares
+from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.group_offsets import committed
+from tests.support.inner_broker import running
+from tests.unit.server.one_execution import run
 
 
 def samples(text: bytes) -> dict[tuple[object, ...], float]:
@@ -76,6 +79,17 @@ def test_traffic_is_kept_by_topic() -> None:
 )
 def test_nobody_takes_the_figures_of_others(wanted: dict[str, int], limit: int, expected: dict[str, int]) -> None:
     assert equal_shares(wanted, limit) == expected
+
+
+def test_a_partition_that_accepts_no_appends_is_offline() -> None:
+    async def scenario() -> None:
+        async with running(MemoryFiles(), ManualClock()) as broker:
+            for tp, reason in zip(await broker.topic(), ("", "the directory is read-only"), strict=True):
+                broker.log(tp).health.read_only_reason = reason
+            found = {family.name: family for family in await families(broker.broker, stream_count=0)}
+            assert found["brokerd_offline_partition_count"].samples[0].value == 1
+
+    run(scenario())
 
 
 def test_groups_beyond_the_limit_are_not_even_counted() -> None:

@@ -164,3 +164,32 @@ def test_a_parked_fetch_whose_client_goes_while_its_response_is_queued_reads_not
             assert broker.broker.response_budget.used == 0
 
     run(scenario())
+
+
+def test_a_parked_fetch_whose_response_is_cancelled_before_it_begins_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        async with running(MemoryFiles(), ManualClock()) as broker:
+            (tp, _) = await broker.topic()
+            queued: list[Callable[[], asyncio.Task[None]]] = []
+            monkeypatch.setattr(broker.broker.response_queue, "put", lambda _, start: queued.append(start))
+            context = Context([fetch_request(tp)])
+            first = await context.read()
+            reads = iter([asyncio.sleep(0, first), asyncio.Event().wait()])
+            context.read = lambda: next(reads)  # type: ignore[method-assign]
+            stream = FetchHandler(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
+            serving = asyncio.create_task(stream.run())
+            await all_wait()
+            closing = asyncio.create_task(stream.close(*ENDED))
+            await all_wait()
+            serving.cancel()
+            (start,) = queued
+            answering = start()  # runs after the cancellation, which cancels it
+            with contextlib.suppress(asyncio.CancelledError):
+                await serving
+            await all_wait()
+            assert answering.cancelled()
+            assert closing.done()
+
+    run(scenario())

@@ -12,8 +12,8 @@ import pytest
 from brokerd.config.broker import BrokerConfig
 from brokerd.server.broker import BrokerParts
 from brokerd.server.handlers import groups, metadata
+from brokerd.server.paging import Pauses
 from brokerd.server.security.topic_authorizer import ANYBODY, Principal, TopicAuthorizer
-from brokerd.server.waiting.pauses import Pauses
 from brokerd.sharing import Turns
 from brokerd.wire.v1 import metadata_pb2, offsets_pb2, topics_pb2
 from tests.support.build import open_manager
