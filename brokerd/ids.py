@@ -16,7 +16,7 @@ NO_PRODUCER_ID = -1
 # and the tag of its owner (server/security/topic_authorizer.py). The id alone identifies both, permanently.
 PRODUCER_NUMBER_BITS = 39
 PRODUCER_NUMBERS = 1 << PRODUCER_NUMBER_BITS
-_MEMBER = PRODUCER_NUMBERS
+MEMBER_BIT = PRODUCER_NUMBERS
 PRODUCER_TAG_SHIFT = PRODUCER_NUMBER_BITS + 1
 NO_PRODUCER_EPOCH = -1
 PRODUCER_EPOCH_MAX = 2**15 - 1
@@ -75,12 +75,12 @@ class LogPosition(NamedTuple):
 
 def member_producer_id(number: int) -> int:
     """The producer id of a member of a transaction, without its owner's tag."""
-    return number | _MEMBER
+    return number | MEMBER_BIT
 
 
 def is_member_producer_id(producer_id: int) -> bool:
     """True if the producer id was assigned to a member of a transaction, open or ended."""
-    return producer_id >= 0 and producer_id & _MEMBER != 0
+    return producer_id >= 0 and producer_id & MEMBER_BIT != 0
 
 
 def newest_leaders(now: Leaders, seen: Leaders) -> Leaders:

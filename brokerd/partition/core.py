@@ -27,7 +27,7 @@ from brokerd.errors import (
     StorageError,
     UnknownTopicIdError,
 )
-from brokerd.ids import LogPosition, is_member_producer_id
+from brokerd.ids import LogPosition
 from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.flush_state import FlushOutcome, FlushPlan, FlushState, KeptSnapshots
 from brokerd.partition.leader_epochs import UNKNOWN_OFFSET, EpochEntry
@@ -143,7 +143,7 @@ class PartitionCore:
         kept in producer state.
         """
         self._check_takes_appends(Role.LEADER)
-        if header.is_transactional != is_open_member or (not is_open_member and is_member_producer_id(header.producer_id)):
+        if header.is_transactional != is_open_member or (not is_open_member and header.is_of_member):
             raise self._no_member(header)
         base_offset = self.ends.log_end_offset
         entry: ProducerStateEntry | None = None

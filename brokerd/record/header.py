@@ -13,7 +13,7 @@ import google_crc32c
 import pyarrow as pa
 
 from brokerd.errors import CorruptMessageError, InvalidRequestError, UnsupportedVersionError
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import MEMBER_BIT, TopicIdPartition
 
 MARK = b"\x89bkd"
 MAGIC = 1
@@ -127,6 +127,11 @@ class BatchHeader(NamedTuple):
     def is_transactional(self) -> bool:
         """True if the batch belongs to a transaction."""
         return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def is_of_member(self) -> bool:
+        """True if the producer id was issued for a transaction."""
+        return self.producer_id > 0 and bool(self.producer_id & MEMBER_BIT)
 
     @property
     def has_sparse_offsets(self) -> bool:

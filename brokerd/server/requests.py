@@ -192,13 +192,12 @@ def check_not_negative(field: str, value: int) -> None:
         raise malformed(field, f"is {value}, but must not be negative")
 
 
-def require_leader_epoch(epoch: int, who: str) -> None:
-    """Raises InvalidRequestError for a request without a leader epoch: after an election it could not be told from a new one."""
-    if epoch <= 0:
-        raise InvalidRequestError(
-            f"partitions.current_leader_epoch is {epoch}, but {who} must name the partition's leader_epoch from Metadata, which is "
-            "at least 1"
-        )
+def without_leader_epoch(epoch: int, who: str) -> InvalidRequestError:
+    """The error for a request without a leader epoch: after an election it could not be told from a new one."""
+    return InvalidRequestError(
+        f"partitions.current_leader_epoch is {epoch}, but {who} must name the partition's leader_epoch from Metadata, which is at "
+        "least 1"
+    )
 
 
 def check_id(field: str, text: str) -> None:

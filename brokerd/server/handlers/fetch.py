@@ -53,8 +53,8 @@ from brokerd.server.requests import (
     check_count,
     check_doubles,
     check_not_negative,
-    require_leader_epoch,
     topic_id_partition,
+    without_leader_epoch,
 )
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.server.streams import LARGE_BYTES, LARGE_PARTITIONS, Context, StreamHandler
@@ -179,7 +179,8 @@ async def _read_partition(
     try:
         authorizer.require_id(Right.READ, asked.tp.topic_id)
         partition = broker.partitions.leader(asked.tp, asked.leader_epoch)
-        require_leader_epoch(asked.leader_epoch, "a reader")
+        if asked.leader_epoch <= 0:
+            raise without_leader_epoch(asked.leader_epoch, "a reader")
         if asked.position is not None:
             partition.check_history(asked.position)
         until_offset = partition.ends.of(end)

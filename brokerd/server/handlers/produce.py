@@ -15,15 +15,16 @@ Behaviour
 - A transactional batch is accepted only from an open member, with acks=-1; a member's non-transactional batches are refused. The
   batch's producer id determines the member; transactional_id and member_id may be empty, and must match if they are not.
 - Every error has a fate: NOT_APPENDED for refused batches, UNKNOWN for those that may be in the log.
+- A request is appended once log.max.dirty.bytes, of appended bytes that are not on disk yet, leaves room. Its hello does not wait
+  for that, so that it fences older streams at once.
 - A stream is not read while one of its budgets is used up, so gRPC's flow control throttles the client:
 
     WAITING_REQUESTS_MAX    requests waiting for their response
     _WAITING_BYTES_MAX      bytes of these requests
-    max.in.flight.bytes     requests read and not yet appended, over all streams
-    log.max.dirty.bytes     appended and not yet on disk, over all logs
+    max.in.flight.bytes     requests that were read and wait to be appended, over all streams
 
-  Beyond twice max.in.flight.bytes (if many streams were reading when the budget ran out), requests of the callers that use the
-  most of it are refused with RESOURCE_EXHAUSTED.
+  Beyond twice max.in.flight.bytes (if many streams were reading when the budget ran out), requests that would have to wait are
+  refused with RESOURCE_EXHAUSTED if their callers use the most of it.
 
 The stream's own task does everything with a message: reads, decodes, decides, appends, and queues the response. A second task,
 alive while responses are queued, waits until the first of them is durable and writes it.
@@ -34,6 +35,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
+from collections.abc import Awaitable
 from typing import NamedTuple, cast
 
 import grpc
@@ -51,7 +53,7 @@ from brokerd.errors import (
     ResourceExhaustedError,
     WireError,
 )
-from brokerd.ids import TopicIdPartition, is_member_producer_id
+from brokerd.ids import TopicIdPartition
 from brokerd.partition.partition import LogAppendInfo, Partition
 from brokerd.record.batch import RecordBatch, check_produced
 from brokerd.record.header import BatchHeader
@@ -64,8 +66,8 @@ from brokerd.server.requests import (
     OTHER_FIELDS,
     check_not_negative,
     first_double,
-    require_leader_epoch,
     topic_id_partition,
+    without_leader_epoch,
 )
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.server.streams import LARGE_BYTES, LARGE_PARTITIONS, Context, StreamHandler
@@ -209,8 +211,8 @@ def _append(
     partition = broker.partitions.leader(tp, leader_epoch)
     try:
         batch = _check_batch(broker, authorizer, partition, data)
-        if batch.header.producer_id >= 0:
-            require_leader_epoch(leader_epoch, "an idempotent producer")
+        if batch.header.producer_id >= 0 and leader_epoch <= 0:
+            raise without_leader_epoch(leader_epoch, "an idempotent producer")
         is_open_member = _check_member(broker, head, batch.header)
         now_ms, ahead_ms = broker.time.stamp_ms()
         info = partition.append(batch, now_wall_ms=now_ms, clock_ahead_ms=ahead_ms, is_open_member=is_open_member, caller=caller)
@@ -242,7 +244,7 @@ def _check_member(broker: BrokerParts, head: produce_pb2.ProduceRequest, header:
     """True if the batch's producer is an open member of a transaction: the log accepts transactional batches from open members
     only, and no other batches from them. Raises InvalidTxnStateError for a batch that contradicts its request.
     """
-    is_open = is_member_producer_id(header.producer_id) and broker.transactions.is_open_member(header)
+    is_open = header.is_of_member and broker.transactions.is_open_member(header)
     if not header.is_transactional:
         if head.transactional_id or head.member_id:
             raise InvalidTxnStateError("transactional_id and member_id must be empty: the batch is not marked as transactional")
@@ -276,8 +278,7 @@ class ProduceHandler(StreamHandler):
         """Returns when the client has closed its side and every request is answered. Raises BrokerdError to end the stream."""
         try:
             failure = await self._read_all()
-            while self._responses:
-                await self._next_response()
+            await self._drain()
             if failure is not None:
                 raise failure
         finally:
@@ -285,8 +286,7 @@ class ProduceHandler(StreamHandler):
 
     async def close(self, code: grpc.StatusCode, details: str) -> None:
         """Ends the stream from outside, once its responses are out."""
-        while self._responses:
-            await self._next_response()
+        await self._drain()
         await self._abort(code, details)
 
     async def revoke(self, code: grpc.StatusCode, details: str) -> None:
@@ -295,8 +295,7 @@ class ProduceHandler(StreamHandler):
         self._is_revoked = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_RESPONSES_S):
-                while self._responses:
-                    await self._next_response()
+                await self._drain()
         await self._abort(code, details)
 
     async def _read_all(self) -> BrokerdError | None:
@@ -307,50 +306,49 @@ class ProduceHandler(StreamHandler):
                 data = cast("object", await self.context.read())
                 if not isinstance(data, bytes):  # end of stream
                     return None
-                self._broker.in_flight.add(self.caller.owner, len(data))
-                try:
-                    await self._process(data)
-                finally:
-                    self._broker.in_flight.add(self.caller.owner, -len(data))
+                await self._process(data)
         except BrokerdError as error:
             return error
 
     async def _wait_for_room(self) -> None:
         while self._responses and (len(self._responses) >= WAITING_REQUESTS_MAX or self._waiting_bytes >= _WAITING_BYTES_MAX):
             await self._next_response()
-        for budget in (self._broker.in_flight, self._broker.dirty):
-            if not budget.is_free:
-                await budget.take(self.caller)
+        if not self._broker.in_flight.is_free:
+            await self._broker.in_flight.take(self.caller)
 
     async def _process(self, data: bytes) -> None:
+        broker = self._broker
         if self._is_large or len(data) >= LARGE_BYTES:
-            await self._broker.turns.take(self.caller)
+            await self._wait(broker.turns.take(self.caller), len(data))
         received_ns = stopwatch_ns()
-        request = decode(data, partitions_max=self._broker.config.max_partitions_per_request)
+        request = decode(data, partitions_max=broker.config.max_partitions_per_request)
         self._is_large = len(request.partitions) > LARGE_PARTITIONS
         instance = self._instance
         if instance is None:
             instance = self._hello(request.head)
+            if not request.partitions:
+                return
         elif request.head.HasField("hello"):
             raise malformed("hello", "must be in a stream's first message only")
-        if request.head.HasField("hello") and not request.partitions:
-            return
-        in_flight = self._broker.in_flight
-        if not in_flight.is_free and in_flight.is_excessive(self.caller.owner, _HARD_LIMIT):
-            response = self._refuse_overload(request)
-        else:
-            dirty = self._broker.dirty
-            if not dirty.is_free:
-                await dirty.take(self.caller)
-            # Checked after the last await before the append, during which a newer stream may have said hello.
-            if self._is_revoked:
+        if not broker.dirty.is_free:
+            if broker.in_flight.is_excessive(self.caller.owner, _HARD_LIMIT):
+                self._queue(self._refuse_overload(request), received_ns)
                 return
-            if instance.incarnation != self._incarnation:
-                raise StreamFencedError(
-                    "a newer stream of this producer instance has taken over: this stream accepts no more batches"
-                )
-            response = handle(self._broker, self.authorizer, self.caller, request)
-        self._queue(response, received_ns)
+            await self._wait(broker.dirty.take(self.caller), len(data))
+        # Checked after the last await before the append, during which a newer stream may have said hello.
+        if self._is_revoked:
+            return
+        if instance.incarnation != self._incarnation:
+            raise StreamFencedError("a newer stream of this producer instance has taken over: this stream accepts no more batches")
+        self._queue(handle(broker, self.authorizer, self.caller, request), received_ns)
+
+    async def _wait(self, turn: Awaitable[None], size_bytes: int) -> None:
+        """Waits with a request that has been read; meanwhile its bytes count against max.in.flight.bytes."""
+        self._broker.in_flight.add(self.caller.owner, size_bytes)
+        try:
+            await turn
+        finally:
+            self._broker.in_flight.add(self.caller.owner, -size_bytes)
 
     def _queue(self, response: PendingResponse | None, received_ns: int) -> None:
         """Queues the response to a processed request; None for acks=0."""
@@ -423,6 +421,11 @@ class ProduceHandler(StreamHandler):
             remote_ns=ready_ns - response.appended_ns,
             send_ns=stopwatch_ns() - ready_ns,
         )
+
+    async def _drain(self) -> None:
+        """Returns once every queued response is written or dropped."""
+        while self._responses:
+            await self._next_response()
 
     async def _next_response(self) -> None:
         if self._answered is None:

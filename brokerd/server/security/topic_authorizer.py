@@ -35,7 +35,7 @@ from brokerd.errors import (
     UnknownTopicIdError,
     WireError,
 )
-from brokerd.ids import PRODUCER_TAG_SHIFT, producer_number
+from brokerd.ids import PRODUCER_NUMBERS, PRODUCER_TAG_SHIFT
 from brokerd.server.security.audit import Audit
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{0,249}\*|[a-zA-Z0-9._-]{1,249}")
@@ -232,7 +232,7 @@ class TopicAuthorizer:
             return True
         if self._tag != NOBODY and producer_id >> PRODUCER_TAG_SHIFT != self._tag:
             return False
-        number = producer_number(producer_id)
+        number = producer_id & (PRODUCER_NUMBERS - 1)
         if number >= self._given_below:
             self._given_below = self._free_producer_number()
         return number < self._given_below

@@ -98,11 +98,10 @@ def test_a_request_held_back_by_the_disk_is_fenced_too(running: RunningDaemon, c
     dirty = running.daemon.broker.dirty
     old = client.producer(instance_id=INSTANCE, incarnation=1)
     old.produce(tp, values_batch(tp))
-    new = client.producer(instance_id=INSTANCE, incarnation=2)
-    wait_until(lambda: running.daemon.open_stream_count == 2)
     running.run(_add(dirty, dirty.limit))
     old.post([(tp, values_batch(tp))])
     wait_until(lambda: dirty.waiter_count == 1)
+    new = client.producer(instance_id=INSTANCE, incarnation=2)
     new.post([])
     wait_until(lambda: running.daemon.broker.fence._open["anybody", INSTANCE].incarnation == 2)
     running.run(_add(dirty, -dirty.limit))
@@ -189,13 +188,16 @@ def test_beyond_the_hard_limit_a_request_is_refused_with_a_hint(running: Running
     service: Any = running.daemon._service
     owner = next(iter(service._streams)).caller.owner
     # As if many other streams had been read at the same moment: this one's read is under way already.
-    running.run(_add(in_flight, 2 * in_flight.limit, owner))
+    running.run(_add(in_flight, 2 * in_flight.limit + 1, owner))
+    dirty = running.daemon.broker.dirty
+    running.run(_add(dirty, dirty.limit))
     stream.post([(tp, values_batch(tp))])
     answer = stream.answer()
     assert ErrorCode(answer.error.code) is ErrorCode.RESOURCE_EXHAUSTED
     assert Fate(answer.error.fate) is Fate.NOT_APPENDED
     assert answer.throttle_time_ms == answer.error.retry_after_ms > 0
-    running.run(_add(in_flight, -2 * in_flight.limit, owner))
+    running.run(_add(dirty, -dirty.limit))
+    running.run(_add(in_flight, -2 * in_flight.limit - 1, owner))
     assert stream.produce(tp, values_batch(tp)).base_offset == 1
     assert in_flight.used == 0
 
@@ -206,8 +208,12 @@ def test_beyond_the_hard_limit_whoever_has_little_in_memory_is_not_refused(runni
     stream.produce(tp, values_batch(tp))
     in_flight = running.daemon.broker.in_flight
     wait_until(lambda: in_flight.used == 0)
+    dirty = running.daemon.broker.dirty
     running.run(_add(in_flight, 3 * in_flight.limit, "another"))
+    running.run(_add(dirty, dirty.limit))
     stream.post([(tp, values_batch(tp))])
+    wait_until(lambda: dirty.waiter_count == 1)
+    running.run(_add(dirty, -dirty.limit))
     assert not stream.answer().HasField("error")
     running.run(_add(in_flight, -3 * in_flight.limit, "another"))
 
