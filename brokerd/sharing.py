@@ -220,7 +220,7 @@ class Budget:
         self._free_below = limit * _SHARE / _OF
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue(limit)
         self._shares = self._queue.shares
-        self._has_waiters = False
+        self.has_waiters = False
 
     @property
     def waiter_count(self) -> int:
@@ -239,11 +239,11 @@ class Budget:
     def add(self, owner: str, delta: int) -> None:
         """Takes units without waiting, or returns them if negative, which wakes the next caller that may go. A hot path."""
         self._shares.add(owner, delta)
-        if self._has_waiters and delta <= 0:
+        if self.has_waiters and delta <= 0:
             self._wake_next()
         else:
             self.used = used = self._shares.total
-            self.is_free = used < self._free_below and not self._has_waiters
+            self.is_free = used < self._free_below and not self.has_waiters
 
     async def take(self, caller: Caller, count: int = 0) -> None:
         """Takes units once there is room for them and it is the caller's turn. With `count` 0, returns once there is any room: the
@@ -273,8 +273,8 @@ class Budget:
                 break
             self._shares.add(entry.caller.owner, -entry.units)  # cancelled
         self.used = self._shares.total
-        self._has_waiters = self._queue.waiting > 0
-        self.is_free = self.used < self._free_below and not self._has_waiters
+        self.has_waiters = self._queue.waiting > 0
+        self.is_free = self.used < self._free_below and not self.has_waiters
 
 
 class Turns:

@@ -86,7 +86,7 @@ def _status_code(error: WireError) -> grpc.StatusCode:
     return grpc.StatusCode.UNAVAILABLE if error.retriable else grpc.StatusCode.FAILED_PRECONDITION
 
 
-def internal(where: str, error: Exception) -> UnknownServerError:
+def internal(where: object, error: Exception) -> UnknownServerError:
     """Logs an unexpected failure and returns the error that the client gets."""
     number = f"{_RUN}-{next(_numbers)}"
     logger.error("internal error %s in %s", number, where, exc_info=error)
@@ -94,7 +94,7 @@ def internal(where: str, error: Exception) -> UnknownServerError:
 
 
 @contextlib.contextmanager
-def fails_with(result: Any, what: str) -> Iterator[None]:
+def fails_with(result: Any, what: object) -> Iterator[None]:
     """Sets `result.error` if the body fails, so that the other parts of a response continue. `what` names the part in the log."""
     try:
         yield

@@ -45,9 +45,7 @@ async def handle(
     """One result per requested partition, in the same order."""
     if request.isolation_level not in fetch_pb2.IsolationLevel.values():
         raise malformed("isolation_level", f"is {request.isolation_level}, but must be 0 or 1")
-    for entry in request.partitions:
-        _check_entry(entry)
-    asked = [(TopicIdPartition(entry.topic_id, entry.partition), entry) for entry in request.partitions]
+    asked = [(_checked(entry), entry) for entry in request.partitions]
     is_committed = request.isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
     response = offsets_pb2.ListOffsetsResponse()
     pauses = Pauses(broker.turns)
@@ -57,7 +55,8 @@ async def handle(
     return response
 
 
-def _check_entry(entry: offsets_pb2.PartitionListOffsets) -> None:
+def _checked(entry: offsets_pb2.PartitionListOffsets) -> TopicIdPartition:
+    """The partition of an entry. Raises MalformedError."""
     if entry.spec not in _SPECS or entry.spec == offsets_pb2.OFFSET_SPEC_UNSPECIFIED:
         raise malformed("partitions.spec", f"is {entry.spec}, but must be one of OffsetSpec")
     if entry.spec == offsets_pb2.OFFSET_SPEC_TIMESTAMP:
@@ -70,7 +69,7 @@ def _check_entry(entry: offsets_pb2.PartitionListOffsets) -> None:
         check_not_negative("partitions.max_bytes", entry.max_bytes)
     if entry.spec == offsets_pb2.OFFSET_SPEC_LAST_RECORDS:
         check_not_negative("partitions.record_count", entry.record_count)
-    topic_id_partition("partitions", entry.topic_id, entry.partition)
+    return topic_id_partition("partitions", entry.topic_id, entry.partition)
 
 
 async def _answer(
@@ -83,7 +82,7 @@ async def _answer(
     result = offsets_pb2.PartitionListOffsetsResult(
         topic_id=tp.topic_id, partition=tp.partition, offset=_NONE, timestamp=_NONE, leader_epoch=_NONE
     )
-    with fails_with(result, f"offsets of {tp}"):
+    with fails_with(result, tp):
         authorizer.require_id(None, tp.topic_id)
         log = broker.partitions.leader(tp, entry.current_leader_epoch)
         if entry.spec == offsets_pb2.OFFSET_SPEC_AFTER_BYTES:

@@ -23,7 +23,7 @@ import brokerd
 from brokerd.config.settings import settings_of, values_of
 from brokerd.config.topic import TopicConfig, topic_config
 from brokerd.datadir.topic_store import Topic
-from brokerd.errors import NotLeaderError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from brokerd.errors import NotLeaderError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError
 from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.partition.partition import Partition
 from brokerd.record.header import MAGIC, PAYLOAD_KIND_ARROW
@@ -34,6 +34,7 @@ from brokerd.server.paging import Pauses
 from brokerd.server.requests import check_topic_id
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.server.waiting.delayed_produce import WAIT_MAX_MS
+from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import metadata_pb2, topics_pb2
 
 _PIECES_OF_A_TOPIC = 5  # its settings cost as much to describe as this many partitions
@@ -130,14 +131,14 @@ async def _describe(broker: BrokerParts, topic: Topic, described: metadata_pb2.T
 def _partition(broker: BrokerParts, tp: TopicIdPartition) -> metadata_pb2.PartitionMetadata:
     node_id = broker.node_id
     described = metadata_pb2.PartitionMetadata(partition=tp.partition, leader=node_id, replicas=[node_id], isr=[node_id])
-    with fails_with(described, f"metadata of {tp}"):
-        try:
-            partition = broker.partitions.leader(tp)
-        except NotLeaderError as error:
-            described.leader, described.leader_epoch = NO_LEADER, error.current_leader_epoch
-            raise
+    try:
+        partition = broker.partitions.leader(tp)
         described.leader_epoch = partition.leader_epoch
         partition.health.check_writable(partition.ends.log_start_offset)
+    except WireError as error:
+        if isinstance(error, NotLeaderError):
+            described.leader, described.leader_epoch = NO_LEADER, error.current_leader_epoch
+        described.error.CopyFrom(to_proto(error))
     return described
 
 

@@ -40,7 +40,7 @@ class ResponseBudget(Budget):
 
     def share(self, wanted_bytes: int) -> int:
         """The bytes that the next response may take without waiting."""
-        left_bytes = self.limit // 2 - self.used if not self.waiter_count else 0
+        left_bytes = self.limit // 2 - self.used if not self.has_waiters else 0
         return min(wanted_bytes, max(0, left_bytes // _SHARE))
 
     def begin_write(self, writer: Hashable, caller: Caller, size_bytes: int, *, now_ms: int) -> None:
