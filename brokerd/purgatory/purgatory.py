@@ -18,7 +18,7 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from brokerd.clock import Clock
-from brokerd.purgatory.timing_wheel import TimerEntry, TimingWheel
+from brokerd.purgatory.timing_wheel import TimingWheel
 
 _TICK_MS = 1
 _WHEEL_SIZE = 20
@@ -33,7 +33,7 @@ class Completion(enum.Enum):
     CANCELLED = "cancelled"  # its client is gone
 
 
-class DelayedOperation(TimerEntry, abc.ABC):
+class DelayedOperation(abc.ABC):
     """A pending operation. Call all methods on one thread, the event loop's.
 
     The first of condition, force, expiry and cancel ends the operation; later ones are ignored and return False. `on_complete` runs
@@ -43,11 +43,11 @@ class DelayedOperation(TimerEntry, abc.ABC):
     Only the purgatory may write `waits_for` and `release`.
     """
 
-    __slots__ = ("completion", "release", "waits_for")
+    __slots__ = ("__weakref__", "completion", "expiry_ms", "release", "waits_for")
 
     def __init__(self, expiry_ms: int, waits_for: Sequence[Waiters]) -> None:
         """`waits_for`: the Waiters of each watched object, none twice. Methods identify an object by its place in this sequence."""
-        super().__init__(expiry_ms)
+        self.expiry_ms = expiry_ms  # monotonic
         self.completion: Completion | None = None
         self.waits_for = waits_for
         self.release: Callable[[DelayedOperation], None] | None = None  # removes it from the purgatory that holds it
@@ -119,13 +119,12 @@ class Waiters:
 class Purgatory:
     """Holds operations until they complete. Belongs to one thread; `now_ms` is monotonic."""
 
-    def __init__(self, wheel: TimingWheel) -> None:
-        self._wheel = wheel
-        self._held: set[DelayedOperation] = set()
+    def __init__(self, wheel: TimingWheel[DelayedOperation]) -> None:
+        self._wheel = wheel  # holds every pending operation
 
     def __len__(self) -> int:
         """The number of pending operations."""
-        return len(self._held)
+        return len(self._wheel)
 
     def try_complete_else_watch(self, operation: DelayedOperation) -> bool:
         """Completes `operation` now if possible; otherwise holds it until its condition holds or its deadline passes.
@@ -134,7 +133,7 @@ class Purgatory:
         between is missed. If its deadline has passed, it expires at once.
         """
         operation.release = self._remove
-        self._held.add(operation)
+        is_in_time = self._wheel.add(operation, operation.expiry_ms)
         for place, waiters in enumerate(operation.waits_for):
             assert operation not in waiters.places, "it waits for one thing twice, and would be told of one place alone"
             waiters.places[operation] = place
@@ -142,26 +141,25 @@ class Purgatory:
             operation.moved(place)
             if operation.completion is not None:
                 return True
-        if not self._wheel.add(operation):
+        if not is_in_time:
             operation.expire()
         return operation.completion is not None
 
     def force_complete(self, count_max: int) -> int:
         """Completes up to `count_max` pending operations; returns how many."""
-        return sum([operation.force_complete() for operation in list(itertools.islice(self._held, count_max))])
+        return sum([operation.force_complete() for operation in list(itertools.islice(self._wheel, count_max))])
 
     def cancel_all(self) -> int:
         """Cancels all pending operations and returns how many."""
-        return sum([operation.cancel() for operation in list(self._held)])
+        return sum([operation.cancel() for operation in list(self._wheel)])
 
     def force_complete_all(self) -> int:
         """Completes all pending operations, as on shutdown; returns how many."""
-        return sum([operation.force_complete() for operation in list(self._held)])
+        return sum([operation.force_complete() for operation in list(self._wheel)])
 
     def advance(self, *, now_ms: int) -> int:
         """Expires operations due at `now_ms`; returns how many."""
-        expired = self._wheel.advance(now_ms=now_ms)
-        return sum([operation.expire() for operation in expired if isinstance(operation, DelayedOperation)])
+        return sum([operation.expire() for operation in self._wheel.advance(now_ms=now_ms)])
 
     def next_due_ms(self) -> int | None:
         """When to call `advance` next, or None if nothing has a deadline."""
@@ -169,7 +167,6 @@ class Purgatory:
 
     def _remove(self, operation: DelayedOperation) -> None:
         self._wheel.cancel(operation)
-        self._held.discard(operation)
         for waiters in operation.waits_for:
             del waiters.places[operation]
             if not waiters.places:

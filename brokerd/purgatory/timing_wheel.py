@@ -20,38 +20,24 @@ Not thread-safe; reads no clock.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator
+from typing import Generic, TypeVar
 
-class TimerEntry:
-    """An object with a deadline, in at most one wheel at a time. Meant to be subclassed.
-
-    Only the wheel may write `bucket` and `expiry_tick`.
-    """
-
-    __slots__ = ("__weakref__", "bucket", "expiry_ms", "expiry_tick")
-
-    def __init__(self, expiry_ms: int) -> None:
-        self.expiry_ms = expiry_ms  # monotonic
-        self.expiry_tick = 0
-        self.bucket: _Bucket | None = None
-
-    @property
-    def is_scheduled(self) -> bool:
-        """True while the entry is in a wheel."""
-        return self.bucket is not None
+T = TypeVar("T", bound=Hashable)
 
 
-class _Bucket:
-    """The entries of one slot. A dict serves as an ordered set: insert and delete are O(1) and need no linked list."""
+class _Bucket(Generic[T]):
+    """The entries of one slot, with their deadlines. A dict serves as an ordered set: O(1), without a linked list."""
 
     __slots__ = ("bit", "entries", "wheel")
 
-    def __init__(self, wheel: _Wheel, bit: int) -> None:
+    def __init__(self, wheel: _Wheel[T], bit: int) -> None:
         self.wheel = wheel
         self.bit = bit
-        self.entries: dict[TimerEntry, None] = {}
+        self.entries: dict[T, int] = {}  # -> the tick at which it expires
 
 
-class _Wheel:
+class _Wheel(Generic[T]):
     """One turn of `size` buckets, each `ticks_per_bucket` ticks wide."""
 
     __slots__ = ("buckets", "occupied", "reach_ticks", "size", "ticks_per_bucket")
@@ -61,7 +47,7 @@ class _Wheel:
         self.reach_ticks = ticks_per_bucket * size
         self.size = size
         self.occupied = 0  # bit i is set while bucket i holds an entry
-        self.buckets = [_Bucket(self, 1 << index) for index in range(size)]
+        self.buckets: list[_Bucket[T]] = [_Bucket(self, 1 << index) for index in range(size)]
 
     def reaches(self, expiry_tick: int, now_tick: int) -> bool:
         return expiry_tick < now_tick - now_tick % self.ticks_per_bucket + self.reach_ticks
@@ -75,8 +61,8 @@ class _Wheel:
         return (first + distance) * self.ticks_per_bucket
 
 
-class TimingWheel:
-    """Deadlines in milliseconds of a monotonic clock that starts at `start_ms`."""
+class TimingWheel(Generic[T]):
+    """Entries with deadlines, in milliseconds of a monotonic clock that starts at `start_ms`. Iterates over the entries."""
 
     def __init__(self, *, tick_ms: int, wheel_size: int, start_ms: int) -> None:
         if tick_ms < 1 or wheel_size < 2:
@@ -84,40 +70,40 @@ class TimingWheel:
         self.tick_ms = tick_ms
         self.wheel_size = wheel_size
         self._now_tick = start_ms // tick_ms
-        self._wheels = [_Wheel(1, wheel_size)]
-        self._count = 0
+        self._wheels: list[_Wheel[T]] = [_Wheel(1, wheel_size)]
+        self._buckets: dict[T, _Bucket[T]] = {}  # of each scheduled entry
 
     def __len__(self) -> int:
         """The number of scheduled entries."""
-        return self._count
+        return len(self._buckets)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._buckets)
 
     @property
     def wheel_count(self) -> int:
         """The number of wheels; they are created on demand and kept."""
         return len(self._wheels)
 
-    def add(self, entry: TimerEntry) -> bool:
+    def add(self, entry: T, expiry_ms: int) -> bool:
         """Schedules `entry`; returns False, without scheduling it, if its deadline has passed. O(wheels)."""
-        if entry.bucket is not None:
+        if entry in self._buckets:
             raise ValueError("the entry is scheduled already")
-        entry.expiry_tick = -(-entry.expiry_ms // self.tick_ms)
-        if entry.expiry_tick <= self._now_tick:
+        expiry_tick = -(-expiry_ms // self.tick_ms)
+        if expiry_tick <= self._now_tick:
             return False
-        self._place(entry)
-        self._count += 1
+        self._place(entry, expiry_tick)
         return True
 
-    def cancel(self, entry: TimerEntry) -> bool:
+    def cancel(self, entry: T) -> bool:
         """Removes `entry`; returns False if it is not scheduled (cancelled before, or expired). O(1), leaves nothing behind."""
-        bucket = entry.bucket
+        bucket = self._forget(entry)
         if bucket is None:
             return False
-        entry.bucket = None
         del bucket.entries[entry]
         if not bucket.entries:
             bucket.entries.clear()  # a dict keeps its table until cleared
             bucket.wheel.occupied &= ~bucket.bit
-        self._count -= 1
         return True
 
     def next_due_ms(self) -> int | None:
@@ -125,9 +111,9 @@ class TimingWheel:
         due_tick = self._next_due_tick()
         return None if due_tick is None else due_tick * self.tick_ms
 
-    def advance(self, *, now_ms: int) -> list[TimerEntry]:
+    def advance(self, *, now_ms: int) -> list[T]:
         """Moves time to `now_ms` and returns the expired entries, earliest first. A `now_ms` in the past changes nothing."""
-        expired: list[TimerEntry] = []
+        expired: list[T] = []
         target_tick = now_ms // self.tick_ms
         while (due_tick := self._next_due_tick()) is not None and due_tick <= target_tick:
             self._now_tick = due_tick
@@ -141,37 +127,41 @@ class TimingWheel:
         due = [wheel.next_due_tick(self._now_tick) for wheel in self._wheels if wheel.occupied]
         return min(due) if due else None
 
-    def _empty(self, wheel: _Wheel, expired: list[TimerEntry]) -> None:
+    def _empty(self, wheel: _Wheel[T], expired: list[T]) -> None:
         """Empties the current bucket: due entries have expired, the rest move to a finer wheel."""
         bucket = wheel.buckets[self._now_tick // wheel.ticks_per_bucket % wheel.size]
         if not bucket.entries:
             return
         entries, bucket.entries = bucket.entries, {}
         wheel.occupied &= ~bucket.bit
-        for entry in entries:
-            if entry.expiry_tick <= self._now_tick:
-                entry.bucket = None
-                self._count -= 1
+        for entry, expiry_tick in entries.items():
+            if expiry_tick <= self._now_tick:
+                self._forget(entry)
                 expired.append(entry)
             else:
-                self._place(entry)
+                self._place(entry, expiry_tick)
 
-    def _place(self, entry: TimerEntry) -> None:
+    def _place(self, entry: T, expiry_tick: int) -> None:
         """Puts `entry`, not yet due, into the finest wheel that reaches it."""
         for wheel in self._wheels:
-            if wheel.reaches(entry.expiry_tick, self._now_tick):
+            if wheel.reaches(expiry_tick, self._now_tick):
                 break
         else:
-            wheel = self._overflow_wheel(entry.expiry_tick)
-        bucket = wheel.buckets[entry.expiry_tick // wheel.ticks_per_bucket % wheel.size]
-        bucket.entries[entry] = None
+            wheel = self._overflow_wheel(expiry_tick)
+        bucket = self._buckets[entry] = wheel.buckets[expiry_tick // wheel.ticks_per_bucket % wheel.size]
+        bucket.entries[entry] = expiry_tick
         wheel.occupied |= bucket.bit
-        entry.bucket = bucket
 
-    def _overflow_wheel(self, expiry_tick: int) -> _Wheel:
+    def _forget(self, entry: T) -> _Bucket[T] | None:
+        bucket = self._buckets.pop(entry, None)
+        if not self._buckets:
+            self._buckets.clear()
+        return bucket
+
+    def _overflow_wheel(self, expiry_tick: int) -> _Wheel[T]:
         """A coarser wheel that reaches `expiry_tick`, creating the ones in between."""
         while True:
-            wheel = _Wheel(self._wheels[-1].reach_ticks, self.wheel_size)
+            wheel: _Wheel[T] = _Wheel(self._wheels[-1].reach_ticks, self.wheel_size)
             self._wheels.append(wheel)
             if wheel.reaches(expiry_tick, self._now_tick):
                 return wheel

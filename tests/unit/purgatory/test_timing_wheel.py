@@ -10,15 +10,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerd.purgatory.timing_wheel import TimerEntry, TimingWheel
+from brokerd.purgatory.timing_wheel import TimingWheel
 from tests.support.scale import TEST_SCALE
 
 YEAR_MS = 365 * 24 * 3_600_000
 
 
-def drive(wheel: TimingWheel, now_ms: int) -> list[tuple[int, TimerEntry]]:
+class Entry:
+    """Something with a deadline."""
+
+    def __init__(self, expiry_ms: int) -> None:
+        self.expiry_ms = expiry_ms
+
+
+Wheel = TimingWheel[Entry]
+
+
+def add(wheel: Wheel, expiry_ms: int) -> None:
+    """Adds an entry."""
+    wheel.add(Entry(expiry_ms), expiry_ms)
+
+
+def drive(wheel: Wheel, now_ms: int) -> list[tuple[int, Entry]]:
     """Advances as a driver does, from one due time to the next, up to `now_ms`: (when, what)."""
-    fired: list[tuple[int, TimerEntry]] = []
+    fired: list[tuple[int, Entry]] = []
     while (due_ms := wheel.next_due_ms()) is not None and due_ms <= now_ms:
         fired.extend((due_ms, entry) for entry in wheel.advance(now_ms=due_ms))
     fired.extend((now_ms, entry) for entry in wheel.advance(now_ms=now_ms))
@@ -36,9 +51,9 @@ def drive(wheel: TimingWheel, now_ms: int) -> list[tuple[int, TimerEntry]]:
 def test_every_entry_fires_once_never_early_and_late_by_less_than_a_tick(
     tick_ms: int, wheel_size: int, start_ms: int, delays: list[int], data: st.DataObject
 ) -> None:
-    wheel = TimingWheel(tick_ms=tick_ms, wheel_size=wheel_size, start_ms=start_ms)
-    entries = [TimerEntry(start_ms + delay) for delay in delays]
-    waiting = [entry for entry in entries if wheel.add(entry)]
+    wheel: Wheel = TimingWheel(tick_ms=tick_ms, wheel_size=wheel_size, start_ms=start_ms)
+    entries = [Entry(start_ms + delay) for delay in delays]
+    waiting = [entry for entry in entries if wheel.add(entry, entry.expiry_ms)]
     assert all(entry.expiry_ms <= start_ms for entry in entries if entry not in waiting)
     cancelled = data.draw(st.sets(st.sampled_from(waiting))) if waiting else set()
     assert all(wheel.cancel(entry) for entry in cancelled)
@@ -59,11 +74,11 @@ def test_every_entry_fires_once_never_early_and_late_by_less_than_a_tick(
 def test_time_that_jumps_fires_late_but_never_early_and_loses_nothing(seed: int, tick_ms: int) -> None:
     rng = random.Random(seed)
     now_ms = rng.randrange(1_000_000)
-    wheel = TimingWheel(tick_ms=tick_ms, wheel_size=20, start_ms=now_ms)
-    waiting: set[TimerEntry] = set()
+    wheel: Wheel = TimingWheel(tick_ms=tick_ms, wheel_size=20, start_ms=now_ms)
+    waiting: set[Entry] = set()
     for _ in range(200):
-        entry = TimerEntry(now_ms + rng.choice((1, 19, 20, 21, 399, 400, 401, 8_000, 10**6)) + rng.randrange(3))
-        if wheel.add(entry):
+        entry = Entry(now_ms + rng.choice((1, 19, 20, 21, 399, 400, 401, 8_000, 10**6)) + rng.randrange(3))
+        if wheel.add(entry, entry.expiry_ms):
             waiting.add(entry)
         before_ms, now_ms = now_ms, now_ms + rng.choice((0, 1, 5, 20, 400, 100_000))
         for fired in wheel.advance(now_ms=now_ms):
@@ -79,10 +94,10 @@ def test_a_simulated_year_with_a_driver_that_is_a_little_late() -> None:
     rng = random.Random(20)
     period_ms = 5
     start_ms = now_ms = 123_456_789
-    wheel = TimingWheel(tick_ms=1, wheel_size=20, start_ms=start_ms)
+    wheel: Wheel = TimingWheel(tick_ms=1, wheel_size=20, start_ms=start_ms)
     delays = [1, 20, 500, 30_000, 3_600_000, 86_400_000, 30 * 86_400_000, YEAR_MS - 1]
     for delay in delays * 20:
-        wheel.add(TimerEntry(start_ms + rng.randrange(1, delay + 1)))
+        add(wheel, start_ms + rng.randrange(1, delay + 1))
     worst_ms = fired_count = 0
     while now_ms < start_ms + YEAR_MS:
         due_ms = wheel.next_due_ms()
@@ -94,46 +109,46 @@ def test_a_simulated_year_with_a_driver_that_is_a_little_late() -> None:
             worst_ms = max(worst_ms, now_ms - entry.expiry_ms)
             fired_count += 1
             if fired_count < 20_000 * TEST_SCALE:
-                wheel.add(TimerEntry(now_ms + rng.randrange(1, rng.choice(delays) + 1)))
+                add(wheel, now_ms + rng.randrange(1, rng.choice(delays) + 1))
     assert fired_count >= 2_000
     assert worst_ms < 1 + period_ms
 
 
 def test_entries_fire_in_order_of_their_deadlines() -> None:
     rng = random.Random(3)
-    wheel = TimingWheel(tick_ms=1, wheel_size=20, start_ms=0)
+    wheel: Wheel = TimingWheel(tick_ms=1, wheel_size=20, start_ms=0)
     for _ in range(2_000):
-        wheel.add(TimerEntry(rng.randrange(1, 100_000)))
+        add(wheel, rng.randrange(1, 100_000))
     deadlines = [entry.expiry_ms for entry in wheel.advance(now_ms=100_000)]
     assert deadlines == sorted(deadlines)
     assert len(deadlines) == 2_000
 
 
 def test_wheels_are_made_on_demand() -> None:
-    wheel = TimingWheel(tick_ms=1, wheel_size=20, start_ms=0)
+    wheel: Wheel = TimingWheel(tick_ms=1, wheel_size=20, start_ms=0)
     for delay_ms, wheels in ((19, 1), (20, 2), (399, 2), (400, 3), (8_000, 4), (40 * YEAR_MS, 10)):
-        wheel.add(TimerEntry(delay_ms))
+        add(wheel, delay_ms)
         assert wheel.wheel_count == wheels
 
 
 def test_an_entry_can_be_scheduled_again_after_it_was_cancelled_or_has_fired_but_not_twice() -> None:
-    wheel = TimingWheel(tick_ms=1, wheel_size=20, start_ms=0)
-    entry = TimerEntry(5)
-    assert wheel.add(entry)
+    wheel: Wheel = TimingWheel(tick_ms=1, wheel_size=20, start_ms=0)
+    entry = Entry(5)
+    assert wheel.add(entry, entry.expiry_ms)
     with pytest.raises(ValueError, match="scheduled already"):
-        wheel.add(entry)
+        wheel.add(entry, entry.expiry_ms)
     assert wheel.cancel(entry)
-    assert wheel.add(entry)
+    assert wheel.add(entry, entry.expiry_ms)
     assert wheel.advance(now_ms=5) == [entry]
-    assert not entry.is_scheduled
-    assert not wheel.add(entry), "its deadline has passed"
+    assert not wheel.cancel(entry)
+    assert not wheel.add(entry, entry.expiry_ms), "its deadline has passed"
 
 
 def test_cancelled_entries_leave_nothing_behind() -> None:
-    wheel = TimingWheel(tick_ms=1, wheel_size=20, start_ms=0)
-    entries = [TimerEntry(10 + number % 7_000) for number in range(10_000)]
+    wheel: Wheel = TimingWheel(tick_ms=1, wheel_size=20, start_ms=0)
+    entries = [Entry(10 + number % 7_000) for number in range(10_000)]
     for entry in entries:
-        wheel.add(entry)
+        wheel.add(entry, entry.expiry_ms)
     for entry in entries:
         wheel.cancel(entry)
     reference = weakref.ref(entries[0])
@@ -147,14 +162,14 @@ def test_insert_and_cancel_touch_as_much_with_a_million_timers_as_with_a_hundred
     """Counted, not timed: the calls that the interpreter makes for one insert and one cancel."""
     calls = {}
     for count in (100, 100_000):
-        wheel = TimingWheel(tick_ms=1, wheel_size=20, start_ms=0)
+        wheel: Wheel = TimingWheel(tick_ms=1, wheel_size=20, start_ms=0)
         for number in range(count):
-            wheel.add(TimerEntry(60_000 - number * 60_000 // count))
-        calls[count] = _calls_of(wheel, TimerEntry(30_000))
+            add(wheel, 60_000 - number * 60_000 // count)
+        calls[count] = _calls_of(wheel, Entry(30_000))
     assert calls[100] == calls[100_000]
 
 
-def _calls_of(wheel: TimingWheel, entry: TimerEntry) -> int:
+def _calls_of(wheel: Wheel, entry: Entry) -> int:
     count = 0
 
     def count_calls(_frame: object, event: str, _argument: object) -> None:
@@ -163,7 +178,7 @@ def _calls_of(wheel: TimingWheel, entry: TimerEntry) -> int:
 
     sys.setprofile(count_calls)
     try:
-        wheel.add(entry)
+        wheel.add(entry, entry.expiry_ms)
         wheel.cancel(entry)
     finally:
         sys.setprofile(None)
