@@ -132,7 +132,8 @@ class BrokerService:
         """Ends every open stream once its responses are out; a client that does not read delays only its own stream. If a client
         disconnects meanwhile, gRPC cancels the awaited call: that stream has ended, and the shutdown continues.
         """
-        ends = await asyncio.gather(*[_close(stream) for stream in self._streams], return_exceptions=True)
+        closing = [_ended(stream.close(grpc.StatusCode.UNAVAILABLE, _STOPPING)) for stream in self._streams]
+        ends = await asyncio.gather(*closing, return_exceptions=True)
         for end in ends:
             if isinstance(end, Exception):  # a cancellation is not one
                 raise end
@@ -146,7 +147,7 @@ class BrokerService:
             error = self._callers.revoked(stream.authorizer, stream.context)
             if error is not None:
                 code, details, _ = status_of(error)
-                ends.append(stream.revoke(code, details))
+                ends.append(stream.close(code, details, is_revoked=True))
         await asyncio.gather(*[_ended(end) for end in ends])
         return len(ends)
 
@@ -248,10 +249,6 @@ def _place(shares: Shares, owner: str, what: str, why: str = "") -> Iterator[Non
         yield
     finally:
         shares.add(owner, -1)
-
-
-async def _close(stream: ProduceHandler | FetchHandler) -> None:
-    await _ended(stream.close(grpc.StatusCode.UNAVAILABLE, _STOPPING))
 
 
 async def _ended(end: Awaitable[None]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import abc
+
 import grpc
 
 from brokerd.server.broker import BrokerParts
@@ -18,7 +20,7 @@ LARGE_PARTITIONS = 64
 LARGE_BYTES = 4_194_304
 
 
-class StreamHandler:
+class StreamHandler(abc.ABC):
     """One client's stream, from start to end."""
 
     def __init__(self, broker: BrokerParts, context: Context, authorizer: TopicAuthorizer, caller: Caller) -> None:
@@ -38,7 +40,19 @@ class StreamHandler:
             self._is_failed = True
             await self.context.abort(code, details, trailer)
 
+    async def close(self, code: grpc.StatusCode, details: str, *, is_revoked: bool = False) -> None:
+        """Ends the stream from outside of `run`, once its last responses are out. `is_revoked`: its credentials are no longer
+        valid, so no further request is accepted. Raises as `fail`.
+        """
+        self._is_revoked |= is_revoked
+        await self._finish()
+        await self._abort(code, details)
+
+    @abc.abstractmethod
+    async def _finish(self) -> None:
+        """Sends the last responses."""
+
     async def _abort(self, code: grpc.StatusCode, details: str) -> None:
-        """Ends the call from outside of `run`, unless `run` is over: gRPC may be writing its end. Raises as `fail`."""
+        """Ends the call unless `run` is over: gRPC may be writing its end. Raises as `fail`."""
         if not self._is_over:
             await self.fail(code, details)

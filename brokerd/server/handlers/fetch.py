@@ -28,7 +28,6 @@ reads: background.py disconnects a client that sends requests but does not read.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, cast
@@ -36,7 +35,7 @@ from typing import NamedTuple, cast
 import grpc
 
 from brokerd.clock import stopwatch_ns
-from brokerd.errors import BrokerdError, ErrorCode, NotReadyError, ResourceExhaustedError, WireError
+from brokerd.errors import ErrorCode, NotReadyError, ResourceExhaustedError, WireError
 from brokerd.ids import LogPosition, TopicIdPartition
 from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.log_ends import LogEnd
@@ -328,7 +327,6 @@ class FetchHandler(StreamHandler):
         self._answered: asyncio.Future[None] | None = None  # done when the parked fetch is answered
         self._answering: asyncio.Task[None] | None = None
         self._held_bytes = 0  # charged to the response budget
-        self._parked_count = 0  # partitions of the parked fetch
 
     async def run(self) -> None:
         """Returns when the client has closed its side and every request is answered. Raises BrokerdError to end the stream."""
@@ -349,18 +347,12 @@ class FetchHandler(StreamHandler):
         finally:
             self._end()
 
-    async def close(self, code: grpc.StatusCode, details: str) -> None:
-        """Ends the stream from outside, once its response is out."""
-        with contextlib.suppress(BrokerdError):
+    async def _finish(self) -> None:
+        """The parked fetch is answered; with revoked credentials, nothing more is sent."""
+        if not self._is_revoked:
             await self._finish_parked()
-        await self._abort(code, details)
-
-    async def revoke(self, code: grpc.StatusCode, details: str) -> None:
-        """Ends the stream of a caller whose credentials were revoked; sends no further response."""
-        self._is_revoked = True
-        if self._parked is not None:
+        elif self._parked is not None:
             self._drop_parked()
-        await self._abort(code, details)
 
     async def _finish_parked(self) -> None:
         """Answers the parked fetch, if any, with the data available."""
@@ -415,11 +407,6 @@ class FetchHandler(StreamHandler):
             self._broker.response_budget.add(self.caller.owner, size_bytes - self._held_bytes)
             self._held_bytes = size_bytes
 
-    def _count_parked(self, partition_count: int) -> None:
-        if partition_count != self._parked_count:
-            self._broker.parked_partitions.add(self.authorizer.principal, partition_count - self._parked_count)
-            self._parked_count = partition_count
-
     def _park(self, params: FetchParams, reads: list[PartitionRead], received_ns: int) -> None:
         loop = asyncio.get_running_loop()
         parked_from_ns = stopwatch_ns()
@@ -438,15 +425,14 @@ class FetchHandler(StreamHandler):
             on_done=lambda: self._broker.response_queue.put(self.caller, start_response),
         )
         self._parked = operation
-        self._count_parked(len(params.partitions))
+        self._broker.parked_partitions.add(self.authorizer.principal, operation.partition_count)
         # Records may have been appended during a cold read above, so check again before parking.
         self._broker.fetch_purgatory.watch(operation)
 
     async def _answer_parked(
         self, params: FetchParams, answered: asyncio.Future[None], received_ns: int, parked_from_ns: int
     ) -> None:
-        self._parked = None
-        self._count_parked(0)
+        self._unpark()
         parked_ns = stopwatch_ns() - parked_from_ns
         try:
             if self._is_over:  # the client went while the response was queued
@@ -463,6 +449,11 @@ class FetchHandler(StreamHandler):
             self._answering = None
             if not answered.done():
                 answered.set_result(None)
+
+    def _unpark(self) -> None:
+        if self._parked is not None:
+            self._broker.parked_partitions.add(self.authorizer.principal, -self._parked.partition_count)
+            self._parked = None
 
     async def _answer(self, params: FetchParams, reads: list[PartitionRead], received_ns: int, *, parked_ns: int) -> None:
         """Writes the response, and clears `reads`."""
@@ -514,7 +505,6 @@ class FetchHandler(StreamHandler):
         """Leaves the parked fetch, if any, without a response: also one whose task was cancelled before it ran."""
         if self._parked is not None:
             self._parked.cancel()
-            self._parked = None
-        self._count_parked(0)
+        self._unpark()
         if self._answered is not None and not self._answered.done():
             self._answered.set_result(None)

@@ -284,19 +284,11 @@ class ProduceHandler(StreamHandler):
         finally:
             self._end()
 
-    async def close(self, code: grpc.StatusCode, details: str) -> None:
-        """Ends the stream from outside, once its responses are out."""
-        await self._drain()
-        await self._abort(code, details)
-
-    async def revoke(self, code: grpc.StatusCode, details: str) -> None:
-        """Ends the stream of a caller whose credentials were revoked. Accepts no further request; requests already accepted are
-        answered first, if the client reads in time."""
-        self._is_revoked = True
+    async def _finish(self) -> None:
+        """Requests already accepted are answered; with revoked credentials, only if the client reads in time."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_RESPONSES_S):
+            async with asyncio.timeout(_LAST_RESPONSES_S if self._is_revoked else None):
                 await self._drain()
-        await self._abort(code, details)
 
     async def _read_all(self) -> BrokerdError | None:
         """Processes requests until the client closes its side, or until a request ends the stream, whose error it returns."""

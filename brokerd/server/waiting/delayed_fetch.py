@@ -69,6 +69,11 @@ class DelayedFetch(DelayedOperation):
         self._partition_bytes = [0] * len(partitions)  # counted for each
         self._available_bytes = 0  # their sum
 
+    @property
+    def partition_count(self) -> int:
+        """The number of partitions that it waits for."""
+        return len(self._partitions)
+
     def is_satisfied(self, place: int) -> bool:
         """Cases A to C."""
         parked = self._partitions[place]

@@ -62,7 +62,7 @@ def test_a_stream_whose_client_has_ended_it_is_not_ended_twice(
                 serving = asyncio.create_task(stream.run())
                 await all_wait()
                 assert not serving.done(), "its last response is not out"
-                ending = asyncio.create_task(getattr(stream, end)(*ENDED))
+                ending = asyncio.create_task(stream.close(*ENDED, is_revoked=end == "revoke"))
                 await all_wait()
             await serving
             await ending
@@ -104,8 +104,8 @@ def test_a_stream_that_two_tasks_end_is_ended_once(kind: type[Stream], end: str)
             context = Context([])
             stream = kind(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
             with pytest.raises(grpc.aio.AbortError):
-                await getattr(stream, end)(*ENDED)
-            await stream.revoke(grpc.StatusCode.UNAUTHENTICATED, "revoked")
+                await stream.close(*ENDED, is_revoked=end == "revoke")
+            await stream.close(grpc.StatusCode.UNAUTHENTICATED, "revoked", is_revoked=True)
             assert context.code is ENDED[0]
 
     run(scenario())
@@ -118,7 +118,7 @@ def test_a_stream_that_has_ended_is_left_alone(end: str) -> None:
             context = Context([])
             stream = FetchHandler(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
             await stream.run()
-            await getattr(stream, end)(*ENDED)
+            await stream.close(*ENDED, is_revoked=end == "revoke")
             assert context.code is grpc.StatusCode.OK
 
     run(scenario())
@@ -175,9 +175,12 @@ def test_a_parked_fetch_whose_response_is_cancelled_before_it_begins_does_not_ho
             queued: list[Callable[[], asyncio.Task[None]]] = []
             monkeypatch.setattr(broker.broker.response_queue, "put", lambda _, start: queued.append(start))
             context = Context([fetch_request(tp)])
-            first = await context.read()
-            reads = iter([asyncio.sleep(0, first), asyncio.Event().wait()])
-            context.read = lambda: next(reads)  # type: ignore[method-assign]
+            messages = [await context.read()]
+
+            async def read() -> object:
+                return messages.pop() if messages else await asyncio.Event().wait()
+
+            context.read = read  # type: ignore[method-assign]
             stream = FetchHandler(broker.broker, context, TopicAuthorizer(ANYBODY, broker.logs.topics), CALLER)  # type: ignore[arg-type]
             serving = asyncio.create_task(stream.run())
             await all_wait()
