@@ -298,22 +298,24 @@ class Partition:
     # Read, in any thread
 
     def read(
-        self, offset: int, *, max_bytes: int, until_offset: int, cached_only: bool, first_batch_max_bytes: int = NO_LIMIT
+        self, offset: int, *, below: LogEnd, max_bytes: int, cached_only: bool, first_batch_max_bytes: int = NO_LIMIT
     ) -> FetchDataInfo:
-        """Reads whole batches below `until_offset`, starting with the one that contains `offset`: up to about `max_bytes`, but the
-        first one even if larger, up to `first_batch_max_bytes`.
+        """Reads whole batches below a log end, starting with the one that contains `offset`: up to about `max_bytes`, but the
+        first one even if larger, up to `first_batch_max_bytes`. Consumers read below the high watermark or the last stable offset.
 
         Empty if there is nothing to read yet. Raises OffsetOutOfRangeError, LogDamagedError, StorageError; NotLeaderError if role
         or epoch change during a read above the high watermark; NeedsRoom if the first batch is too large; with `cached_only`
         WouldBlock if the read would wait for the disk: repeat it in a thread, with cached_only=False.
         """
-        tenure, high_watermark = self.core.tenure, self.ends.high_watermark
+        tenure, high_watermark, until_offset = self.core.tenure, self.ends.high_watermark, self.ends.of(below)
         self.check_in_range(offset)
+        if offset >= until_offset:
+            return FetchDataInfo([], 0, offset, offset, until_offset)
         try:
             found = self._reader.read(
                 offset,
                 max_bytes=max_bytes,
-                until_offset=min(until_offset, self.ends.log_end_offset),
+                until_offset=until_offset,
                 cached_only=cached_only,
                 first_batch_max_bytes=first_batch_max_bytes,
             )

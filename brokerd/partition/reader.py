@@ -1,7 +1,7 @@
 """Reads whole batches from one partition's files. Runs in the event loop (with cached_only) or in a thread.
 
-It takes the segments as an immutable tuple, so rolls and retention in the event loop do not disturb a read. The caller bounds reads
-by the high watermark or the last stable offset.
+It takes the segments as an immutable tuple, so rolls and retention in the event loop do not disturb a read. Partition.read bounds
+each read by a log end.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ class NeedsRoom(Exception):  # noqa: N818 - not a failure: repeat with room for 
 
 class FetchDataInfo(NamedTuple):
     """Whole batches, as consecutive bytes-like chunks. `first_offset` is the base offset of the first batch, which may lie below
-    the requested offset."""
+    the requested offset; `until_offset`, the log end that bounded the read."""
 
     chunks: list[Buffer]
     size_bytes: int
     first_offset: int
     next_offset: int
+    until_offset: int
 
 
 class _Start(NamedTuple):
@@ -79,8 +80,8 @@ class PartitionReader:
     def read(
         self, offset: int, *, max_bytes: int, until_offset: int, cached_only: bool, first_batch_max_bytes: int = NO_LIMIT
     ) -> FetchDataInfo:
-        """See Partition.read. `offset` lies in the log. Raises FileNotFoundError if its segment has been removed."""
-        known = self.damaged
+        """Reads below `until_offset`; see Partition.read. Raises FileNotFoundError if the segment of `offset` is removed."""
+        known, bound = self.damaged, until_offset
         if known:
             offset = past_taken_out(known, offset)
             damaged = damage_at(known, offset)
@@ -110,7 +111,7 @@ class PartitionReader:
             chunks.append(chunk)
             size_bytes += len(chunk)
             next_offset = after
-        return FetchDataInfo(chunks, size_bytes, first_offset, next_offset)
+        return FetchDataInfo(chunks, size_bytes, first_offset, next_offset, bound)
 
     def segment_at(self, offset: int) -> Segment:
         """The segment that contains `offset`. Raises FileNotFoundError if it has been removed."""

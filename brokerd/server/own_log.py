@@ -21,6 +21,7 @@ from brokerd.datadir.retention import Retention
 from brokerd.datadir.topic_changes import TopicChanges
 from brokerd.datadir.topic_store import Topic
 from brokerd.errors import CorruptMessageError, DataDirectoryError, LogDamagedError, StorageError, UnsupportedVersionError
+from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.partition import Partition
 from brokerd.purgatory.purgatory import TimedPurgatory
 from brokerd.record.batch import RecordBatch, walk_batches
@@ -116,7 +117,7 @@ class OwnLog:
         offset, end = log.ends.log_start_offset, log.ends.log_end_offset
         while offset < end:
             try:
-                found = log.read(offset, max_bytes=_READ_BYTES, until_offset=end, cached_only=False)
+                found = log.read(offset, below=LogEnd.LOG_END, max_bytes=_READ_BYTES, cached_only=False)
             except LogDamagedError as error:
                 if error.resume_offset <= offset:
                     raise

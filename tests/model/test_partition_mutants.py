@@ -78,6 +78,14 @@ def high_watermark_is_the_log_end(flushed: Any, self: PartitionCore, plan: Flush
     return moved + self.ends.durable_to(self.ends.log_end_offset)
 
 
+@bug(Partition, "read")
+def readers_see_what_is_not_acknowledged(
+    read: Any, self: Partition, offset: int, *, below: LogEnd, max_bytes: int, cached_only: bool, **options: Any
+) -> Any:
+    end = LogEnd.LOG_END if below is LogEnd.HIGH_WATERMARK else below
+    return read(self, offset, below=end, max_bytes=max_bytes, cached_only=cached_only, **options)
+
+
 @bug(PartitionCore, "flushed")
 def a_flush_covers_what_came_meanwhile(flushed: Any, self: PartitionCore, plan: FlushPlan, outcome: FlushOutcome) -> Any:
     moved = flushed(self, plan, outcome)

@@ -14,6 +14,7 @@ from brokerd.datadir.partition_opening import RecoveryReport
 from brokerd.errors import LogDamagedError
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
 from brokerd.partition.flush_task import FlushTask
+from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.partition import Partition
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import crc_seed, encode_header, new_header
@@ -119,7 +120,7 @@ def read_batches(log: Partition, offset: int | None = None, *, max_bytes: int = 
     seed = crc_seed(log.tp)
     at = log.ends.log_start_offset if offset is None else offset
     while at < log.ends.high_watermark:
-        found = log.read(at, max_bytes=max_bytes, until_offset=log.ends.high_watermark, cached_only=False)
+        found = log.read(at, below=LogEnd.HIGH_WATERMARK, max_bytes=max_bytes, cached_only=False)
         assert found.chunks, f"nothing to read at {at} below {log.ends.high_watermark}"
         for chunk in found.chunks:
             yield from walk_batches(pa.py_buffer(chunk), seed)

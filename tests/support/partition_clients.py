@@ -21,6 +21,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import ProducerIdAndEpoch
+from brokerd.partition.log_ends import LogEnd
 from brokerd.record.batch import walk_batches
 from brokerd.server.waiting.delayed_produce import DelayedProduce
 from tests.support.build import raw_batch
@@ -154,7 +155,7 @@ class HonestReader(_Client):
             log.check_in_range(self._position)
             until = log.ends.high_watermark
             if self._position < until:
-                found = log.read(self._position, max_bytes=600, until_offset=until, cached_only=False)
+                found = log.read(self._position, below=LogEnd.HIGH_WATERMARK, max_bytes=600, cached_only=False)
                 for chunk in found.chunks:
                     for batch in walk_batches(pa.py_buffer(chunk), SEED):
                         self.sim.promises.acknowledge(batch.header._replace(header_crc=0))

@@ -295,7 +295,7 @@ class Replica:
         """All batches of the log from `offset` on."""
         log = self.log
         while offset < log.ends.log_end_offset:
-            found = log.read(offset, max_bytes=1 << 20, until_offset=log.ends.log_end_offset, cached_only=False)
+            found = log.read(offset, below=LogEnd.LOG_END, max_bytes=1 << 20, cached_only=False)
             assert found.chunks, f"nothing to read at {offset} below {log.ends.log_end_offset}"
             for chunk in found.chunks:
                 yield from walk_batches(pa.py_buffer(chunk), SEED)

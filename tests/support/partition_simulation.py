@@ -539,7 +539,8 @@ class Simulation:
                     self._meanwhile()
 
         kind = self.rng.choice(("consumer", "follower", "follower", "newest", "backlog", "reach"))
-        until = ends.log_end_offset if kind == "follower" else high_watermark
+        below = LogEnd.LOG_END if kind == "follower" else LogEnd.HIGH_WATERMARK
+        until = ends.of(below)
         offset = min(self.rng.choice((high_watermark, self.rng.randint(ends.log_start_offset, until))), until)
         replica.files.hook = hook
         try:
@@ -550,7 +551,8 @@ class Simulation:
             elif kind == "reach":
                 log.reach(offset, until, 1_000)
             else:
-                found = log.read(offset, max_bytes=self.rng.choice((1, 1 << 20)), until_offset=until, cached_only=False)
+                found = log.read(offset, below=below, max_bytes=self.rng.choice((1, 1 << 20)), cached_only=False)
+                assert found.next_offset <= found.until_offset == until
                 headers = [
                     batch.header._replace(header_crc=0)
                     for chunk in found.chunks

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from brokerd.client.fetching import FetchRange, PartitionResult, RangePosition
 from brokerd.ids import ProducerIdAndEpoch
-from brokerd.partition.log_ends import Moved
+from brokerd.partition.log_ends import LogEnd, Moved
 from brokerd.partition.partition import Partition
 from brokerd.record.control import encode_control
 from brokerd.record.header import Attributes
@@ -76,7 +76,7 @@ def read_committed(log: Partition, start_offset: int, until_offset: int, *, max_
 
 
 def _answer(log: Partition, offset: int, max_bytes: int) -> PartitionResult:
-    data = log.read(offset, max_bytes=max_bytes, until_offset=log.ends.last_stable_offset, cached_only=False)
+    data = log.read(offset, below=LogEnd.LAST_STABLE_OFFSET, max_bytes=max_bytes, cached_only=False)
     aborted = log.core.aborted_transactions(offset, data.next_offset)
     result = fetch_pb2.PartitionFetchResult(
         topic_id=log.tp.topic_id,

@@ -92,14 +92,14 @@ class FetchParams(NamedTuple):
 
 
 class PartitionRead(NamedTuple):
-    """The data read from one partition. `partition` is None, and `error` set, if it does not exist. `until_offset`: the end visible
-    to the reader at the time of the read."""
+    """The data read from one partition. `partition` is None, and `error` set, if it does not exist. `visible_end`: the end
+    visible to the reader at the time of the read."""
 
     asked: FetchPartition
     partition: Partition | None
     data: FetchDataInfo | None
     error: WireError | None
-    until_offset: int = -1
+    visible_end: int = -1
     aborted: Sequence[AbortedTransaction] = ()
 
     @property
@@ -182,19 +182,18 @@ async def _read_partition(
             raise without_leader_epoch(asked.leader_epoch, "a reader")
         if asked.position is not None:
             partition.check_history(asked.position)
-        until_offset = partition.ends.of(end)
-        nothing = PartitionRead(asked, partition, None, None, until_offset)
-        if asked.fetch_offset >= until_offset or (left.bytes == 0 and left.first_batch_bytes is None):
+        visible_end = partition.ends.of(end)
+        if asked.fetch_offset >= visible_end or (left.bytes == 0 and left.first_batch_bytes is None):
             partition.check_in_range(asked.fetch_offset)
-            return nothing
+            return PartitionRead(asked, partition, None, None, visible_end)
         try:
-            data = await _read_log(broker, caller, partition, asked, left, until_offset)
+            data = await _read_log(broker, caller, partition, asked, left, end)
         except NeedsRoom:
             if left.first_batch_bytes is not None:
                 raise
-            return nothing
+            return PartitionRead(asked, partition, None, None, visible_end)
         aborted = _aborted(partition, asked.fetch_offset, data) if end is LogEnd.LAST_STABLE_OFFSET else ()
-        return PartitionRead(asked, partition, data, None, until_offset, aborted)
+        return PartitionRead(asked, partition, data, None, data.until_offset, aborted)
     except NeedsRoom:
         raise
     except WireError as error:
@@ -214,13 +213,13 @@ def _aborted(partition: Partition, fetch_offset: int, data: FetchDataInfo) -> Se
 
 
 async def _read_log(
-    broker: BrokerParts, caller: Caller, partition: Partition, asked: FetchPartition, left: _Left, until_offset: int
+    broker: BrokerParts, caller: Caller, partition: Partition, asked: FetchPartition, left: _Left, end: LogEnd
 ) -> FetchDataInfo:
     read = partial(
         partition.read,
         asked.fetch_offset,
+        below=end,
         max_bytes=min(left.bytes, asked.max_bytes),
-        until_offset=until_offset,
         first_batch_max_bytes=left.bytes if left.first_batch_bytes is None else left.first_batch_bytes,
     )
     try:
@@ -241,7 +240,7 @@ def _begun_below(data: FetchDataInfo, until_offset: int) -> FetchDataInfo:
             next_offset = behind
         if size_bytes < len(chunk):
             break
-    return FetchDataInfo(chunks, sum(map(len, chunks)), data.first_offset, next_offset)
+    return data._replace(chunks=chunks, size_bytes=sum(map(len, chunks)), next_offset=next_offset)
 
 
 def must_answer_now(params: FetchParams, reads: Sequence[PartitionRead]) -> bool:
@@ -258,7 +257,7 @@ def _available_bytes(params: FetchParams, result: PartitionRead) -> int:
     """The bytes that a partition counts towards min_bytes. If more is available than was read, it counts in full, since waiting
     would not read more of it."""
     read_until = result.data.next_offset if result.data is not None else result.asked.fetch_offset
-    if read_until < result.until_offset:
+    if read_until < result.visible_end:
         return min(result.asked.max_bytes, params.max_bytes)
     return result.size_bytes
 

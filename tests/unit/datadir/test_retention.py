@@ -12,6 +12,7 @@ import pytest
 
 from brokerd.errors import Fate, LogDamagedError, StorageError
 from brokerd.ids import ProducerIdAndEpoch
+from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.partition import Partition
 from tests.support.build import append, delete_records, first_log, open_manager, read_batches
 from tests.support.clock import START_WALL_MS, ManualClock
@@ -52,7 +53,7 @@ def test_nothing_at_or_above_damage_is_retired(files: MemoryFiles) -> None:
     damaged = log.segments[1]
     files.flip_bit(damaged.path, 20 * 8)
     with pytest.raises(LogDamagedError):
-        log.read(damaged.base_offset, max_bytes=1_000, until_offset=60, cached_only=False)
+        log.read(damaged.base_offset, below=LogEnd.HIGH_WATERMARK, max_bytes=1_000, cached_only=False)
     assert log.retained_from(START_WALL_MS) == 0
     assert manager.retention_pass() == 0
     assert log.ends.last_stable_offset == log.ends.high_watermark == 60

@@ -10,6 +10,7 @@ import pytest
 
 from brokerd.errors import Fate, ResourceExhaustedError, StorageError
 from brokerd.ids import ProducerIdAndEpoch
+from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.partition import Partition
 from tests.support.build import append, delete_records, first_log, open_manager, payloads
 from tests.support.files import MemoryFiles
@@ -103,9 +104,9 @@ def test_a_read_error_is_that_ranges_alone(files: MemoryFiles, log: Partition) -
     assert len(log.segments) > 2
     files.hook = _failing("pread", log.segments[1].path, errno.EIO)
     with pytest.raises(StorageError, match=r"t-0: reading at offset \d+ failed"):
-        log.read(log.segments[1].base_offset, max_bytes=100, until_offset=41, cached_only=False)
-    assert log.read(0, max_bytes=100_000, until_offset=41, cached_only=False).next_offset == log.segments[1].base_offset
-    assert log.read(log.segments[2].base_offset, max_bytes=100, until_offset=41, cached_only=False).chunks
+        log.read(log.segments[1].base_offset, below=LogEnd.LOG_END, max_bytes=100, cached_only=False)
+    assert log.read(0, below=LogEnd.LOG_END, max_bytes=100_000, cached_only=False).next_offset == log.segments[1].base_offset
+    assert log.read(log.segments[2].base_offset, below=LogEnd.LOG_END, max_bytes=100, cached_only=False).chunks
     assert append(log, b"goes on") == 41
 
 
@@ -116,7 +117,7 @@ def test_too_many_open_files_is_a_refused_request(files: MemoryFiles, log: Parti
         append(log, b"x")
     assert refused.value.fate is Fate.NOT_APPENDED
     with pytest.raises(StorageError, match="too many open files"):
-        log.read(0, max_bytes=100, until_offset=1, cached_only=False)
+        log.read(0, below=LogEnd.LOG_END, max_bytes=100, cached_only=False)
     files.hook = None
     assert append(log, b"x") == 1
 

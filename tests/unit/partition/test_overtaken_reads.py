@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 import pytest
 
 from brokerd.errors import OffsetOutOfRangeError, StorageError, UnknownTopicIdError, WireError
+from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.partition import Partition
 from brokerd.storage.files import File
 from tests.support.build import append, delete_records, first_log, open_manager
@@ -56,14 +57,14 @@ def test_a_read_overtaken_by_retention_is_told_where_the_log_begins(manager: Log
         delete_records(log, -1)
         manager.retention_pass()
 
-    error = _overtaken(log, retire, lambda: log.read(0, max_bytes=1_000, until_offset=60, cached_only=False))
+    error = _overtaken(log, retire, lambda: log.read(0, below=LogEnd.HIGH_WATERMARK, max_bytes=1_000, cached_only=False))
     assert isinstance(error, OffsetOutOfRangeError)
     assert error.log_start_offset == 60
 
 
 def test_a_read_overtaken_by_a_deletion_is_told_that(manager: LogManager, log: Partition) -> None:
     def read() -> object:
-        return log.read(0, max_bytes=1_000, until_offset=60, cached_only=False)
+        return log.read(0, below=LogEnd.HIGH_WATERMARK, max_bytes=1_000, cached_only=False)
 
     error = _overtaken(log, lambda: manager.delete_topic("t"), read)
     assert isinstance(error, UnknownTopicIdError)
@@ -82,4 +83,4 @@ def test_a_look_up_overtaken_may_be_asked_again(manager: LogManager, log: Partit
 def test_a_file_that_somebody_took_is_no_end_of_the_log(files: MemoryFiles, log: Partition) -> None:
     files.remove_file(log.segments[0].path)
     with pytest.raises(StorageError, match="a file of the log that holds offset 3 is missing"):
-        log.read(3, max_bytes=1_000, until_offset=60, cached_only=False)
+        log.read(3, below=LogEnd.HIGH_WATERMARK, max_bytes=1_000, cached_only=False)

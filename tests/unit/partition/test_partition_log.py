@@ -10,6 +10,7 @@ import pytest
 
 from brokerd.errors import Fate, InvalidTxnStateError, OffsetOutOfRangeError
 from brokerd.ids import ProducerIdAndEpoch
+from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.partition import Partition
 from brokerd.partition.reader import NeedsRoom
 from brokerd.record.header import StampFlags, decode_header
@@ -130,7 +131,7 @@ def test_segments_roll_by_size_and_age(log: Partition) -> None:
 def test_reads_are_whole_batches_in_order_at_most_as_large_as_asked(log: Partition, max_bytes: int) -> None:
     _filled(log, 40)
     for offset in range(120):
-        found = log.read(offset, max_bytes=max_bytes, until_offset=120, cached_only=False)
+        found = log.read(offset, below=LogEnd.HIGH_WATERMARK, max_bytes=max_bytes, cached_only=False)
         assert found.first_offset == offset // 3 * 3
         assert found.size_bytes == sum(len(chunk) for chunk in found.chunks)
         assert found.size_bytes <= max_bytes or found.next_offset == found.first_offset + 3
@@ -144,48 +145,51 @@ def test_reads_are_whole_batches_in_order_at_most_as_large_as_asked(log: Partiti
 @pytest.mark.parametrize("size", [100, 10_000])
 def test_a_first_batch_larger_than_there_is_room_for_is_not_read_but_its_size_told(files: MemoryFiles, size: int) -> None:
     log = _filled(first_log(open_manager(files)[0]), 3, size=size)
-    batch_bytes = log.read(0, max_bytes=1, until_offset=9, cached_only=False).size_bytes
-    read = partial(log.read, 3, max_bytes=1, until_offset=9, cached_only=False)
+    read = partial(log.read, below=LogEnd.HIGH_WATERMARK, max_bytes=1, cached_only=False)
+    batch_bytes = read(0).size_bytes
     with pytest.raises(NeedsRoom) as needs:
-        read(first_batch_max_bytes=batch_bytes - 1)
+        read(3, first_batch_max_bytes=batch_bytes - 1)
     assert needs.value.size_bytes == batch_bytes
-    assert read(first_batch_max_bytes=batch_bytes).size_bytes == batch_bytes
-    assert log.read(0, max_bytes=2 * batch_bytes, until_offset=9, cached_only=False, first_batch_max_bytes=0).next_offset == 6
-    assert read(first_batch_max_bytes=0, until_offset=3).chunks == []
+    assert read(3, first_batch_max_bytes=batch_bytes).size_bytes == batch_bytes
+    assert read(0, max_bytes=2 * batch_bytes, first_batch_max_bytes=0).next_offset == 6
+    assert read(9, first_batch_max_bytes=0).chunks == []
 
 
-def test_reads_stop_at_until_offset_and_at_the_ends(log: Partition) -> None:
-    _filled(log, 10)
-    assert log.read(0, max_bytes=10_000, until_offset=9, cached_only=False).next_offset == 9
-    assert log.read(0, max_bytes=10_000, until_offset=10, cached_only=False).next_offset == 9
-    assert log.read(9, max_bytes=10_000, until_offset=9, cached_only=False) == ([], 0, 9, 9)
-    assert log.read(9, max_bytes=10_000, until_offset=10, cached_only=False).chunks == []
-    assert log.read(30, max_bytes=10_000, until_offset=30, cached_only=False).chunks == []
-    for offset in (-1, 31):
+def test_reads_stop_at_the_log_end_that_they_name(log: Partition) -> None:
+    _filled(log, 3)
+    append(log, b"not durable", count=3)
+    read = partial(log.read, max_bytes=10_000, cached_only=False)
+    for below, end in ((LogEnd.LAST_STABLE_OFFSET, 9), (LogEnd.HIGH_WATERMARK, 9), (LogEnd.LOG_END, 12)):
+        found = read(0, below=below)
+        assert (found.next_offset, found.until_offset) == (end, end)
+        for offset in range(end, 13):
+            assert read(offset, below=below) == ([], 0, offset, offset, end)
+    for offset in (-1, 13):
         with pytest.raises(OffsetOutOfRangeError) as refused:
-            log.read(offset, max_bytes=1, until_offset=30, cached_only=False)
+            read(offset, below=LogEnd.HIGH_WATERMARK)
         assert refused.value.log_start_offset == 0
+    assert log._reader.read(0, max_bytes=10_000, until_offset=10, cached_only=False).next_offset == 9, "whole batches"
 
 
 def test_a_cold_read_says_so_instead_of_waiting(files: MemoryFiles, log: Partition) -> None:
     _filled(log, 5)
     files.is_cold = True
     with pytest.raises(WouldBlock):
-        log.read(0, max_bytes=1_000, until_offset=15, cached_only=True)
-    assert log.read(0, max_bytes=1_000, until_offset=15, cached_only=False).next_offset == 9
+        log.read(0, below=LogEnd.HIGH_WATERMARK, max_bytes=1_000, cached_only=True)
+    assert log.read(0, below=LogEnd.HIGH_WATERMARK, max_bytes=1_000, cached_only=False).next_offset == 9
     files.is_cold = False
-    assert log.read(0, max_bytes=1_000, until_offset=15, cached_only=True).next_offset == 9
+    assert log.read(0, below=LogEnd.HIGH_WATERMARK, max_bytes=1_000, cached_only=True).next_offset == 9
 
 
 @pytest.mark.parametrize("cold", [range(1), range(600_000, 900_000), range(1_100_000, 2_000_000)], ids=["head", "middle", "end"])
 def test_much_that_is_not_all_cached_is_not_even_begun(files: MemoryFiles, cold: range) -> None:
     log = _filled(first_log(open_manager(files)[0]), 12, size=100_000)
-    assert log.read(0, max_bytes=2_000_000, until_offset=36, cached_only=True).next_offset == 36
+    assert log.read(0, below=LogEnd.HIGH_WATERMARK, max_bytes=2_000_000, cached_only=True).next_offset == 36
     files.cold_positions = cold
     with pytest.raises(WouldBlock):
-        log.read(0, max_bytes=2_000_000, until_offset=36, cached_only=True)
+        log.read(0, below=LogEnd.HIGH_WATERMARK, max_bytes=2_000_000, cached_only=True)
     assert 0 < files.cold_read_bytes < 4_096, "more makes the kernel work, though nobody waits for it"
-    assert log.read(0, max_bytes=2_000_000, until_offset=36, cached_only=False).next_offset == 36
+    assert log.read(0, below=LogEnd.HIGH_WATERMARK, max_bytes=2_000_000, cached_only=False).next_offset == 36
 
 
 def test_an_index_that_points_between_batches_is_dropped_not_believed(log: Partition) -> None:
@@ -244,7 +248,7 @@ def test_deleted_records_are_gone_durably(files: MemoryFiles, log: Partition, ma
     assert delete_records(log, 50) == 50
     assert delete_records(log, 20) == 50
     with pytest.raises(OffsetOutOfRangeError):
-        log.read(49, max_bytes=1, until_offset=120, cached_only=False)
+        log.read(49, below=LogEnd.HIGH_WATERMARK, max_bytes=1, cached_only=False)
     with pytest.raises(OffsetOutOfRangeError):
         delete_records(log, 121)
     assert next(read_batches(log)).header.base_offset == 48

@@ -16,6 +16,7 @@ from brokerd.errors import DataDirectoryError, DuplicateSequenceError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.offline.doctor import accept_damaged, check_data_dir, take_out
 from brokerd.offline.partition_check import Severity
+from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.partition import Partition
 from brokerd.record.batch import RecordBatch
 from brokerd.storage.files import RealFiles
@@ -94,7 +95,7 @@ def test_a_batch_at_the_end_is_waited_behind(tmp_path: Path) -> None:
     end = 2 * COUNT
     take_out(str(root), "t-0", end - 1)
     manager, log = _open(root)
-    found = log.read(end - 2, max_bytes=1 << 20, until_offset=log.ends.high_watermark, cached_only=False)
+    found = log.read(end - 2, below=LogEnd.HIGH_WATERMARK, max_bytes=1 << 20, cached_only=False)
     assert (found.chunks, found.next_offset) == ([], end)
     # Its retry is a repetition, and no offset is given twice.
     repeated = log.append(_batch(log, COUNT - 1), now_wall_ms=START_WALL_MS)
