@@ -46,6 +46,7 @@ class Checkpoint:
         self._interval_ms = interval_ms
         self._entries: dict[TopicIdPartition, CheckpointEntry] = {}
         self._kept: dict[TopicIdPartition, CheckpointEntry] = {}
+        self._kept_epochs: set[TopicIdPartition] = set()
         self._captured_at_ms = 0
         self._lock = threading.Lock()
         self._captured_count = 0  # numbers the captured states: an older one never replaces a newer one
@@ -61,14 +62,19 @@ class Checkpoint:
         self.written = written
         self._entries = dict(before)
 
-    def keep(self, tp: TopicIdPartition, entry: CheckpointEntry) -> None:
-        """Pins the entry of a partition that was not fully recovered."""
+    def keep(self, tp: TopicIdPartition, entry: CheckpointEntry, *, with_epoch: bool = False) -> None:
+        """Pins the entry of a partition that was not fully recovered. `with_epoch`: its leader epoch too, which is older than the
+        log, so that later starts see that as well.
+        """
         self._kept[tp] = entry
+        if with_epoch:
+            self._kept_epochs.add(tp)
 
     def forget(self, tps: Iterable[TopicIdPartition]) -> None:
         """Removes the entries of deleted partitions."""
         for tp in tps:
             self._kept.pop(tp, None)
+            self._kept_epochs.discard(tp)
             self._entries.pop(tp, None)
 
     def job(self, *, makes_room: bool = False) -> Job:
@@ -106,7 +112,9 @@ class Checkpoint:
         for partition in self._moved:
             if partition.tp in self._partitions:
                 entry = self._kept.get(partition.tp) or partition.checkpoint_entry()
-                self._entries[partition.tp] = entry._replace(leader_epoch=partition.leader_epoch)
+                if partition.tp not in self._kept_epochs:
+                    entry = entry._replace(leader_epoch=partition.leader_epoch)
+                self._entries[partition.tp] = entry
         self._moved.clear()
         return dict(self._entries)
 

@@ -185,7 +185,7 @@ class LogManager:
     def _take_all(self, opened: Iterable[Opened]) -> dict[TopicPartition, int]:
         """Adds the opened partitions to the table; returns the bytes cut off each torn tail."""
         cut = {}
-        for log, cut_bytes, kept_entry in opened:
+        for log, cut_bytes, kept_entry, is_outdated in opened:
             self.partitions.add(log)
             if cut_bytes:
                 cut[TopicPartition(log.topic, log.tp.partition)] = cut_bytes
@@ -195,7 +195,7 @@ class LogManager:
             if log.damage:
                 logger.error("%s", log.damage)
             if kept_entry is not None:
-                self._checkpoint.keep(log.tp, kept_entry)
+                self._checkpoint.keep(log.tp, kept_entry, with_epoch=is_outdated)
         return cut
 
     def close(self) -> None:

@@ -42,6 +42,7 @@ class Opened(NamedTuple):
     partition: Partition
     cut_bytes: int  # of a torn tail
     kept_entry: CheckpointEntry | None  # its checkpoint entry, if that must stay because the log was not fully recovered
+    is_outdated: bool  # the entry is older than the log
 
 
 class PartitionOpening:
@@ -82,7 +83,9 @@ class PartitionOpening:
                 if tp not in found:
                     recovered.state.leader_epoch = lost_leader_epoch(recovered.state.epochs, self.ended_node_epoch)
                 opened = self.open(topic, config, tp, recovered)
-                yield Opened(opened, recovered.cut_bytes, entry if is_read_only or opened.damage else None)
+                yield Opened(
+                    opened, recovered.cut_bytes, entry if is_read_only or opened.damage else None, recovered.state.is_outdated
+                )
 
     def make(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition) -> Recovered:
         """Recovers a new, empty partition; call `open` with the result. In any thread. Raises OSError."""

@@ -149,7 +149,7 @@ class PartitionCheck:
     def _check_segments(self, bases: list[int], snapshots: set[int]) -> None:
         expected = self.first_offset
         if bases:
-            if self._is_durable_end_known and is_missing(expected, bases[0], self.entry.durable_end):
+            if self._is_durable_end_known and bases[0] > expected:
                 self._damage("", f"offsets {expected} to {bases[0] - 1} are missing", expected, bases[0], (bases[0], 0))
             expected = self.first_offset = bases[0]
         for at, base in enumerate(bases):

@@ -65,6 +65,7 @@ class LogState:
     leader_epoch: int = 0  # the highest that this partition has had
     damaged: list[DamagedRange] = field(default_factory=list)
     read_only_reason: str = ""
+    is_outdated: bool = False  # the checkpoint and the node epoch are older than the log, which is damaged therefore
     snapshot_offsets: list[int] = field(default_factory=list)
     high_watermark: int | None = None  # None = no other replicas: the log end offset
     announced_stable_offset: int = 0

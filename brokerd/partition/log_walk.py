@@ -23,7 +23,7 @@ from brokerd.storage.files import File, Files
 from brokerd.storage.index import SparseIndex
 from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.segment import Segment
-from brokerd.storage.segment_walk import SegmentWalk, is_missing
+from brokerd.storage.segment_walk import SegmentWalk, is_missing, whole_batches
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +78,7 @@ class LogWalk:
         self.epochs = LeaderEpochs(snapshot.epochs if snapshot is not None else ())
         self.end = 0
         self.contradicts_snapshot = False
+        self.is_outdated = False  # the checkpoint and the node epoch are older than the log
         self.damaged: list[DamagedRange] = []
         self.rebuilt: list[Segment] = []  # segments that were scanned: their index is new
         self.scanned_bytes = 0
@@ -98,6 +99,7 @@ class LogWalk:
         self.cut_bytes += sizes_of(self._sizes, self.removed)
         if self.end < self._durable_end:
             self._damage(self.end, self._durable_end, "bytes are missing")
+        self.is_outdated = self.is_outdated or self.epochs.latest > self._given.checkpoint.leader_epoch
         # Offsets are never reused, even if the batches were lost.
         self.end = max(self.end, self._durable_end)
         if self._snapshot is not None and self._snapshot.offset > self.end:
@@ -129,15 +131,13 @@ class LogWalk:
         start = self._log_start
         expected = self.first_offset
         if expected > start and not self._given.read_only_reason:
-            if not is_missing(start, expected, self._durable_end):
-                self._stop_at(0)
-                return start
-            self._damage(start, expected, "segments are missing", resume=(expected, 0))
+            # No crash does this: a log start is durable before the segments below it are removed.
+            self._damage(start, expected, "segments are missing, or the checkpoint is older than the log", resume=(expected, 0))
         at = 0
         while at < len(self.segments):
             segment = self.segments[at]
             if segment.base_offset != expected:
-                if not is_missing(expected, segment.base_offset, self._durable_end):
+                if not is_missing(expected, segment.base_offset, self._durable_end) and not self._has_later_epochs(at):
                     self._stop_at(at)
                     return expected
                 self._damage(expected, segment.base_offset, "segments are missing", resume=(segment.base_offset, 0))
@@ -174,6 +174,18 @@ class LogWalk:
         segment.take_summary(summary)
         return True
 
+    def _has_later_epochs(self, at: int) -> bool:
+        """True if the segments from `at` on, which a crash would leave above a torn tail, hold a batch that was written after
+        the checkpoint and the node epoch. No crash does this: a leader epoch is durable before its first batch.
+        """
+        for segment in self.segments[at:]:
+            with self._open_files.use(segment.path) as file:
+                for _, header in whole_batches(file, self._seed, segment.base_offset):
+                    if header.leader_epoch > self._given.checkpoint.leader_epoch:
+                        self.is_outdated = True
+                        return True
+        return False
+
     def _scan(self, segment: Segment, successor: int | None) -> tuple[int, bool]:
         """Walks one segment. Returns the offset where it ends, and True if a torn tail begins there."""
         segment.index = SparseIndex()
@@ -192,8 +204,9 @@ class LogWalk:
                 self.scanned_bytes += walk.position - begin
                 if walk.problem is None:
                     return walk.next_offset, False
-                if walk.is_torn():
+                if walk.is_torn() and not self._has_later_epochs(self.segments.index(segment) + 1):
                     return walk.next_offset, True
+                self.is_outdated = self.is_outdated or walk.is_outdated
                 lost = walk.go_past()
                 if lost.resume_position is None:
                     self._damage(lost.first_offset, lost.until_offset, lost.problem, resume=(lost.until_offset, 0))

@@ -278,11 +278,12 @@ class PartitionRecovery:
             log_start_offset=log_start_offset,
             log_end_offset=end,
             recovery_point=min(checkpoint.recovery_point, end),
-            leader_epoch=checkpoint.leader_epoch,
+            leader_epoch=max(checkpoint.leader_epoch, walk.epochs.latest),
             high_watermark=max(checkpoint.high_watermark, log_start_offset) if self._given.may_be_cut else None,
             announced_stable_offset=checkpoint.announced_stable_offset,
             damaged=[*walk.damaged, *(hole.as_range() for hole in self._holes)],
             read_only_reason=self._given.read_only_reason,
+            is_outdated=walk.is_outdated,
             snapshot_offsets=snapshots,
             unwritten_snapshot=self._unwritten,
         )

@@ -134,6 +134,7 @@ class Walk(NamedTuple):
     reached_until: bool
     problem: str | None  # why the batch at `end` is not whole
     is_newer: bool  # the problem is an unknown version
+    is_outdated: bool  # the problem is `max_epoch`: the batch has a higher epoch, and is the next otherwise
 
 
 def walk_whole(
@@ -157,7 +158,7 @@ def walk_whole(
     """
     total = len(data)
     start, first_offset, next_offset, needed, problem = at, offset or 0, offset or 0, 0, None
-    reached_until = is_newer = False
+    reached_until = is_newer = is_outdated = False
     while at < total:
         if at + HEADER_SIZE > total:
             needed, problem = _cut(HEADER_SIZE, end - at)
@@ -177,7 +178,7 @@ def walk_whole(
             problem, is_newer = f"record batch version {magic} is not known; this version reads {MAGIC}", True
             break
         if (base != offset and offset is not None) or delta < 0 or not epoch <= own_epoch <= max_epoch:
-            problem = _chain_problem(base, offset, delta, own_epoch, epoch, max_epoch)
+            problem, is_outdated = _chain_problem(base, offset, delta, own_epoch, epoch, max_epoch)
             break
         size, behind = header_size + length, base + delta + 1
         reached_until = behind > until_offset
@@ -195,7 +196,7 @@ def walk_whole(
         offset = None if offset is None else behind
         if next_offset <= wanted:
             start, first_offset = at, next_offset
-    return Walk(start, at, first_offset, next_offset, epoch, needed, reached_until, problem, is_newer)
+    return Walk(start, at, first_offset, next_offset, epoch, needed, reached_until, problem, is_newer, is_outdated)
 
 
 def payload_problem(payload: Bytes, length: int, crc: int) -> str | None:
@@ -208,12 +209,15 @@ def _cut(needed: int, there: int) -> tuple[int, str | None]:
     return (needed, None) if there >= needed else (0, f"the header has only {there} bytes")
 
 
-def _chain_problem(base: int, offset: int | None, delta: int, own_epoch: int, epoch: int, max_epoch: int) -> str:
+def _chain_problem(base: int, offset: int | None, delta: int, own_epoch: int, epoch: int, max_epoch: int) -> tuple[str, bool]:
+    """Why a batch is not the next one, and `Walk.is_outdated`."""
     if base != offset and offset is not None:
-        return f"base offset {base} instead of {offset}"
+        return f"base offset {base} instead of {offset}", False
     if delta < 0:
-        return f"last_offset_delta is {delta}"
-    return f"leader epoch {own_epoch} is outside {epoch} (of the batch before) to {max_epoch} (now)"
+        return f"last_offset_delta is {delta}", False
+    if own_epoch < epoch:
+        return f"leader epoch {own_epoch} is below {epoch}, that of the batch before", False
+    return f"leader epoch {own_epoch} is above {max_epoch}: the files checkpoint and node-epoch are older than the log", True
 
 
 def producer_ids_in(data: Bytes) -> set[int]:

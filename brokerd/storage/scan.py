@@ -44,8 +44,9 @@ class Scan:
         self.next_offset = next_offset
         self.epoch = epoch
         self.problem: str | None = None
-        # True if the rest must not be cut whatever durable_end is: a newer format, or a read error.
+        # True if the rest must not be cut whatever durable_end is: a newer format, a later leader epoch, or a read error.
         self.must_keep = False
+        self.is_outdated = False  # the problem is a leader epoch above `max_epoch`
         self.error: OSError | None = None  # the read error, if that is the problem
 
     def __iter__(self) -> Iterator[BatchHeader]:
@@ -65,7 +66,8 @@ class Scan:
                     self.next_offset = header.next_offset
                     self.epoch = header.leader_epoch
                     yield header
-                self.problem, self.must_keep, needed = walk.problem, walk.is_newer, walk.needed or HEADER_SIZE
+                self.problem, self.must_keep, needed = walk.problem, walk.is_newer or walk.is_outdated, walk.needed or HEADER_SIZE
+                self.is_outdated = walk.is_outdated
                 if not positions and not walk.needed and walk.problem is None:
                     self.problem = "bytes are missing"  # the file ends after a whole batch, before its end
         except OSError as error:

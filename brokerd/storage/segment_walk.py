@@ -95,6 +95,11 @@ class SegmentWalk:
         """Why the batch at `position` is bad; None at the end."""
         return self._scan.problem
 
+    @property
+    def is_outdated(self) -> bool:
+        """True if the bad batch is whole, but of a leader epoch above `max_epoch`."""
+        return self._scan.is_outdated
+
     def is_torn(self) -> bool:
         """True if the bad batch begins a torn tail, which was never known to be durable. Raises OSError."""
         if self._scan.must_keep:

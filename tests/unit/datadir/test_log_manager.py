@@ -487,7 +487,7 @@ def test_a_clean_mark_of_an_earlier_run_is_not_believed() -> None:
     assert not open_manager(files)[1].was_clean
 
 
-def test_a_batch_of_an_epoch_that_has_not_been_is_not_whole() -> None:
+def test_a_batch_of_an_epoch_that_has_not_been_is_kept_and_stops_the_log() -> None:
     files = MemoryFiles()
     second: dict[str, bytes] = {}
     for life in range(3):
@@ -501,8 +501,9 @@ def test_a_batch_of_an_epoch_that_has_not_been_is_not_whole() -> None:
     for name, data in second.items():
         files.write_file(name, data)
     manager, report = open_manager(files)
-    assert first_log(manager).ends.log_end_offset == 2
-    assert sum(report.cut_bytes.values()) == 104
+    assert not report.cut_bytes
+    assert [error.resume_offset for error in report.damaged.values()] == [3]
+    assert "older than the log" in str(first_log(manager).damage)
 
 
 def _killed_with_one_more(files: MemoryFiles) -> tuple[int, int, int]:

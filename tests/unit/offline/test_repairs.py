@@ -13,9 +13,10 @@ from brokerd.errors import LogDamagedError
 from brokerd.offline import doctor
 from brokerd.offline.doctor import accept_damaged, check_data_dir, give_up_damaged, rebuild_checkpoint
 from brokerd.offline.partition_check import Severity
+from brokerd.offline.rebuild import rebuild_lost
 from brokerd.partition.partition import Partition
 from brokerd.storage.files import RealFiles
-from tests.support.build import append, first_log, open_manager, read_batches, readable
+from tests.support.build import append, delete_records, first_log, open_manager, read_batches, readable
 from tests.support.clock import START_WALL_MS
 from tests.support.files import Killed, MemoryFiles
 from tests.support.findings import errors_in
@@ -106,6 +107,52 @@ def test_a_clean_stop_without_a_checkpoint_says_what_was_durable(tmp_path: Path,
     accept_damaged(str(tmp_path))
     manager, log = _open(tmp_path)
     assert _append(log) == COUNT + 15
+    manager.close()
+
+
+def _bytes_of_logs(root: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(root.glob("*/*.log"))}
+
+
+@pytest.mark.parametrize("retained", [0, 30], ids=["whole log", "first segments removed"])
+@pytest.mark.parametrize("known", [0, COUNT], ids=["empty", "with records"])
+def test_older_files_of_the_directory_take_nothing_from_a_newer_log(tmp_path: Path, retained: int, known: int) -> None:
+    manager, log = _open(tmp_path)
+    _fill(log, known)
+    manager.write_checkpoint()
+    older = {name: (tmp_path / name).read_bytes() for name in ("checkpoint", "node-epoch")}
+    for _ in range(3):
+        _fill(log)
+        if retained:
+            delete_records(log, retained)
+            manager.retention_pass()
+        manager.close()
+        manager, log = _open(tmp_path)
+    begin, end = log.ends.log_start_offset, log.ends.log_end_offset
+    manager.close()
+    for name, data in older.items():
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "clean-shutdown").unlink()
+    written = _bytes_of_logs(tmp_path)
+
+    assert errors_in(tmp_path)
+    for _ in range(2):
+        manager, log = _open(tmp_path)
+        assert log.damage is not None
+        with pytest.raises(LogDamagedError, match="older than the log"):
+            _append(log)
+        manager.close()
+        assert _bytes_of_logs(tmp_path) == written, "nothing is cut"
+
+    for name in older:  # as docs/backup.md says
+        (tmp_path / name).unlink()
+    rebuild_lost(str(tmp_path), {})
+    rebuild_checkpoint(str(tmp_path))
+    manager, log = _open(tmp_path)
+    assert (log.damage, log.ends.log_end_offset) == (None, end)
+    assert log.ends.log_start_offset <= begin
+    assert len(readable(log)) == end - log.ends.log_start_offset
+    assert _append(log) == end
     manager.close()
 
 
