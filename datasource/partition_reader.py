@@ -98,18 +98,15 @@ def _fetched(client: BlockingClient, ranges: Sequence[OffsetRange], options: Sou
     if len(ranges) == 1:
         yield from _fetched_alone(client, ranges[0], options)
         return
-    left = {one.id_tp: one for one in ranges}
     asked = [_fetch_range(one) for one in ranges]
     with PartitionFetcher(client, asked, options.consumer, goes_past_damage=not options.fail_on_data_loss) as fetcher:
         try:
-            for fetched in fetcher:
-                left[fetched.tp] = left[fetched.tp]._replace(start=fetched.offsets[-1].as_py() + 1)
-                yield fetched
+            yield from fetcher
             return
         except (OffsetOutOfRangeError, LogTruncationError, UnknownTopicIdError):
-            pass
-    for one in left.values():
-        yield from _fetched_alone(client, one, options)
+            left = zip(ranges, fetcher.next_offsets, strict=True)
+    for one, next_offset in left:
+        yield from _fetched_alone(client, one._replace(start=next_offset), options)
 
 
 def _fetch_range(one: OffsetRange) -> FetchRange:
@@ -124,11 +121,10 @@ def _fetched_alone(client: BlockingClient, wanted: OffsetRange, options: SourceO
         asked = _fetch_range(wanted._replace(start=next_offset, until=until, end=end))
         with PartitionFetcher(client, [asked], options.consumer, goes_past_damage=not options.fail_on_data_loss) as fetcher:
             try:
-                for fetched in fetcher:
-                    next_offset = fetched.offsets[-1].as_py() + 1
-                    yield fetched
+                yield from fetcher
                 return
             except OffsetOutOfRangeError as error:
+                (next_offset,) = fetcher.next_offsets
                 if error.log_start_offset <= next_offset:  # not retention: the log ends before the range
                     raise
                 gone_until = min(error.log_start_offset, until)
@@ -136,10 +132,12 @@ def _fetched_alone(client: BlockingClient, wanted: OffsetRange, options: SourceO
                 next_offset = gone_until
             except LogTruncationError as error:
                 # Read only what the two histories share; planning continues from there.
+                (next_offset,) = fetcher.next_offsets
                 _report(f"{error.message}; offsets {next_offset} to {wanted.until - 1} were to be read", options)
                 until, end = min(until, error.resume_offset), None
             except UnknownTopicIdError:
                 require_not_hidden(client, [wanted.topic])
+                (next_offset,) = fetcher.next_offsets
                 ended = f"topic '{wanted.topic}' was deleted, and perhaps recreated"
                 loss = f"{ended}: offsets {next_offset} to {wanted.until - 1} of {name} were not read"
                 _report(loss, options)

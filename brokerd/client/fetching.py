@@ -540,6 +540,11 @@ class PartitionFetcher:
         """True once all ranges have been read to their ends, or the fetcher is closed."""
         return self._is_over and not self._slices
 
+    @property
+    def next_offsets(self) -> list[int]:
+        """Where reading of each range resumes after an error; past control batches too, unlike the last record."""
+        return [position.next_offset for position in self._pump.positions]
+
     def close(self) -> None:
         """Stops reading and drops fetched records that were not read. Idempotent."""
         self._slices = []

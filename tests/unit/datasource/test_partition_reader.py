@@ -12,10 +12,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from brokerd.datasource.partition_reader import BYTES_PER_BATCH, ROWS_PER_BATCH, RangePartition, read_partition
+from brokerd.client.leases import lease_client
+from brokerd.datasource.partition_reader import BYTES_PER_BATCH, ROWS_PER_BATCH, RangePartition, _fetched, read_partition
 from brokerd.datasource.planning import OffsetRange
 from brokerd.datasource.schema import arrow_schema, source_schema
 from brokerd.errors import DataLossError, LogDamagedError, OffsetOutOfRangeError, TopicAuthorizationFailedError
+from brokerd.record.control import encode_control
+from brokerd.wire.v1.control_pb2 import ControlRecord
 from tests.support.fake_broker import FakeBroker, Partition
 from tests.support.records import TIMESTAMP_MS, key_values, new_batch
 from tests.support.wait import DEADLINE_S
@@ -292,3 +295,22 @@ def test_a_streams_process_spares_what_spark_imported_from_collection() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=DEADLINE_S, check=True)
     assert done.stdout == "True\n"
+
+
+def test_a_marker_that_was_passed_is_not_missed_when_another_partition_loses_records(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended, lost = broker.create("events", 2)
+    fill(ended, [5])
+    ended.put(encode_control(ControlRecord(committed_producer_ids=[1]), ended.tp, timestamp_ms=TIMESTAMP_MS).data)
+    fill(lost, [3_000] * 20)
+    ranges = [OffsetRange("events", ended.tp.topic_id, 0, 0, 6), OffsetRange("events", lost.tp.topic_id, 1, 0, 60_000)]
+    options = options_for(broker, is_streaming=True, failOnDataLoss="false", **{"max.partition.fetch.bytes": 1})
+    with caplog.at_level(logging.WARNING), lease_client(options.consumer) as client:
+        reading = _fetched(client, ranges, options)
+        while next(reading).offsets[-1].as_py() < 5_999:  # its response, the second, holds the marker
+            pass
+        ended.log_start_offset, lost.log_start_offset = 6, 59_000
+        assert [one.offsets[-1].as_py() for one in reading][-1] == 59_999
+    assert "of events-1 are gone" in caplog.text
+    assert "of events-0 are gone" not in caplog.text
