@@ -263,6 +263,19 @@ def test_only_its_own_layers_import(root: str, folders: tuple[str, ...]) -> None
     )
 
 
+def test_the_core_of_a_partition_reaches_no_files() -> None:
+    """Directly or through what it imports."""
+    reached, left = set[str](), ["brokerd/partition/core.py"]
+    while left:
+        name = left.pop()
+        reached.add(name)
+        modules = {module for _, _, module in project_imports(name, parsed(name))}
+        files = {f"{each.replace('.', '/')}.py" for module in modules for each in (module, module.rpartition(".")[0])}
+        left += [file for file in files & set(sources(*PRODUCT)) if file not in reached and file not in left]
+    assert {"brokerd/partition/producer_state.py", "brokerd/storage/segment_bounds.py"} <= reached
+    assert not reached & {f"brokerd/storage/{name}.py" for name in ("files", "checksummed_file", "open_files", "segment")}
+
+
 def test_only_a_partition_knows_its_core() -> None:
     offences(
         f"{name}:{node.lineno} reaches through a partition for its core: ask the Partition"

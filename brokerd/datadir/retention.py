@@ -14,9 +14,9 @@ from brokerd.datadir.checkpoint import Checkpoint
 from brokerd.datadir.directory_time import DirectoryTime
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.errors import Fate, StorageError, WireError
+from brokerd.partition.derived_files import remove_snapshot
 from brokerd.partition.log_state import NEW_PARTITION
 from brokerd.partition.partition import Partition
-from brokerd.partition.snapshots import remove_snapshot
 from brokerd.steps import Job, Steps
 from brokerd.storage.checksummed_file import NotSyncedError
 from brokerd.storage.files import Files

@@ -28,8 +28,8 @@ from brokerd.offline.own_logs import if_unusable, is_transaction_log
 from brokerd.offline.partition_check import Finding, PartitionCheck, Severity
 from brokerd.partition.log_state import LOST_ENTRY, CheckpointEntry
 from brokerd.record.header import crc_seed
-from brokerd.storage.damage import Hole, read_holes, write_holes
 from brokerd.storage.files import Files, RealFiles
+from brokerd.storage.holes import Hole, read_holes, write_holes
 from brokerd.storage.names import (
     CHECKPOINT,
     CLEAN_SHUTDOWN,

@@ -17,11 +17,12 @@ from brokerd.datadir.coordination import NODE_EPOCH_KIND, read_node_epoch
 from brokerd.errors import BrokerdError, CorruptMessageError, DataDirectoryError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.own_logs import fields_of
-from brokerd.partition import leader_epochs, snapshots
+from brokerd.partition import derived_files
+from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.record.batch import RecordBatch
 from brokerd.record.control import decode_control
 from brokerd.record.header import BatchHeader, crc_seed, decode_header
-from brokerd.storage import damage, names, segment
+from brokerd.storage import holes, names, segment
 from brokerd.storage.checksummed_file import DocumentError, decode_document
 from brokerd.storage.files import File, RealFiles, read_whole
 from brokerd.storage.index import INDEX_VERSION, decode_summary
@@ -143,8 +144,8 @@ def _describe_index(files: RealFiles, name: str, tp: TopicIdPartition | None) ->
 
 
 def _describe_snapshot(files: RealFiles, name: str, tp: TopicIdPartition | None) -> Iterator[Entry]:
-    body = decode_document(read_whole(files, name), snapshots.SNAPSHOT_KIND, snapshots.SNAPSHOT_VERSION)
-    snapshot = snapshots.decode_snapshot(body)
+    body = decode_document(read_whole(files, name), derived_files.SNAPSHOT_KIND, derived_files.SNAPSHOT_VERSION)
+    snapshot = derived_files.decode_snapshot(body)
     producers = [
         {
             "producer_id": producer_id,
@@ -156,7 +157,7 @@ def _describe_snapshot(files: RealFiles, name: str, tp: TopicIdPartition | None)
         for producer_id, entry in snapshot.producers.items()
     ]
     yield {
-        "type": snapshots.SNAPSHOT_KIND,
+        "type": derived_files.SNAPSHOT_KIND,
         "offset": snapshot.offset,
         "epochs": _epochs(snapshot.epochs),
         "producers": producers,
@@ -166,16 +167,16 @@ def _describe_snapshot(files: RealFiles, name: str, tp: TopicIdPartition | None)
     }
 
 
-def _epochs(entries: Iterable[leader_epochs.EpochEntry]) -> list[dict[str, Any]]:
+def _epochs(entries: Iterable[EpochEntry]) -> list[dict[str, Any]]:
     return [{**entry._asdict(), "id": f"{entry.id:08x}"} for entry in entries]
 
 
 def _describe_epochs(files: RealFiles, name: str, _tp: TopicIdPartition | None) -> Iterator[Entry]:
-    body = decode_document(read_whole(files, name), leader_epochs.EPOCHS_KIND, leader_epochs.EPOCHS_VERSION)
-    entries = leader_epochs.decode_epochs_body(body)
+    body = decode_document(read_whole(files, name), derived_files.EPOCHS_KIND, derived_files.EPOCHS_VERSION)
+    entries = derived_files.decode_epochs_body(body)
     if entries is None:
         raise DocumentError("its entries are malformed")
-    yield {"type": leader_epochs.EPOCHS_KIND, "epochs": _epochs(entries)}
+    yield {"type": derived_files.EPOCHS_KIND, "epochs": _epochs(entries)}
 
 
 def _describe_checkpoint(files: RealFiles, name: str, _tp: TopicIdPartition | None) -> Iterator[Entry]:
@@ -204,7 +205,7 @@ _BY_SUFFIX: dict[str, Describer] = {
 }
 _BY_NAME: dict[str, Describer] = {
     names.LEADER_EPOCHS: _describe_epochs,
-    names.HOLES: _json_describer(damage.HOLES_KIND, damage.HOLES_VERSION),
+    names.HOLES: _json_describer(holes.HOLES_KIND, holes.HOLES_VERSION),
     names.CHECKPOINT: _describe_checkpoint,
     names.META: _json_describer(node_state.META_KIND, node_state.FORMAT_VERSION),
     names.CLOCK: _json_describer(node_state.CLOCK_KIND, node_state.FORMAT_VERSION),

@@ -16,8 +16,8 @@ from brokerd.groups import records as group_records
 from brokerd.ids import TopicIdPartition
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import crc_seed
-from brokerd.storage.damage import holes_end, is_covered, read_holes
 from brokerd.storage.files import Files
+from brokerd.storage.holes import holes_end, is_covered, read_holes
 from brokerd.storage.segment_walk import batches_of
 from brokerd.transaction import records as transaction_records
 from brokerd.wire.v1.group_log_pb2 import GroupLogRecord

@@ -12,15 +12,15 @@ from brokerd.errors import BrokerdError, CorruptMessageError, UnsupportedVersion
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.own_logs import is_own_log, problem_of
 from brokerd.partition.aborted_transactions import AbortedTransaction
-from brokerd.partition.leader_epochs import EpochEntry, LeaderEpochs, read_leader_epochs
-from brokerd.partition.log_state import LOST_ENTRY, CheckpointEntry
-from brokerd.partition.markers import Marker, read_marker
-from brokerd.partition.producer_state import ProducerStateEntry, ProducerStates
-from brokerd.partition.snapshots import Snapshot, read_snapshot, snapshot_offsets
+from brokerd.partition.derived_files import read_leader_epochs, read_snapshot, snapshot_offsets
+from brokerd.partition.leader_epochs import EpochEntry, LeaderEpochs
+from brokerd.partition.log_state import LOST_ENTRY, CheckpointEntry, Snapshot
+from brokerd.partition.markers import read_marker
+from brokerd.partition.producer_state import Marker, ProducerStateEntry, ProducerStates
 from brokerd.record.batch import MAX_DECOMPRESSED_BYTES, RecordBatch
 from brokerd.record.header import BatchHeader, crc_seed
-from brokerd.storage.damage import Hole, holes_end, is_covered, read_holes
 from brokerd.storage.files import File, Files
+from brokerd.storage.holes import Hole, holes_end, is_covered, read_holes
 from brokerd.storage.names import (
     HOLES,
     INDEX_SUFFIX,

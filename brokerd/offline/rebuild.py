@@ -28,7 +28,7 @@ from brokerd.errors import DataDirectoryError
 from brokerd.ids import TopicIdPartition, producer_number, topic_name_problem
 from brokerd.offline.doctor import locked
 from brokerd.offline.partition_check import Finding, Severity
-from brokerd.partition.snapshots import read_snapshot, snapshot_offsets
+from brokerd.partition.derived_files import read_snapshot, snapshot_offsets
 from brokerd.record.header import crc_seed
 from brokerd.storage.checksummed_file import DocumentError, read_document, read_json
 from brokerd.storage.files import Files

@@ -32,13 +32,11 @@ from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.flush_state import FlushOutcome, FlushPlan, FlushState, KeptSnapshots
 from brokerd.partition.leader_epochs import UNKNOWN_OFFSET, EpochEntry
 from brokerd.partition.log_ends import NOTHING_MOVED, LogEnd, LogEnds, Moved
-from brokerd.partition.log_state import CheckpointEntry, LogState
-from brokerd.partition.markers import Marker
-from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry, ProducerStates
-from brokerd.partition.snapshots import Snapshot, snapshot_of
+from brokerd.partition.log_state import CheckpointEntry, LogState, Snapshot, snapshot_of
+from brokerd.partition.producer_state import BatchMetadata, Marker, ProducerStateEntry, ProducerStates
 from brokerd.record.header import BatchHeader, add_sequence
 from brokerd.storage.damage import DamagedRange, damage_at, damage_error, first_that_stops
-from brokerd.storage.segment import SegmentBounds, batch_timestamp
+from brokerd.storage.segment_bounds import SegmentBounds, batch_timestamp
 
 HIGH_WATERMARK = -1  # in DeleteRecords: delete up to the high watermark
 TIMESTAMP_MAX_MS = (2**63 - 1) // 1_000  # records have microseconds in 64 bits

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.partition.log_ends import LogEnds
-from brokerd.partition.snapshots import Snapshot
-from brokerd.storage.segment import SegmentBounds
+from brokerd.partition.log_state import Snapshot
+from brokerd.storage.segment_bounds import SegmentBounds
 
 # A restart checks payloads in about the last 64 MiB of durable bytes; consumers and `brokerd doctor` check older ones.
 RECOVERY_WINDOW_BYTES = 64 * 1_048_576

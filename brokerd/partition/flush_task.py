@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from brokerd.clock import stopwatch_ns
+from brokerd.partition.derived_files import encode_snapshot, write_leader_epochs, write_snapshot
 from brokerd.partition.flush_state import FlushOutcome, FlushPlan
-from brokerd.partition.leader_epochs import write_leader_epochs
-from brokerd.partition.snapshots import encode_snapshot, write_snapshot
 from brokerd.storage.files import Files, is_too_many_open
 from brokerd.storage.open_files import Handle, OpenFiles
 from brokerd.storage.segment import Segment

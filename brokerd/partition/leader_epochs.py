@@ -1,4 +1,4 @@
-"""The start offset of each leader epoch: a list per partition, kept in a small file that a scan of the log can rebuild.
+"""The start offset of each leader epoch: a list per partition. No I/O: derived_files.py keeps it in a file.
 
 Besides its number, an epoch has a random id, drawn by its leader and stamped on every batch. Diverged logs, such as a
 restored copy and the original that kept running, never draw the same id. So the epoch id of the record before a position tells
@@ -7,22 +7,13 @@ which history the position belongs to.
 
 from __future__ import annotations
 
-import contextlib
-import struct
 from bisect import bisect_right
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
 from brokerd.record.header import BatchHeader
-from brokerd.storage.checksummed_file import DocumentError, read_document, write_document
-from brokerd.storage.files import Files
-from brokerd.storage.names import LEADER_EPOCHS
 
-EPOCHS_KIND = "leader-epochs"
-EPOCHS_VERSION = 1
-_ENTRY = struct.Struct("<iqI")
-_SEED = struct.Struct("<I")
 _start_offset = attrgetter("start_offset")
 UNKNOWN_OFFSET = -1
 
@@ -89,43 +80,3 @@ class LeaderEpochs:
                 return None if offset <= end_offset else end_offset
             end_offset = entry.start_offset
         return None if self.entry_at(offset - 1) is None and offset <= log_end_offset else UNKNOWN_OFFSET
-
-
-def encode_epochs(entries: Sequence[EpochEntry]) -> bytes:
-    """The entries as bytes."""
-    return b"".join([_ENTRY.pack(*entry) for entry in entries])
-
-
-def decode_epochs(body: bytes, at: int, count: int) -> tuple[tuple[EpochEntry, ...], int]:
-    """`count` entries from position `at`, and their end. Raises struct.error if `body` is too short."""
-    entries = tuple(EpochEntry(*_ENTRY.unpack_from(body, at + n * _ENTRY.size)) for n in range(count))
-    return entries, at + count * _ENTRY.size
-
-
-def write_leader_epochs(files: Files, directory: str, entries: Sequence[EpochEntry], seed: int) -> None:
-    """Replaces the file; the caller syncs the directory. Raises OSError."""
-    body = _SEED.pack(seed) + encode_epochs(entries)
-    write_document(files, f"{directory}/{LEADER_EPOCHS}", EPOCHS_KIND, EPOCHS_VERSION, body, sync_dir=False)
-
-
-def remove_leader_epochs(files: Files, directory: str) -> None:
-    """Removes the file if it is there. Raises OSError."""
-    with contextlib.suppress(FileNotFoundError):
-        files.unlink(f"{directory}/{LEADER_EPOCHS}")
-
-
-def read_leader_epochs(files: Files, directory: str, seed: int) -> tuple[EpochEntry, ...] | None:
-    """The entries, or None if the file is missing, damaged or of another log. Raises OSError."""
-    try:
-        body = read_document(files, f"{directory}/{LEADER_EPOCHS}", EPOCHS_KIND, EPOCHS_VERSION)
-    except (DocumentError, FileNotFoundError):
-        return None
-    return decode_epochs_body(body, seed)
-
-
-def decode_epochs_body(body: bytes, seed: int | None = None) -> tuple[EpochEntry, ...] | None:
-    """The entries of a file's body, or None if it is malformed or of another log."""
-    count, rest = divmod(len(body) - _SEED.size, _ENTRY.size)
-    if len(body) < _SEED.size or rest or (seed is not None and _SEED.unpack_from(body)[0] != seed):
-        return None
-    return decode_epochs(body, _SEED.size, count)[0]

@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.leader_epochs import LeaderEpochs
-from brokerd.partition.log_state import CheckpointEntry, CleanLog
+from brokerd.partition.log_state import CheckpointEntry, CleanLog, Snapshot
 from brokerd.partition.markers import read_marker
 from brokerd.partition.producer_state import ProducerStates
-from brokerd.partition.snapshots import Snapshot
 from brokerd.record.header import BatchHeader, crc_seed
-from brokerd.storage.damage import DamagedRange, Hole, first_that_stops, is_covered
+from brokerd.storage.damage import DamagedRange, first_that_stops
 from brokerd.storage.files import File, Files
+from brokerd.storage.holes import Hole, is_covered
 from brokerd.storage.index import SparseIndex
 from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.segment import Segment

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 import pyarrow as pa
 
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
+from brokerd.partition.producer_state import Marker
 from brokerd.record.batch import RecordBatch
 from brokerd.record.control import decode_control
 from brokerd.record.header import BatchHeader
 from brokerd.storage.files import File
-
-
-class Marker(NamedTuple):
-    """Ends the transactions of these members."""
-
-    committed_ids: Sequence[int] = ()
-    aborted_ids: Sequence[int] = ()
-
-    @property
-    def producer_ids(self) -> tuple[int, ...]:
-        """The producer ids of both lists."""
-        return (*self.committed_ids, *self.aborted_ids)
 
 
 def marker_of(batch: RecordBatch) -> Marker | None:

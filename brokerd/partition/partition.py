@@ -26,6 +26,7 @@ from brokerd.errors import (
 from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 from brokerd.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
 from brokerd.partition.core import Append, OpenData, PartitionCore, Role
+from brokerd.partition.derived_files import encode_snapshot, write_snapshot
 from brokerd.partition.flush_task import FlushTask
 from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.partition.log_ends import LogEnd, Moved
@@ -34,7 +35,6 @@ from brokerd.partition.look_up import Backlog, IsWanted, LookUp, Reach, find_bac
 from brokerd.partition.markers import marker_of
 from brokerd.partition.producer_state import BatchMetadata, ProducerStates
 from brokerd.partition.reader import NO_LIMIT, FetchDataInfo, PartitionReader
-from brokerd.partition.snapshots import encode_snapshot, write_snapshot
 from brokerd.partition.timestamps import OffsetAndTimestamp, find_by_timestamp, find_max_timestamp
 from brokerd.partition.truncation import LogCut
 from brokerd.purgatory.purgatory import Waiters

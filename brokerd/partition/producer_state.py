@@ -1,7 +1,7 @@
 """Decides which batches of idempotent producers one partition accepts: the table in ARCHITECTURE.md ("Producer state").
 
 No I/O: `prepare` decides on immutable entries and changes nothing; `commit` stores the new entry once the batch is written.
-`replay` applies a batch already in the log, without checks. Snapshots of the state are in snapshots.py.
+`replay` applies a batch already in the log, without checks. Snapshots of the state are in log_state.py.
 
 The state is derived from the batches in log order. It excludes producers silent for producer.id.expiration.ms, and keeps at most
 max.producer.ids.per.partition others: a new producer evicts the one silent longest. Eviction depends on the order of batches alone,
@@ -16,7 +16,7 @@ and producers that request another id, are above it. Expired producers do not ra
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from brokerd.errors import (
@@ -28,7 +28,6 @@ from brokerd.errors import (
 )
 from brokerd.ids import producer_number
 from brokerd.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
-from brokerd.partition.markers import Marker
 from brokerd.record.header import SEQUENCE_MAX, BatchHeader, StampFlags, add_sequence
 
 WINDOW_BATCHES = 5  # as in Kafka; also a producer's maximum of batches in flight
@@ -74,6 +73,18 @@ class ProducerStateEntry(NamedTuple):
     def last_timestamp(self) -> int:
         """The log time of the last append, ms since 1970."""
         return self.batches[-1].timestamp
+
+
+class Marker(NamedTuple):
+    """Ends the transactions of these members."""
+
+    committed_ids: Sequence[int] = ()
+    aborted_ids: Sequence[int] = ()
+
+    @property
+    def producer_ids(self) -> tuple[int, ...]:
+        """The producer ids of both lists."""
+        return (*self.committed_ids, *self.aborted_ids)
 
 
 class ProducerStates:

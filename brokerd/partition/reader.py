@@ -15,8 +15,9 @@ from brokerd.errors import LogDamagedError, StorageError
 from brokerd.partition.core import PartitionCore
 from brokerd.record.batch import NO_OFFSET_LIMIT, Walk, walk_whole
 from brokerd.record.header import HEADER_SIZE
-from brokerd.storage.damage import DamagedRange, Hole, damage_at, damage_error, is_covered, past_taken_out
+from brokerd.storage.damage import DamagedRange, damage_at, damage_error, past_taken_out
 from brokerd.storage.files import Buffer, File, WouldBlock
+from brokerd.storage.holes import Hole, is_covered
 from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.resync import find_after_damage
 from brokerd.storage.segment import Segment

@@ -18,21 +18,22 @@ import contextlib
 import logging
 from typing import NamedTuple
 
-from brokerd.partition.leader_epochs import EpochEntry, read_leader_epochs, remove_leader_epochs, write_leader_epochs
-from brokerd.partition.log_state import LogState
-from brokerd.partition.log_walk import LogWalk, RecoveryInput
-from brokerd.partition.snapshots import (
-    Snapshot,
+from brokerd.partition.derived_files import (
     encode_snapshot,
+    read_leader_epochs,
     read_snapshot,
+    remove_leader_epochs,
     remove_snapshot,
-    snapshot_of,
     snapshot_offsets,
+    write_leader_epochs,
     write_snapshot,
 )
+from brokerd.partition.leader_epochs import EpochEntry
+from brokerd.partition.log_state import LogState, Snapshot, snapshot_of
+from brokerd.partition.log_walk import LogWalk, RecoveryInput
 from brokerd.record.header import crc_seed
-from brokerd.storage.damage import holes_end, read_holes
 from brokerd.storage.files import Files, write_all
+from brokerd.storage.holes import holes_end, read_holes
 from brokerd.storage.names import LOG_SUFFIX, TEMPORARY_SUFFIX, parse_offset_file
 from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.segment import Segment

@@ -22,7 +22,8 @@ from brokerd.record.header import BatchHeader, StampFlags
 from brokerd.record.schema import decode_timestamps, payload_crc
 from brokerd.storage.damage import DamagedRange, damage_error, past_taken_out
 from brokerd.storage.files import File
-from brokerd.storage.segment import Segment, batch_timestamp
+from brokerd.storage.segment import Segment
+from brokerd.storage.segment_bounds import batch_timestamp
 
 _US_PER_MS = 1_000
 

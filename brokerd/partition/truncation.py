@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 
 from brokerd.errors import StorageError
 from brokerd.partition.core import Truncation
-from brokerd.partition.leader_epochs import EpochEntry, write_leader_epochs
-from brokerd.partition.markers import Marker, read_marker
-from brokerd.partition.producer_state import ProducerStates
-from brokerd.partition.snapshots import read_snapshot, remove_snapshot
+from brokerd.partition.derived_files import read_snapshot, remove_snapshot, write_leader_epochs
+from brokerd.partition.leader_epochs import EpochEntry
+from brokerd.partition.markers import read_marker
+from brokerd.partition.producer_state import Marker, ProducerStates
 from brokerd.record.header import BatchHeader
 from brokerd.storage.files import File, Files, write_all
 from brokerd.storage.index import SparseIndex

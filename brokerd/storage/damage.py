@@ -1,8 +1,6 @@
 """Damaged ranges: offsets of a log that cannot be served, because durable bytes are no longer whole.
 
-Damage stops appends and removals, unless it lies below the log start or an operator has accepted the range as lost (a hole). Reads
-of a hole fail like those of any damage. An operator may also take out a whole batch that cannot be decoded: that is a hole too, but
-readers skip it. The batch stays in its segment, and its producer's sequences still count. Each partition's holes are in a file.
+Damage stops appends and removals, unless it lies below the log start or an operator has accepted the range (holes.py). No I/O.
 """
 
 from __future__ import annotations
@@ -10,26 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from brokerd.errors import DataDirectoryError, Fate, LogDamagedError
-from brokerd.storage.checksummed_file import DocumentError, read_json, write_json
-from brokerd.storage.files import Files
-from brokerd.storage.names import HOLES
-
-HOLES_KIND = "holes"
-HOLES_VERSION = 1
-
-
-class Hole(NamedTuple):
-    """Offsets in [`first_offset`, `until_offset`) that an operator has accepted as lost, or taken out."""
-
-    first_offset: int
-    until_offset: int
-    is_taken_out: bool = False
-
-    def as_range(self) -> DamagedRange:
-        """The hole as an accepted damaged range."""
-        reason = "taken out" if self.is_taken_out else "a hole"
-        return DamagedRange(self.first_offset, self.until_offset, reason, is_accepted=True, is_taken_out=self.is_taken_out)
+from brokerd.errors import Fate, LogDamagedError
 
 
 class DamagedRange(NamedTuple):
@@ -85,57 +64,3 @@ def past_taken_out(ranges: Iterable[DamagedRange], offset: int) -> int:
         if damaged.is_taken_out and damaged.first_offset <= offset < damaged.until_offset:
             offset = damaged.until_offset
     return offset
-
-
-def is_covered(holes: Iterable[Hole], first_offset: int, until_offset: int) -> bool:
-    """True if the holes cover all of [`first_offset`, `until_offset`)."""
-    for hole in sorted(holes):
-        if hole.first_offset <= first_offset < hole.until_offset:
-            first_offset = hole.until_offset
-    return first_offset >= until_offset
-
-
-def holes_end(holes: Iterable[Hole]) -> int:
-    """End of the last hole; 0 if there is none. Its offsets were assigned, so the log never ends below it."""
-    return max((hole.until_offset for hole in holes), default=0)
-
-
-def joined(holes: Iterable[Hole]) -> list[Hole]:
-    """The same offsets in as few holes as possible: those accepted as lost, then those taken out, by offset."""
-    result: list[Hole] = []
-    for hole in sorted(holes, key=lambda hole: (hole.is_taken_out, hole)):
-        last = result[-1] if result else None
-        if last is not None and last.is_taken_out == hole.is_taken_out and hole.first_offset <= last.until_offset:
-            result[-1] = last._replace(until_offset=max(last.until_offset, hole.until_offset))
-        else:
-            result.append(hole)
-    return result
-
-
-def read_holes(files: Files, directory: str, seed: int) -> list[Hole]:
-    """The holes of a partition; none if the file is missing, damaged or of another log: its damage then stops the log again.
-    Raises OSError, DataDirectoryError.
-    """
-    try:
-        value = read_json(files, f"{directory}/{HOLES}", HOLES_KIND, HOLES_VERSION)
-    except (FileNotFoundError, DocumentError):
-        return []
-    if value.get("seed") != seed:
-        return []
-    try:
-        accepted = [Hole(int(first), int(until)) for first, until in value["holes"]]
-        return accepted + [Hole(int(first), int(until), True) for first, until in value.get("taken_out", [])]
-    except (KeyError, TypeError, ValueError):
-        text = f"{directory}/{HOLES} is whole, but holds no holes: put it back from a copy, or remove it"
-        raise DataDirectoryError(text) from None
-
-
-def write_holes(files: Files, directory: str, seed: int, holes: Iterable[Hole]) -> None:
-    """Replaces the file, durably on return. Raises OSError."""
-    in_order = joined(holes)
-    value = {
-        "seed": seed,
-        "holes": [[hole.first_offset, hole.until_offset] for hole in in_order if not hole.is_taken_out],
-        "taken_out": [[hole.first_offset, hole.until_offset] for hole in in_order if hole.is_taken_out],
-    }
-    write_json(files, f"{directory}/{HOLES}", HOLES_KIND, HOLES_VERSION, value)

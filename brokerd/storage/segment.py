@@ -9,53 +9,17 @@ import contextlib
 from collections.abc import Sequence
 
 from brokerd.record.batch import NO_EPOCH_LIMIT
-from brokerd.record.header import BatchHeader, StampFlags
+from brokerd.record.header import BatchHeader
 from brokerd.storage.checksummed_file import DocumentError, read_document, write_document
 from brokerd.storage.files import Buffer, File, Files, write_all
 from brokerd.storage.index import INDEX_VERSION, SegmentSummary, SparseIndex, decode_index, decode_summary, encode_index
 from brokerd.storage.names import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, offset_file
 from brokerd.storage.open_files import Handle, OpenFiles
 from brokerd.storage.scan import Scan
+from brokerd.storage.segment_bounds import SegmentBounds, batch_timestamp
 
 INDEX_KIND = "offset-index"
 TIME_INDEX_KIND = "time-index"
-_LOG_APPEND_TIME = int(StampFlags.LOG_APPEND_TIME)
-
-
-class SegmentBounds:
-    """The bounds of a segment, without the file: offsets [`base_offset`, `next_offset`), timestamps, and `size_bytes`, which ends
-    with the last whole batch.
-    """
-
-    def __init__(self, base_offset: int) -> None:
-        self.base_offset = base_offset
-        self.next_offset = base_offset
-        self.size_bytes = 0
-        self.max_timestamp = -1  # as readers see it, ms
-        self.first_log_time = -1
-        self.max_log_time = -1
-        self.is_end_damaged = False
-
-    def add(self, next_offset: int, size_bytes: int, timestamp: int, log_time: int) -> None:
-        """Extends the bounds by a batch; `timestamp`: its largest as readers see it."""
-        self.size_bytes += size_bytes
-        self.next_offset = next_offset
-        if timestamp > self.max_timestamp:
-            self.max_timestamp = timestamp
-        if log_time > self.max_log_time:
-            self.max_log_time = log_time
-        if self.first_log_time < 0:
-            self.first_log_time = log_time
-
-    def end_damaged(self, size_bytes: int, next_offset: int) -> None:
-        """Closes a segment with a damaged end, which stays; the next segment continues the log at `next_offset`."""
-        self.size_bytes = size_bytes
-        self.next_offset = next_offset
-        self.is_end_damaged = True
-
-    def has_passed(self, retention_ms: int, now_ms: int) -> bool:
-        """True if all batches are older than `retention_ms` (-1: never) at log time `now_ms`."""
-        return retention_ms >= 0 and now_ms - self.max_log_time > retention_ms
 
 
 class Segment(SegmentBounds):
@@ -228,8 +192,3 @@ class Segment(SegmentBounds):
 
     def _path(self, suffix: str) -> str:
         return f"{self.directory}/{offset_file(self.base_offset, suffix)}"
-
-
-def batch_timestamp(header: BatchHeader) -> int:
-    """The largest timestamp in a batch as readers see it, ms."""
-    return header.append_timestamp if header.stamp_flags & _LOG_APPEND_TIME else header.max_timestamp

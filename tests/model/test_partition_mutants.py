@@ -15,20 +15,21 @@ from brokerd.ids import TopicIdPartition
 from brokerd.partition import core, flush_state, recovery, truncation
 from brokerd.partition.aborted_transactions import AbortedTransactions
 from brokerd.partition.core import Append, PartitionCore, Role, Truncation
+from brokerd.partition.derived_files import read_snapshot
 from brokerd.partition.flush_state import FlushOutcome, FlushPlan, FlushState, KeptSnapshots
 from brokerd.partition.flush_task import FlushTask
 from brokerd.partition.leader_epochs import LeaderEpochs
 from brokerd.partition.log_ends import LOG_END_MOVED, LogEnd, LogEnds, Moved
+from brokerd.partition.log_state import Snapshot, snapshot_of
 from brokerd.partition.log_walk import LogWalk
-from brokerd.partition.markers import Marker, marker_of
+from brokerd.partition.markers import marker_of
 from brokerd.partition.partition import Partition
-from brokerd.partition.producer_state import BatchMetadata, ProducerStates
+from brokerd.partition.producer_state import BatchMetadata, Marker, ProducerStates
 from brokerd.partition.reader import PartitionReader
-from brokerd.partition.snapshots import Snapshot, read_snapshot, snapshot_of
 from brokerd.partition.truncation import LogCut
 from brokerd.record.header import BatchHeader
 from brokerd.sharing import Caller
-from brokerd.storage.segment import SegmentBounds
+from brokerd.storage.segment_bounds import SegmentBounds
 from tests.support import partition_simulation
 from tests.support.mutants import Mutants
 from tests.support.partition_simulation import run_seed

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from brokerd.partition.derived_files import snapshot_offsets, snapshot_path
 from brokerd.partition.partition import Partition
-from brokerd.partition.snapshots import snapshot_offsets, snapshot_path
 from tests.support.build import append, delete_records, first_log, open_manager
 from tests.support.files import MemoryFiles
 from tests.support.transactions import append_marker, append_member, read_committed, release_marker

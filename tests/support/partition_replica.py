@@ -20,6 +20,7 @@ from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import Fate, LogDamagedError, StorageError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.aborted_transactions import AbortedTransaction
+from brokerd.partition.derived_files import remove_snapshot
 from brokerd.partition.flush_task import FlushTask
 from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.partition.log_ends import NOTHING_MOVED, LogEnd, Moved
@@ -28,7 +29,6 @@ from brokerd.partition.log_walk import RecoveryInput
 from brokerd.partition.partition import LogResources, Partition
 from brokerd.partition.producer_state import ProducerStateEntry
 from brokerd.partition.recovery import PartitionRecovery
-from brokerd.partition.snapshots import remove_snapshot
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import BatchHeader, crc_seed
 from brokerd.storage.damage import first_that_stops

@@ -18,10 +18,9 @@ from brokerd.partition.flush_state import FlushOutcome, FlushPlan
 from brokerd.partition.leader_epochs import LeaderEpochs
 from brokerd.partition.log_ends import LogEnds
 from brokerd.partition.log_state import LogState
-from brokerd.partition.markers import Marker
-from brokerd.partition.producer_state import BatchMetadata, ProducerStates
+from brokerd.partition.producer_state import BatchMetadata, Marker, ProducerStates
 from brokerd.record.header import Attributes, BatchHeader, new_header
-from brokerd.storage.segment import SegmentBounds
+from brokerd.storage.segment_bounds import SegmentBounds
 from brokerd.wire.v1 import control_pb2
 from tests.support.clock import START_WALL_MS
 
@@ -92,7 +91,7 @@ class SimulatedPartition:
         end = self.log[-1].header.next_offset if self.log else 0
         segment = SegmentBounds(0)
         segment.next_offset = end
-        state = LogState([segment], producers, epochs, 0, end, end)  # type: ignore[list-item]
+        state = LogState([segment], producers, epochs, 0, end, end)
         core = PartitionCore(str(self.tp), 0, _CONFIG, state)
         core.lead(max(epochs.latest, 0) + 1)
         return core

@@ -14,8 +14,8 @@ from brokerd.offline.doctor import check_data_dir
 from brokerd.offline.dump import describe_path
 from brokerd.offline.rebuild import rebuild_lost
 from brokerd.partition.aborted_transactions import AbortedTransaction
+from brokerd.partition.derived_files import encode_snapshot, read_snapshot, snapshot_offsets, write_snapshot
 from brokerd.partition.partition import Partition
-from brokerd.partition.snapshots import encode_snapshot, read_snapshot, snapshot_offsets, write_snapshot
 from brokerd.record import control
 from brokerd.record.header import crc_seed
 from brokerd.storage.files import RealFiles

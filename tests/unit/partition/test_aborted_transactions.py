@@ -10,10 +10,11 @@ import pytest
 from brokerd.errors import OffsetOutOfRangeError
 from brokerd.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
 from brokerd.partition.core import OpenData
+from brokerd.partition.derived_files import decode_snapshot, encode_snapshot
 from brokerd.partition.leader_epochs import EpochEntry
+from brokerd.partition.log_state import Snapshot
 from brokerd.partition.partition import Partition
 from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry
-from brokerd.partition.snapshots import Snapshot, decode_snapshot, encode_snapshot
 from brokerd.storage.checksummed_file import DocumentError
 from tests.support.build import append, delete_records, first_log, open_manager
 from tests.support.files import MemoryFiles

@@ -13,7 +13,8 @@ from brokerd.partition.log_state import LogState
 from brokerd.partition.producer_state import ProducerStates
 from brokerd.record.header import BatchHeader, new_header
 from brokerd.storage.open_files import OpenFiles
-from brokerd.storage.segment import Segment, SegmentBounds
+from brokerd.storage.segment import Segment
+from brokerd.storage.segment_bounds import SegmentBounds
 from tests.support.files import MemoryFiles
 
 SEED = 7

@@ -13,7 +13,7 @@ import pytest
 from brokerd.errors import LogTruncationError
 from brokerd.ids import LogPosition
 from brokerd.partition.leader_epochs import UNKNOWN_OFFSET, EpochEntry, LeaderEpochs
-from brokerd.storage.damage import Hole, read_holes, write_holes
+from brokerd.storage.holes import Hole, read_holes, write_holes
 from brokerd.storage.names import LEADER_EPOCHS
 from tests.support.build import append, damaged_ranges, delete_records, first_log, open_manager
 from tests.support.files import MemoryFiles

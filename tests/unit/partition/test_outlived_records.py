@@ -14,8 +14,8 @@ import pytest
 from brokerd.errors import InvalidProducerEpochError, OutOfOrderSequenceError, UnknownProducerIdError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.offline.doctor import give_up_damaged, rebuild_checkpoint
+from brokerd.partition.derived_files import read_snapshot, snapshot_path
 from brokerd.partition.partition import Partition
-from brokerd.partition.snapshots import read_snapshot, snapshot_path
 from brokerd.record.header import crc_seed
 from brokerd.storage.files import Files, RealFiles
 from brokerd.storage.names import LEADER_EPOCHS

@@ -13,8 +13,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import PRODUCER_TAG_SHIFT, ProducerIdAndEpoch
-from brokerd.partition.markers import Marker
-from brokerd.partition.producer_state import BatchMetadata, ProducerStates
+from brokerd.partition.producer_state import BatchMetadata, Marker, ProducerStates
 from tests.support.build import raw_batch
 
 MAX = 2**31 - 1

@@ -9,10 +9,11 @@ import pytest
 
 from brokerd.errors import OutOfOrderSequenceError
 from brokerd.ids import ProducerIdAndEpoch
+from brokerd.partition.derived_files import SNAPSHOT_KIND, SNAPSHOT_VERSION, encode_snapshot, read_snapshot, snapshot_path
 from brokerd.partition.leader_epochs import EpochEntry
+from brokerd.partition.log_state import Snapshot
 from brokerd.partition.partition import Partition
 from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry
-from brokerd.partition.snapshots import SNAPSHOT_KIND, SNAPSHOT_VERSION, Snapshot, encode_snapshot, read_snapshot, snapshot_path
 from brokerd.record.header import crc_seed
 from brokerd.storage.checksummed_file import encode_document
 from tests.support.build import append, first_log, open_manager

@@ -9,8 +9,8 @@ import pytest
 from brokerd.errors import LogDamagedError
 from brokerd.offline.doctor import accept_damaged, decide_members
 from brokerd.partition import partition
-from brokerd.partition.markers import Marker
 from brokerd.partition.partition import Partition
+from brokerd.partition.producer_state import Marker
 from brokerd.record import control
 from brokerd.storage.files import RealFiles
 from tests.support.build import append, first_log, open_manager

@@ -1,24 +1,24 @@
-"""Snapshot files: producer state, leader epochs and aborted transactions of all batches below an offset.
+"""Files derived from one partition's log, which a scan of the log can rebuild: snapshots, and the leader epochs.
 
 A snapshot saves recovery from replaying the whole log, and keeps the state of batches that retention has removed. recovery.py
-decides which snapshot is valid. Trailing empty parts are left out: a body ends after the producers, the forgotten number or the
-aborted transactions.
+decides which one is valid. Trailing empty parts are left out: a body ends after the producers, the forgotten number or the aborted
+transactions.
 """
 
 from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Sequence
 from itertools import chain
-from typing import NamedTuple
 
 from brokerd.partition.aborted_transactions import AbortedTransaction
-from brokerd.partition.leader_epochs import EpochEntry, decode_epochs, encode_epochs
-from brokerd.partition.producer_state import NO_NUMBER, WINDOW_BATCHES, BatchMetadata, ProducerStateEntry, ProducerStates
+from brokerd.partition.leader_epochs import EpochEntry
+from brokerd.partition.log_state import Snapshot
+from brokerd.partition.producer_state import NO_NUMBER, WINDOW_BATCHES, BatchMetadata, ProducerStateEntry
 from brokerd.storage.checksummed_file import DocumentError, read_document, write_document
 from brokerd.storage.files import Files
-from brokerd.storage.names import SNAPSHOT_SUFFIX, offset_file, parse_offset_file
+from brokerd.storage.names import LEADER_EPOCHS, SNAPSHOT_SUFFIX, offset_file, parse_offset_file
 from brokerd.storage.spare_files import SpareFiles
 
 SNAPSHOT_KIND = "producer-snapshot"
@@ -31,24 +31,10 @@ _WHOLE = [struct.Struct(_PRODUCER.format + _BATCH.format[1:] * count) for count 
 _FORGOTTEN = struct.Struct("<q")  # present if producers were forgotten or transactions aborted
 _ABORTED_COUNT = struct.Struct("<I")  # present if transactions were aborted
 _ABORTED = struct.Struct("<qqqq")
-
-
-class Snapshot(NamedTuple):
-    """Producer state, leader epochs and aborted transactions after all batches below `offset`. Holds a copy of the state; the flush
-    encodes it later, since copying takes a tenth of the time of encoding.
-    """
-
-    seed: int  # CRC seed of the partition
-    offset: int
-    epochs: tuple[EpochEntry, ...]
-    producers: Mapping[int, ProducerStateEntry]  # least recent writer first
-    forgotten_number: int = NO_NUMBER  # see producer_state.py
-    aborted: tuple[AbortedTransaction, ...] = ()  # in the order of their markers
-
-
-def snapshot_of(seed: int, offset: int, epochs: tuple[EpochEntry, ...], producers: ProducerStates) -> Snapshot:
-    """A snapshot at `offset`, with a copy of the producers' state."""
-    return Snapshot(seed, offset, epochs, dict(producers.entries), producers.forgotten_number, producers.aborted.entries)
+EPOCHS_KIND = "leader-epochs"
+EPOCHS_VERSION = 1
+_EPOCH = struct.Struct("<iqI")
+_EPOCHS_SEED = struct.Struct("<I")
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
@@ -136,3 +122,43 @@ def remove_snapshot(files: Files, directory: str, offset: int) -> None:
 def snapshot_path(directory: str, offset: int) -> str:
     """Path of the snapshot at `offset`."""
     return f"{directory}/{offset_file(offset, SNAPSHOT_SUFFIX)}"
+
+
+def encode_epochs(entries: Sequence[EpochEntry]) -> bytes:
+    """The entries as bytes."""
+    return b"".join([_EPOCH.pack(*entry) for entry in entries])
+
+
+def decode_epochs(body: bytes, at: int, count: int) -> tuple[tuple[EpochEntry, ...], int]:
+    """`count` entries from position `at`, and their end. Raises struct.error if `body` is too short."""
+    entries = tuple(EpochEntry(*_EPOCH.unpack_from(body, at + n * _EPOCH.size)) for n in range(count))
+    return entries, at + count * _EPOCH.size
+
+
+def write_leader_epochs(files: Files, directory: str, entries: Sequence[EpochEntry], seed: int) -> None:
+    """Replaces the file; the caller syncs the directory. Raises OSError."""
+    body = _EPOCHS_SEED.pack(seed) + encode_epochs(entries)
+    write_document(files, f"{directory}/{LEADER_EPOCHS}", EPOCHS_KIND, EPOCHS_VERSION, body, sync_dir=False)
+
+
+def remove_leader_epochs(files: Files, directory: str) -> None:
+    """Removes the file if it is there. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        files.unlink(f"{directory}/{LEADER_EPOCHS}")
+
+
+def read_leader_epochs(files: Files, directory: str, seed: int) -> tuple[EpochEntry, ...] | None:
+    """The entries, or None if the file is missing, damaged or of another log. Raises OSError."""
+    try:
+        body = read_document(files, f"{directory}/{LEADER_EPOCHS}", EPOCHS_KIND, EPOCHS_VERSION)
+    except (DocumentError, FileNotFoundError):
+        return None
+    return decode_epochs_body(body, seed)
+
+
+def decode_epochs_body(body: bytes, seed: int | None = None) -> tuple[EpochEntry, ...] | None:
+    """The entries of a file's body, or None if it is malformed or of another log."""
+    count, rest = divmod(len(body) - _EPOCHS_SEED.size, _EPOCH.size)
+    if len(body) < _EPOCHS_SEED.size or rest or (seed is not None and _EPOCHS_SEED.unpack_from(body)[0] != seed):
+        return None
+    return decode_epochs(body, _EPOCHS_SEED.size, count)[0]
