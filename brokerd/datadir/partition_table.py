@@ -4,8 +4,7 @@ coordination assigns them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator
 
 from brokerd.config.topic import TopicConfig
 from brokerd.datadir.coordination import Coordination
@@ -15,12 +14,9 @@ from brokerd.errors import (
     NotLeaderError,
     UnknownLeaderEpochError,
     UnknownTopicOrPartitionError,
-    WireError,
 )
 from brokerd.ids import TopicIdPartition, new_leader_epoch_id
 from brokerd.partition.partition import Partition
-from brokerd.partition.truncation import LogCut
-from brokerd.steps import Job, Steps
 
 
 class PartitionTable:
@@ -99,42 +95,6 @@ class PartitionTable:
         moved = [(partition, partition.release(commit)) for partition in partitions]
         for partition, ends in moved:
             partition.wake(ends)
-
-    def truncate(self, cuts: Mapping[Partition, int], checkpoint_job: Callable[[], Job]) -> Steps[dict[Partition, Exception]]:
-        """Cuts followers' logs at these offsets, with one checkpoint for all. Everything must have been flushed. Returns the errors
-        of the logs that were not cut: WireErrors, ValueError below the high watermark; after an OSError the log may have stopped.
-        """
-        failed: dict[Partition, Exception] = {}
-        begun: dict[Partition, LogCut] = {}
-        for partition, offset in cuts.items():
-            try:
-                cut = partition.truncate_to(offset)
-            except (WireError, ValueError) as error:
-                failed[partition] = error
-                continue
-            try:
-                yield cut.read
-                partition.begin_cut(cut)
-                begun[partition] = cut
-            except (WireError, OSError) as error:
-                failed[partition] = error
-                partition.end_cut()
-        try:
-            # Before the files change, so that a start does not take the removed batches for missing ones.
-            yield checkpoint_job()
-        except OSError as error:
-            for partition in begun:
-                partition.end_cut(error)
-            return failed | dict.fromkeys(begun, error)
-        for partition, cut in begun.items():
-            try:
-                yield partial(cut.make, tuple(partition.epochs.entries))
-            except OSError as error:
-                failed[partition] = error
-                partition.end_cut(error)
-            else:
-                partition.end_cut()
-        return failed
 
     def _other_epoch(self, partition: Partition, epoch: int) -> FencedLeaderEpochError | UnknownLeaderEpochError:
         known = partition.leader_epoch

@@ -11,7 +11,7 @@ core.py               state machine without I/O: events in, decisions out. It im
 markers.py            reads control batches
 unmarked.py           transactions whose markers may be lost to damage
 flush_task.py         runs one flush in a thread
-truncation.py         cuts the log outside recovery
+following.py          followers: appends, cuts, reports to the leader (not called yet)
 reader.py             reads whole batches from an offset
 look_up.py            look-ups in headers: backlog, reach, newest records (timestamps.py: look-ups by time)
 recovery.py           recovers the log at startup (log_walk.py: scans the segments)

@@ -15,7 +15,6 @@ from typing import NamedTuple, TypeVar
 
 from brokerd.config.topic import TopicConfig
 from brokerd.errors import (
-    CorruptMessageError,
     Fate,
     LogDamagedError,
     OffsetOutOfRangeError,
@@ -36,11 +35,9 @@ from brokerd.partition.markers import marker_of
 from brokerd.partition.producer_state import BatchMetadata, ProducerStates
 from brokerd.partition.reader import NO_LIMIT, FetchDataInfo, PartitionReader
 from brokerd.partition.timestamps import OffsetAndTimestamp, find_by_timestamp, find_max_timestamp
-from brokerd.partition.truncation import LogCut
 from brokerd.purgatory.purgatory import Waiters
 from brokerd.record.batch import RecordBatch
-from brokerd.record.header import crc_seed, header_problem, stamp
-from brokerd.record.schema import payload_crc
+from brokerd.record.header import crc_seed, stamp
 from brokerd.sharing import Caller
 from brokerd.storage.damage import damage_error
 from brokerd.storage.files import Buffer, Files, is_no_space, is_too_many_open
@@ -52,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _RETRY_AFTER_MS = 200
-_NOBODY = Caller("", "")
+NOBODY = Caller("", "")
 
 
 def _always() -> bool:
@@ -107,8 +104,8 @@ class Partition:
         self.topic = topic
         self.name = str(TopicPartition(topic, tp.partition))
         self.crc_seed = crc_seed(tp)
-        self.core = PartitionCore(self.name, self.crc_seed, config, state)
         self.config = config
+        self.core = self._new_core(state)
         self.ends = self.core.ends
         self.health = self.core.health
         self.epochs = self.core.epochs
@@ -117,6 +114,9 @@ class Partition:
         self._directory = tp.directory_name
         self._resources = resources
         resources.moved.add(self)
+
+    def _new_core(self, state: LogState) -> PartitionCore:
+        return PartitionCore(self.name, self.crc_seed, self.config, state)
 
     # State
 
@@ -176,24 +176,6 @@ class Partition:
         self.wake()
         return moved
 
-    def follow(self, epoch: int) -> None:
-        """Makes this node a follower of the leader of `epoch`. Wakes and raises as `lead` does."""
-        self.core.follow(epoch)
-        self.wake()
-
-    def resign(self) -> None:
-        """Takes this node's role away, and wakes all waiting operations."""
-        self.core.resign()
-        self.wake()
-
-    def replica_fetched(self, node: int, durable_end: int) -> Moved:
-        """Counts what a follower has made durable, as its fetch reports: the high watermark is the lowest durable end of the
-        in-sync replicas. Ignored unless this node leads and the follower is in sync.
-        """
-        moved = self.ends.replica_at(node, durable_end)
-        self.wake(moved)
-        return moved
-
     # Append
 
     def append(
@@ -203,7 +185,7 @@ class Partition:
         now_wall_ms: int,
         clock_ahead_ms: int = 0,
         is_open_member: bool = False,
-        caller: Caller = _NOBODY,
+        caller: Caller = NOBODY,
     ) -> LogAppendInfo:
         """Writes a batch to the page cache and queues its flush, in the turn of `caller`; returns the place of the earlier batch
         for a duplicate. A client's batch must have passed `check_produced`. `is_open_member`: its producer is a member of an open
@@ -226,22 +208,13 @@ class Partition:
         return self._append_stamped(decided, batch, caller)
 
     def append_marker(
-        self, batch: RecordBatch, *, now_wall_ms: int, clock_ahead_ms: int = 0, caller: Caller = _NOBODY
+        self, batch: RecordBatch, *, now_wall_ms: int, clock_ahead_ms: int = 0, caller: Caller = NOBODY
     ) -> LogAppendInfo:
         """Like `append`, for a control batch, which ends transactions in this partition. Raises WireErrors with their fate."""
         marker = marker_of(batch)
         assert marker is not None, "a control batch"
         decided = self.core.append_marker(batch.header, now_wall_ms, marker, clock_ahead_ms=clock_ahead_ms)
         return self._append_stamped(decided, batch, caller)
-
-    def append_as_follower(self, batch: RecordBatch) -> None:
-        """Checks both CRCs of the leader's next batch, and writes it byte for byte. Raises WireErrors with their fate."""
-        problem = header_problem(batch.header, batch.header_bytes, self.crc_seed)
-        if problem is None and payload_crc(batch.payload) != batch.header.payload_crc:
-            problem = "payload_crc does not match"
-        if problem is not None:
-            raise CorruptMessageError(f"{self.name}: the batch at offset {batch.header.base_offset} has changed: {problem}")
-        self._write(self.core.append_as_follower(batch.header, marker=marker_of(batch)), (batch.data,), _NOBODY)
 
     def _append_stamped(self, append: Append, batch: RecordBatch, caller: Caller) -> LogAppendInfo:
         is_log_append_time = self.core.stamps_records
@@ -535,37 +508,6 @@ class Partition:
     def checkpoint_entry(self) -> CheckpointEntry:
         """This log's entry for the next checkpoint."""
         return self.core.checkpoint_entry()
-
-    def truncate_to(self, offset: int) -> LogCut:
-        """Decides to cut a follower's log at `offset`, or at the start of the batch that contains it; datadir/partition_table.py
-        carries cuts out in steps. Everything must have been flushed. Raises ValueError below the high watermark, WireErrors.
-        """
-        core, resources = self.core, self._resources
-        truncation = core.truncate_to(offset)
-        producers = ProducerStates(self.name, limit=resources.max_producer_ids)
-        return LogCut(
-            resources.files,
-            resources.open_files,
-            self._directory,
-            self.crc_seed,
-            self.segments,
-            truncation,
-            producers,
-            core.config.index_interval_bytes,
-        )
-
-    def begin_cut(self, cut: LogCut) -> None:
-        """Lets the log end at the cut, once `cut.read()` has returned: reads find nothing above it from now on. Raises
-        NotLeaderError if role or epoch have changed since `truncate_to`.
-        """
-        moved = self.core.truncated(cut.truncation, cut.last, cut.producers)
-        self._reader.forget_hints()
-        self._resources.moved.add(self)
-        self.wake(moved)
-
-    def end_cut(self, error: OSError | None = None) -> None:
-        """Ends a cut: after `cut.make()`, which must follow a checkpoint; or instead of `begin_cut`. An error stops the log."""
-        self.core.cut_ended(error)
 
     def write_end(self) -> CleanLog | None:
         """Writes the active segment's index and a snapshot at the log end, if missing, so that the next start need not scan the

@@ -12,12 +12,13 @@ import pytest
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.errors import InvalidTxnStateError
 from brokerd.ids import TopicIdPartition
-from brokerd.partition import core, flush_state, recovery, truncation
+from brokerd.partition import core, flush_state, following, recovery
 from brokerd.partition.aborted_transactions import AbortedTransactions
-from brokerd.partition.core import Append, PartitionCore, Role, Truncation
+from brokerd.partition.core import Append, PartitionCore, Role
 from brokerd.partition.derived_files import read_snapshot
 from brokerd.partition.flush_state import FlushOutcome, FlushPlan, FlushState, KeptSnapshots
 from brokerd.partition.flush_task import FlushTask
+from brokerd.partition.following import LogCut, ReplicatedCore, ReplicatedPartition, Truncation
 from brokerd.partition.leader_epochs import LeaderEpochs
 from brokerd.partition.log_ends import LOG_END_MOVED, LogEnd, LogEnds, Moved
 from brokerd.partition.log_state import Snapshot, snapshot_of
@@ -26,7 +27,6 @@ from brokerd.partition.markers import marker_of
 from brokerd.partition.partition import Partition
 from brokerd.partition.producer_state import BatchMetadata, Marker, ProducerStates
 from brokerd.partition.reader import PartitionReader
-from brokerd.partition.truncation import LogCut
 from brokerd.record.header import BatchHeader
 from brokerd.sharing import Caller
 from brokerd.storage.segment_bounds import SegmentBounds
@@ -153,8 +153,8 @@ def a_repetition_is_appended_again(prepare: Any, self: ProducerStates, header: B
     return self.entries[header.producer_id] if isinstance(prepared, BatchMetadata) else prepared
 
 
-@bug(Partition, "append_as_follower")
-def a_follower_stamps(_original: Any, self: Partition, batch: Any) -> None:
+@bug(ReplicatedPartition, "append_as_follower")
+def a_follower_stamps(_original: Any, self: ReplicatedPartition, batch: Any) -> None:
     append = self.core.append_as_follower(batch.header, marker=marker_of(batch))
     self._append_stamped(append._replace(leader_epoch=self.core.leader_epoch), batch, Caller("", ""))
 
@@ -232,19 +232,19 @@ def a_start_takes_all_that_is_committed_for_decided(checkpoint_entry: Any, self:
 @mutant
 def a_cut_goes_below_the_high_watermark(put: Put) -> None:
     put(partition_simulation, "cut_offset", lambda end, own_end: max(min(end, own_end) - 1, 0))
-    truncate_to = PartitionCore.truncate_to
+    truncate_to = ReplicatedCore.truncate_to
 
-    def careless(self: PartitionCore, offset: int) -> Truncation:
+    def careless(self: ReplicatedCore, offset: int) -> Truncation:
         high_watermark, self.ends.high_watermark = self.ends.high_watermark, 0
         try:
             return truncate_to(self, offset)
         finally:
             self.ends.high_watermark = high_watermark
 
-    put(PartitionCore, "truncate_to", careless)
+    put(ReplicatedCore, "truncate_to", careless)
 
 
-@bug(PartitionCore, "truncated")
+@bug(ReplicatedCore, "truncated")
 def a_cut_keeps_the_state_of_producers(truncated: Any, self: PartitionCore, truncation: Any, last: Any, _producers: Any) -> Any:
     return truncated(self, truncation, last, self.producers)
 
@@ -255,15 +255,16 @@ MUTANTS.instead("a_cut_keeps_epochs", LeaderEpochs, "truncate", lambda _self, _o
 MUTANTS.instead("a_cut_leaves_whole_batches_on_the_disk", LogCut, "_wipe", lambda _self, _segment, _position: None, first=455)
 
 
-@bug(PartitionTable, "truncate")
-def a_cut_is_made_before_the_checkpoint_knows(truncate: Any, self: PartitionTable, cuts: Any, _checkpoint_job: Any) -> Any:
-    return truncate(self, cuts, lambda: lambda: None)
+@mutant
+def a_cut_is_made_before_the_checkpoint_knows(put: Put) -> None:
+    truncate = following.truncate
+    put(partition_simulation, "truncate", lambda cuts, _checkpoint_job: truncate(cuts, lambda: lambda: None))
 
 
 MUTANTS.instead("a_cut_is_made_although_another_leader_is_followed", PartitionCore, "check_tenure", lambda _self, _tenure: None)
 
 
-@bug(PartitionCore, "truncate_to")
+@bug(ReplicatedCore, "truncate_to")
 def a_log_takes_appends_while_it_is_cut(truncate_to: Any, self: PartitionCore, offset: int) -> Any:
     truncation = truncate_to(self, offset)
     self.health.is_being_cut = False
@@ -347,7 +348,7 @@ def what_was_there_before_the_start_wakes_nobody(init: Any, self: LogEnds, *args
 
 MUTANTS.instead(
     "what_followers_have_moves_the_high_watermark_and_wakes_nobody",
-    Partition,
+    ReplicatedPartition,
     "replica_fetched",
     lambda self, node, durable_end: self.ends.replica_at(node, durable_end),
 )
@@ -404,7 +405,7 @@ def a_cut_forgets_aborted_transactions(put: Put) -> None:
         snapshot = read_snapshot(files, directory, offset, seed)
         return None if snapshot is None else snapshot._replace(aborted=())
 
-    put(truncation, "read_snapshot", forgetful)
+    put(following, "read_snapshot", forgetful)
 
 
 @bug(AbortedTransactions, "overlapping")

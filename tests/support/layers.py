@@ -28,7 +28,7 @@ LAYERS: dict[str, set[str]] = {
     "record": {"ids", "errors", "wire.v1"},
     "wire": {"ids", "errors", "config", "wire.v1"},
     "storage": _BASE,
-    "partition": _BASE | {"purgatory", "sharing", "storage"},
+    "partition": _BASE | {"purgatory", "sharing", "steps", "storage"},
     "datadir": _BASE | {"sharing", "steps", "storage", "partition"},
     "offline": _BASE | {"sharing", "storage", "partition", "datadir", "groups", "transaction", "wire.v1"},
     "purgatory": _BASE,

@@ -31,8 +31,9 @@ from brokerd.errors import (
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch
 from brokerd.partition import flush_state
 from brokerd.partition.core import HIGH_WATERMARK, Role
+from brokerd.partition.following import ReplicatedPartition, truncate
 from brokerd.partition.log_ends import LogEnd, Moved
-from brokerd.partition.partition import LogAppendInfo, Partition
+from brokerd.partition.partition import LogAppendInfo
 from brokerd.purgatory.purgatory import Purgatory
 from brokerd.purgatory.timing_wheel import TimingWheel
 from brokerd.record.batch import RecordBatch, walk_batches
@@ -434,12 +435,12 @@ class Simulation:
                 return False
 
     def _cut(self, follower: Replica, offset: int, end: int) -> bool:
-        """Cuts a log in the steps of PartitionTable.truncate: `offset` lies in the batch that begins at `end`. False if the life or
+        """Cuts a log in the steps of `truncate`: `offset` lies in the batch that begins at `end`. False if the life or
         the epoch has ended meanwhile.
         """
         log, tenure = follower.log, follower.log.core.tenure
-        steps = follower.table.truncate({log: offset}, lambda: follower.write_checkpoint)
-        failed: dict[Partition, Exception] = {}
+        steps = truncate({log: offset}, lambda: follower.write_checkpoint)
+        failed: dict[ReplicatedPartition, Exception] = {}
         try:
             job = next(steps)
             while True:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 import pytest
@@ -21,10 +21,12 @@ from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig, ConsumerConfig
+from brokerd.datadir import partition_opening
 from brokerd.datasource.options import parse_source_options
 from brokerd.datasource.stream_reader import BrokerdStreamReader
 from brokerd.errors import BrokerdError, ErrorCode, Fate, OffsetNotAvailableError
 from brokerd.ids import TopicIdPartition
+from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.partition import Partition
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import HEADER_SIZE, crc_seed, decode_header, stamp
@@ -190,11 +192,12 @@ class Elected(NamedTuple):
 
 
 @pytest.fixture
-def elected(tmp_path: Path) -> Iterator[Elected]:
+def elected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Elected]:
+    monkeypatch.setattr(partition_opening, "Partition", ReplicatedPartition)
     with running_daemon(tmp_path / "data") as running, RawClient(running.address) as client:
         (tp,) = client.create_topic()
         client.producer().produce(tp, values_batch(tp, 3))
-        partition = running.daemon.broker.partitions.leader(tp)
+        partition = cast("ReplicatedPartition", running.daemon.broker.partitions.leader(tp))
 
         async def fail_over() -> None:
             epoch = partition.leader_epoch

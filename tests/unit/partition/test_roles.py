@@ -13,10 +13,11 @@ from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import CorruptMessageError, Fate, FencedLeaderEpochError, NotLeaderError
 from brokerd.ids import TopicIdPartition
+from brokerd.partition.following import ReplicatedPartition, truncate
 from brokerd.partition.leader_epochs import LeaderEpochs
 from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.log_state import LogState
-from brokerd.partition.partition import LogResources, Partition
+from brokerd.partition.partition import LogResources
 from brokerd.partition.producer_state import ProducerStates
 from brokerd.purgatory.purgatory import Completion, Purgatory
 from brokerd.purgatory.timing_wheel import TimingWheel
@@ -35,13 +36,13 @@ from tests.support.steps import run_here
 TP = TopicIdPartition(b"roles of a topic", 0)
 
 
-def partition() -> Partition:
+def partition() -> ReplicatedPartition:
     """An empty one, which has been told nothing."""
     files = MemoryFiles()
     files.mkdir(TP.directory_name)
     open_files = OpenFiles(files, limit=4)
     resources = LogResources(files, SpareFiles(files), open_files, 10, lambda: None)
-    found = Partition(TP, "t", TopicConfig(), resources, _empty(files, open_files))
+    found = ReplicatedPartition(TP, "t", TopicConfig(), resources, _empty(files, open_files))
     found.segments[-1].create()
     return found
 
@@ -129,9 +130,7 @@ async def test_what_waits_is_settled_before_anything_of_another_epoch_happens() 
     (error,) = produce.errors.values()
     assert isinstance(error, NotLeaderError)
     assert error.fate is Fate.UNKNOWN
-    assert (
-        run_here(PartitionTable(TopicStore(MemoryFiles()), OneNode(MemoryFiles())).truncate({log: 0}, lambda: lambda: None)) == {}
-    )
+    assert run_here(truncate({log: 0}, lambda: lambda: None)) == {}
     log.append_as_follower(stamped(b"another's", epoch=2))
     log.flush()
     log.wake(log.ends.leader_at(1, 1))

@@ -1,0 +1,341 @@
+"""What a follower does with its partition, and a leader with what followers report. Nothing calls this yet: one node leads all its
+partitions. What both roles share is in core.py and partition.py, and the rule of the high watermark in log_ends.py.
+
+A cut (`truncate`) runs in steps, whose order matters: after a crash in between, recovery finds a log that ends either at the cut or
+where it did before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from brokerd.errors import CorruptMessageError, StorageError, WireError
+from brokerd.partition.core import Append, PartitionCore, Role
+from brokerd.partition.derived_files import read_snapshot, remove_snapshot, write_leader_epochs
+from brokerd.partition.leader_epochs import EpochEntry
+from brokerd.partition.log_ends import LogEnd, Moved
+from brokerd.partition.log_state import LogState
+from brokerd.partition.markers import marker_of, read_marker
+from brokerd.partition.partition import NOBODY, Partition
+from brokerd.partition.producer_state import Marker, ProducerStates
+from brokerd.record.batch import RecordBatch
+from brokerd.record.header import BatchHeader, header_problem
+from brokerd.record.schema import payload_crc
+from brokerd.steps import Job, Steps
+from brokerd.storage.files import File, Files, write_all
+from brokerd.storage.index import SparseIndex
+from brokerd.storage.open_files import OpenFiles
+from brokerd.storage.segment import Segment
+from brokerd.storage.segment_bounds import SegmentBounds, batch_timestamp
+
+_WIPE_BYTES = 1_048_576
+
+
+class Truncation(NamedTuple):
+    """The decision to cut the log at `offset`, or at the start of the batch that contains it. Report the cut with `truncated`."""
+
+    offset: int
+    kept: int  # number of segments that stay, the last of them cut
+    snapshot_offsets: Sequence[int]  # snapshots to remove, before the segments
+    restore_from: int  # snapshot to restore producers from; later batches are replayed on top. -1: replay everything
+    leader_epoch: int  # of the leader that is followed: the cut is void in another one
+
+
+class ReplicatedCore(PartitionCore):
+    """The core of a partition with several replicas: the decisions of a follower."""
+
+    def follow(self, epoch: int) -> None:
+        """Makes this node a follower of the leader of `epoch`, which may be the one that it followed before a start. Raises
+        FencedLeaderEpochError.
+        """
+        ended = self.leader_epoch - 1 if self.role is Role.NONE else self.leader_epoch
+        self._check_epoch(epoch, max(ended, self.epochs.latest - 1))
+        self.role, self.leader_epoch = Role.FOLLOWER, epoch
+        self.ends.follow()
+
+    def resign(self) -> None:
+        """Resets the role to NONE."""
+        self.role = Role.NONE
+        self.ends.follow()
+
+    def append_as_follower(self, header: BatchHeader, *, marker: Marker | None = None) -> Append:
+        """Places a batch stamped by the leader. `marker`: its content if it is a control batch.
+
+        Raises CorruptMessageError if it does not continue this log; NotLeaderError unless this replica is a follower; the errors of
+        LogHealth.check_writable if the log has stopped.
+        """
+        self._check_takes_appends(Role.FOLLOWER)
+        end = self.ends.log_end_offset
+        if header.base_offset != end:
+            raise CorruptMessageError(
+                f"{self.name}: a batch at offset {header.base_offset} does not continue a log that ends at {end}"
+            )
+        if not self.epochs.latest <= header.leader_epoch <= self.leader_epoch:
+            raise CorruptMessageError(
+                f"{self.name}: a batch of leader epoch {header.leader_epoch} is outside {self.epochs.latest} (of the batch "
+                f"before) to {self.leader_epoch} (now)"
+            )
+        entry = self.producers.replayed(header) if marker is None else None
+        return Append(
+            header.base_offset,
+            header.next_offset,
+            header.size,
+            header.append_timestamp,
+            header.log_time,
+            batch_timestamp(header),
+            header.leader_epoch,
+            header.leader_epoch_id,
+            self._must_roll(header.size, header.log_time),
+            header.producer_id,
+            entry,
+            marker,
+        )
+
+    def truncate_to(self, offset: int) -> Truncation:
+        """Decides what a follower removes so that its log ends at `offset`, or at the start of the batch that contains it. Flush
+        everything first. Nothing is appended, flushed or removed until `cut_ended`. Raises ValueError below the high watermark,
+        since acknowledged records are never dropped; NotLeaderError unless this replica is a follower.
+        """
+        self._check_takes_appends(Role.FOLLOWER)
+        if offset < self.ends.high_watermark:
+            raise ValueError(f"{self.name}: cannot be cut at offset {offset}, below the high watermark {self.ends.high_watermark}")
+        assert not self.flushes.is_due, "all is flushed before a cut"
+        assert self.flushes.under_way is None, "all is flushed before a cut"
+        kept = max(sum(segment.base_offset < offset for segment in self.segments), 1)
+        # A removed segment takes the snapshot at its base offset with it.
+        limit = self.segments[kept].base_offset if kept < len(self.segments) else offset + 1
+        gone = [known for known in self.snapshots.durable if known >= limit]
+        self.health.is_being_cut = True
+        return Truncation(offset, kept, gone, self.snapshots.newest_below(offset), self.leader_epoch)
+
+    def truncated(self, truncation: Truncation, last: SegmentBounds, producers: ProducerStates) -> Moved:
+        """Lets the log end with segment `last`, before the cut is made on disk. `producers`: the state after its remaining batches.
+        Raises NotLeaderError if role or epoch have changed since the decision.
+        """
+        self.check_tenure((Role.FOLLOWER, truncation.leader_epoch))
+        end = last.next_offset
+        assert self.ends.high_watermark <= end <= truncation.offset, "what was acknowledged stays"
+        self.segments = (*self.segments[: truncation.kept - 1], last)
+        self.producers = producers
+        self.epochs.truncate(end)
+        self.snapshots.forget(truncation.snapshot_offsets)
+        self.flushes.truncate(end)
+        moved = self.ends.truncated(end, producers.open_transactions)
+        self.snapshots.add(self.snapshot())  # the cut removed those above it
+        return (LogEnd.LOG_END, *moved)
+
+    def cut_ended(self, error: OSError | None = None) -> None:
+        """Reports that a cut is made on disk, or was given up before `truncated`; otherwise the error that stops the log."""
+        self.health.is_being_cut = False
+        if error is not None:
+            self.failed(error)
+
+
+class ReplicatedPartition(Partition):
+    """A partition with several replicas, as leader and as follower."""
+
+    core: ReplicatedCore
+
+    def _new_core(self, state: LogState) -> ReplicatedCore:
+        return ReplicatedCore(self.name, self.crc_seed, self.config, state)
+
+    def follow(self, epoch: int) -> None:
+        """Makes this node a follower of the leader of `epoch`. Wakes and raises as `lead` does."""
+        self.core.follow(epoch)
+        self.wake()
+
+    def resign(self) -> None:
+        """Takes this node's role away, and wakes all waiting operations."""
+        self.core.resign()
+        self.wake()
+
+    def replica_fetched(self, node: int, durable_end: int) -> Moved:
+        """Counts what a follower has made durable, as its fetch reports: the high watermark is the lowest durable end of the
+        in-sync replicas. Ignored unless this node leads and the follower is in sync.
+        """
+        moved = self.ends.replica_at(node, durable_end)
+        self.wake(moved)
+        return moved
+
+    def append_as_follower(self, batch: RecordBatch) -> None:
+        """Checks both CRCs of the leader's next batch, and writes it byte for byte. Raises WireErrors with their fate."""
+        problem = header_problem(batch.header, batch.header_bytes, self.crc_seed)
+        if problem is None and payload_crc(batch.payload) != batch.header.payload_crc:
+            problem = "payload_crc does not match"
+        if problem is not None:
+            raise CorruptMessageError(f"{self.name}: the batch at offset {batch.header.base_offset} has changed: {problem}")
+        self._write(self.core.append_as_follower(batch.header, marker=marker_of(batch)), (batch.data,), NOBODY)
+
+    def truncate_to(self, offset: int) -> LogCut:
+        """Decides to cut a follower's log at `offset`, or at the start of the batch that contains it; `truncate`
+        carries cuts out. Everything must have been flushed. Raises ValueError below the high watermark, WireErrors.
+        """
+        core, resources = self.core, self._resources
+        truncation = core.truncate_to(offset)
+        producers = ProducerStates(self.name, limit=resources.max_producer_ids)
+        return LogCut(
+            resources.files,
+            resources.open_files,
+            self._directory,
+            self.crc_seed,
+            self.segments,
+            truncation,
+            producers,
+            core.config.index_interval_bytes,
+        )
+
+    def begin_cut(self, cut: LogCut) -> None:
+        """Lets the log end at the cut, once `cut.read()` has returned: reads find nothing above it from now on. Raises
+        NotLeaderError if role or epoch have changed since `truncate_to`.
+        """
+        moved = self.core.truncated(cut.truncation, cut.last, cut.producers)
+        self._reader.forget_hints()
+        self._resources.moved.add(self)
+        self.wake(moved)
+
+    def end_cut(self, error: OSError | None = None) -> None:
+        """Ends a cut: after `cut.make()`, which must follow a checkpoint; or instead of `begin_cut`. An error stops the log."""
+        self.core.cut_ended(error)
+
+
+def truncate(
+    cuts: Mapping[ReplicatedPartition, int], checkpoint_job: Callable[[], Job]
+) -> Steps[dict[ReplicatedPartition, Exception]]:
+    """Cuts followers' logs at these offsets, with one checkpoint for all. Everything must have been flushed. Returns the errors
+    of the logs that were not cut: WireErrors, ValueError below the high watermark; after an OSError the log may have stopped.
+    """
+    failed: dict[ReplicatedPartition, Exception] = {}
+    begun: dict[ReplicatedPartition, LogCut] = {}
+    for partition, offset in cuts.items():
+        try:
+            cut = partition.truncate_to(offset)
+        except (WireError, ValueError) as error:
+            failed[partition] = error
+            continue
+        try:
+            yield cut.read
+            partition.begin_cut(cut)
+            begun[partition] = cut
+        except (WireError, OSError) as error:
+            failed[partition] = error
+            partition.end_cut()
+    try:
+        # Before the files change, so that a start does not take the removed batches for missing ones.
+        yield checkpoint_job()
+    except OSError as error:
+        for partition in begun:
+            partition.end_cut(error)
+        return failed | dict.fromkeys(begun, error)
+    for partition, cut in begun.items():
+        try:
+            yield partial(cut.make, tuple(partition.epochs.entries))
+        except OSError as error:
+            failed[partition] = error
+            partition.end_cut(error)
+        else:
+            partition.end_cut()
+    return failed
+
+
+class LogCut:
+    """One cut. Call `read` first, which changes no file, then `make`, both in any thread."""
+
+    def __init__(
+        self,
+        files: Files,
+        open_files: OpenFiles,
+        directory: str,
+        seed: int,
+        segments: Sequence[Segment],
+        truncation: Truncation,
+        producers: ProducerStates,
+        index_interval_bytes: int,
+    ) -> None:
+        """`producers`: empty; `read` fills it with the state at the cut."""
+        self._files = files
+        self._open_files = open_files
+        self._directory = directory
+        self._seed = seed
+        self._kept = segments[: truncation.kept]
+        self._gone = segments[truncation.kept :]
+        self._index_interval_bytes = index_interval_bytes
+        self.truncation = truncation
+        self.producers = producers
+        self.last = Segment(files, open_files, directory, self._kept[-1].base_offset, seed)  # as it will be after the cut
+
+    def read(self) -> None:
+        """Finds the state at the cut, and the bounds and index of the last remaining segment. Raises OSError; StorageError if the
+        state cannot be determined.
+        """
+        from_offset = self._restore()
+        self.last.index = SparseIndex()
+        for segment in self._kept:
+            is_last = segment is self._kept[-1]
+            if segment.next_offset <= from_offset and not is_last:
+                continue
+            with self._open_files.use(segment.path) as file:
+                for position, header in self._headers(file, segment):
+                    if is_last:
+                        self.last.note(header, self._index_interval_bytes)
+                    if header.base_offset >= from_offset:
+                        self.producers.replay(header, self._marker(file, position, header))
+
+    def _marker(self, file: File, position: int, header: BatchHeader) -> Marker | None:
+        marker = read_marker(file, position, header)
+        if marker is None and header.is_control:
+            at = header.base_offset
+            raise StorageError(f"{self._directory}: the control batch at offset {at} cannot be read: restart, then cut")
+        return marker
+
+    def make(self, epochs: Sequence[EpochEntry]) -> None:
+        """Makes the cut, durably on return. No `durable_end` in the checkpoint on disk may lie above it. Raises OSError."""
+        self._wipe(self._kept[-1], self.last.size_bytes)
+        for segment in self._gone:
+            self._wipe(segment, 0)
+        for offset in self.truncation.snapshot_offsets:
+            remove_snapshot(self._files, self._directory, offset)
+        for segment in reversed(self._gone):
+            segment.remove()
+        self._files.sync_dir(self._directory)
+        self.last.truncate_file()
+        write_leader_epochs(self._files, self._directory, epochs, self._seed)
+        self._files.sync_dir(self._directory)
+
+    def _wipe(self, segment: Segment, position: int) -> None:
+        """Overwrites the cut bytes with zeros. Otherwise, after a power cut, stale blocks under newly written data could bring back
+        whole batches that pass for part of the log.
+        """
+        handle = self._open_files.acquire(segment.path, writable=True)
+        try:
+            while position < segment.size_bytes:
+                size = min(_WIPE_BYTES, segment.size_bytes - position)
+                write_all(handle.file, [bytes(size)], position, size)
+                position += size
+            handle.file.fdatasync()
+        finally:
+            self._open_files.release(handle)
+
+    def _restore(self) -> int:
+        """Restores producers from the snapshot, if there is one. Returns its offset, or 0."""
+        offset = self.truncation.restore_from
+        if offset < 0:
+            if self._kept[0].base_offset > 0:
+                raise StorageError(f"{self._directory}: no snapshot covers the removed batches: restart, then cut")
+            return 0
+        snapshot = read_snapshot(self._files, self._directory, offset, self._seed)
+        if snapshot is None:
+            raise StorageError(f"{self._directory}: the snapshot at offset {offset} cannot be read: restart, then cut")
+        self.producers.restore(snapshot.producers, snapshot.forgotten_number, snapshot.aborted)
+        return offset
+
+    def _headers(self, file: File, segment: Segment) -> Iterator[tuple[int, BatchHeader]]:
+        """Positions and headers of the batches below the cut. Raises StorageError if one cannot be read."""
+        scan = segment.scan(file)
+        for header in scan:
+            if header.next_offset > self.truncation.offset:
+                return
+            yield scan.batch_position, header
+        if scan.problem is not None:
+            raise StorageError(f"{self._directory}: offset {scan.next_offset} cannot be read ({scan.problem}): restart, then cut")
