@@ -303,14 +303,14 @@ class Pump:
     async def _judged(self, error: BrokerdError) -> BrokerdError:
         """The error; NotLeaderError if it says that records are gone and comes from a former leader. With old metadata the reader
         may reach a node that does not know that it was deposed. Its log may end, or part from the new leader's, below records that
-        were acknowledged or read there: that is no loss."""
+        were acknowledged or read there: that is no loss. If no broker tells who leads now, that is the error."""
         position = next((position for position in self.positions if position.error is error), None)
         if position is None or not isinstance(error, (OffsetOutOfRangeError, LogTruncationError)):
             return error
         try:
             await self._client.refresh_leaders([position.tp])
         except BrokerdError as failure:
-            return failure if is_repeatable(failure) else error
+            return failure
         if self._client.leader_epoch(position.tp) <= position.leader_epoch:
             return error
         return NotLeaderError(f"{position.name}: the leader of epoch {position.leader_epoch} was deposed; it said: {error.message}")

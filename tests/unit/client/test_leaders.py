@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +16,14 @@ from brokerd.client.blocking import BlockingClient
 from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.config.client import ClientConfig, ConsumerConfig
-from brokerd.errors import LogTruncationError, NotLeaderError, OffsetOutOfRangeError, UnknownLeaderEpochError, WireError
+from brokerd.errors import (
+    BrokerdError,
+    LogTruncationError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    UnknownLeaderEpochError,
+    WireError,
+)
 from brokerd.ids import NO_EPOCH, NO_LEADER, newest_leaders
 from tests.support.fake_broker import FakeBroker
 from tests.support.records import key_values, new_batch
@@ -129,6 +137,17 @@ def test_a_former_leader_cannot_say_that_records_are_gone(broker: FakeBroker, sa
         partition.elected_after["Fetch"] = said
         assert [record.offset for record in consumer.poll(DEADLINE_MS)] == [0]
         assert broker.leader_epochs["Fetch"][:2] == [1, 2]
+
+
+def test_records_are_not_said_to_be_gone_while_it_is_unknown_who_leads(broker: FakeBroker, client: BlockingClient) -> None:
+    partition = broker.create("t")[0]
+    client.metadata(["t"])
+    broker.errors["Fetch"] = [OffsetOutOfRangeError("it starts at offset 9", log_start_offset=9)]
+    broker.fail_calls = [grpc.StatusCode.UNIMPLEMENTED]
+    fetcher = PartitionFetcher(client, [FetchRange(partition.tp, 0, 1)], ConsumerConfig())
+    with fetcher, pytest.raises(BrokerdError) as raised:
+        list(fetcher)
+    assert not isinstance(raised.value, OffsetOutOfRangeError)
 
 
 def test_a_leader_that_says_that_records_are_gone_is_believed(broker: FakeBroker) -> None:
