@@ -99,7 +99,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __reduce__(self) -> tuple[type[BrokerdStreamReader], tuple[SourceOptions, pa.Schema, Clock]]:
         """Tasks get a new reader."""
-        return BrokerdStreamReader, (self._options, self._schema, self._clock)
+        return type(self), (self._options, self._schema, self._clock)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
         """A symbolic offset for startingOffsets; offsets.py says why it is not resolved yet."""

@@ -352,11 +352,17 @@ def test_the_largest_limits_limit_nothing(broker: FakeBroker) -> None:
     assert ranges(reader, reader.initialOffset(), end) == [(0, 5, 10), (1, 0, 10)]
 
 
+class OwnReader(BrokerdStreamReader):
+    """A reader that tasks must have too."""
+
+
 def test_reader_pickles_as_spark_ships_it_to_tasks(broker: FakeBroker) -> None:
     reader = reader_for(broker, startingOffsets="earliest")
     end = latest(reader, reader.initialOffset())
     copy = pickle.loads(pickle.dumps(reader))
     assert rows_of(copy, reader.initialOffset(), end) == 20
+    reader.__class__ = OwnReader
+    assert type(pickle.loads(pickle.dumps(reader))) is OwnReader
 
 
 def test_a_batch_waits_for_min_offsets_or_for_the_delay_to_pass(broker: FakeBroker) -> None:
