@@ -69,6 +69,7 @@ class LogAppendInfo(NamedTuple):
     is_log_append_time: bool  # append_timestamp replaces the records' own
     is_duplicate: bool
     log_start_offset: int
+    leader_epoch: int  # in which this node answers: not that of a duplicate's batch
 
 
 @dataclass(slots=True)
@@ -204,6 +205,7 @@ class Partition:
                 decided.is_log_append_time,
                 True,
                 self.ends.log_start_offset,
+                self.leader_epoch,
             )
         return self._append_stamped(decided, batch, caller)
 
@@ -236,6 +238,7 @@ class Partition:
             is_log_append_time,
             False,
             self.ends.log_start_offset,
+            append.leader_epoch,
         )
 
     def _write(self, append: Append, buffers: Sequence[Buffer], caller: Caller) -> None:

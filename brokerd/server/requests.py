@@ -21,6 +21,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.server.failures import malformed
 from brokerd.wire.methods import UNARY, UNARY_REQUEST_MAX_BYTES
 from brokerd.wire.records import check_field_count
+from brokerd.wire.v1 import fetch_pb2
 
 # Allowance for fields other than entries: there are a few, and newer clients may send more.
 OTHER_FIELDS = 64
@@ -171,6 +172,20 @@ def topic_id_partition(field: str, topic_id: bytes, partition: int) -> TopicIdPa
     if partition < 0:
         raise malformed(f"{field}.partition", f"is {partition}, but must not be negative")
     return TopicIdPartition(topic_id, partition)
+
+
+def reads_committed(isolation_level: int) -> bool:
+    """Whether a reader sees committed records alone. Raises MalformedError."""
+    if isolation_level not in (fetch_pb2.ISOLATION_LEVEL_READ_UNCOMMITTED, fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED):
+        raise malformed("isolation_level", f"is {isolation_level}, but must be 0 or 1")
+    return isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
+
+
+def partition_after(topic_id: bytes, partition: int) -> TopicIdPartition | None:
+    """The partition after which a page begins; None for the first page. Raises MalformedError."""
+    if len(topic_id) not in (0, TOPIC_ID_BYTES):
+        raise malformed("after_topic_id", f"has {len(topic_id)} bytes, but must have {TOPIC_ID_BYTES} or none")
+    return TopicIdPartition(topic_id, partition) if topic_id else None
 
 
 def check_topic_id(field: str, topic_id: bytes) -> None:

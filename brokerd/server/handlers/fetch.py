@@ -52,6 +52,7 @@ from brokerd.server.requests import (
     check_count,
     check_doubles,
     check_not_negative,
+    reads_committed,
     topic_id_partition,
     without_leader_epoch,
 )
@@ -128,12 +129,10 @@ def decode(broker: BrokerParts, data: bytes) -> FetchParams:
     partitions = [_decode_partition(entry) for entry in head.partitions]
     if len({asked.tp for asked in partitions}) < len(partitions):
         check_doubles(PARTITIONS, head.partitions)
-    if head.isolation_level not in fetch_pb2.IsolationLevel.values():
-        raise malformed("isolation_level", f"is {head.isolation_level}, but must be 0 or 1")
     if head.replica_epoch != 0:
         raise malformed("replica_epoch", "must be 0: this broker has no followers")
     max_bytes = min(head.max_bytes, config.fetch_max_bytes)
-    is_committed = head.isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
+    is_committed = reads_committed(head.isolation_level)
     return FetchParams(
         head.correlation_id,
         min(head.max_wait_ms, config.fetch_max_wait_ms),

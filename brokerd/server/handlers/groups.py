@@ -19,10 +19,10 @@ from brokerd.partition.partition import Partition
 from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import fails_with, malformed
 from brokerd.server.paging import LISTED_MAX, Pauses, page_of
-from brokerd.server.requests import TOPIC_ID_BYTES, check_id, check_not_negative, check_text, topic_id_partition
+from brokerd.server.requests import check_id, check_not_negative, check_text, partition_after, reads_committed, topic_id_partition
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.sharing import CALLER
-from brokerd.wire.v1 import fetch_pb2, offsets_pb2, transaction_pb2
+from brokerd.wire.v1 import offsets_pb2, transaction_pb2
 from brokerd.wire.v1.group_log_pb2 import CommittedOffset
 from brokerd.wire.v1.offsets_pb2 import FetchGroupOffsetsRequest as Request
 from brokerd.wire.v1.offsets_pb2 import FetchGroupOffsetsResponse as Response
@@ -156,8 +156,7 @@ async def fetch_group_offsets(broker: BrokerParts, authorizer: TopicAuthorizer, 
     check_id("group_id", request.group_id)
     for entry in request.partitions:
         topic_id_partition("partitions", entry.topic_id, entry.partition)
-    if len(request.after_topic_id) not in (0, TOPIC_ID_BYTES):
-        raise malformed("after_topic_id", f"has {len(request.after_topic_id)} bytes, but must have {TOPIC_ID_BYTES} or none")
+    after = partition_after(request.after_topic_id, request.after_partition)
     response = Response()
     with fails_with(response, f"offsets of group {request.group_id!r}"):
         authorizer.require_group(request.group_id)
@@ -166,7 +165,7 @@ async def fetch_group_offsets(broker: BrokerParts, authorizer: TopicAuthorizer, 
             if request.partitions:
                 await _add_asked(broker, authorizer, request, group, response)
             elif group is not None:
-                _add_page(authorizer, request, group, response)
+                _add_page(authorizer, group, after, response)
     _repeat_error(response, request.partitions)
     return response
 
@@ -186,8 +185,7 @@ async def _add_asked(
             _check_history(broker.partitions.leader(tp), committed)
 
 
-def _add_page(authorizer: TopicAuthorizer, request: Request, group: Group, response: Response) -> None:
-    after = TopicIdPartition(request.after_topic_id, request.after_partition) if request.after_topic_id else None
+def _add_page(authorizer: TopicAuthorizer, group: Group, after: TopicIdPartition | None, response: Response) -> None:
     for tp in group.partitions(after):
         if authorizer.refuse_id(Right.READ, tp.topic_id) is not None:
             continue
@@ -213,11 +211,8 @@ async def describe_group(
     - A reader beyond the end at its isolation level (it may have read uncommitted records) has nothing left.
     """
     check_id("group_id", request.group_id)
-    if request.isolation_level not in fetch_pb2.IsolationLevel.values():
-        raise malformed("isolation_level", f"is {request.isolation_level}, but must be 0 or 1")
-    if len(request.after_topic_id) not in (0, TOPIC_ID_BYTES):
-        raise malformed("after_topic_id", f"has {len(request.after_topic_id)} bytes, but must have {TOPIC_ID_BYTES} or none")
-    after = TopicIdPartition(request.after_topic_id, request.after_partition) if request.after_topic_id else None
+    is_committed = reads_committed(request.isolation_level)
+    after = partition_after(request.after_topic_id, request.after_partition)
     response = offsets_pb2.DescribeGroupResponse()
     page: list[tuple[TopicIdPartition, CommittedOffset | None]] = []
     with fails_with(response, f"description of group {request.group_id!r}"):
@@ -226,7 +221,6 @@ async def describe_group(
             group = table.required(request.group_id)
             response.group.CopyFrom(listing(group))
             page = _page(authorizer, group, after, broker.topics.count_of)
-    is_committed = request.isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
     pauses = Pauses(broker.turns)
     for tp, committed in page:
         if len(response.partitions) == DESCRIBED_MAX:

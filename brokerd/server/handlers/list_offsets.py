@@ -27,11 +27,11 @@ from brokerd.partition.partition import Partition
 from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import fails_with, malformed
 from brokerd.server.paging import Pauses
-from brokerd.server.requests import check_not_negative, topic_id_partition
+from brokerd.server.requests import check_not_negative, reads_committed, topic_id_partition
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
 from brokerd.sharing import CALLER
 from brokerd.wire.errors import to_proto
-from brokerd.wire.v1 import fetch_pb2, offsets_pb2
+from brokerd.wire.v1 import offsets_pb2
 
 T = TypeVar("T")
 _NONE = -1
@@ -43,10 +43,8 @@ async def handle(
     broker: BrokerParts, authorizer: TopicAuthorizer, request: offsets_pb2.ListOffsetsRequest
 ) -> offsets_pb2.ListOffsetsResponse:
     """One result per requested partition, in the same order."""
-    if request.isolation_level not in fetch_pb2.IsolationLevel.values():
-        raise malformed("isolation_level", f"is {request.isolation_level}, but must be 0 or 1")
+    is_committed = reads_committed(request.isolation_level)
     asked = [(_checked(entry), entry) for entry in request.partitions]
-    is_committed = request.isolation_level == fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED
     response = offsets_pb2.ListOffsetsResponse()
     pauses = Pauses(broker.turns)
     for tp, entry in asked:

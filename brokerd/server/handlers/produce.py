@@ -161,7 +161,7 @@ def handle(broker: BrokerParts, authorizer: TopicAuthorizer, caller: Caller, req
             result.append_timestamp = info.append_timestamp
             result.is_log_append_time = info.is_log_append_time
             result.log_start_offset = info.log_start_offset
-            appended[index] = Appended(partition, info.last_offset, partition.leader_epoch)
+            appended[index] = Appended(partition, info.last_offset, info.leader_epoch)
     if head.acks == ACKS_NONE:
         return None
     wait_ms = min(head.timeout_ms or WAIT_MAX_MS, WAIT_MAX_MS)

@@ -171,7 +171,7 @@ class LocalLeaders:
         now_ms, ahead_ms = self._time.stamp_ms()
         batch = encode_control(record, tp, timestamp_ms=now_ms)
         info = partition.append_marker(batch, now_wall_ms=now_ms, clock_ahead_ms=ahead_ms, caller=CALLER.get())
-        markers[tp] = Appended(partition, info.last_offset, partition.leader_epoch)
+        markers[tp] = Appended(partition, info.last_offset, info.leader_epoch)
         for producer_id in (*record.committed_producer_ids, *record.aborted_producer_ids):
             self._ended(producer_id, tp)
 

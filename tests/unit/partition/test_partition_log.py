@@ -47,7 +47,7 @@ def _filled(log: Partition, count: int, *, size: int = 200, records: int = 3) ->
 
 def test_an_append_is_stamped_and_durable_after_the_flush(log: Partition) -> None:
     info = log.append(raw_batch(b"payload!", count=5), now_wall_ms=START_WALL_MS + 9)
-    assert info == (0, 4, START_WALL_MS + 9, False, False, 0)
+    assert info == (0, 4, START_WALL_MS + 9, False, False, 0, log.leader_epoch)
     assert (log.ends.log_end_offset, log.ends.high_watermark, log.ends.last_stable_offset, log.core.flushes.dirty_bytes) == (
         5,
         0,
@@ -99,7 +99,7 @@ def test_a_repeated_batch_is_answered_with_the_time_that_it_carries(
     log.configure(dataclasses.replace(log.config, message_timestamp_type=other))
     again = log.append(batch, now_wall_ms=START_WALL_MS + 50, clock_ahead_ms=3_600_000)
     header = next(read_batches(log)).header
-    assert again == first._replace(is_duplicate=True)
+    assert again == first._replace(is_duplicate=True, leader_epoch=log.leader_epoch)
     assert again.append_timestamp == header.append_timestamp == START_WALL_MS + 7
     assert again.is_log_append_time == bool(header.stamp_flags) == (timestamp_type == "LogAppendTime")
 
