@@ -362,6 +362,34 @@ class Intake:
         self.chunks[topic] = chunk
         return chunk
 
+    def split(
+        self,
+        topic: str,
+        view: TopicView,
+        together: list[pa.RecordBatch],
+        first_row: int,
+        partitions: Int32s | None,
+        key_hashes: Int32s | None,
+    ) -> list[tuple[int, columns.SplitRows]]:
+        """Splits large batches by partition, in the calling thread; each part comes with the number of its first row, from
+        `first_row` on. `partitions` and `key_hashes`: of all these rows, if known."""
+        batch_size = self._core.accumulator.batch_size_of(topic)
+        count, timestamp_ms = len(view.leaders), self._clock.wall_ms()
+        parts = []
+        at = 0
+        for rows in together:
+            wanted = None if partitions is None else partitions[at : at + rows.num_rows]
+            hashes = None if key_hashes is None else key_hashes[at : at + rows.num_rows]
+            keyless = None
+            if self.partitioning.has_keyless_rows(rows, wanted):
+                with self._shared.lock:
+                    load = self._core.accumulator.load_of(topic, view)
+                    keyless = self.partitioning.keyless_rows(topic, rows, wanted, load)
+            chosen = self.partitioning.choose(rows, wanted, keyless, count, hashes=hashes)
+            parts.append((first_row + at, columns.split(rows, chosen, count, batch_size=batch_size, timestamp_ms=timestamp_ms)))
+            at += rows.num_rows
+        return parts
+
     def for_room(self, batch: SplitBatch, deadline_ms: int) -> Wait[bool]:
         """Waits for memory for all rows of the batch, then stages it."""
         size = batch.size_bytes
@@ -545,13 +573,6 @@ class Intake:
             keyless = self.partitioning.keyless_rows(topic, rows, wanted, load)
         chosen = self.partitioning.choose(rows, wanted, keyless, count)
         return columns.split(rows, chosen, count, batch_size=batch_size, timestamp_ms=0)
-
-    def keyless_rows(self, topic: str, rows: pa.RecordBatch, wanted: Int32s | None, view: TopicView) -> Int32s | None:
-        """Chooses partitions for the rows of `send_batch` without a key."""
-        if not self.partitioning.has_keyless_rows(rows, wanted):
-            return None
-        with self._shared.lock:
-            return self.partitioning.keyless_rows(topic, rows, wanted, self._core.accumulator.load_of(topic, view))
 
     def _place_batch(self, batch: SplitBatch) -> None:
         with self._shared.lock:

@@ -243,7 +243,8 @@ class Producer:
         for together in columns.rounds(normalized):
             rows_end = first_row + sum(rows.num_rows for rows in together)
             try:
-                parts = self._split(topic, view, together, (partitions, key_hashes), first_row)
+                hints = tuple(hint if hint is None else hint[first_row:rows_end] for hint in (partitions, key_hashes))
+                parts = self._intake.split(topic, view, together, first_row, *hints)
                 batch = SplitBatch(topic, parts, placement, is_last=rows_end == data.num_rows)
                 yield self._intake.for_room(batch, deadline_ms)
             except ClientError as error:
@@ -278,28 +279,6 @@ class Producer:
             if chunk.is_open or self._was_sealed_with(chunk, future.number):
                 return future
         return self._intake.for_chunk(topic, size_bytes, highest, deadline_ms, add)
-
-    def _split(
-        self,
-        topic: str,
-        view: TopicView,
-        together: list[pa.RecordBatch],
-        hints: tuple[Int32s | None, Int32s | None],
-        first_row: int,
-    ) -> list[tuple[int, columns.SplitRows]]:
-        """Splits rows by partition; each part comes with the number of its first row. `hints`: partitions and hashes of the whole
-        batch."""
-        timestamp_ms = self._clock.wall_ms()
-        batch_size = self._core.accumulator.batch_size_of(topic)
-        count = len(view.leaders)
-        parts = []
-        for rows in together:
-            wanted, hashes = (None if hint is None else hint[first_row : first_row + rows.num_rows] for hint in hints)
-            keyless = self._intake.keyless_rows(topic, rows, wanted, view)
-            chosen = self._intake.partitioning.choose(rows, wanted, keyless, count, hashes=hashes)
-            parts.append((first_row, columns.split(rows, chosen, count, batch_size=batch_size, timestamp_ms=timestamp_ms)))
-            first_row += rows.num_rows
-        return parts
 
     # --- waiting
 

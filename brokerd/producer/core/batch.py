@@ -70,7 +70,7 @@ class ProducerBatch:
         self.base_sequence = NO_SEQUENCE
         self.membership: Membership | None = None  # the member of a transaction that first sent the batch
         self.attempts = 0
-        self.was_first = False  # when last drained, it was the first unsettled batch of its partition
+        self.was_first = False  # when last drained, it was the first of its partition without an outcome
         self.leader_epoch = -1  # in which it was last sent; -1 = unknown
         self.is_fate_unknown = False  # an earlier attempt may have appended it
         self.retry_at_ms = 0

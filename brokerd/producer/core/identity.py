@@ -92,7 +92,7 @@ class IdempotenceState:
         return NO_PRODUCER if self._is_id_spent or self.identity.epoch >= PRODUCER_EPOCH_MAX else self.identity
 
     def set_identity(self, identity: ProducerIdAndEpoch) -> None:
-        """Sets the identity that the broker has granted. Partitions with a gap move to it once they are settled."""
+        """Sets the identity that the broker has granted. A partition with a gap moves to it, unless a batch may still arrive."""
         self.identity = identity
         self._is_bump_wanted = self._is_id_spent = False
         for tp in list(self._partitions):

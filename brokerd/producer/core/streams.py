@@ -1,7 +1,7 @@
 """The streams of one producer, one per node: their state, requests in flight, incarnations and correlation ids, and when to open
 and close them. Also the commands of the core to the shell. Pure.
 
-sender.py opens and closes streams; producer_core.py judges responses, and settles the batches of a lost stream.
+sender.py opens and closes streams; producer_core.py judges responses, and those batches that a lost stream carried.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def test_small_batches_ask_nothing_of_the_senders_thread(
     with producer_of(broker, linger_ms=60_000) as producer:
         producer.send_batch("t", data)
         producer.flush()
-        asked = [counted(monkeypatch, name) for name in ("for_room", "keyless_rows")]
+        asked = [counted(monkeypatch, name) for name in ("for_room", "split")]
         futures = [producer.send_batch("t", data) for _ in range(20)]
         producer.flush()
         assert asked == [[], []]
