@@ -459,6 +459,11 @@ class LogHealth:
         has_stopped = self.is_deleted or self.is_being_cut or self.failure or self.read_only_reason
         return bool(has_stopped or self.first_damage(log_start_offset) is not None)
 
+    def check_exists(self) -> None:
+        """Raises UnknownTopicIdError if the topic is deleted."""
+        if self.is_deleted:
+            raise UnknownTopicIdError(f"{self._name} is deleted") from None
+
     def check_writable(self, log_start_offset: int) -> None:
         """Raises UnknownTopicIdError, NotLeaderError, StorageError or LogDamagedError if the log has stopped, all with fate
         NOT_APPENDED.

@@ -1,5 +1,5 @@
-"""Look-ups in one partition that read only headers: a reader's backlog in bytes, how far a number of bytes reaches, and where the
-newest records begin.
+"""Look-ups in one partition. Those by time are in timestamps.py; the others read only headers: a reader's backlog in bytes, how far
+a number of bytes reaches, and where the newest records begin.
 
 Sizes are sizes on disk, which are also those of a fetch. The sparse index narrows an offset down to a few batches, so the cost of
 the first two does not depend on the size of the range.
@@ -8,57 +8,19 @@ the first two does not depend on the size of the range.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from brokerd.errors import StorageError
 from brokerd.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
-from brokerd.partition.reader import PartitionReader
+from brokerd.partition.reader import IsWanted, LookUp, PartitionReader
+from brokerd.partition.timestamps import OffsetAndTimestamp, find_by_timestamp, find_max_timestamp
 from brokerd.record.header import BatchHeader
-from brokerd.storage.files import File
-from brokerd.storage.index import SparseIndex
 from brokerd.storage.segment import Segment
 
+T = TypeVar("T")
 _NONE = -1
+_RETRY_AFTER_MS = 200
 _PIECE_MAX_OFFSETS = 65_536
-
-IsWanted = Callable[[], bool]
-
-
-class LookUpAbandoned(Exception):  # noqa: N818 - not a failure: the caller is gone
-    """The caller no longer waits for the result."""
-
-
-class LookUp(NamedTuple):
-    """The log to search, and whether the caller still waits for the result."""
-
-    reader: PartitionReader
-    is_wanted: IsWanted
-
-    def index_of(self, segment: Segment) -> SparseIndex:
-        """The index of a segment, loaded if necessary."""
-        return segment.loaded_index(self.reader.core.config.index_interval_bytes)
-
-    def headers(self, file: File, segment: Segment, offset: int, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Positions and headers of the batches from `position` on, past damage. A wrong index entry may look like a bad batch, so
-        the first time, the scan restarts at the segment's start and yields headers again. Raises OSError, LookUpAbandoned.
-        """
-        is_start = position == 0
-        while True:
-            scan = segment.scan(file, begin=(offset, position))
-            for header in scan:
-                if not self.is_wanted():
-                    raise LookUpAbandoned
-                yield scan.batch_position, header
-            if scan.error is not None:
-                raise scan.error
-            if scan.problem is None:
-                return
-            if not is_start:
-                is_start, offset, position = True, segment.base_offset, 0
-                continue
-            damaged = self.reader.register(file, segment, scan.position, scan.next_offset, scan.problem)
-            if damaged.resume_segment != segment.base_offset:
-                return
-            offset, position = damaged.until_offset, damaged.resume_position
 
 
 class Backlog(NamedTuple):
@@ -69,7 +31,7 @@ class Backlog(NamedTuple):
 
 
 def find_backlog(look_up: LookUp, offset: int, until_offset: int) -> Backlog:
-    """See Partition.backlog. Raises OSError, LookUpAbandoned."""
+    """See LookUps.backlog. Raises OSError, LookUpAbandoned."""
     offset = max(offset, look_up.reader.core.ends.log_start_offset)
     size_bytes, append_timestamp = 0, _NONE
     for segment in look_up.reader.segments:
@@ -114,7 +76,7 @@ class _Wanted(NamedTuple):
 
 
 def find_reach(look_up: LookUp, from_offset: int, until_offset: int, max_bytes: int) -> Reach:
-    """See Partition.reach. Raises OSError, LookUpAbandoned."""
+    """See LookUps.reach. Raises OSError, LookUpAbandoned."""
     offset = max(from_offset, look_up.reader.core.ends.log_start_offset)
     size_bytes = 0
     for segment in look_up.reader.segments:
@@ -160,7 +122,7 @@ def _reach_within(look_up: LookUp, segment: Segment, wanted: _Wanted, *, needs_o
 
 
 def find_newest(look_up: LookUp, count: int, until_offset: int, aborted: AbortedTransactions) -> int:
-    """See Partition.newest_offset. Raises OSError, LookUpAbandoned.
+    """See LookUps.newest_offset. Raises OSError, LookUpAbandoned.
 
     Offset arithmetic is not enough: control batches take offsets too, and so do aborted records, which read_committed readers skip.
     So records are counted by headers, backwards from the end in growing pieces.
@@ -195,3 +157,63 @@ def _records(look_up: LookUp, begin: int, end: int, aborted: list[AbortedTransac
                 if first < until and not header.is_control and not is_void:
                     yield first, until
                 begin = max(begin, until)
+
+
+def _always() -> bool:
+    return True
+
+
+class LookUps:
+    """The look-ups in one partition, below the high watermark or, with `is_committed`, the last stable offset. They read files:
+    call them in a thread. Each raises StorageError, OffsetNotAvailableError, and LookUpAbandoned once `is_wanted` returns False.
+    """
+
+    def __init__(self, reader: PartitionReader) -> None:
+        self._reader = reader
+        self._core = reader.core
+
+    def offset_for_timestamp(
+        self, timestamp_ms: int, *, is_committed: bool = False, is_wanted: IsWanted = _always
+    ) -> OffsetAndTimestamp | None:
+        """The first record whose timestamp is at least `timestamp_ms`; None if there is none. Raises LogDamagedError if it may lie
+        in a damaged range.
+        """
+        until = self._core.latest_offset(is_committed=is_committed)
+        return self._looked_up(is_wanted, lambda look_up: find_by_timestamp(look_up, timestamp_ms, until))
+
+    def max_timestamp_offset(self, *, is_committed: bool = False, is_wanted: IsWanted = _always) -> OffsetAndTimestamp | None:
+        """The first record with the largest timestamp of the log; None if it is empty. Raises as that does."""
+        until = self._core.latest_offset(is_committed=is_committed)
+        return self._looked_up(is_wanted, lambda look_up: find_max_timestamp(look_up, until))
+
+    def backlog(self, offset: int, *, is_committed: bool = False, is_wanted: IsWanted = _always) -> Backlog:
+        """What a reader at `offset` has left to read."""
+        until = self._core.latest_offset(is_committed=is_committed)
+        return self._looked_up(is_wanted, lambda look_up: find_backlog(look_up, offset, until))
+
+    def reach(
+        self, from_offset: int, until_offset: int, max_bytes: int, *, is_committed: bool = False, is_wanted: IsWanted = _always
+    ) -> Reach:
+        """How far `max_bytes` of whole batches reach, starting with the one that contains `from_offset`: the end of the last batch
+        that fits (at least the first), at most `until_offset`.
+        """
+        end = min(until_offset, self._core.latest_offset(is_committed=is_committed))
+        found = self._looked_up(is_wanted, lambda look_up: find_reach(look_up, from_offset, end, max_bytes))
+        return found if found.offset < end else found._replace(offset=until_offset)
+
+    def newest_offset(self, count: int, *, is_committed: bool = False, is_wanted: IsWanted = _always) -> int:
+        """The offset of the first of the newest `count` readable records; the log start if there are fewer."""
+        until = self._core.latest_offset(is_committed=is_committed)
+        # A copy: the event loop changes the index meanwhile.
+        aborted = AbortedTransactions(self._core.producers.aborted.entries if is_committed else ())
+        return self._looked_up(is_wanted, lambda look_up: find_newest(look_up, count, until, aborted))
+
+    def _looked_up(self, is_wanted: IsWanted, find: Callable[[LookUp], T]) -> T:
+        try:
+            return find(LookUp(self._reader, is_wanted))
+        except FileNotFoundError:
+            self._core.health.check_exists()
+            # Retention or a cut was faster; a retry will probably succeed.
+            raise StorageError(f"{self._core.name}: the log has just been cut", retry_after_ms=_RETRY_AFTER_MS) from None
+        except OSError as error:
+            raise StorageError(f"{self._core.name}: reading failed ({error.strerror})", retry_after_ms=_RETRY_AFTER_MS) from error

@@ -20,21 +20,19 @@ from brokerd.errors import (
     OffsetOutOfRangeError,
     ResourceExhaustedError,
     StorageError,
-    UnknownTopicIdError,
 )
 from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
-from brokerd.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
+from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.core import Append, OpenData, PartitionCore, Role
 from brokerd.partition.derived_files import encode_snapshot, write_snapshot
 from brokerd.partition.flush_task import FlushTask
 from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.partition.log_ends import LogEnd, Moved
 from brokerd.partition.log_state import CheckpointEntry, CleanLog, CleanSegment, LogState
-from brokerd.partition.look_up import Backlog, IsWanted, LookUp, Reach, find_backlog, find_newest, find_reach
+from brokerd.partition.look_up import LookUps
 from brokerd.partition.markers import marker_of
 from brokerd.partition.producer_state import BatchMetadata, ProducerStates
 from brokerd.partition.reader import NO_LIMIT, FetchDataInfo, PartitionReader
-from brokerd.partition.timestamps import OffsetAndTimestamp, find_by_timestamp, find_max_timestamp
 from brokerd.purgatory.purgatory import Waiters
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import crc_seed, stamp
@@ -50,10 +48,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 _RETRY_AFTER_MS = 200
 NOBODY = Caller("", "")
-
-
-def _always() -> bool:
-    return True
 
 
 def _ignore(*_: object) -> None:
@@ -112,6 +106,7 @@ class Partition:
         self.epochs = self.core.epochs
         self.waiters: defaultdict[LogEnd, Waiters] = defaultdict(Waiters)  # the operations that wait for an end to move
         self._reader = PartitionReader(self.core, self.crc_seed, resources.open_files)
+        self.look_ups = LookUps(self._reader)
         self._directory = tp.directory_name
         self._resources = resources
         resources.moved.add(self)
@@ -297,7 +292,7 @@ class Partition:
             )
         except FileNotFoundError:
             # Removed during the read: deletion, retention and cuts update the log's state before they change files.
-            self._check_exists()
+            self.health.check_exists()
             self.core.check_tenure(tenure)
             self.check_in_range(offset)
             raise StorageError(f"{self.name}: a file of the log that holds offset {offset} is missing") from None
@@ -316,65 +311,8 @@ class Partition:
             )
 
     def latest_offset(self, *, is_committed: bool = False) -> int:
-        """See PartitionCore.latest_offset. Raises OffsetNotAvailableError, as all look-ups below do."""
+        """See PartitionCore.latest_offset. Raises OffsetNotAvailableError."""
         return self.core.latest_offset(is_committed=is_committed)
-
-    def offset_for_timestamp(
-        self, timestamp_ms: int, *, is_committed: bool = False, is_wanted: IsWanted = _always
-    ) -> OffsetAndTimestamp | None:
-        """The first record below the high watermark (`is_committed`: the last stable offset) whose timestamp is at least
-        `timestamp_ms`; None if there is none. Reads files: call it in a thread.
-
-        Raises StorageError; LogDamagedError if the record may lie in a damaged range; LookUpAbandoned once `is_wanted` returns
-        False.
-        """
-        until = self.latest_offset(is_committed=is_committed)
-        return self._looked_up(is_wanted, lambda look_up: find_by_timestamp(look_up, timestamp_ms, until))
-
-    def max_timestamp_offset(self, *, is_committed: bool = False, is_wanted: IsWanted = _always) -> OffsetAndTimestamp | None:
-        """The first record with the largest timestamp of the log; None if it is empty. Otherwise like `offset_for_timestamp`."""
-        until = self.latest_offset(is_committed=is_committed)
-        return self._looked_up(is_wanted, lambda look_up: find_max_timestamp(look_up, until))
-
-    def backlog(self, offset: int, *, is_committed: bool = False, is_wanted: IsWanted = _always) -> Backlog:
-        """What a reader at `offset` has left to read, up to the high watermark (`is_committed`: the last stable offset). Reads
-        files: call it in a thread. Raises StorageError, LookUpAbandoned.
-        """
-        until = self.latest_offset(is_committed=is_committed)
-        return self._looked_up(is_wanted, lambda look_up: find_backlog(look_up, offset, until))
-
-    def reach(
-        self, from_offset: int, until_offset: int, max_bytes: int, *, is_committed: bool = False, is_wanted: IsWanted = _always
-    ) -> Reach:
-        """How far `max_bytes` of whole batches reach, starting with the one that contains `from_offset`: the end of the last batch
-        that fits (at least the first), at most `until_offset`. Raises StorageError, LookUpAbandoned.
-        """
-        end = min(until_offset, self.latest_offset(is_committed=is_committed))
-        found = self._looked_up(is_wanted, lambda look_up: find_reach(look_up, from_offset, end, max_bytes))
-        return found if found.offset < end else found._replace(offset=until_offset)
-
-    def newest_offset(self, count: int, *, is_committed: bool = False, is_wanted: IsWanted = _always) -> int:
-        """The offset of the first of the newest `count` readable records; the log start if there are fewer. Raises StorageError,
-        LookUpAbandoned.
-        """
-        until = self.latest_offset(is_committed=is_committed)
-        # A copy: the event loop changes the index meanwhile.
-        aborted = AbortedTransactions(self.core.producers.aborted.entries if is_committed else ())
-        return self._looked_up(is_wanted, lambda look_up: find_newest(look_up, count, until, aborted))
-
-    def _looked_up(self, is_wanted: IsWanted, find: Callable[[LookUp], T]) -> T:
-        try:
-            return find(LookUp(self._reader, is_wanted))
-        except FileNotFoundError:
-            self._check_exists()
-            # Retention or a cut was faster; a retry will probably succeed.
-            raise StorageError(f"{self.name}: the log has just been cut", retry_after_ms=_RETRY_AFTER_MS) from None
-        except OSError as error:
-            raise StorageError(f"{self.name}: reading failed ({error.strerror})", retry_after_ms=_RETRY_AFTER_MS) from error
-
-    def _check_exists(self) -> None:
-        if self.health.is_deleted:
-            raise UnknownTopicIdError(f"{self.name} is deleted") from None
 
     # Histories and transactions
 

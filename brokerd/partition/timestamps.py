@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
 from brokerd.partition.core import TIMESTAMP_MAX_MS
-from brokerd.partition.look_up import LookUp
-from brokerd.partition.reader import PartitionReader
+from brokerd.partition.reader import LookUp, PartitionReader
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import BatchHeader, StampFlags
 from brokerd.record.schema import decode_timestamps, payload_crc
@@ -45,7 +44,7 @@ class _Search:
 
 
 def find_by_timestamp(look_up: LookUp, timestamp_ms: int, until_offset: int) -> OffsetAndTimestamp | None:
-    """See Partition.offset_for_timestamp. Raises OSError, LogDamagedError, LookUpAbandoned."""
+    """See LookUps.offset_for_timestamp. Raises OSError, LogDamagedError, LookUpAbandoned."""
     log_start_offset = look_up.reader.core.ends.log_start_offset
     found = _find(look_up, _Search(timestamp_ms, until_offset), log_start_offset)
     end = found.offset if found is not None else until_offset
@@ -57,7 +56,7 @@ def find_by_timestamp(look_up: LookUp, timestamp_ms: int, until_offset: int) -> 
 
 
 def find_max_timestamp(look_up: LookUp, until: int) -> OffsetAndTimestamp | None:
-    """See Partition.max_timestamp_offset. Raises OSError, LogDamagedError, LookUpAbandoned."""
+    """See LookUps.max_timestamp_offset. Raises OSError, LogDamagedError, LookUpAbandoned."""
     damage, first_offset = look_up.reader.damaged, look_up.reader.core.ends.log_start_offset
     for damaged in damage:
         if damaged.stops(first_offset) and damaged.first_offset < until:

@@ -546,11 +546,11 @@ class Simulation:
         replica.files.hook = hook
         try:
             if kind == "newest":
-                log.newest_offset(self.rng.randint(1, 20))
+                log.look_ups.newest_offset(self.rng.randint(1, 20))
             elif kind == "backlog":
-                log.backlog(offset)
+                log.look_ups.backlog(offset)
             elif kind == "reach":
-                log.reach(offset, until, 1_000)
+                log.look_ups.reach(offset, until, 1_000)
             else:
                 found = log.read(offset, below=below, max_bytes=self.rng.choice((1, 1 << 20)), cached_only=False)
                 assert found.next_offset <= found.until_offset == until

@@ -265,7 +265,8 @@ async def _describe(
         next_offset = committed.offset if committed is not None else log.ends.log_start_offset
         found = Backlog(0, _NONE)
         if next_offset < described.end_offset:
-            found = await broker.searchers.search(CALLER.get(), partial(log.backlog, next_offset, is_committed=is_committed))
+            look_up = partial(log.look_ups.backlog, next_offset, is_committed=is_committed)
+            found = await broker.searchers.search(CALLER.get(), look_up)
         described.lag_bytes = found.size_bytes
         if found.append_timestamp != _NONE:
             described.lag_ms = max(0, broker.clock.wall_ms() - found.append_timestamp)

@@ -84,7 +84,7 @@ async def _answer(
         authorizer.require_id(None, tp.topic_id)
         log = broker.partitions.leader(tp, entry.current_leader_epoch)
         if entry.spec == offsets_pb2.OFFSET_SPEC_AFTER_BYTES:
-            reach = partial(log.reach, entry.from_offset, entry.until_offset, entry.max_bytes)
+            reach = partial(log.look_ups.reach, entry.from_offset, entry.until_offset, entry.max_bytes)
             result.offset, result.size_bytes = await _searched(broker, reach, is_committed)
             return result
         result.offset, result.timestamp = await _look_up(broker, log, entry, is_committed)
@@ -117,11 +117,11 @@ async def _look_up(
     if entry.spec == offsets_pb2.OFFSET_SPEC_GIVEN:
         return entry.from_offset, _NONE
     if entry.spec == offsets_pb2.OFFSET_SPEC_LAST_RECORDS:
-        return await _searched(broker, partial(log.newest_offset, entry.record_count), is_committed), _NONE
+        return await _searched(broker, partial(log.look_ups.newest_offset, entry.record_count), is_committed), _NONE
     if entry.spec == offsets_pb2.OFFSET_SPEC_MAX_TIMESTAMP:
-        look_up = log.max_timestamp_offset
+        look_up = log.look_ups.max_timestamp_offset
     else:
-        look_up = partial(log.offset_for_timestamp, entry.timestamp)
+        look_up = partial(log.look_ups.offset_for_timestamp, entry.timestamp)
     found = await _searched(broker, look_up, is_committed)
     return found if found is not None else (_NONE, _NONE)
 

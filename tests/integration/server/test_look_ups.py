@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from brokerd.ids import TopicIdPartition
-from brokerd.partition.look_up import LookUpAbandoned
-from brokerd.partition.partition import Partition
+from brokerd.partition.look_up import LookUps
+from brokerd.partition.reader import LookUpAbandoned
 from brokerd.wire.methods import UNARY
 from brokerd.wire.v1 import offsets_pb2
 from tests.support.daemon import RunningDaemon
@@ -26,9 +26,9 @@ class Held:
         self.begun: list[int] = []
         self.abandoned: list[int] = []
         self.go_on = threading.Event()
-        look_up = Partition.offset_for_timestamp
+        look_up = LookUps.offset_for_timestamp
 
-        def held(log: Partition, timestamp_ms: int, **arguments: Any) -> Any:
+        def held(log: LookUps, timestamp_ms: int, **arguments: Any) -> Any:
             self.begun.append(timestamp_ms)
             assert self.go_on.wait(DEADLINE_S)
             try:
@@ -37,7 +37,7 @@ class Held:
                 self.abandoned.append(timestamp_ms)
                 raise
 
-        monkeypatch.setattr(Partition, "offset_for_timestamp", held)
+        monkeypatch.setattr(LookUps, "offset_for_timestamp", held)
 
 
 @pytest.fixture

@@ -242,7 +242,7 @@ def test_batches_that_are_gone_count_again_once_the_holes_are_lost(tmp_path: Pat
     manager, log = _open(tmp_path)
     assert log.damage is not None
     with pytest.raises(LogDamagedError):
-        log.offset_for_timestamp(START_WALL_MS + 1)
+        log.look_ups.offset_for_timestamp(START_WALL_MS + 1)
     with pytest.raises(LogDamagedError):
         list(read_batches(log, lost))
     manager.close()

@@ -27,7 +27,7 @@ def plain(log: Partition, offset: int, until: int) -> tuple[int, int]:
 def test_it_is_what_the_batches_from_there_on_take(seed: int) -> None:
     for log in written_then_reopened(random.Random(seed)):
         for offset in range(log.ends.log_end_offset + 2):
-            assert log.backlog(offset) == plain(log, offset, log.ends.high_watermark)
+            assert log.look_ups.backlog(offset) == plain(log, offset, log.ends.high_watermark)
 
 
 def test_nothing_above_the_high_watermark_counts() -> None:
@@ -37,8 +37,8 @@ def test_nothing_above_the_high_watermark_counts() -> None:
     log.flush()
     size_bytes = log.core.size_bytes
     append(log, b"not yet.", now_ms=START_WALL_MS + 1)
-    assert log.backlog(0) == (size_bytes, START_WALL_MS)
-    assert log.backlog(1) == (0, -1)
+    assert log.look_ups.backlog(0) == (size_bytes, START_WALL_MS)
+    assert log.look_ups.backlog(1) == (0, -1)
 
 
 def test_a_damaged_batch_is_passed() -> None:
@@ -50,9 +50,9 @@ def test_a_damaged_batch_is_passed() -> None:
     log.flush()
     path, size_bytes = log.segments[0].path, log.core.size_bytes
     files.flip_bit(path, (size_bytes // 4 + 20) * 8)
-    assert log.backlog(1) == (size_bytes // 2, START_WALL_MS + 2)
+    assert log.look_ups.backlog(1) == (size_bytes // 2, START_WALL_MS + 2)
 
 
 def test_a_file_that_cannot_be_read_is_a_storage_error() -> None:
     with pytest.raises(StorageError):
-        unreadable_log(1).backlog(0)
+        unreadable_log(1).look_ups.backlog(0)

@@ -96,7 +96,7 @@ def test_rot_below_the_log_start_is_met_by_readers_of_a_clean_start_and_is_none(
         segment.index = None
         segment.remove_index()
     assert list(readable(log)) == list(range(15, COUNT))
-    assert log.offset_for_timestamp(0) is not None
+    assert log.look_ups.offset_for_timestamp(0) is not None
     assert append(log, b"goes on") == COUNT
 
 
@@ -213,7 +213,7 @@ def test_what_is_accepted_is_a_hole_and_all_else_lives_on(data_dir: Path, rotten
         assert told.value.resume_offset == next(n for n in range(rotten[0], COUNT + 1) if n not in rotten)
         assert append(log, b"goes on") == log.ends.high_watermark
         log.flush()
-        assert log.offset_for_timestamp(0) is not None
+        assert log.look_ups.offset_for_timestamp(0) is not None
         manager.close()
         assert not errors_in(data_dir)
     assert accept_damaged(str(data_dir)) == []

@@ -41,26 +41,26 @@ def test_the_largest_of_what_is_left_is_found(seed: int) -> None:
         times += batch
         if rng.random() < 0.9:
             log.flush()
-    assert log.max_timestamp_offset() == _expected(times, 0, log.ends.high_watermark)
+    assert log.look_ups.max_timestamp_offset() == _expected(times, 0, log.ends.high_watermark)
     for start in range(0, log.ends.high_watermark + 1, 3):
         log.set_log_start(start)
-        assert log.max_timestamp_offset() == _expected(times, start, log.ends.high_watermark), start
+        assert log.look_ups.max_timestamp_offset() == _expected(times, start, log.ends.high_watermark), start
     log.set_log_start(0)
     log.flush()
     files.kill()
     log = first_log(open_manager(files, log_segment_bytes=4_096)[0])
     for start in range(0, log.ends.high_watermark + 1, 7):
         log.set_log_start(start)
-        assert log.max_timestamp_offset() == _expected(times, start, log.ends.high_watermark), start
+        assert log.look_ups.max_timestamp_offset() == _expected(times, start, log.ends.high_watermark), start
 
 
 def test_what_is_not_durable_is_not_told_and_hides_nothing() -> None:
     log = _log(MemoryFiles())
-    assert log.max_timestamp_offset() is None
+    assert log.look_ups.max_timestamp_offset() is None
     log.append(arrow_batch([b"v"], [START_WALL_MS + 5]), now_wall_ms=START_WALL_MS)
     log.flush()
     log.append(arrow_batch([b"v"], [START_WALL_MS + 9]), now_wall_ms=START_WALL_MS)
-    assert log.max_timestamp_offset() == (0, START_WALL_MS + 5)
+    assert log.look_ups.max_timestamp_offset() == (0, START_WALL_MS + 5)
 
 
 def test_times_of_the_append_and_batches_nobody_can_decode_have_an_answer_too() -> None:
@@ -70,7 +70,7 @@ def test_times_of_the_append_and_batches_nobody_can_decode_have_an_answer_too() 
     log.flush()
     for start, found in ((0, (0, 10)), (4, (4, 10)), (7, (7, 9)), (29, (29, 5))):
         log.set_log_start(start)
-        assert log.max_timestamp_offset() == (found[0], START_WALL_MS + found[1])
+        assert log.look_ups.max_timestamp_offset() == (found[0], START_WALL_MS + found[1])
 
 
 def test_a_header_that_promises_a_time_that_no_record_has_is_no_reason_for_none() -> None:
@@ -78,8 +78,8 @@ def test_a_header_that_promises_a_time_that_no_record_has_is_no_reason_for_none(
     log.append(arrow_batch([b"v", b"w"], [START_WALL_MS + 7, START_WALL_MS + 3]), now_wall_ms=START_WALL_MS)
     log.append(raw_batch(b"no arrow", count=2, timestamp_ms=START_WALL_MS + 50), now_wall_ms=START_WALL_MS)
     log.flush()
-    assert log.max_timestamp_offset() == (2, START_WALL_MS + 50)
+    assert log.look_ups.max_timestamp_offset() == (2, START_WALL_MS + 50)
     log.set_log_start(3)
-    assert log.max_timestamp_offset() == (3, START_WALL_MS + 50)
+    assert log.look_ups.max_timestamp_offset() == (3, START_WALL_MS + 50)
     log.set_log_start(1)
-    assert log.max_timestamp_offset() == (2, START_WALL_MS + 50)
+    assert log.look_ups.max_timestamp_offset() == (2, START_WALL_MS + 50)

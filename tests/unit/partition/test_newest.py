@@ -56,18 +56,18 @@ def test_so_many_records_follow(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
         spans = [range(header.base_offset, header.next_offset) for header in headers if not header.is_control]
         written = [offset for span in spans for offset in span if offset >= log.ends.log_start_offset]
         for count in [*range(len(written) + 3), 10**18]:
-            assert log.newest_offset(count) == expected(written, count, log, log.ends.high_watermark), count
-            found = log.newest_offset(count, is_committed=True)
+            assert log.look_ups.newest_offset(count) == expected(written, count, log, log.ends.high_watermark), count
+            found = log.look_ups.newest_offset(count, is_committed=True)
             assert found == expected(committed, count, log, log.ends.last_stable_offset), count
 
 
 def test_a_log_without_records_begins_where_it_begins() -> None:
     manager, _ = open_manager(MemoryFiles())
-    assert first_log(manager).newest_offset(5) == 0
+    assert first_log(manager).look_ups.newest_offset(5) == 0
 
 
 def test_a_file_that_cannot_be_read_is_a_storage_error() -> None:
     log = unreadable_log(2)
     with pytest.raises(StorageError):
-        log.newest_offset(1)
-    assert log.newest_offset(2) == 0, "all that there is, whatever it is"
+        log.look_ups.newest_offset(1)
+    assert log.look_ups.newest_offset(2) == 0, "all that there is, whatever it is"

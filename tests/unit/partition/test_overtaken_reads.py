@@ -75,7 +75,7 @@ def test_a_look_up_overtaken_may_be_asked_again(manager: LogManager, log: Partit
         delete_records(log, -1)
         manager.retention_pass()
 
-    error = _overtaken(log, retire, lambda: log.offset_for_timestamp(0))
+    error = _overtaken(log, retire, lambda: log.look_ups.offset_for_timestamp(0))
     assert isinstance(error, StorageError)
     assert error.retriable
 

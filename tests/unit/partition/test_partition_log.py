@@ -208,28 +208,28 @@ def test_records_are_found_by_time(log: Partition) -> None:
         log.append(arrow_batch([b"x" * 50] * 3, times), now_wall_ms=START_WALL_MS + 10_000)
     log.flush()
     assert len(log.segments) > 1
-    assert log.offset_for_timestamp(0) == (0, START_WALL_MS)
+    assert log.look_ups.offset_for_timestamp(0) == (0, START_WALL_MS)
     for n in (0, 1, 7, 29):
         base = START_WALL_MS + n * 100
-        assert log.offset_for_timestamp(base) == (n * 3, base)
-        assert log.offset_for_timestamp(base + 1) == (n * 3 + 1, base + 10)
-        assert log.offset_for_timestamp(base + 20) == (n * 3 + 2, base + 20)
-    assert log.offset_for_timestamp(START_WALL_MS + 2_921) is None
-    assert log.max_timestamp_offset() == (89, START_WALL_MS + 2_920)
+        assert log.look_ups.offset_for_timestamp(base) == (n * 3, base)
+        assert log.look_ups.offset_for_timestamp(base + 1) == (n * 3 + 1, base + 10)
+        assert log.look_ups.offset_for_timestamp(base + 20) == (n * 3 + 2, base + 20)
+    assert log.look_ups.offset_for_timestamp(START_WALL_MS + 2_921) is None
+    assert log.look_ups.max_timestamp_offset() == (89, START_WALL_MS + 2_920)
     log.append(arrow_batch([b"y"], [START_WALL_MS + 9_999]), now_wall_ms=START_WALL_MS)
-    assert log.offset_for_timestamp(START_WALL_MS + 9_999) is None
-    assert log.max_timestamp_offset() == (89, START_WALL_MS + 2_920)
+    assert log.look_ups.offset_for_timestamp(START_WALL_MS + 9_999) is None
+    assert log.look_ups.max_timestamp_offset() == (89, START_WALL_MS + 2_920)
     delete_records(log, 4)
-    assert log.offset_for_timestamp(0) == (4, START_WALL_MS + 110)
+    assert log.look_ups.offset_for_timestamp(0) == (4, START_WALL_MS + 110)
 
 
 def test_times_out_of_order_are_found_too(log: Partition) -> None:
     for time in (500, 100, 900, 300, 950):
         log.append(arrow_batch([b"x"], [START_WALL_MS + time]), now_wall_ms=START_WALL_MS)
     log.flush()
-    assert log.offset_for_timestamp(START_WALL_MS + 200) == (0, START_WALL_MS + 500)
-    assert log.offset_for_timestamp(START_WALL_MS + 501) == (2, START_WALL_MS + 900)
-    assert log.offset_for_timestamp(START_WALL_MS + 901) == (4, START_WALL_MS + 950)
+    assert log.look_ups.offset_for_timestamp(START_WALL_MS + 200) == (0, START_WALL_MS + 500)
+    assert log.look_ups.offset_for_timestamp(START_WALL_MS + 501) == (2, START_WALL_MS + 900)
+    assert log.look_ups.offset_for_timestamp(START_WALL_MS + 901) == (4, START_WALL_MS + 950)
 
 
 def test_log_append_time_is_stamped_and_searched(manager: LogManager) -> None:
@@ -239,7 +239,7 @@ def test_log_append_time_is_stamped_and_searched(manager: LogManager) -> None:
     log.append(arrow_batch([b"x"], [4]), now_wall_ms=START_WALL_MS + 7)
     log.flush()
     assert next(read_batches(log)).header.stamp_flags == StampFlags.LOG_APPEND_TIME
-    assert log.offset_for_timestamp(START_WALL_MS + 1) == (1, START_WALL_MS + 7)
+    assert log.look_ups.offset_for_timestamp(START_WALL_MS + 1) == (1, START_WALL_MS + 7)
 
 
 def test_deleted_records_are_gone_durably(files: MemoryFiles, log: Partition, manager: LogManager) -> None:

@@ -35,7 +35,7 @@ def test_it_is_the_end_of_the_last_batch_that_fits(seed: int) -> None:
             begin = rng.randrange(log.ends.log_end_offset)
             until = rng.randrange(begin + 1, log.ends.log_end_offset + 1)
             max_bytes = rng.choice((0, 1, rng.randrange(2_000), rng.randrange(log.core.size_bytes), 2**40))
-            assert log.reach(begin, until, max_bytes) == plain(log, begin, until, max_bytes), (begin, until, max_bytes)
+            assert log.look_ups.reach(begin, until, max_bytes) == plain(log, begin, until, max_bytes), (begin, until, max_bytes)
 
 
 def test_nothing_lies_between_an_offset_and_itself() -> None:
@@ -43,8 +43,8 @@ def test_nothing_lies_between_an_offset_and_itself() -> None:
     log = first_log(manager)
     append(log, b"v" * 64)
     log.flush()
-    assert log.reach(1, 1, 10) == (1, 0)
-    assert log.reach(1, 0, 10) == (0, 0)
+    assert log.look_ups.reach(1, 1, 10) == (1, 0)
+    assert log.look_ups.reach(1, 0, 10) == (0, 0)
 
 
 def test_nothing_above_the_high_watermark_counts() -> None:
@@ -54,7 +54,7 @@ def test_nothing_above_the_high_watermark_counts() -> None:
     log.flush()
     size_bytes = log.core.size_bytes
     append(log, b"not yet.")
-    assert log.reach(0, 2, 2**40) == (2, size_bytes)
+    assert log.look_ups.reach(0, 2, 2**40) == (2, size_bytes)
 
 
 def test_a_damaged_batch_is_passed_with_its_bytes() -> None:
@@ -66,11 +66,11 @@ def test_a_damaged_batch_is_passed_with_its_bytes() -> None:
     log.flush()
     path, batch_bytes = log.segments[0].path, log.core.size_bytes // 4
     files.flip_bit(path, (batch_bytes + 20) * 8)
-    assert log.reach(0, 4, 3 * batch_bytes) == (3, 3 * batch_bytes)
-    assert log.reach(0, 4, batch_bytes) == (1, batch_bytes)
-    assert log.reach(1, 4, 0) == (3, batch_bytes), "from the damaged one on, the next that can be read"
+    assert log.look_ups.reach(0, 4, 3 * batch_bytes) == (3, 3 * batch_bytes)
+    assert log.look_ups.reach(0, 4, batch_bytes) == (1, batch_bytes)
+    assert log.look_ups.reach(1, 4, 0) == (3, batch_bytes), "from the damaged one on, the next that can be read"
 
 
 def test_a_file_that_cannot_be_read_is_a_storage_error() -> None:
     with pytest.raises(StorageError):
-        unreadable_log(2).reach(1, 2, 0)
+        unreadable_log(2).look_ups.reach(1, 2, 0)

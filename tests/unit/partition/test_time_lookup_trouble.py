@@ -7,8 +7,8 @@ import errno
 import pytest
 
 from brokerd.errors import LogDamagedError, StorageError
-from brokerd.partition.look_up import LookUpAbandoned
 from brokerd.partition.partition import Partition
+from brokerd.partition.reader import LookUpAbandoned
 from tests.support.build import arrow_batch, first_log, open_manager
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
@@ -44,30 +44,30 @@ def _rot(files: MemoryFiles, log: Partition, byte: int) -> None:
 def test_what_may_lie_in_damage_is_refused(files: MemoryFiles, log: Partition, byte: int) -> None:
     _rot(files, log, byte)
     for _ in range(2):
-        assert log.offset_for_timestamp(_at(1)) == (2, _at(1)), "what lies before it does not matter"
+        assert log.look_ups.offset_for_timestamp(_at(1)) == (2, _at(1)), "what lies before it does not matter"
         with pytest.raises(LogDamagedError, match=f"offsets {2 * DAMAGED} to {2 * DAMAGED + 1} "):
-            log.offset_for_timestamp(_at(DAMAGED))
+            log.look_ups.offset_for_timestamp(_at(DAMAGED))
 
 
 def test_nothing_behind_a_damaged_header_is_an_answer(files: MemoryFiles, log: Partition) -> None:
     _rot(files, log, 20)
     for wanted in (_at(DAMAGED + 1), _at(BATCHES - 1) + 1):
         with pytest.raises(LogDamagedError):
-            log.offset_for_timestamp(wanted)
+            log.look_ups.offset_for_timestamp(wanted)
     with pytest.raises(LogDamagedError):
-        log.max_timestamp_offset()
+        log.look_ups.max_timestamp_offset()
     log.set_log_start(2 * DAMAGED + 2)
-    assert log.offset_for_timestamp(0) == (2 * DAMAGED + 2, _at(DAMAGED + 1))
+    assert log.look_ups.offset_for_timestamp(0) == (2 * DAMAGED + 2, _at(DAMAGED + 1))
 
 
 def test_a_look_up_that_nobody_wants_any_more_ends(log: Partition) -> None:
     wanted = iter([True] * 3 + [False])
     with pytest.raises(LookUpAbandoned):
-        log.offset_for_timestamp(_at(BATCHES - 1), is_wanted=lambda: next(wanted))
+        log.look_ups.offset_for_timestamp(_at(BATCHES - 1), is_wanted=lambda: next(wanted))
     log.set_log_start(1)  # so that headers are walked
     wanted = iter([True, False])
     with pytest.raises(LookUpAbandoned):
-        log.max_timestamp_offset(is_wanted=lambda: next(wanted))
+        log.look_ups.max_timestamp_offset(is_wanted=lambda: next(wanted))
 
 
 def test_a_disk_that_cannot_be_read_is_said(files: MemoryFiles, log: Partition) -> None:
@@ -77,6 +77,6 @@ def test_a_disk_that_cannot_be_read_is_said(files: MemoryFiles, log: Partition) 
 
     files.hook = hook
     with pytest.raises(StorageError, match="reading failed"):
-        log.offset_for_timestamp(_at(1))
+        log.look_ups.offset_for_timestamp(_at(1))
     files.hook = None
-    assert log.offset_for_timestamp(_at(1)) == (2, _at(1))
+    assert log.look_ups.offset_for_timestamp(_at(1)) == (2, _at(1))

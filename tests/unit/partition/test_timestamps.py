@@ -50,7 +50,7 @@ def _append(log: Partition, timestamp_ms: int, now_ms: int = START_WALL_MS) -> i
 def test_the_past_is_welcome_however_long_ago_and_an_hour_of_the_future(log: Partition, timestamp_ms: int) -> None:
     _append(log, timestamp_ms)
     log.flush()
-    assert log.offset_for_timestamp(timestamp_ms) == (0, timestamp_ms)
+    assert log.look_ups.offset_for_timestamp(timestamp_ms) == (0, timestamp_ms)
 
 
 def test_a_time_too_far_ahead_is_refused_and_leaves_no_trace(log: Partition) -> None:
@@ -64,8 +64,8 @@ def test_a_time_too_far_ahead_is_refused_and_leaves_no_trace(log: Partition) -> 
     append(log, b"x", producer=PRODUCER, sequence=0)
     _append(log, START_WALL_MS + 7)
     log.flush()
-    assert log.offset_for_timestamp(START_WALL_MS + 1) == (1, START_WALL_MS + 7)
-    assert log.max_timestamp_offset() == (1, START_WALL_MS + 7)
+    assert log.look_ups.offset_for_timestamp(START_WALL_MS + 1) == (1, START_WALL_MS + 7)
+    assert log.look_ups.max_timestamp_offset() == (1, START_WALL_MS + 7)
 
 
 def test_the_limit_is_the_topics_own(manager: LogManager, log: Partition) -> None:
@@ -81,7 +81,7 @@ def test_with_the_brokers_time_the_producers_does_not_matter(manager: LogManager
     manager.alter_topic("t", {"message.timestamp.type": "LogAppendTime"}, [])
     append(log, b"x", timestamp_ms=INT64_MAX)
     log.flush()
-    assert log.max_timestamp_offset() == (0, START_WALL_MS)
+    assert log.look_ups.max_timestamp_offset() == (0, START_WALL_MS)
 
 
 def test_without_a_limit_times_end_where_microseconds_do(manager: LogManager, log: Partition) -> None:
@@ -90,9 +90,9 @@ def test_without_a_limit_times_end_where_microseconds_do(manager: LogManager, lo
     with pytest.raises(InvalidTimestampError, match="is no record's time"):
         append(log, b"x", timestamp_ms=TIMESTAMP_MAX_MS + 1)
     log.flush()
-    assert log.max_timestamp_offset() == (0, TIMESTAMP_MAX_MS)
-    assert log.offset_for_timestamp(TIMESTAMP_MAX_MS + 1) is None
-    assert log.offset_for_timestamp(INT64_MAX) is None
+    assert log.look_ups.max_timestamp_offset() == (0, TIMESTAMP_MAX_MS)
+    assert log.look_ups.offset_for_timestamp(TIMESTAMP_MAX_MS + 1) is None
+    assert log.look_ups.offset_for_timestamp(INT64_MAX) is None
 
 
 def test_what_was_accepted_once_is_answered_so_after_the_clock_was_set_back(log: Partition) -> None:
@@ -113,8 +113,8 @@ def test_a_time_that_an_older_log_holds_breaks_no_look_up(files: MemoryFiles, lo
     files.kill()
     log = first_log(open_manager(files)[0])
     assert log.ends.log_end_offset == 2
-    assert log.max_timestamp_offset() is None, "the header lies: no record has that time"
-    assert log.offset_for_timestamp(START_WALL_MS + 1) == (1, START_WALL_MS + 5)
+    assert log.look_ups.max_timestamp_offset() is None, "the header lies: no record has that time"
+    assert log.look_ups.offset_for_timestamp(START_WALL_MS + 1) == (1, START_WALL_MS + 5)
 
 
 def _promising(count: int, claimed_ms: int) -> RecordBatch:
@@ -138,7 +138,7 @@ def test_a_look_up_reads_the_records_of_one_batch_whatever_headers_promise(log: 
     _append(log, wanted)
     log.flush()
     # A little early: what promised the time is read in vain, and nothing that has it is missed.
-    assert log.offset_for_timestamp(wanted) == (10, wanted)
+    assert log.look_ups.offset_for_timestamp(wanted) == (10, wanted)
     assert decoded == [10]
 
 
@@ -147,7 +147,7 @@ def test_an_honest_log_is_answered_to_the_record(log: Partition) -> None:
     for first in range(0, 100, 10):
         log.append(arrow_batch([b"v"] * 10, times[first : first + 10]), now_wall_ms=START_WALL_MS)
     log.flush()
-    assert [log.offset_for_timestamp(time) for time in times] == list(enumerate(times))
+    assert [log.look_ups.offset_for_timestamp(time) for time in times] == list(enumerate(times))
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])

@@ -78,8 +78,8 @@ def test_a_second_schema_goes_from_producer_to_reader(codec: str) -> None:
     log.flush()
     for row in range(20):
         time = START_WALL_MS + row * 10
-        assert log.offset_for_timestamp(time - 9 if row else time) == (row, time)
-    assert log.max_timestamp_offset() == (19, START_WALL_MS + 190)
+        assert log.look_ups.offset_for_timestamp(time - 9 if row else time) == (row, time)
+    assert log.look_ups.max_timestamp_offset() == (19, START_WALL_MS + 190)
     for number, batch in enumerate(read_batches(log)):
         piece = BatchSlice(log.tp, batch, 20 * number + 3, 20 * number + 20)
         fetched = decode_slice(piece, max_uncompressed_bytes=MAX_BYTES, check_crc=True)
@@ -127,7 +127,7 @@ def test_a_look_up_by_time_answers_where_the_schema_is_not_known(monkeypatch: py
         later_version.setitem(SCHEMAS, TYPED.id, TYPED)
         log.append(check_produced(produced("none"), SEED, max_message_bytes=MAX_BYTES), now_wall_ms=START_WALL_MS)
     log.flush()
-    assert log.offset_for_timestamp(START_WALL_MS + 50) == (0, START_WALL_MS + 190)
+    assert log.look_ups.offset_for_timestamp(START_WALL_MS + 50) == (0, START_WALL_MS + 190)
 
 
 @pytest.mark.usefixtures("_is_known")
