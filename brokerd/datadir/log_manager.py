@@ -226,7 +226,7 @@ class LogManager:
     def expire_producers(self) -> int:
         """Expires producers silent for producer.id.expiration.ms; returns how many."""
         before = self.time.now_ms() - self._config.producer_id_expiration_ms
-        return sum(partition.expire_producers(before) for partition in self.partitions)
+        return sum(partition.producers.expire(before) for partition in self.partitions)
 
     def checkpoint_job(self, now_ms: int) -> Job | None:
         """A checkpoint write, if one is due: something changed, and log.checkpoint.interval.ms have passed since the last one."""

@@ -8,7 +8,7 @@ return it (log_ends.py). A failed write is not reported. partition.py carries th
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from brokerd.config.topic import TopicConfig
@@ -168,17 +168,13 @@ class PartitionCore:
         if entry is not None:
             self.producers.commit(append.producer_id, entry)
         if append.marker is not None:
-            first_offset = self.first_open_offset(frozenset(append.marker.producer_ids))
+            first_offset = self.producers.first_open_offset(frozenset(append.marker.producer_ids))
             self.producers.end_transactions(append.marker, base_offset)
             if first_offset is not None:
                 self.ends.ended(first_offset, base_offset)
         if self.epochs.assign(append.leader_epoch, base_offset, append.leader_epoch_id):
             self.flushes.epochs_changed = True
         return self.ends.written(append.next_offset, append.size_bytes)
-
-    def expire_producers(self, before_ms: int) -> int:
-        """See ProducerStates.expire."""
-        return self.producers.expire(before_ms)
 
     def _check_takes_appends(self, role: Role) -> None:
         """Raises NotLeaderError unless this replica has the role; the errors of LogHealth.check_writable if the log has stopped."""
@@ -239,11 +235,6 @@ class PartitionCore:
         end_offset = entry.batches[-1].last_offset + 1
         records = add_sequence(entry.last_sequence, 1)
         return OpenData(records, entry.txn_first_offset, end_offset, end_offset <= self.ends.high_watermark)
-
-    def first_open_offset(self, producer_ids: Collection[int]) -> int | None:
-        """The lowest first offset of these members' open transactions; None if they have none."""
-        open_transactions = self.producers.open_transactions
-        return next((first for producer_id, first in open_transactions.items() if producer_id in producer_ids), None)
 
     def aborted_transactions(self, from_offset: int, until_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions that overlap a range just read below the last stable offset. Raises OffsetOutOfRangeError if

@@ -330,16 +330,12 @@ class Partition:
 
     @property
     def producers(self) -> ProducerStates:
-        """The producer state, open transactions included; read-only."""
+        """The producer state, open transactions included. Of its changes, only `expire` is called from outside."""
         return self.core.producers
 
     def open_data(self, producer_id: int) -> OpenData | None:
         """The member's records in its open transaction; None if there are none."""
         return self.core.open_data(producer_id)
-
-    def first_open_offset(self, producer_ids: Collection[int]) -> int | None:
-        """The lowest first offset of these members' open transactions; None if they have none."""
-        return self.core.first_open_offset(producer_ids)
 
     def hold_back(self, commit: str, first_offset: int) -> None:
         """Keeps the last stable offset at or below the commit's data until `release`; see LogEnds."""
@@ -348,10 +344,6 @@ class Partition:
     def release(self, commit: str) -> Moved:
         """Lets the markers of a commit take effect. Wakes no operation; the caller does, once all partitions are released."""
         return self.ends.release(commit)
-
-    def expire_producers(self, before_ms: int) -> int:
-        """See ProducerStates.expire."""
-        return self.core.expire_producers(before_ms)
 
     # Flush
 

@@ -16,7 +16,7 @@ and producers that request another id, are above it. Expired producers do not ra
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from brokerd.errors import (
@@ -195,6 +195,10 @@ class ProducerStates:
         stable = next(iter(self.open_transactions.values()), marker_offset + 1)
         aborted = [(begun[producer_id], producer_id) for producer_id in marker.aborted_ids if begun[producer_id] >= 0]
         self.aborted.add(AbortedTransaction(producer_id, first, marker_offset, stable) for first, producer_id in sorted(aborted))
+
+    def first_open_offset(self, producer_ids: Collection[int]) -> int | None:
+        """The lowest first offset of these members' open transactions; None if they have none."""
+        return next((first for producer_id, first in self.open_transactions.items() if producer_id in producer_ids), None)
 
     def expire(self, before_ms: int) -> int:
         """Expires producers whose last append is before `before_ms`, except those with an open transaction; returns how many."""

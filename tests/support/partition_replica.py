@@ -159,7 +159,7 @@ class Replica:
 
     def hold_back(self, members: Sequence[int]) -> Moved:
         """A commit of these members holds back the log until it is released, if they have anything in it."""
-        first_offset = self.log.core.first_open_offset(members)
+        first_offset = self.log.producers.first_open_offset(members)
         assert first_offset == min([self.open[member] for member in members if member in self.open], default=None)
         if first_offset is None:
             return NOTHING_MOVED

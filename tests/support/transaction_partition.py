@@ -6,7 +6,7 @@ What a batch holds is a list of row numbers. A crash cuts the list wherever it i
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -143,9 +143,6 @@ class SimulatedPartition:
 
     def open_data(self, producer_id: int) -> OpenData | None:
         return self.core.open_data(producer_id)
-
-    def first_open_offset(self, producer_ids: Collection[int]) -> int | None:
-        return self.core.first_open_offset(producer_ids)
 
     def hold_back(self, commit: str, first_offset: int) -> None:
         self.core.ends.hold_back(commit, first_offset)

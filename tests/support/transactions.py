@@ -42,7 +42,7 @@ def append_marker(
     """Appends a control batch that ends the transactions of these members; returns its offset. A held one counts only after
     `release_marker`.
     """
-    first_offset = log.core.first_open_offset({*committed, *aborted})
+    first_offset = log.producers.first_open_offset({*committed, *aborted})
     if is_held and first_offset is not None:
         log.core.ends.hold_back(_commit(log.ends.log_end_offset), first_offset)
     record = control_pb2.ControlRecord(

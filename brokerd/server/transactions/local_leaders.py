@@ -117,7 +117,7 @@ class LocalLeaders:
         found = []
         for tp in self.partitions_of(ended):
             partition = self.known.get(tp)
-            first_offset = partition.first_open_offset(ended) if partition is not None else None
+            first_offset = partition.producers.first_open_offset(ended) if partition is not None else None
             if first_offset is not None:
                 found.append(HeldBack(topic_id=tp.topic_id, partition=tp.partition, first_offset=first_offset))
         return found
