@@ -14,10 +14,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from brokerd.clock import Clock
 from brokerd.datasource.offset_reader import OffsetReader
 from brokerd.datasource.offsets import SourceOffset
-from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.partition_reader import RangePartition
 from brokerd.datasource.planning import OffsetRange, TopicState
 from brokerd.datasource.stream_reader import BrokerdStreamReader
@@ -30,9 +28,6 @@ _TWICE_AT = 3  # the plan of a process that holds the one before it too
 
 class PlantedReader(BrokerdStreamReader):
     """The real reader. That it is of this module makes every task import it."""
-
-    def __reduce__(self) -> tuple[type[BrokerdStreamReader], tuple[SourceOptions, pa.Schema, Clock]]:
-        return PlantedReader, super().__reduce__()[1]
 
 
 class PlantedSource(ObservedSource):
