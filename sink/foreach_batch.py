@@ -3,19 +3,25 @@
 Few rows are taken to the driver as Arrow, sent by a producer there, and committed as one transaction. More rows, or large ones, go
 through `df.write.format("brokerd")`. Both ways write the same version of the same transactional id, so a micro-batch that was
 written one way and is replayed the other way is written once.
+
+Spark's planning is most of what the driver's way costs, so its query is one projection of one task: without a shuffle, it needs no
+adaptive execution. One task works longer where much work is left to do for each row, or on the way to few rows out of many; then
+the next micro-batch runs as many tasks as it has partitions. Meanwhile the producer asks for its id.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from brokerd.clock import SystemClock
 from brokerd.config.spark_options import SINK, split_options
 from brokerd.errors import ConfigError
+from brokerd.sink.columns import ACCEPTED
 from brokerd.sink.commit import abort_parts, commit_parts, parts_of
 from brokerd.sink.options import Delivery, SinkOptions, parse_sink_options
 from brokerd.sink.task import write_as_member, write_at_least_once
@@ -24,9 +30,19 @@ from brokerd.sink.writer import plan_write
 
 ROWS_MAX = 2_000  # of a micro-batch that the driver writes
 ROW_BYTES_MAX = 16_384  # of each of its rows, so that the driver never holds more than 32 MiB
+ONE_TASK_MAX_MS = 250  # a query that took longer gets a task for each partition, until that takes half of this
 
-_IS_LARGE = "brokerd_is_large"
-_HEADER_BYTES = "(n, h) -> n + octet_length(h.key) + coalesce(octet_length(h.value), 0)"
+_ROW = "row"
+_SIZES = {
+    "key": "coalesce(octet_length(`key`), 0)",
+    "value": "coalesce(octet_length(`value`), 0)",
+    "topic": "coalesce(octet_length(`topic`), 0)",
+    "headers": "coalesce(aggregate(`headers`, 0, (n, h) -> n + octet_length(h.key) + coalesce(octet_length(h.value), 0)), 0)",
+}
+
+
+class _TooLargeError(Exception):
+    """The micro-batch has more or larger rows than the driver writes."""
 
 
 class AppendTo:
@@ -35,6 +51,9 @@ class AppendTo:
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
         self._checked: Sequence[tuple[str, str]] | None = None  # columns for which the write has been planned
+        # Of the last micro-batch. They decide how the next one is written, never what of it.
+        self._was_large = False
+        self._has_tasks = False  # one for each partition
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Writes one micro-batch; returns when its rows are visible. Raises the errors of the sink."""
@@ -51,11 +70,22 @@ class AppendTo:
                 "Spark does not say here which micro-batch this is, as through Spark Connect or outside of foreachBatch: give "
                 "append_to the option txnAppId, a name of the query that it keeps when it is restarted"
             )
-        few = _few_rows(rows)
-        if few is None:
+        try:
+            _write_here(parsed, ids, self._few(rows), asks_at_once=not self._was_large)
+            self._was_large = False
+        except _TooLargeError:
+            self._was_large = True
             rows.write.format("brokerd").options(**options).mode("append").save()
-        else:
-            _write_here(parsed, ids, few)
+
+    def _few(self, rows: DataFrame) -> Iterator[pa.RecordBatch]:
+        """Runs the query, and yields its rows if they are few and small. Raises _TooLargeError."""
+        clock = SystemClock()
+        began_ms = clock.monotonic_ms()
+        few = _few_rows(rows, has_tasks=self._has_tasks)
+        self._has_tasks = needs_tasks(clock.monotonic_ms() - began_ms, had_tasks=self._has_tasks)
+        if few is None:
+            raise _TooLargeError
+        yield from few
 
 
 def append_to(topic: str | None, options: Mapping[str, Any], *, label: str | None = None) -> Callable[[DataFrame, int], None]:
@@ -83,27 +113,29 @@ def _of_batch(options: Mapping[str, str], batch_id: int) -> dict[str, str]:
     return {**options, "txnVersion": str(batch_id)} if is_named else dict(options)
 
 
-def _few_rows(rows: DataFrame) -> list[pa.RecordBatch] | None:
-    """All rows, if they are few and small; None otherwise. Runs the query once, for at most ROWS_MAX + 1 rows."""
-    names = rows.columns
-    sizes = [f"coalesce(octet_length({name}), 0)" for name in ("key", "value") if name in names]
-    if "headers" in names:
-        sizes.append(f"coalesce(aggregate(headers, 0, {_HEADER_BYTES}), 0)")
-    is_large = f"{' + '.join(sizes)} > {ROW_BYTES_MAX}"
-    wide = [name for name in ("key", "value", "headers") if name in names]
-    taken = [f"IF({is_large}, NULL, {name}) AS {name}" if name in wide else f"`{name}`" for name in names]
-    table = rows.selectExpr(*taken, f"{is_large} AS {_IS_LARGE}").limit(ROWS_MAX + 1).toArrow()
-    if table.num_rows > ROWS_MAX or (table.num_rows and True in table.column(_IS_LARGE).unique().to_pylist()):
+def needs_tasks(took_ms: int, *, had_tasks: bool) -> bool:
+    """Whether the next query gets a task for each partition, given how long this one took."""
+    return took_ms > (ONE_TASK_MAX_MS // 2 if had_tasks else ONE_TASK_MAX_MS)
+
+
+def _few_rows(rows: DataFrame, *, has_tasks: bool) -> list[pa.RecordBatch] | None:
+    """All rows, if they are few and small; None otherwise. Runs the query once, for at most ROWS_MAX + 1 rows, and replaces a large
+    row by a null before it comes to the driver."""
+    names = [name for name in rows.columns if name in ACCEPTED]
+    size = " + ".join(_SIZES[name] for name in names if name in _SIZES)
+    columns = ", ".join(f"`{name}`" for name in names)
+    taken = rows.selectExpr(f"CASE WHEN {size} <= {ROW_BYTES_MAX} THEN struct({columns}) END AS {_ROW}")
+    table = (taken if has_tasks else taken.coalesce(1)).limit(ROWS_MAX + 1).toArrow()
+    if table.num_rows > ROWS_MAX or table.column(_ROW).null_count:
         return None
-    few: list[pa.RecordBatch] = table.drop_columns([_IS_LARGE]).to_batches()
-    return few
+    return [pa.RecordBatch.from_struct_array(chunk) for chunk in table.column(_ROW).chunks]
 
 
-def _write_here(options: SinkOptions, ids: TransactionIds, rows: list[pa.RecordBatch]) -> None:
+def _write_here(options: SinkOptions, ids: TransactionIds, rows: Iterator[pa.RecordBatch], *, asks_at_once: bool) -> None:
     if options.delivery is Delivery.AT_LEAST_ONCE:
-        write_at_least_once(options, iter(rows))
+        write_at_least_once(options, rows)
         return
-    parts = parts_of([write_as_member(options, ids, iter(rows))])
+    parts = parts_of([write_as_member(options, ids, rows, asks_at_once=asks_at_once)])
     try:
         commit_parts(options, parts)
     except BaseException:

@@ -325,16 +325,22 @@ class Producer:
 
     # --- one member of a transaction that its owner commits or aborts
 
-    def begin_member(self, membership: Membership) -> None:
+    def begin_member(self, membership: Membership, *, asks_at_once: bool = False) -> None:
         """Begins a member: until `end_member` or `abort_member`, all records belong to a transaction that its owner commits or
-        aborts. Sends no request: the producer id is requested at the first row, or after a third of the member's timeout.
+        aborts. Does not wait for a response. The producer id is requested at the first row, or after a third of the member's
+        timeout; with `asks_at_once` now, while the caller still prepares its rows.
 
         Raises ConfigError if the settings do not allow transactions, and TransactionStateError if one is open, or if earlier
         records are not acknowledged yet. Waits for the end of a member that is being aborted.
         """
 
         def poll(now_ms: int) -> bool | None:
-            return self._core.begin_member(membership, now_ms, has_unplaced=self._intake.has_unplaced_rows) or None
+            has_unplaced = self._intake.has_unplaced_rows
+            if not self._core.begin_member(membership, now_ms, has_unplaced=has_unplaced, asks_at_once=asks_at_once):
+                return None
+            if asks_at_once:
+                self._wake()
+            return True
 
         self._shared.wait(Wait(poll))
 

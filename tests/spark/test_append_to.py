@@ -25,8 +25,8 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     taken: list[bool] = []
     few_rows = foreach_batch._few_rows
 
-    def note(rows: DataFrame) -> Any:
-        few = few_rows(rows)
+    def note(rows: DataFrame, *, has_tasks: bool) -> Any:
+        few = few_rows(rows, has_tasks=has_tasks)
         taken.append(few is not None)
         return few
 
@@ -90,6 +90,32 @@ def test_large_rows_go_to_the_sink(
         ROW_BYTES_MAX - 1,
         ROW_BYTES_MAX,
     ]
+
+
+@pytest.mark.parametrize("has_tasks", [False, True])
+def test_all_columns_of_few_rows_come_to_the_driver_and_each_counts(spark: SparkSession, has_tasks: bool) -> None:
+    columns = ["'t' AS topic", "int(id) AS partition", "string(id) AS key", "id AS offset", "timestamp_millis(id) AS timestamp"]
+    for rows, headers, size in ((9, 1, 1), (9, 1, ROW_BYTES_MAX), (9, ROW_BYTES_MAX // 8 + 1, 1), (ROWS_MAX + 1, 1, 1)):
+        entry = "struct('12345678' AS key, CAST(NULL AS BINARY) AS value)"
+        wide = [f"array_repeat({entry}, {headers}) AS headers", f"binary(repeat('v', {size})) AS value"]
+        few = foreach_batch._few_rows(spark.range(0, rows, 1, 4).selectExpr(*columns, *wide), has_tasks=has_tasks)
+        if (rows, headers, size) == (9, 1, 1):
+            assert few is not None
+            taken = [row for part in few for row in part.to_pylist()]
+            assert sorted(row["key"] for row in taken) == [str(number) for number in range(9)]
+            assert taken[0].keys() == {"topic", "partition", "key", "timestamp", "headers", "value"}
+            assert {type(column) for column in few[0].schema.types} == {type(column) for column in few[-1].schema.types}
+            assert all(row["headers"] == [{"key": "12345678", "value": None}] and row["value"] == b"v" for row in taken)
+        else:
+            assert few is None
+
+
+def test_the_query_of_few_rows_is_one_task(spark: SparkSession) -> None:
+    frame = spark.range(0, 20, 1, 4).selectExpr("reflect('org.apache.spark.TaskContext', 'getPartitionId') AS value")
+    for has_tasks, tasks in ((False, {"0"}), (True, {"0", "1", "2", "3"})):
+        few = foreach_batch._few_rows(frame, has_tasks=has_tasks)
+        assert few is not None
+        assert {row["value"] for part in few for row in part.to_pylist()} == tasks
 
 
 def test_readers_do_not_wait_for_a_write_whose_commit_failed(

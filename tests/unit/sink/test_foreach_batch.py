@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from brokerd.errors import ConfigError
+from brokerd.sink.foreach_batch import ONE_TASK_MAX_MS, needs_tasks
 from brokerd.spark import append_to
 
 SERVERS = {"bootstrap.servers": "127.0.0.1:1"}
@@ -35,3 +36,12 @@ def test_wrong_options_are_refused_when_the_function_is_made(
 def test_the_function_can_be_pickled() -> None:
     function = append_to("events", {**SERVERS, "txnAppId": "copy", "linger.ms": 5}, label="a")
     assert vars(pickle.loads(pickle.dumps(function))) == vars(function)
+
+
+def test_a_long_query_gets_tasks_and_keeps_them_until_it_is_short() -> None:
+    assert not needs_tasks(ONE_TASK_MAX_MS, had_tasks=False)
+    assert needs_tasks(ONE_TASK_MAX_MS + 1, had_tasks=False)
+    assert needs_tasks(ONE_TASK_MAX_MS // 2 + 1, had_tasks=True), (
+        "with its tasks it is faster, which is no reason to take them away"
+    )
+    assert not needs_tasks(ONE_TASK_MAX_MS // 2, had_tasks=True)
