@@ -116,7 +116,7 @@ class SimulatedPartition:
         self._write(header, (), decided)
         for producer_id in marker.producer_ids:
             self.open.pop(producer_id, None)
-        return SimpleNamespace(last_offset=decided.base_offset)
+        return SimpleNamespace(last_offset=decided.base_offset, leader_epoch=decided.leader_epoch)
 
     def _write(self, header: BatchHeader, rows: tuple[int, ...], decided: Append) -> None:
         stamped = header._replace(base_offset=decided.base_offset, leader_epoch=decided.leader_epoch)
