@@ -45,7 +45,7 @@ from brokerd.datasource.planning import (
 )
 from brokerd.datasource.progress import GroupProgress
 from brokerd.datasource.row_filter import ALL_ROWS
-from brokerd.errors import BrokerdError
+from brokerd.errors import BrokerdError, LogTruncationError
 from brokerd.ids import TopicIdPartition, TopicPartition
 
 # How long latestOffset waits for new records: Spark would otherwise call it a hundred times a second.
@@ -127,7 +127,11 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with lease_client(self._options.consumer) as client:
             reader = OffsetReader(client, self._options)
             snapshot = self._current(reader, previous, limit)
-            end = self._next(previous, snapshot, limit, reader)
+            try:
+                end = self._next(previous, snapshot, limit, reader)
+            except LogTruncationError:  # since that snapshot; what a new one shows is judged as option failOnDataLoss says
+                snapshot = self._look(reader, previous) if self._target is None else snapshot
+                end = self._next(previous, snapshot, limit, reader)
             if end is None:
                 self._record(client, previous, is_last=self._target is not None)
             if end is None and self._target is None:
@@ -168,8 +172,14 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Does nothing: connections belong to the process, which Spark ends."""
 
-    def _is_recent(self) -> bool:
-        return self._looked_up_ms is not None and self._clock.monotonic_ms() - self._looked_up_ms <= LOOK_UP_MS
+    def _recent(self, previous: SourceOffset) -> TopicState | None:
+        """The last snapshot, if its look-up is recent and found just the topics and partitions of `previous`: what a look-up misses
+        may be hidden or deleted, which the next one must tell apart."""
+        seen = self._seen
+        if seen is None or self._looked_up_ms is None or self._clock.monotonic_ms() - self._looked_up_ms > LOOK_UP_MS:
+            return None
+        is_same = seen.topic_ids == previous.topic_ids and seen.latest.keys() == previous.offsets.keys()
+        return seen if is_same else None
 
     def _take_plan(self) -> _PlanAhead | None:
         """The plan that was made ahead, once it has ended: what it remembers for later plans has one user at a time."""
@@ -195,21 +205,19 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The snapshot to plan a batch from."""
         if self._target is not None:
             return reader.checked(self._target, previous)
-        if self._seen is not None and self._suffices(self._seen, previous, limit):
-            return self._seen
-        return self._look(reader, previous)
+        seen = self._recent(previous)
+        return seen if seen is not None and self._suffices(seen, previous, limit) else self._look(reader, previous)
 
     def _suffices(self, seen: TopicState, previous: SourceOffset, limit: ReadLimit) -> bool:
         """True if a recent snapshot has as many rows as the limit allows: a backlog need not be looked up for each batch. Whatever
         was lost since, the reads find."""
-        if not self._is_recent() or not isinstance(limit, ReadMaxRows) or self._options.max_bytes_per_trigger is not None:
+        if not isinstance(limit, ReadMaxRows) or self._options.max_bytes_per_trigger is not None:
             return False
-        is_same = seen.topic_ids == previous.topic_ids and seen.latest.keys() == previous.offsets.keys()
-        return is_same and not seen.truncations and self._waiting(previous.offsets, seen) >= limit.max_rows
+        return not seen.truncations and self._waiting(previous.offsets, seen) >= limit.max_rows
 
     def _look(self, reader: OffsetReader, previous: SourceOffset = INITIAL) -> TopicState:
         """The current topics and offsets. Warns if options name others."""
-        known = self._seen if self._is_recent() else None
+        known = self._recent(previous)
         if known is None:
             self._looked_up_ms = self._clock.monotonic_ms()
         snapshot = reader.snapshot(previous, known)

@@ -6,13 +6,13 @@ written one way and is replayed the other way is written once.
 
 Spark's planning is most of what the driver's way costs, so its query is one projection of one task: without a shuffle, it needs no
 adaptive execution. One task works longer where much work is left to do for each row, or on the way to few rows out of many; then
-the next micro-batch runs as many tasks as it has partitions. Meanwhile the producer asks for its id.
+the next micro-batch runs as many tasks as it has partitions.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -41,19 +41,13 @@ _SIZES = {
 }
 
 
-class _TooLargeError(Exception):
-    """The micro-batch has more or larger rows than the driver writes."""
-
-
 class AppendTo:
     """The function that `append_to` makes. It can be pickled, as for Spark Connect."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
         self._checked: Sequence[tuple[str, str]] | None = None  # columns for which the write has been planned
-        # Of the last micro-batch. They decide how the next one is written, never what of it.
-        self._was_large = False
-        self._has_tasks = False  # one for each partition
+        self._has_tasks = False  # whether the query for the next rows has one for each partition
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Writes one micro-batch; returns when its rows are visible. Raises the errors of the sink."""
@@ -70,22 +64,14 @@ class AppendTo:
                 "Spark does not say here which micro-batch this is, as through Spark Connect or outside of foreachBatch: give "
                 "append_to the option txnAppId, a name of the query that it keeps when it is restarted"
             )
-        try:
-            _write_here(parsed, ids, self._few(rows), asks_at_once=not self._was_large)
-            self._was_large = False
-        except _TooLargeError:
-            self._was_large = True
-            rows.write.format("brokerd").options(**options).mode("append").save()
-
-    def _few(self, rows: DataFrame) -> Iterator[pa.RecordBatch]:
-        """Runs the query, and yields its rows if they are few and small. Raises _TooLargeError."""
         clock = SystemClock()
         began_ms = clock.monotonic_ms()
         few = _few_rows(rows, has_tasks=self._has_tasks)
         self._has_tasks = needs_tasks(clock.monotonic_ms() - began_ms, had_tasks=self._has_tasks)
         if few is None:
-            raise _TooLargeError
-        yield from few
+            rows.write.format("brokerd").options(**options).mode("append").save()
+        else:
+            _write_here(parsed, ids, few)
 
 
 def append_to(topic: str | None, options: Mapping[str, Any], *, label: str | None = None) -> Callable[[DataFrame, int], None]:
@@ -131,11 +117,11 @@ def _few_rows(rows: DataFrame, *, has_tasks: bool) -> list[pa.RecordBatch] | Non
     return [pa.RecordBatch.from_struct_array(chunk) for chunk in table.column(_ROW).chunks]
 
 
-def _write_here(options: SinkOptions, ids: TransactionIds, rows: Iterator[pa.RecordBatch], *, asks_at_once: bool) -> None:
+def _write_here(options: SinkOptions, ids: TransactionIds, rows: list[pa.RecordBatch]) -> None:
     if options.delivery is Delivery.AT_LEAST_ONCE:
-        write_at_least_once(options, rows)
+        write_at_least_once(options, iter(rows))
         return
-    parts = parts_of([write_as_member(options, ids, rows, asks_at_once=asks_at_once)])
+    parts = parts_of([write_as_member(options, ids, iter(rows))])
     try:
         commit_parts(options, parts)
     except BaseException:

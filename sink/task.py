@@ -67,17 +67,14 @@ def write_at_least_once(options: SinkOptions, arrow_batches: Iterator[pa.RecordB
     return SinkCommitMessage(_by_topic(counts))
 
 
-def write_as_member(
-    options: SinkOptions, ids: TransactionIds, arrow_batches: Iterator[pa.RecordBatch], *, asks_at_once: bool = False
-) -> SinkCommitMessage:
+def write_as_member(options: SinkOptions, ids: TransactionIds, arrow_batches: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
     """Sends rows as a member of their transaction. If its version is already committed, counts the rows and sends none.
-    `asks_at_once`: the member requests its producer id while the first rows are still prepared.
 
     Raises the errors of `write_at_least_once`, and TxnConflictError, ProducerFencedError, InvalidTxnStateError.
     """
     totals = RowTotals()
     with lease_producer(options.producer) as producer:
-        producer.begin_member(_membership(options, ids), asks_at_once=asks_at_once)
+        producer.begin_member(_membership(options, ids))
         try:
             for arrow_batch in arrow_batches:
                 key_hashes = totals.add(arrow_batch) if arrow_batch.num_rows else None

@@ -25,7 +25,7 @@ from brokerd.offline.lost_markers import (
     problem_of_log,
 )
 from brokerd.offline.own_logs import if_unusable, is_transaction_log
-from brokerd.offline.partition_check import Finding, PartitionCheck, Severity
+from brokerd.offline.partition_check import OUTDATED, Finding, PartitionCheck, Severity
 from brokerd.partition.log_state import LOST_ENTRY, CheckpointEntry
 from brokerd.record.header import crc_seed
 from brokerd.storage.files import Files, RealFiles
@@ -255,6 +255,9 @@ def _with_damaged(path: str, repair: Callable[[Files, PartitionCheck], list[Find
         findings: list[Finding] = []
         for check in checks:
             check.run()
+            if check.is_outdated and check.damaged:
+                raise DataDirectoryError(f"{check.name} is not repaired, nor is any other partition: {OUTDATED}")
+        for check in checks:
             if check.damaged:
                 findings.extend(repair(files, check))
         if findings:

@@ -40,6 +40,10 @@ _WAYS_OUT = (
     "restore the file from a copy; otherwise `--accept-damaged` gives up this range alone, "
     "`--give-up-damaged` everything after it too"
 )
+OUTDATED = (
+    "the files checkpoint and node-epoch are older than the log: put the newer ones back, "
+    "or remove both and rebuild them with `--rebuild-lost` and `--rebuild-checkpoint`"
+)
 
 
 class Severity(enum.Enum):
@@ -98,6 +102,7 @@ class PartitionCheck:
         self.end_offset = self.entry.log_start_offset
         self.holes: list[Hole] = []  # accepted or made by operators
         self.damaged: list[Hole] = []  # unreadable ranges outside the holes, in order
+        self.is_outdated = False  # the checkpoint and the node epoch are older than the log
         self.cut: tuple[int, int] | None = None  # base offset of the segment, and position in it, of the first of `damaged`
         self._is_whole = True
 
@@ -144,7 +149,7 @@ class PartitionCheck:
         else:
             self.damaged.append(Hole(offset, until))
             self.cut = self.cut or cut
-            self._add(Severity.ERROR, name, f"{message}; {_WAYS_OUT}", offset)
+            self._add(Severity.ERROR, name, f"{message}; {OUTDATED if self.is_outdated else _WAYS_OUT}", offset)
 
     def _check_segments(self, bases: list[int], snapshots: set[int]) -> None:
         expected = self.first_offset
@@ -157,6 +162,7 @@ class PartitionCheck:
                 self._check_gap(expected, base)
             successor = bases[at + 1] if at + 1 < len(bases) else None
             expected = self._check_segment(base, snapshots, successor)
+        self.is_outdated = self.is_outdated or self.epochs.latest > self.entry.leader_epoch
         self.end_offset = max(expected, self.entry.durable_end)
         if expected < self.entry.durable_end:
             text = f"offsets {expected} to {self.entry.durable_end - 1} were durable and are missing"
@@ -197,6 +203,7 @@ class PartitionCheck:
                     text = f"a torn tail of {size - walk.position} bytes ({walk.problem}): the next start cuts it off"
                     self._add(Severity.WARNING, name, text, walk.next_offset)
                     break
+                self.is_outdated = self.is_outdated or walk.is_outdated
                 lost = walk.go_past()
                 text = f"the batch at offset {lost.first_offset}, byte {lost.position}, was durable and is damaged: {lost.problem}"
                 self._damage(name, text, lost.first_offset, lost.until_offset, (base, lost.position))

@@ -325,22 +325,16 @@ class Producer:
 
     # --- one member of a transaction that its owner commits or aborts
 
-    def begin_member(self, membership: Membership, *, asks_at_once: bool = False) -> None:
+    def begin_member(self, membership: Membership) -> None:
         """Begins a member: until `end_member` or `abort_member`, all records belong to a transaction that its owner commits or
-        aborts. Does not wait for a response. The producer id is requested at the first row, or after a third of the member's
-        timeout; with `asks_at_once` now, while the caller still prepares its rows.
+        aborts. Sends no request: the producer id is requested at the first row, or after a third of the member's timeout.
 
         Raises ConfigError if the settings do not allow transactions, and TransactionStateError if one is open, or if earlier
         records are not acknowledged yet. Waits for the end of a member that is being aborted.
         """
 
         def poll(now_ms: int) -> bool | None:
-            has_unplaced = self._intake.has_unplaced_rows
-            if not self._core.begin_member(membership, now_ms, has_unplaced=has_unplaced, asks_at_once=asks_at_once):
-                return None
-            if asks_at_once:
-                self._wake()
-            return True
+            return self._core.begin_member(membership, now_ms, has_unplaced=self._intake.has_unplaced_rows) or None
 
         self._shared.wait(Wait(poll))
 

@@ -3,8 +3,7 @@ delivered under it.
 
 A producer has a lasting identity, a producer id whose epoch rises. As a member of a transaction it has a producer id for that
 transaction alone, with one epoch, requested at the first row. A member that waits long for its first row (a task that sorts)
-requests it earlier, so that its heartbeats keep the transaction open for the other members; one that is certain to have rows
-soon may request it at once. A transaction cannot use a member that
+requests it earlier, so that its heartbeats keep the transaction open for the other members. A transaction cannot use a member that
 lacks a batch, so the first failed batch fails the whole member, without an epoch bump: the owner of the transaction begins another
 member. Batches in flight when a member ends keep their sequences and are never resent.
 
@@ -171,8 +170,8 @@ class IdempotenceState:
 
     def unknowable(self, tp: TopicPartition) -> list[ProducerBatch]:
         """After UNKNOWN_PRODUCER_ID for the first batch: the queued batches of unknown fate, which no response can settle now."""
-        state = self._partitions[tp]
-        if not state.is_forgotten:
+        state = self._partitions.get(tp)
+        if state is None or not state.is_forgotten:  # None: the verdict on that batch has ended the sequences of an old topic
             return []
         return [batch for batch in state.sequenced if batch.is_fate_unknown and not batch.is_in_flight]
 
@@ -291,9 +290,7 @@ class DeliveredTotals(NamedTuple):
 class Identity:
     """The lasting identity of a producer (`membership` is None), or one member."""
 
-    def __init__(
-        self, config: ProducerConfig, rng: random.Random, membership: Membership | None = None, *, asks_at_once: bool = False
-    ) -> None:
+    def __init__(self, config: ProducerConfig, rng: random.Random, membership: Membership | None = None) -> None:
         self.membership = membership
         self.sequences = IdempotenceState(membership) if config.enable_idempotence else None
         self.delivered: dict[TopicPartition, DeliveredTotals] = {}  # of immutable values: other threads copy it without the lock
@@ -308,7 +305,7 @@ class Identity:
         self._id_requests = RepeatedRequests(config, rng)
         self._heartbeats = RepeatedRequests(config, rng)
         self.partitions: dict[TopicIdPartition, None] = {}  # that the member writes to
-        self._id_due_ms = 0 if asks_at_once else NEVER_MS  # when a member without rows requests its id
+        self._id_due_ms = NEVER_MS  # when a member without rows requests its id
 
     def __str__(self) -> str:
         """The transaction, for error messages."""

@@ -440,7 +440,7 @@ class ProducerCore:
         """The sequences of the present identity; None without idempotence."""
         return self.identity.sequences
 
-    def begin_member(self, membership: Membership, now_ms: int, *, has_unplaced: bool = False, asks_at_once: bool = False) -> bool:
+    def begin_member(self, membership: Membership, now_ms: int, *, has_unplaced: bool = False) -> bool:
         """Makes the producer a member of a transaction. Returns False while a member that is being aborted has not ended. Raises
         ConfigError, ProducerClosedError, and TransactionStateError if a member is open or earlier records are not acknowledged.
         """
@@ -454,7 +454,7 @@ class ProducerCore:
             raise TransactionStateError(f"{self.identity} is open: end it before the next one begins")
         if has_unplaced or self.accumulator.incomplete:
             raise TransactionStateError("records that were sent before the transaction are not acknowledged yet: flush() first")
-        self._use(Identity(self._config, self._rng, membership, asks_at_once=asks_at_once))
+        self._use(Identity(self._config, self._rng, membership))
         return True
 
     def abort_member(self, by_ms: int, *, only: Membership | None = None) -> Identity | None:

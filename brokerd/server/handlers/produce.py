@@ -35,7 +35,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Iterator
 from typing import NamedTuple, cast
 
 import grpc
@@ -311,7 +311,8 @@ class ProduceHandler(StreamHandler):
     async def _process(self, data: bytes) -> None:
         broker = self._broker
         if self._is_large or len(data) >= LARGE_BYTES:
-            await self._wait(broker.turns.take(self.caller), len(data))
+            with self._in_flight(len(data)):
+                await broker.turns.take(self.caller)
         received_ns = stopwatch_ns()
         request = decode(data, partitions_max=broker.config.max_partitions_per_request)
         self._is_large = len(request.partitions) > LARGE_PARTITIONS
@@ -323,10 +324,11 @@ class ProduceHandler(StreamHandler):
         elif request.head.HasField("hello"):
             raise malformed("hello", "must be in a stream's first message only")
         if not broker.dirty.is_free:
-            if broker.in_flight.is_excessive(self.caller.owner, _HARD_LIMIT):
-                self._queue(self._refuse_overload(request), received_ns)
-                return
-            await self._wait(broker.dirty.take(self.caller), len(data))
+            with self._in_flight(len(data)):
+                if broker.in_flight.is_excessive(self.caller.owner, _HARD_LIMIT):
+                    self._queue(self._refuse_overload(request), received_ns)
+                    return
+                await broker.dirty.take(self.caller)
         # Checked after the last await before the append, during which a newer stream may have said hello.
         if self._is_revoked:
             return
@@ -334,11 +336,12 @@ class ProduceHandler(StreamHandler):
             raise StreamFencedError("a newer stream of this producer instance has taken over: this stream accepts no more batches")
         self._queue(handle(broker, self.authorizer, self.caller, request), received_ns)
 
-    async def _wait(self, turn: Awaitable[None], size_bytes: int) -> None:
-        """Waits with a request that has been read; meanwhile its bytes count against max.in.flight.bytes."""
+    @contextlib.contextmanager
+    def _in_flight(self, size_bytes: int) -> Iterator[None]:
+        """While a request that has been read waits, its bytes count against max.in.flight.bytes."""
         self._broker.in_flight.add(self.caller.owner, size_bytes)
         try:
-            await turn
+            yield
         finally:
             self._broker.in_flight.add(self.caller.owner, -size_bytes)
 

@@ -218,6 +218,23 @@ def test_beyond_the_hard_limit_whoever_has_little_in_memory_is_not_refused(runni
     running.run(_add(in_flight, -3 * in_flight.limit, "another"))
 
 
+def test_streams_with_one_request_each_do_not_pass_the_hard_limit_together(running: RunningDaemon, client: RawClient) -> None:
+    (tp,) = client.create_topic()
+    stream = client.producer()
+    stream.produce(tp, values_batch(tp))
+    in_flight, dirty = running.daemon.broker.in_flight, running.daemon.broker.dirty
+    others = {f"connection-{number}": 300_000 for number in range(2 * in_flight.limit // 300_000 + 1)}
+    running.run(_add(dirty, dirty.limit))
+    for owner, size in others.items():
+        running.run(_add(in_flight, size, owner))
+    stream.post([(tp, values_batch(tp, size=400_000))])
+    assert ErrorCode(stream.answer().error.code) is ErrorCode.RESOURCE_EXHAUSTED
+    for owner, size in others.items():
+        running.run(_add(in_flight, -size, owner))
+    running.run(_add(dirty, -dirty.limit))
+    assert in_flight.used == 0
+
+
 @pytest.mark.parametrize("settings", [{"max_streams": 3}], indirect=True)
 def test_more_streams_than_allowed_are_refused_and_room_is_given_back(running: RunningDaemon, client: RawClient) -> None:
     (tp,) = client.create_topic()

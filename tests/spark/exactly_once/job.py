@@ -82,10 +82,8 @@ def append_with_accident(spark: SparkSession, own: dict[str, str]) -> Callable[[
     commit, write_rows = commit_parts, write_as_member
     options = {"bootstrap.servers": settings["servers"], **settings.get("options", {})}
 
-    def write_with_accident(
-        options: SinkOptions, ids: TransactionIds, rows: Iterator[pa.RecordBatch], *, asks_at_once: bool
-    ) -> WriterCommitMessage:
-        return write_rows(options, ids, accident.rows(rows), asks_at_once=asks_at_once)
+    def write_with_accident(options: SinkOptions, ids: TransactionIds, rows: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return write_rows(options, ids, accident.rows(rows))
 
     def commit_with_accident(options: SinkOptions, parts: Sequence[TransactionPart]) -> None:
         accident.commit(lambda: commit(options, parts))

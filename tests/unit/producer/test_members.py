@@ -106,18 +106,6 @@ def test_a_member_without_a_row_asks_for_nothing(broker: BrokerDouble, producer:
     assert not broker.inits
 
 
-def test_a_member_may_ask_for_its_id_before_its_first_row(broker: BrokerDouble, producer: Producer) -> None:
-    for version in (1, 2):
-        membership = member(version)
-        producer.begin_member(membership, asks_at_once=True)
-        wait_until(lambda: len(broker.inits) == version)  # noqa: B023 (called here)
-        if version == 1:
-            producer.send("t", b"x", partition=0)
-        commit(broker, membership, producer.end_member())
-        assert broker.committed_values("t") == [b"x"]
-    assert len(broker.inits) == 2
-
-
 def test_a_member_that_waits_for_its_first_row_shows_that_it_lives() -> None:
     """Its siblings have ended: without it nobody would keep their transaction open."""
     identity = Identity(ProducerConfig(bootstrap_servers="h:1"), random.Random(1), member(timeout_ms=3_000))

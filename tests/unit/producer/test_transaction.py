@@ -300,7 +300,8 @@ def test_a_transaction_that_begins_waits_for_max_block_ms(broker: BrokerDouble, 
     retries = BrokerClient.retries
 
     def noted(client: BrokerClient, now_ms: int, timeout_ms: int | None = None) -> CallRetries:
-        asked.append(timeout_ms)
+        if client.config.bootstrap_servers.endswith(f":{port}"):  # clients of earlier tests may still end
+            asked.append(timeout_ms)
         return retries(client, now_ms, timeout_ms)
 
     monkeypatch.setattr(BrokerClient, "retries", noted)
