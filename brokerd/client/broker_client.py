@@ -227,11 +227,14 @@ class BrokerClient:
             left_s = round(retries.left_ms(error, now_ms=now_ms) / 1000)
             logger.warning("%s (at %s): retrying for up to %d s", error, ", ".join(self._addresses), left_s)
         if wait_ms is None or not self._is_retrying:
-            if isinstance(error, UnknownLeaderEpochError):
-                # No node has heard of this epoch for as long as a call may last, so the data may be a restored copy's.
-                self._topics.clear()
-            raise retries.final_error(error, ", ".join(self._addresses), now_ms=now_ms) from None
+            raise self._final_error(retries, error, now_ms) from None
         await asyncio.sleep(wait_ms / 1000)
+
+    def _final_error(self, retries: CallRetries, error: BrokerdError, now_ms: int) -> BrokerdError:
+        if isinstance(error, UnknownLeaderEpochError):
+            # No node has heard of this epoch for as long as a call may last, so the data may be a restored copy's.
+            self._topics.clear()
+        return retries.final_error(error, ", ".join(self._addresses), now_ms=now_ms)
 
     # ---- calls
 
@@ -278,7 +281,7 @@ class BrokerClient:
                 now_ms = self.clock.monotonic_ms()
                 if not retries.left_ms(error, now_ms=now_ms):
                     # The wait used up the remaining time: an attempt without time could only fail, and hide the actual cause.
-                    raise retries.final_error(error, ", ".join(self._addresses), now_ms=now_ms) from None
+                    raise self._final_error(retries, error, now_ms) from None
 
     async def ask_leaders(
         self, head: Any, parts: Mapping[TopicIdPartition, Any], response_type: type[Message]
