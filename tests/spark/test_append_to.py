@@ -146,6 +146,7 @@ def test_two_writes_of_one_micro_batch_have_a_label_each(
     def both(rows: DataFrame, batch_id: int) -> None:
         low(rows.where("int(string(value)) < 10"), batch_id)
         high(rows.where("int(string(value)) >= 10"), batch_id)
+        high(rows.where("false"), batch_id)  # without rows, it loses none
 
     copy(spark, daemon.address, source, both, tmp_path / "labels")
     assert sorted(pairs_of(read(spark, daemon.address, target).collect())) == sorted(numbers(0, 20))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from brokerd import Consumer, TopicPartition
 from brokerd.client.blocking import BlockingClient
+from brokerd.client.broker_client import CallRetries
 from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.config.client import ClientConfig, ConsumerConfig
@@ -105,13 +106,19 @@ def test_fetches_with_an_old_epoch_refresh_their_metadata_once(broker: FakeBroke
     assert broker.leader_epochs["Fetch"][:6] == [1, 1, 1, 2, 2, 2]
 
 
-def test_a_restored_copy_with_lower_epochs_is_an_error_once_and_then_read(broker: FakeBroker, client: BlockingClient) -> None:
+@pytest.mark.parametrize("oversleeps", [False, True])
+def test_a_restored_copy_with_lower_epochs_is_an_error_once_and_then_read(
+    broker: FakeBroker, client: BlockingClient, monkeypatch: pytest.MonkeyPatch, oversleeps: bool
+) -> None:
     """Nobody will ever hear of the higher epoch again: the call fails after its time-out, and the next one begins anew."""
     partition = broker.create("t")[0]
     partition.leader_epoch = 5
     client.metadata(["t"])
     partition.leader_epoch = 3
-    refused = client.list_offsets({partition.tp: OffsetSpec.LATEST})[partition.tp]
+    with monkeypatch.context() as patch:
+        if oversleeps:  # its wait for the next attempt has used up the call's time
+            patch.setattr(CallRetries, "left_ms", lambda *_, **__: 0)
+        refused = client.list_offsets({partition.tp: OffsetSpec.LATEST})[partition.tp]
     assert isinstance(refused, UnknownLeaderEpochError)
     assert "newer: restored" in refused.message
     assert isinstance(client.list_offsets({partition.tp: OffsetSpec.LATEST})[partition.tp], OffsetAndTimestamp)
