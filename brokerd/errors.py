@@ -33,7 +33,6 @@ class ErrorCode(enum.IntEnum):
     INVALID_REQUIRED_ACKS = 13
     TOPIC_AUTHORIZATION_FAILED = 14
     LOG_DAMAGED = 15
-    SCHEMA_INCOMPATIBLE = 16
     INVALID_TIMESTAMP = 17
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 18
     GROUP_AUTHORIZATION_FAILED = 19
@@ -44,17 +43,12 @@ class ErrorCode(enum.IntEnum):
     STORAGE_ERROR = 101
     RESOURCE_EXHAUSTED = 102
     NOT_READY = 103
-    NOT_ENOUGH_REPLICAS = 104
-    COORDINATOR_LOADING = 105
     OFFSET_NOT_AVAILABLE = 106
-    OFFSET_TIERED = 107
     UNKNOWN_TOPIC_OR_PARTITION = 200
     UNKNOWN_TOPIC_ID = 201
     NOT_LEADER = 202
     FENCED_LEADER_EPOCH = 203
     UNKNOWN_LEADER_EPOCH = 204
-    NOT_COORDINATOR = 205
-    STALE_BROKER_EPOCH = 206
     OUT_OF_ORDER_SEQUENCE_NUMBER = 300
     DUPLICATE_SEQUENCE_NUMBER = 301
     UNKNOWN_PRODUCER_ID = 302
@@ -65,7 +59,6 @@ class ErrorCode(enum.IntEnum):
     TXN_CONFLICT = 403
     REPLAY_MISMATCH = 404
     TXN_ABORTED = 405
-    CONCURRENT_TRANSACTIONS = 406
 
 
 class Action(enum.Enum):
@@ -157,7 +150,7 @@ class WireError(BrokerdError):
     @property
     def retriable(self) -> bool:
         """True if the same request may succeed later."""
-        return self.action in (Action.RETRY, Action.REFRESH_AND_RETRY) or self.code is ErrorCode.CONCURRENT_TRANSACTIONS
+        return self.action in (Action.RETRY, Action.REFRESH_AND_RETRY)
 
     @property
     def refresh_metadata(self) -> bool:
@@ -225,10 +218,6 @@ class LogDamagedError(WireError):
     code = ErrorCode.LOG_DAMAGED
 
 
-class SchemaIncompatibleError(WireError):
-    code = ErrorCode.SCHEMA_INCOMPATIBLE
-
-
 class InvalidTimestampError(WireError):
     code = ErrorCode.INVALID_TIMESTAMP
 
@@ -269,20 +258,8 @@ class NotReadyError(WireError):
     code = ErrorCode.NOT_READY
 
 
-class NotEnoughReplicasError(WireError):
-    code = ErrorCode.NOT_ENOUGH_REPLICAS
-
-
-class CoordinatorLoadingError(WireError):
-    code = ErrorCode.COORDINATOR_LOADING
-
-
 class OffsetNotAvailableError(WireError):
     code = ErrorCode.OFFSET_NOT_AVAILABLE
-
-
-class OffsetTieredError(WireError):
-    code = ErrorCode.OFFSET_TIERED
 
 
 class UnknownTopicOrPartitionError(WireError):
@@ -303,14 +280,6 @@ class FencedLeaderEpochError(WireError):
 
 class UnknownLeaderEpochError(WireError):
     code = ErrorCode.UNKNOWN_LEADER_EPOCH
-
-
-class NotCoordinatorError(WireError):
-    code = ErrorCode.NOT_COORDINATOR
-
-
-class StaleBrokerEpochError(WireError):
-    code = ErrorCode.STALE_BROKER_EPOCH
 
 
 class OutOfOrderSequenceError(WireError):
@@ -351,10 +320,6 @@ class ReplayMismatchError(WireError):
 
 class TxnAbortedError(WireError):
     code = ErrorCode.TXN_ABORTED
-
-
-class ConcurrentTransactionsError(WireError):
-    code = ErrorCode.CONCURRENT_TRANSACTIONS
 
 
 ERROR_CLASSES: dict[int, type[WireError]] = {cls.code: cls for cls in WireError.__subclasses__()}

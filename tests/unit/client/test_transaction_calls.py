@@ -12,7 +12,6 @@ from brokerd.config.client import ClientConfig
 from brokerd.errors import (
     AlreadyCommittedError,
     BrokerUnreachableError,
-    ConcurrentTransactionsError,
     ConfigError,
     InvalidRequestError,
     InvalidTxnStateError,
@@ -88,7 +87,7 @@ def test_offsets_are_not_sent_to_a_broker_that_would_pass_over_them(broker: Fake
     assert client.end_transaction(end) == 3
 
 
-@pytest.mark.parametrize("error", [ConcurrentTransactionsError("busy"), NotReadyError("starting"), StorageError("disk")])
+@pytest.mark.parametrize("error", [NotReadyError("starting"), StorageError("disk")])
 def test_a_decision_is_asked_about_again_while_that_may_help(broker: FakeBroker, client: BlockingClient, error: WireError) -> None:
     granted = client.init_member(member())
     broker.errors["EndTransaction"] = [error] * 3

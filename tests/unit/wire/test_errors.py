@@ -55,7 +55,7 @@ def test_the_comment_of_a_code_agrees_with_its_range(code: ErrorCode) -> None:
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
 def test_retriable_is_what_the_range_says(code: ErrorCode) -> None:
     error = error_from_code(code, "text")
-    assert error.retriable == (100 <= code < 300 or code is ErrorCode.CONCURRENT_TRANSACTIONS)
+    assert error.retriable == (100 <= code < 300)
     assert error.refresh_metadata == (200 <= code < 300)
 
 
