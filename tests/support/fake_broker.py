@@ -21,6 +21,7 @@ from google.protobuf.message import Message
 from brokerd.client.blocking import LoopThread
 from brokerd.errors import (
     FencedLeaderEpochError,
+    LogTruncationError,
     OffsetOutOfRangeError,
     TopicAlreadyExistsError,
     TopicAuthorizationFailedError,
@@ -56,6 +57,11 @@ class Partition:
     last_stable_offset: int | None = None  # None = the end
     first_in_time: int | None = None  # what look-ups by time find; None = the end
     aborted: list[tuple[int, int, int]] = field(default_factory=list)  # producer id, first offset, marker offset
+    epoch_ids: dict[int, int] = field(default_factory=dict)  # of the leader epochs, by their first offset, ascending
+
+    def epoch_before(self, offset: int) -> tuple[int, int]:
+        """First offset and id of the leader epoch of the record before `offset`; id 0 if it has none."""
+        return max(((first, one) for first, one in self.epoch_ids.items() if first < offset), default=(0, 0))
 
     def latest(self, isolation_level: int) -> int:
         """Where readers find the end."""
@@ -233,6 +239,13 @@ class FakeBroker(FakeTransactions, FakeGroups):
                     result.offset = max(partition.log_start_offset, result.offset - asked.record_count)
                 if asked.spec == offsets_pb2.OFFSET_SPEC_AFTER_BYTES:
                     result.offset, result.size_bytes = partition.reach(asked.from_offset, asked.until_offset, asked.max_bytes)
+                if asked.spec == offsets_pb2.OFFSET_SPEC_GIVEN:
+                    result.offset = asked.from_offset
+                result.epoch_start_offset, result.leader_epoch_id = partition.epoch_before(result.offset)
+                first, epoch_id = partition.epoch_before(asked.position.offset)
+                if asked.HasField("position") and asked.position.leader_epoch_id != epoch_id:
+                    sentence = f"offset {asked.position.offset} is of another history"
+                    result.truncation.CopyFrom(to_proto(LogTruncationError(sentence, resume_offset=first)))
             except WireError as error:
                 result.error.CopyFrom(to_proto(error))
         return answer

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -111,6 +113,11 @@ def test_a_request_held_back_by_the_disk_is_fenced_too(running: RunningDaemon, c
 
 async def _add(budget: Any, delta_bytes: int, owner: str = "") -> None:
     budget.add(owner, delta_bytes)
+
+
+async def _add_all(budget: Any, deltas_bytes: Mapping[str, int]) -> None:
+    for owner, delta_bytes in deltas_bytes.items():
+        budget.add(owner, delta_bytes)
 
 
 def test_a_stream_with_too_many_waiting_requests_is_not_read(
@@ -225,13 +232,16 @@ def test_streams_with_one_request_each_do_not_pass_the_hard_limit_together(runni
     in_flight, dirty = running.daemon.broker.in_flight, running.daemon.broker.dirty
     others = {f"connection-{number}": 300_000 for number in range(2 * in_flight.limit // 300_000 + 1)}
     running.run(_add(dirty, dirty.limit))
-    for owner, size in others.items():
-        running.run(_add(in_flight, size, owner))
+    running.run(_add_all(in_flight, others))
     stream.post([(tp, values_batch(tp, size=400_000))])
-    assert ErrorCode(stream.answer().error.code) is ErrorCode.RESOURCE_EXHAUSTED
-    for owner, size in others.items():
-        running.run(_add(in_flight, -size, owner))
-    running.run(_add(dirty, -dirty.limit))
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(stream.answer)
+        wait_until(lambda: answer.done() or dirty.waiter_count == 1)
+        is_held_back = dirty.waiter_count == 1
+        running.run(_add_all(in_flight, {owner: -size for owner, size in others.items()}))
+        running.run(_add(dirty, -dirty.limit))
+    assert not is_held_back, "it was let in, beyond the hard limit"
+    assert ErrorCode(answer.result().error.code) is ErrorCode.RESOURCE_EXHAUSTED
     assert in_flight.used == 0
 
 

@@ -28,7 +28,7 @@ from brokerd.config.client import ClientConfig
 from tests.spark.exactly_once.reading import committed_rows
 from tests.spark.exactly_once.victims import Driver
 from tests.spark.source_runs.checker import Row, Violation, ViolationsError, Written, violations, violations_so_far
-from tests.spark.source_runs.ways import ways_taken
+from tests.spark.source_runs.ways import ways_missed, ways_taken
 from tests.spark.source_runs.writer import Writer, wait_until_decided
 from tests.support.daemon import DaemonProcess
 from tests.support.wait import wait_until
@@ -255,7 +255,7 @@ def run_rounds(seed: int, runs: int, say: Callable[[str], None], *, deadline_s: 
             did = f"{queries} runs, {batches} micro-batches ({counted(one.ways)}), {one.rows} rows, {one.copied} of them copied"
             befell = f"kills: {killed}; transactions: {ended}; new partitions: {one.grown}"
             say(f"seed {seed + number}: {did}; {befell}; {taken_s:.0f} s")
-            assert all(one.ways.values()), f"no batch {[way for way, count in one.ways.items() if not count]}"
+            assert not ways_missed(one.ways), f"no batch was {ways_missed(one.ways)}"
         done, number = done + queries, number + 1
     return done
 

@@ -11,6 +11,8 @@ VARIABLE = "BROKERD_TEST_WAYS"
 WITH_PLAN, BY_TASKS = "read with the plan", "read by tasks"
 BY_DRIVER, BY_SINK = "copied by the driver", "copied by the sink"
 READ_OTHERWISE, COPIED_OTHERWISE = "read again the other way", "copied again the other way"
+# Of so many batches, some go each way. The rarest are those that a restart repeats: two of the sixty of a round of two queries.
+_ENOUGH_READ, _ENOUGH_COPIED = 100, 50
 
 
 def note(way: str, batch: object) -> None:
@@ -32,3 +34,11 @@ def ways_taken(directory: Path) -> Counter[str]:
         counts[READ_OTHERWISE] += ways == {WITH_PLAN, BY_TASKS}
         counts[COPIED_OTHERWISE] += ways == {BY_DRIVER, BY_SINK}
     return counts
+
+
+def ways_missed(counts: Counter[str]) -> list[str]:
+    """The ways that no batch of a round went, although it had enough of them."""
+    read, copied = counts[WITH_PLAN] + counts[BY_TASKS], counts[BY_DRIVER] + counts[BY_SINK]
+    expected = [WITH_PLAN, BY_TASKS, READ_OTHERWISE] if read >= _ENOUGH_READ else []
+    expected += [BY_DRIVER, BY_SINK, COPIED_OTHERWISE] if copied >= _ENOUGH_COPIED else []
+    return [way for way in expected if not counts[way]]

@@ -124,6 +124,23 @@ def test_what_a_backlog_loses_unseen_is_found_by_its_reads(broker: FakeBroker) -
         rows_of(reader, first, second)
 
 
+def test_a_log_cut_while_a_backlog_is_not_looked_up_is_judged_by_a_new_look_up(broker: FakeBroker) -> None:
+    partition = broker.topics["events"][0]
+    partition.epoch_ids = {0: 7, 9: 8}  # the look-up of the end does not tell the epoch of the records that are read
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 4}
+    lenient = clocked_reader(broker, ManualClock(), failOnDataLoss="false", **options)
+    strict = clocked_reader(broker, ManualClock(), **options)
+    first = latest(lenient, INITIAL.to_json(), ReadMaxRows(4))
+    assert latest(strict, INITIAL.to_json(), ReadMaxRows(4))["events"] == first["events"] == {"0": 2, "1": 2}
+    partition.epoch_ids = {0: 7, 1: 9}
+    looks = broker.calls["Metadata"]
+    second = latest(lenient, first, ReadMaxRows(4))
+    assert ranges(lenient, first, second) == [(0, 1, 3), (1, 2, 3)]
+    with pytest.raises(DataLossError, match="offset 2 is of another history; .*; the next offset is 1"):
+        latest(strict, first, ReadMaxRows(4))
+    assert broker.calls["Metadata"] == looks, "the topics and partitions were looked up less than LOOK_UP_MS ago"
+
+
 def test_a_limit_of_bytes_ends_a_batch_with_a_record_batch(broker: FakeBroker) -> None:
     first = broker.topics["events"][0]
     fill(first, [10] * 7)
