@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 
 from tests.spark.source_runs.checker import Batches, Row, ViolationsError, Written, violations, violations_so_far
 from tests.spark.source_runs.planted import EXPECTED
 from tests.spark.source_runs.planted_source import BUGS
+from tests.spark.source_runs.ways import BY_DRIVER, BY_SINK, BY_TASKS, COPIED_OTHERWISE, READ_OTHERWISE, WITH_PLAN, ways_missed
 
 # Offsets 2 to 4 of partition 0 are two aborted rows and the mark of their end.
 WRITTEN = Written(
@@ -79,6 +81,12 @@ def test_violations_are_told_in_short() -> None:
     error = ViolationsError("t", found)
     assert str(error) == "t: 1 doubled: (0, 0)"
     assert error.kinds == {"doubled"}
+
+
+def test_few_batches_need_not_go_every_way() -> None:
+    assert ways_missed(Counter({BY_TASKS: 40, WITH_PLAN: 0, READ_OTHERWISE: 0, BY_SINK: 20})) == []
+    counts = Counter({BY_TASKS: 120, WITH_PLAN: 0, READ_OTHERWISE: 1, BY_SINK: 20, BY_DRIVER: 40})
+    assert ways_missed(counts) == [WITH_PLAN, COPIED_OTHERWISE]
 
 
 @pytest.mark.parametrize("bug", BUGS)

@@ -136,7 +136,7 @@ def test_a_log_cut_while_a_backlog_is_not_looked_up_is_judged_by_a_new_look_up(b
     looks = broker.calls["Metadata"]
     second = latest(lenient, first, ReadMaxRows(4))
     assert ranges(lenient, first, second) == [(0, 1, 3), (1, 2, 3)]
-    with pytest.raises(DataLossError, match="offset 2 is of another history; .*; the next offset is 1"):
+    with pytest.raises(DataLossError, match=r"offset 2 is of another history; .*; the next offset is 1"):
         latest(strict, first, ReadMaxRows(4))
     assert broker.calls["Metadata"] == looks, "the topics and partitions were looked up less than LOOK_UP_MS ago"
 
