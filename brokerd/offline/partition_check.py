@@ -15,10 +15,11 @@ from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.derived_files import read_leader_epochs, read_snapshot, snapshot_offsets
 from brokerd.partition.leader_epochs import EpochEntry, LeaderEpochs
 from brokerd.partition.log_state import LOST_ENTRY, CheckpointEntry, Snapshot
-from brokerd.partition.markers import read_marker
-from brokerd.partition.producer_state import Marker, ProducerStateEntry, ProducerStates
+from brokerd.partition.log_walk import LogWalk, RecoveryInput, segment_sizes
+from brokerd.partition.producer_state import ProducerStateEntry
 from brokerd.record.batch import MAX_DECOMPRESSED_BYTES, RecordBatch
 from brokerd.record.header import BatchHeader, crc_seed
+from brokerd.storage.damage import DamagedRange
 from brokerd.storage.files import File, Files
 from brokerd.storage.holes import Hole, holes_end, is_covered, read_holes
 from brokerd.storage.names import (
@@ -34,7 +35,6 @@ from brokerd.storage.names import (
 )
 from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.segment import Segment
-from brokerd.storage.segment_walk import SegmentWalk, is_missing
 
 _WAYS_OUT = (
     "restore the file from a copy; otherwise `--accept-damaged` gives up this range alone, "
@@ -44,6 +44,9 @@ OUTDATED = (
     "the files checkpoint and node-epoch are older than the log: put the newer ones back, "
     "or remove both and rebuild them with `--rebuild-lost` and `--rebuild-checkpoint`"
 )
+
+
+_NO_INDEX_BYTES = 2**62  # between two entries: the walk builds no index
 
 
 class Severity(enum.Enum):
@@ -72,9 +75,8 @@ class _Replayed(NamedTuple):
 
 
 class PartitionCheck:
-    """Checks one partition. Call `run` once; it sets the offsets, `holes`, `damaged` and `cut`, and adds to `entry` what
-    the holes say. `entry` is None if the checkpoint
-    is lost; the intact part of the log then counts as durable."""
+    """Checks one partition. Call `run` once; it sets the offsets, `holes`, `damaged` and `cut`, and adds to `entry` what the holes
+    say. `entry` is None if the checkpoint is lost; the intact part of the log then counts as durable."""
 
     def __init__(
         self,
@@ -93,7 +95,6 @@ class PartitionCheck:
         self._seed = crc_seed(tp)
         self._findings: list[Finding] = []
         self._directory = tp.directory_name
-        self._producers = ProducerStates(name, limit=2**31)
         self.epochs = LeaderEpochs()
         self._states: dict[int, _Replayed] = {}  # at the snapshots' offsets
         self.tp = tp
@@ -119,11 +120,12 @@ class PartitionCheck:
             if hole.is_taken_out and hole.until_offset > self.entry.log_start_offset:
                 text = f"offsets {hole.first_offset} to {hole.until_offset - 1} are taken out: readers skip them"
                 self._add(Severity.NOTE, HOLES, text, hole.first_offset)
-        parsed = [parse_offset_file(name) for name in names]
-        bases = sorted(entry[0] for entry in parsed if entry is not None and entry[1] == LOG_SUFFIX)
         snapshots = snapshot_offsets(names)
-        self._check_segments(bases, set(snapshots))
-        self._check_snapshots(snapshots, is_whole_log=bool(bases) and bases[0] == 0)
+        walk = self._walk(names, set(snapshots))
+        for segment in walk.segments:
+            if segment is not walk.torn and not any(_overlap(segment, damaged) for damaged in walk.damaged):
+                self._check_index(segment, is_last=segment is walk.segments[-1])
+        self._check_snapshots(snapshots, is_whole_log=bool(walk.segments) and self.first_offset == 0)
         self._check_epochs(names)
         self._check_names(names)
         self._open_files.close()
@@ -138,106 +140,53 @@ class PartitionCheck:
         path = f"{self._directory}/{name}" if name else self._directory
         self._findings.append(Finding(severity, path, message, self.name, offset))
 
-    def _damage(self, name: str, message: str, offset: int, until: int, cut: tuple[int, int]) -> None:
-        """Records that offsets up to `until` are damaged; `cut` is where to cut the log to remove them."""
-        self._is_whole = False
-        start = self.entry.log_start_offset
-        if until <= start:
-            self._add(Severity.NOTE, name, f"{message}; it is below the log start, where it does no harm", offset)
-        elif is_covered(self.holes, max(offset, start), until):
-            self._add(Severity.NOTE, name, f"{message}; it is accepted as lost", offset)
-        else:
-            self.damaged.append(Hole(offset, until))
-            self.cut = self.cut or cut
-            self._add(Severity.ERROR, name, f"{message}; {OUTDATED if self.is_outdated else _WAYS_OUT}", offset)
-
-    def _check_segments(self, bases: list[int], snapshots: set[int]) -> None:
-        expected = self.first_offset
-        if bases:
-            if self._is_durable_end_known and bases[0] > expected:
-                self._damage("", f"offsets {expected} to {bases[0] - 1} are missing", expected, bases[0], (bases[0], 0))
-            expected = self.first_offset = bases[0]
-        for at, base in enumerate(bases):
-            if base != expected:
-                self._check_gap(expected, base)
-            successor = bases[at + 1] if at + 1 < len(bases) else None
-            expected = self._check_segment(base, snapshots, successor)
-        self.is_outdated = self.is_outdated or self.epochs.latest > self.entry.leader_epoch
-        self.end_offset = max(expected, self.entry.durable_end)
-        if expected < self.entry.durable_end:
-            text = f"offsets {expected} to {self.entry.durable_end - 1} were durable and are missing"
-            last = bases[-1] if bases else 0
-            self._damage("", text, expected, self.entry.durable_end, (last, 2**62))
-
-    def _check_gap(self, expected: int, base: int) -> None:
-        name = offset_file(base, LOG_SUFFIX)
-        if is_missing(expected, base, self.entry.durable_end if self._is_durable_end_known else base):
-            text = f"offsets {expected} to {base - 1} were durable and are missing"
-            self._damage(name, text, expected, base, (base, 0))
-        else:
-            self._add(
-                Severity.WARNING, name, f"the segment does not continue at offset {expected}: the next start removes it", base
-            )
-
-    def _check_segment(self, base: int, snapshots: set[int], successor: int | None) -> int:
-        """Checks a segment and its index; returns the offset after it."""
-        segment = Segment(self._files, self._open_files, self._directory, base, self._seed)
-        name = offset_file(base, LOG_SUFFIX)
-        is_whole = True
-        with self._open_files.use(segment.path) as file:
-            size = file.size()
-            walk = self._segment_walk(file, base, size, successor)
-            while True:
-                self._note_state(walk.next_offset, snapshots)
-                for header in walk:
-                    segment.size_bytes = walk.batch_position
-                    segment.note(header, 2**62)
-                    self._producers.replay(header, self._checked_marker(name, file, walk.batch_position, header))
-                    self.epochs.assign(header.leader_epoch, header.base_offset, header.leader_epoch_id)
-                    self._note_state(header.next_offset, snapshots)
-                    self._check_records(name, file, walk.batch_position, header)
-                if walk.problem is None:
-                    break
-                is_whole = False
-                if walk.is_torn():
-                    text = f"a torn tail of {size - walk.position} bytes ({walk.problem}): the next start cuts it off"
-                    self._add(Severity.WARNING, name, text, walk.next_offset)
-                    break
-                self.is_outdated = self.is_outdated or walk.is_outdated
-                lost = walk.go_past()
-                text = f"the batch at offset {lost.first_offset}, byte {lost.position}, was durable and is damaged: {lost.problem}"
-                self._damage(name, text, lost.first_offset, lost.until_offset, (base, lost.position))
-                if lost.resume_position is None:
-                    return lost.until_offset
-        if is_whole:
-            self._check_index(segment, is_last=successor is None)
-        return walk.next_offset
-
-    def _segment_walk(self, file: File, base: int, size: int, successor: int | None) -> SegmentWalk:
-        return SegmentWalk(
-            file,
-            self._seed,
-            base_offset=base,
-            end=size,
-            successor=successor,
-            durable_end=self.entry.durable_end,
+    def _walk(self, names: list[str], snapshots: set[int]) -> LogWalk:
+        """Walks the log as a start does, with every payload."""
+        given = RecoveryInput(
+            tp=self.tp,
+            name=self.name,
+            index_interval_bytes=_NO_INDEX_BYTES,
+            max_producer_ids=2**31,
+            free_producer_number=0,
+            checkpoint=self.entry._replace(recovery_point=0),
+            clean=None,
+            read_only_reason="" if self._is_durable_end_known else "the checkpoint is lost",
             is_durable_end_known=self._is_durable_end_known,
-            cut_offsets={hole.first_offset for hole in self.holes},
-            epoch_at=lambda _: max(self.epochs.latest, 0),
-            max_epoch=self.entry.leader_epoch,
-            payload_from=0,
         )
+        sizes = segment_sizes(self._open_files, self._directory, names)
 
-    def _checked_marker(self, name: str, file: File, position: int, header: BatchHeader) -> Marker | None:
-        """The marker in a control batch; a marker that cannot be decoded counts as damage."""
-        marker = read_marker(file, position, header)
-        if header.is_control and marker is None:
-            base, _ = parse_offset_file(name) or (0, "")
-            text = f"the control batch at offset {header.base_offset} cannot be read: without it, its transactions have no end here"
-            self._damage(name, text, header.base_offset, header.next_offset, (base, position))
-        return marker
+        def look(segment: Segment, file: File, position: int, header: BatchHeader) -> None:
+            self._note_state(walk, header.base_offset, snapshots)
+            self._check_records(segment, file, position, header)
 
-    def _check_records(self, name: str, file: File, position: int, header: BatchHeader) -> None:
+        walk = LogWalk(self._files, self._open_files, given, sizes, self.holes, None, is_clean=False, on_batch=look)
+        walk.run()
+        self._note_state(walk, walk.end, snapshots)
+        self.first_offset, self.end_offset, self.epochs = walk.first_offset, walk.end, walk.epochs
+        self.is_outdated, self.cut, self._is_whole = walk.is_outdated, walk.cut, not walk.damaged
+        for damaged in walk.damaged:
+            base = max((base for base in sizes if base <= damaged.first_offset), default=0)
+            self._report_damage(offset_file(base, LOG_SUFFIX), damaged)
+        if walk.torn is not None:
+            text = f"a torn tail of {sizes[walk.torn.base_offset] - walk.torn.size_bytes} bytes: the next start cuts it off"
+            self._add(Severity.WARNING, offset_file(walk.torn.base_offset, LOG_SUFFIX), text, walk.torn.next_offset)
+        for segment in walk.removed:
+            text = "the segment does not continue the log: the next start removes it"
+            self._add(Severity.WARNING, offset_file(segment.base_offset, LOG_SUFFIX), text, segment.base_offset)
+        return walk
+
+    def _report_damage(self, name: str, damaged: DamagedRange) -> None:
+        first, until = damaged.first_offset, damaged.until_offset
+        message = f"offsets {first} to {until - 1} were durable and are damaged: {damaged.reason}"
+        if not damaged.is_live(self.entry.log_start_offset):
+            self._add(Severity.NOTE, name, f"{message}; it is below the log start, where it does no harm", first)
+        elif damaged.is_accepted:
+            self._add(Severity.NOTE, name, f"{message}; it is accepted as lost", first)
+        else:
+            self.damaged.append(Hole(first, until))
+            self._add(Severity.ERROR, name, f"{message}; {OUTDATED if self.is_outdated else _WAYS_OUT}", first)
+
+    def _check_records(self, segment: Segment, file: File, position: int, header: BatchHeader) -> None:
         """Checks, if requested, that readers with default settings can decode the batch; always for internal logs."""
         is_out = is_covered([hole for hole in self.holes if hole.is_taken_out], header.base_offset, header.next_offset)
         is_read = not header.is_control and not is_out and header.next_offset > self.entry.log_start_offset
@@ -248,11 +197,11 @@ class PartitionCheck:
         problem = problem_of(self.tp, batch) if is_own else _decoding_problem(batch)
         if problem is not None:
             text = f"readers cannot decode the batch ({problem}): `--take-out {self.name}@{header.base_offset}` takes it out"
-            self._add(Severity.ERROR, name, text, header.base_offset)
+            self._add(Severity.ERROR, offset_file(segment.base_offset, LOG_SUFFIX), text, header.base_offset)
 
-    def _note_state(self, offset: int, snapshots: set[int]) -> None:
+    def _note_state(self, walk: LogWalk, offset: int, snapshots: set[int]) -> None:
         if offset in snapshots:
-            self._states[offset] = _Replayed(dict(self._producers.entries), self._producers.aborted.entries)
+            self._states[offset] = _Replayed(dict(walk.producers.entries), walk.producers.aborted.entries)
 
     def _check_index(self, segment: Segment, *, is_last: bool) -> None:
         name = offset_file(segment.base_offset, INDEX_SUFFIX)
@@ -335,6 +284,10 @@ class PartitionCheck:
                 self._add(Severity.NOTE, name, "left by an unfinished write: the next start removes it")
             elif name not in (LEADER_EPOCHS, HOLES) and (parsed is None or parsed[1] not in known):
                 self._add(Severity.NOTE, name, "not a file of brokerd: it is left alone")
+
+
+def _overlap(segment: Segment, damaged: DamagedRange) -> bool:
+    return damaged.first_offset < segment.next_offset and segment.base_offset < damaged.until_offset
 
 
 def _may_follow(snapshot: Mapping[int, ProducerStateEntry], replayed: Mapping[int, ProducerStateEntry]) -> bool:

@@ -1,5 +1,5 @@
-"""Walks one partition's segments at startup, and finds damage, a torn tail, and the state of producers and epochs. Read-only;
-recovery.py acts on the results.
+"""Walks one partition's segments, and finds damage, a torn tail, and the state of producers and epochs. Read-only: at startup
+recovery.py acts on the results, and `brokerd doctor` reports them.
 
 A walk starts from a snapshot of producer state, or from an empty state, and checks the snapshot against the log: its offset must be
 a batch boundary, and every walked batch below it must have the leader epoch that the snapshot records.
@@ -7,8 +7,7 @@ a batch boundary, and every walked batch below it must have the leader epoch tha
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from brokerd.ids import TopicIdPartition
@@ -21,11 +20,12 @@ from brokerd.storage.damage import DamagedRange, first_that_stops
 from brokerd.storage.files import File, Files
 from brokerd.storage.holes import Hole, is_covered
 from brokerd.storage.index import SparseIndex
+from brokerd.storage.names import LOG_SUFFIX, parse_offset_file
 from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.segment import Segment
-from brokerd.storage.segment_walk import SegmentWalk, is_missing, whole_batches
+from brokerd.storage.segment_walk import SegmentWalk, whole_batches
 
-logger = logging.getLogger(__name__)
+_ALL_BYTES = 2**62
 
 
 class RecoveryInput(NamedTuple):
@@ -40,6 +40,7 @@ class RecoveryInput(NamedTuple):
     clean: CleanLog | None
     read_only_reason: str
     may_be_cut: bool = False  # another replica may lead and cut this log above its high watermark: keep what the cut needs
+    is_durable_end_known: bool = True  # else all that is intact counts as durable
 
 
 class LogWalk:
@@ -55,9 +56,11 @@ class LogWalk:
         snapshot: Snapshot | None,
         *,
         is_clean: bool,
+        on_batch: Callable[[Segment, File, int, BatchHeader], None] | None = None,
     ) -> None:
         """`sizes`: file size of each segment, by base offset. `holes`: ranges that an operator has accepted as lost, or taken out.
-        `is_clean`: the segments are as a clean shutdown left them.
+        `is_clean`: the segments are as a clean shutdown left them. `on_batch` is called with the place of each batch that
+        is read, before the batch is applied to `producers` and `epochs`.
         """
         self._open_files = open_files
         self._given = given
@@ -66,6 +69,7 @@ class LogWalk:
         self._log_start = given.checkpoint.log_start_offset
         self._sizes = sizes
         self._holes = holes
+        self._on_batch = on_batch
         self._snapshot = snapshot
         self._snapshot_epochs = LeaderEpochs(snapshot.epochs if snapshot is not None else ())
         self._walked_epoch = 0
@@ -80,6 +84,7 @@ class LogWalk:
         self.contradicts_snapshot = False
         self.is_outdated = False  # the checkpoint and the node epoch are older than the log
         self.damaged: list[DamagedRange] = []
+        self.cut: tuple[int, int] | None = None  # base offset of the segment, and position in it, of the first damage that stops
         self.rebuilt: list[Segment] = []  # segments that were scanned: their index is new
         self.scanned_bytes = 0
         self.forgotten: list[Segment] = []  # below the log start, no longer part of the log: left by an interrupted removal
@@ -91,14 +96,14 @@ class LogWalk:
         """Walks all segments. Raises OSError."""
         self.forget_below(self._first_needed())
         if self._snapshot is None and self.first_offset > 0:
-            logger.warning("%s: no snapshot covers the removed batches: silent producers need a new id", self._given.name)
             self.producers.forget_all(self._given.free_producer_number)
         self.end = self._walk()
         if self.torn is not None:
             self.cut_bytes += sizes_of(self._sizes, [self.torn]) - self.torn.size_bytes
         self.cut_bytes += sizes_of(self._sizes, self.removed)
         if self.end < self._durable_end:
-            self._damage(self.end, self._durable_end, "bytes are missing")
+            last = self.segments[-1].base_offset if self.segments else 0
+            self._damage(self.end, self._durable_end, "bytes are missing", at=(last, _ALL_BYTES))
         self.is_outdated = self.is_outdated or self.epochs.latest > self._given.checkpoint.leader_epoch
         # Offsets are never reused, even if the batches were lost.
         self.end = max(self.end, self._durable_end)
@@ -132,15 +137,17 @@ class LogWalk:
         expected = self.first_offset
         if expected > start and not self._given.read_only_reason:
             # No crash does this: a log start is durable before the segments below it are removed.
-            self._damage(start, expected, "segments are missing, or the checkpoint is older than the log", resume=(expected, 0))
+            reason = "segments are missing, or the checkpoint is older than the log"
+            self._damage(start, expected, reason, at=(expected, 0), resume=(expected, 0))
         at = 0
         while at < len(self.segments):
             segment = self.segments[at]
             if segment.base_offset != expected:
-                if not is_missing(expected, segment.base_offset, self._durable_end) and not self._has_later_epochs(at):
+                if not self._is_missing(expected, segment.base_offset) and not self._has_later_epochs(at):
                     self._stop_at(at)
                     return expected
-                self._damage(expected, segment.base_offset, "segments are missing", resume=(segment.base_offset, 0))
+                place = (segment.base_offset, 0)
+                self._damage(expected, segment.base_offset, "segments are missing", at=place, resume=place)
                 expected = segment.base_offset
                 if expected <= start:
                     self.forgotten += self.segments[:at]
@@ -156,6 +163,10 @@ class LogWalk:
                     return expected
             at += 1
         return expected
+
+    def _is_missing(self, expected: int, base_offset: int) -> bool:
+        """True if offsets between `expected`, the next in the log, and the next segment's base were durable, and so are lost."""
+        return expected < (min(base_offset, self._durable_end) if self._given.is_durable_end_known else base_offset)
 
     def _stop_at(self, at: int) -> None:
         """Ends the log before segment `at`."""
@@ -208,13 +219,14 @@ class LogWalk:
                     return walk.next_offset, True
                 self.is_outdated = self.is_outdated or walk.is_outdated
                 lost = walk.go_past()
+                place = (segment.base_offset, lost.position)
                 if lost.resume_position is None:
-                    self._damage(lost.first_offset, lost.until_offset, lost.problem, resume=(lost.until_offset, 0))
+                    self._damage(lost.first_offset, lost.until_offset, lost.problem, at=place, resume=(lost.until_offset, 0))
                     if successor is not None:
                         segment.end_damaged(size, successor)
                     return lost.until_offset, False
                 resume = (segment.base_offset, lost.resume_position)
-                self._damage(lost.first_offset, lost.until_offset, lost.problem, resume=resume)
+                self._damage(lost.first_offset, lost.until_offset, lost.problem, at=place, resume=resume)
                 resumed = True
 
     def _segment_walk(self, file: File, segment: Segment, successor: int | None) -> SegmentWalk:
@@ -225,6 +237,7 @@ class LogWalk:
             end=self._sizes[segment.base_offset],
             successor=successor,
             durable_end=self._durable_end,
+            is_durable_end_known=self._given.is_durable_end_known,
             cut_offsets={hole.first_offset for hole in self._holes},
             epoch_at=self._lowest_epoch,
             max_epoch=self._given.checkpoint.leader_epoch,
@@ -240,25 +253,41 @@ class LogWalk:
 
     def _take(self, header: BatchHeader, file: File, segment: Segment, position: int) -> None:
         """Applies a batch to epochs and, above the snapshot, to producers; below, compares it with the snapshot's epochs."""
+        if self._on_batch is not None:
+            self._on_batch(segment, file, position, header)
         snapshot = self._snapshot
         if snapshot is None or header.base_offset >= snapshot.offset:
             marker = read_marker(file, position, header)
             if marker is None and header.is_control:
                 # If it were ignored, the transactions that it committed would stay open, and be aborted later.
-                resume = (segment.base_offset, position + header.size)
-                self._damage(header.base_offset, header.next_offset, "the control batch cannot be read", resume=resume)
+                at, resume = (segment.base_offset, position), (segment.base_offset, position + header.size)
+                self._damage(header.base_offset, header.next_offset, "the control batch cannot be read", at=at, resume=resume)
             self.producers.replay(header, marker)
         elif header.next_offset > snapshot.offset or not self._snapshot_epochs.has(header):
             self.contradicts_snapshot = True
         self.epochs.assign(header.leader_epoch, header.base_offset, header.leader_epoch_id)
         self._walked_epoch = header.leader_epoch
 
-    def _damage(self, first: int, until: int, reason: str, *, resume: tuple[int, int] = (-1, 0)) -> None:
+    def _damage(self, first: int, until: int, reason: str, *, at: tuple[int, int], resume: tuple[int, int] = (-1, 0)) -> None:
         if until > first:
             is_accepted = is_covered(self._holes, max(first, self._log_start), until)
-            self.damaged.append(DamagedRange(first, until, reason, *resume, is_accepted))
+            damaged = DamagedRange(first, until, reason, *resume, is_accepted)
+            self.damaged.append(damaged)
+            if self.cut is None and damaged.stops(self._log_start):
+                self.cut = at
             if self._snapshot is None or self._snapshot.offset < until:
                 self.producers.forget_all(self._given.free_producer_number)
+
+
+def segment_sizes(open_files: OpenFiles, directory: str, names: Iterable[str]) -> dict[int, int]:
+    """The file size of each segment among the names of a partition's directory, by base offset. Raises OSError."""
+    sizes = {}
+    for name in names:
+        parsed = parse_offset_file(name)
+        if parsed is not None and parsed[1] == LOG_SUFFIX:
+            with open_files.use(f"{directory}/{name}") as file:
+                sizes[parsed[0]] = file.size()
+    return sizes
 
 
 def sizes_of(sizes: Mapping[int, int], segments: list[Segment]) -> int:

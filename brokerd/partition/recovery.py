@@ -30,11 +30,11 @@ from brokerd.partition.derived_files import (
 )
 from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.partition.log_state import LogState, Snapshot, snapshot_of
-from brokerd.partition.log_walk import LogWalk, RecoveryInput
+from brokerd.partition.log_walk import LogWalk, RecoveryInput, segment_sizes
 from brokerd.record.header import crc_seed
 from brokerd.storage.files import Files, write_all
 from brokerd.storage.holes import holes_end, read_holes
-from brokerd.storage.names import LOG_SUFFIX, TEMPORARY_SUFFIX, parse_offset_file
+from brokerd.storage.names import TEMPORARY_SUFFIX
 from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.segment import Segment
 
@@ -100,11 +100,7 @@ class PartitionRecovery:
         if self._may_write():
             for name in [name for name in names if name.endswith(TEMPORARY_SUFFIX)]:
                 self._files.unlink(f"{self._directory}/{name}")
-        for parsed in map(parse_offset_file, names):
-            if parsed is not None and parsed[1] == LOG_SUFFIX:
-                segment = Segment(self._files, self._open_files, self._directory, parsed[0], self._seed)
-                with self._open_files.use(segment.path) as file:
-                    self._sizes[segment.base_offset] = file.size()
+        self._sizes = segment_sizes(self._open_files, self._directory, names)
         return names
 
     def _may_write(self) -> bool:
@@ -128,7 +124,10 @@ class PartitionRecovery:
                 if not walk.contradicts_snapshot:
                     self._snapshot = snapshot
                     return walk
-        return self._walk_from(None, False)
+        walk = self._walk_from(None, False)
+        if walk.first_offset > 0:
+            logger.warning("%s: no snapshot covers the removed batches: silent producers need a new id", self._given.name)
+        return walk
 
     def _walk_from(self, snapshot: Snapshot | None, is_clean: bool) -> LogWalk:
         walk = LogWalk(self._files, self._open_files, self._given, self._sizes, self._holes, snapshot, is_clean=is_clean)

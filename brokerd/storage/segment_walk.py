@@ -1,4 +1,4 @@
-"""Walks one segment file, past damage. Shared by recovery, doctor, dump and rebuild.
+"""Walks one segment file, past damage. Shared by the walk over a log, dump and rebuild.
 
 The walk yields whole batches, tells a torn tail from damage, and finds the damaged offsets and the batch where the log continues.
 Read-only; the caller decides what to do about the damage.
@@ -27,11 +27,6 @@ class Lost(NamedTuple):
     position: int
     problem: str
     resume_position: int | None
-
-
-def is_missing(expected: int, base_offset: int, durable_end: int) -> bool:
-    """True if offsets between `expected`, the next in the log, and the next segment's base were durable, and so are lost."""
-    return expected < min(base_offset, durable_end)
 
 
 class SegmentWalk:

@@ -161,6 +161,30 @@ def test_older_files_of_the_directory_take_nothing_from_a_newer_log(tmp_path: Pa
     manager.close()
 
 
+@pytest.mark.parametrize("harm", ["missing segment", "rotten batch"])
+def test_no_cut_of_a_log_that_is_newer_than_its_checkpoint_is_announced(tmp_path: Path, harm: str) -> None:
+    """Neither above a gap nor behind a bad batch: what follows was written in later epochs, so no crash left it there."""
+    manager, log = _open(tmp_path)
+    manager.write_checkpoint()
+    older = {name: (tmp_path / name).read_bytes() for name in ("checkpoint", "node-epoch")}
+    _fill(log)
+    harmed = tmp_path / log.segments[-1].path
+    manager.close()
+    manager, log = _open(tmp_path)
+    _fill(log)
+    manager.close()
+    for name, data in older.items():
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "clean-shutdown").unlink()
+    if harm == "missing segment":
+        harmed.unlink()
+    else:
+        _rot(harmed, 20)
+    findings = check_data_dir(str(tmp_path))
+    assert not [one for one in findings if one.severity is Severity.WARNING and one.path.endswith(".log")]
+    assert [one for one in findings if one.severity is Severity.ERROR and "older than the log" in one.message]
+
+
 def test_accepted_damage_takes_nothing_from_a_topic_that_is_not_in_the_checkpoint(tmp_path: Path) -> None:
     """Its batches are of several leader epochs, since each life could not write a checkpoint."""
     manager, log = _open(tmp_path)

@@ -74,7 +74,7 @@ def test_damage_says_that_the_broker_does_not_start_and_what_accepting_means(dat
     path = own_segment(data_dir, TRANSACTION_STATE)
     flip(path, path.stat().st_size // 2)
     damage, consequence = errors_in(data_dir)
-    assert "was durable and is damaged" in damage.message
+    assert "durable and are damaged" in damage.message
     assert consequence.partition == "__transaction_state-0"
     assert "the broker does not start" in consequence.message
     assert "may be written a second time" in consequence.message
