@@ -4,19 +4,23 @@ Few rows are taken to the driver as Arrow, sent by a producer there, and committ
 through `df.write.format("brokerd")`. Both ways write the same version of the same transactional id, so a micro-batch that was
 written one way and is replayed the other way is written once.
 
-Spark's planning is most of what the driver's way costs, so its query is one projection of one task: without a shuffle, it needs no
-adaptive execution. One task works longer where much work is left to do for each row, or on the way to few rows out of many; then
-the next micro-batch runs as many tasks as it has partitions.
+Spark's planning is most of what the driver's way costs, so a query for rows has one task: without a shuffle, it needs no adaptive
+execution. After a micro-batch of very few and small rows, the next query has no projection either. One task works longer where much
+work is left to do for each row, or on the way to few rows out of many; then the next micro-batch runs as many tasks as it has
+partitions.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum, auto
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from brokerd.clock import SystemClock
 from brokerd.config.spark_options import SINK, split_options
@@ -31,6 +35,8 @@ from brokerd.sink.writer import plan_write
 ROWS_MAX = 2_000  # of a micro-batch that the driver writes
 ROW_BYTES_MAX = 16_384  # of each of its rows, so that the driver never holds more than 32 MiB
 ONE_TASK_MAX_MS = 250  # a query that took longer gets a task for each partition, until that takes half of this
+VERY_FEW_ROWS_MAX = 100
+VERY_FEW_BYTES_MAX = 1_048_576  # of a micro-batch's rows, for the next query to trust that its rows are small
 
 _ROW = "row"
 _SIZES = {
@@ -41,13 +47,34 @@ _SIZES = {
 }
 
 
+class Query(Enum):
+    """How rows come to the driver. What a query cannot bring, the next kind or the sink does."""
+
+    VERY_FEW = auto()  # up to VERY_FEW_ROWS_MAX rows, of any size: they were small in the last micro-batch
+    ONE_TASK = auto()  # up to ROWS_MAX rows, none over ROW_BYTES_MAX
+    TASKS = auto()  # the same, with a task for each partition
+
+
+def next_query(query: Query, took_ms: int, rows: Sequence[pa.RecordBatch] | None) -> Query:
+    """The query for the next micro-batch, given how long this one took and what it brought (None: too many or too large rows)."""
+    if took_ms > (ONE_TASK_MAX_MS // 2 if query is Query.TASKS else ONE_TASK_MAX_MS):
+        return Query.TASKS
+    if (
+        rows is None
+        or sum(part.num_rows for part in rows) > VERY_FEW_ROWS_MAX
+        or sum(part.nbytes for part in rows) > VERY_FEW_BYTES_MAX
+    ):
+        return Query.ONE_TASK
+    return Query.VERY_FEW
+
+
 class AppendTo:
     """The function that `append_to` makes. It can be pickled, as for Spark Connect."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
         self._checked: Sequence[tuple[str, str]] | None = None  # columns for which the write has been planned
-        self._has_tasks = False  # whether the query for the next rows has one for each partition
+        self._query = Query.ONE_TASK  # for the next micro-batch
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Writes one micro-batch; returns when its rows are visible. Raises the errors of the sink."""
@@ -66,8 +93,8 @@ class AppendTo:
             )
         clock = SystemClock()
         began_ms = clock.monotonic_ms()
-        few = _few_rows(rows, has_tasks=self._has_tasks)
-        self._has_tasks = needs_tasks(clock.monotonic_ms() - began_ms, had_tasks=self._has_tasks)
+        few = _few_rows(rows, self._query)
+        self._query = next_query(self._query, clock.monotonic_ms() - began_ms, few)
         if few is None:
             rows.write.format("brokerd").options(**options).mode("append").save()
         else:
@@ -99,14 +126,29 @@ def _of_batch(options: Mapping[str, str], batch_id: int) -> dict[str, str]:
     return {**options, "txnVersion": str(batch_id)} if is_named else dict(options)
 
 
-def needs_tasks(took_ms: int, *, had_tasks: bool) -> bool:
-    """Whether the next query gets a task for each partition, given how long this one took."""
-    return took_ms > (ONE_TASK_MAX_MS // 2 if had_tasks else ONE_TASK_MAX_MS)
+def _few_rows(rows: DataFrame, query: Query) -> list[pa.RecordBatch] | None:
+    """All rows, if they are few and small; None otherwise."""
+    found = _very_few_rows(rows) if query is Query.VERY_FEW and not _is_connect(rows) else None
+    return _small_rows(rows, has_tasks=query is Query.TASKS) if found is None else found
 
 
-def _few_rows(rows: DataFrame, *, has_tasks: bool) -> list[pa.RecordBatch] | None:
-    """All rows, if they are few and small; None otherwise. Runs the query once, for at most ROWS_MAX + 1 rows, and replaces a large
-    row by a null before it comes to the driver."""
+def _very_few_rows(rows: DataFrame) -> list[pa.RecordBatch] | None:
+    """All rows, if there are at most VERY_FEW_ROWS_MAX. The method that toArrow is made of spares its threads and sockets; it is
+    not public, and None stands for a PySpark without it, too."""
+    frame = rows.coalesce(1).limit(VERY_FEW_ROWS_MAX + 1)._jdf  # noqa: SLF001
+    try:
+        batches = frame.toArrowBatchRdd(VERY_FEW_ROWS_MAX + 1, "UTC", False, False)
+    except Py4JJavaError:
+        raise
+    except Py4JError:
+        return None
+    schema = to_arrow_schema(rows.schema, timezone="UTC")
+    found = [pa.ipc.read_record_batch(batch, schema) for batch in batches.collect()]
+    return found if sum(part.num_rows for part in found) <= VERY_FEW_ROWS_MAX else None
+
+
+def _small_rows(rows: DataFrame, *, has_tasks: bool) -> list[pa.RecordBatch] | None:
+    """Runs the query for at most ROWS_MAX + 1 rows, and replaces a large row by a null before it comes to the driver."""
     names = [name for name in rows.columns if name in ACCEPTED]
     size = " + ".join(_SIZES[name] for name in names if name in _SIZES)
     columns = ", ".join(f"`{name}`" for name in names)
@@ -131,6 +173,10 @@ def _write_here(options: SinkOptions, ids: TransactionIds, rows: list[pa.RecordB
 
 def _local_property_of(rows: DataFrame) -> Callable[[str], str | None]:
     """Spark's local properties of the micro-batch; Spark Connect has none."""
-    if type(rows).__module__.startswith("pyspark.sql.connect"):
+    if _is_connect(rows):
         return lambda _: None
     return rows.sparkSession.sparkContext.getLocalProperty
+
+
+def _is_connect(rows: DataFrame) -> bool:
+    return type(rows).__module__.startswith("pyspark.sql.connect")

@@ -125,12 +125,12 @@ def accident(made: Made) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Rec
 
 
 def appender(step: dict[str, Any]) -> Callable[[DataFrame, int], None]:
-    """append_to, with the limit of each micro-batch set so that it takes its turn."""
+    """append_to, with the limits of each micro-batch set so that it takes its turn."""
     module: Any = importlib.import_module("brokerd.sink.foreach_batch")
     append = module.append_to(step["append_to"]["topic"], step["options"])
 
     def write(rows: DataFrame, batch_id: int) -> None:
-        module.ROWS_MAX = 0 if is_for_sink(step, batch_id) else 100_000
+        module.ROWS_MAX = module.VERY_FEW_ROWS_MAX = 0 if is_for_sink(step, batch_id) else 100_000
         append(rows.select(*step["columns"]), batch_id)
 
     return write

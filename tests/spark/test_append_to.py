@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from brokerd.sink import foreach_batch
-from brokerd.sink.foreach_batch import ROW_BYTES_MAX, ROWS_MAX
+from brokerd.sink.foreach_batch import ROW_BYTES_MAX, ROWS_MAX, VERY_FEW_ROWS_MAX, Query
 from brokerd.spark import append_to
 from tests.spark.conftest import NewTopic
 from tests.spark.pipelines import Pairs, by_key, frame_of, pairs_of, read, read_stream, run, write
@@ -25,8 +25,8 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     taken: list[bool] = []
     few_rows = foreach_batch._few_rows
 
-    def note(rows: DataFrame, *, has_tasks: bool) -> Any:
-        few = few_rows(rows, has_tasks=has_tasks)
+    def note(rows: DataFrame, query: Query) -> Any:
+        few = few_rows(rows, query)
         taken.append(few is not None)
         return few
 
@@ -69,7 +69,8 @@ def test_small_and_large_micro_batches_are_written_once_each_also_when_replayed_
         for name in (str(number), f".{number}.crc"):
             (tmp_path / "commits" / name).unlink(missing_ok=True)
         with monkeypatch.context() as patch:
-            patch.setattr(foreach_batch, "ROWS_MAX", 10 if ways[-1] else 100_000)
+            for limit in ("ROWS_MAX", "VERY_FEW_ROWS_MAX"):
+                patch.setattr(foreach_batch, limit, 10 if ways[-1] else 100_000)
             copy(spark, daemon.address, source, function, tmp_path)
         assert by_key(pairs_of(read(spark, daemon.address, target).collect())) == by_key(
             [row for one in rounds[: number + 1] for row in one]
@@ -81,8 +82,8 @@ def test_large_rows_go_to_the_sink(
     spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path, ways: list[bool]
 ) -> None:
     source, target = new_topic(1), new_topic(1)
-    function = append_to(target, {"bootstrap.servers": daemon.address})
     for number, size in enumerate((ROW_BYTES_MAX - 1, ROW_BYTES_MAX)):
+        function = append_to(target, {"bootstrap.servers": daemon.address})  # which has not seen small rows
         write(frame_of(spark, numbers(number, number + 1, size)), daemon.address, source)
         copy(spark, daemon.address, source, function, tmp_path)
     assert ways == [True, False]
@@ -92,30 +93,57 @@ def test_large_rows_go_to_the_sink(
     ]
 
 
-@pytest.mark.parametrize("has_tasks", [False, True])
-def test_all_columns_of_few_rows_come_to_the_driver_and_each_counts(spark: SparkSession, has_tasks: bool) -> None:
+@pytest.mark.parametrize("query", Query)
+def test_all_columns_of_few_rows_come_to_the_driver_and_each_counts(spark: SparkSession, query: Query) -> None:
     columns = ["'t' AS topic", "int(id) AS partition", "string(id) AS key", "id AS offset", "timestamp_millis(id) AS timestamp"]
     for rows, headers, size in ((9, 1, 1), (9, 1, ROW_BYTES_MAX), (9, ROW_BYTES_MAX // 8 + 1, 1), (ROWS_MAX + 1, 1, 1)):
         entry = "struct('12345678' AS key, CAST(NULL AS BINARY) AS value)"
         wide = [f"array_repeat({entry}, {headers}) AS headers", f"binary(repeat('v', {size})) AS value"]
-        few = foreach_batch._few_rows(spark.range(0, rows, 1, 4).selectExpr(*columns, *wide), has_tasks=has_tasks)
-        if (rows, headers, size) == (9, 1, 1):
+        few = foreach_batch._few_rows(spark.range(0, rows, 1, 4).selectExpr(*columns, *wide), query)
+        if (query is Query.VERY_FEW and rows <= VERY_FEW_ROWS_MAX) or (rows, headers, size) == (9, 1, 1):
             assert few is not None
             taken = [row for part in few for row in part.to_pylist()]
             assert sorted(row["key"] for row in taken) == [str(number) for number in range(9)]
-            assert taken[0].keys() == {"topic", "partition", "key", "timestamp", "headers", "value"}
+            assert taken[0].keys() - {"offset"} == {"topic", "partition", "key", "timestamp", "headers", "value"}
+            assert taken[0]["timestamp"].timestamp() * 1_000 == int(taken[0]["key"])
             assert {type(column) for column in few[0].schema.types} == {type(column) for column in few[-1].schema.types}
-            assert all(row["headers"] == [{"key": "12345678", "value": None}] and row["value"] == b"v" for row in taken)
+            assert all(row["headers"] == [{"key": "12345678", "value": None}] * headers for row in taken)
+            assert all(row["value"] == b"v" * size for row in taken)
         else:
             assert few is None
 
 
+@pytest.mark.parametrize("count", [0, VERY_FEW_ROWS_MAX, VERY_FEW_ROWS_MAX + 1])
+def test_very_few_rows_are_taken_without_a_second_query(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    second: list[bool] = []
+    monkeypatch.setattr(foreach_batch, "_small_rows", lambda _, *, has_tasks: second.append(has_tasks))
+    few = foreach_batch._few_rows(spark.range(0, count, 1, 4).selectExpr("string(id) AS value"), Query.VERY_FEW)
+    if count > VERY_FEW_ROWS_MAX:
+        assert second == [False]
+    else:
+        assert few is not None
+        assert sum(part.num_rows for part in few) == count
+        assert second == []
+
+
+def test_a_pyspark_that_cannot_take_very_few_rows_takes_few(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("py4j.java_gateway.JavaObject.toArrowBatchRdd", _missing, raising=False)
+    few = foreach_batch._few_rows(spark.range(0, 9, 1, 4).selectExpr("string(id) AS value"), Query.VERY_FEW)
+    assert few is not None
+    assert sum(part.num_rows for part in few) == 9
+
+
+def _missing(frame: Any, *arguments: object) -> None:
+    frame.noSuchMethod(*arguments)
+
+
 def test_the_query_of_few_rows_is_one_task(spark: SparkSession) -> None:
     frame = spark.range(0, 20, 1, 4).selectExpr("reflect('org.apache.spark.TaskContext', 'getPartitionId') AS value")
-    for has_tasks, tasks in ((False, {"0"}), (True, {"0", "1", "2", "3"})):
-        few = foreach_batch._few_rows(frame, has_tasks=has_tasks)
+    for query in Query:
+        few = foreach_batch._few_rows(frame, query)
         assert few is not None
-        assert {row["value"] for part in few for row in part.to_pylist()} == tasks
+        found = {row["value"] for part in few for row in part.to_pylist()}
+        assert found == ({"0", "1", "2", "3"} if query is Query.TASKS else {"0"})
 
 
 def test_readers_do_not_wait_for_a_write_whose_commit_failed(

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from brokerd.sink import foreach_batch
 from brokerd.spark import append_to
 
-_lock = threading.Lock()  # the limit is one for all queries
+_lock = threading.Lock()  # the limits are those of all queries
 
 
 def append_by(topic: str, options: Mapping[str, str], is_large: Callable[[int], bool]) -> Callable[[DataFrame, int], None]:
@@ -19,7 +19,8 @@ def append_by(topic: str, options: Mapping[str, str], is_large: Callable[[int], 
 
     def write(frame: DataFrame, batch_id: int) -> None:
         with _lock:
-            setattr(foreach_batch, "ROWS_MAX", 0 if is_large(batch_id) else 100_000)  # noqa: B010
+            for limit in ("ROWS_MAX", "VERY_FEW_ROWS_MAX"):
+                setattr(foreach_batch, limit, 0 if is_large(batch_id) else 100_000)
             append(frame, batch_id)
 
     return write

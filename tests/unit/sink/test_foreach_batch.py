@@ -5,10 +5,11 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from brokerd.errors import ConfigError
-from brokerd.sink.foreach_batch import ONE_TASK_MAX_MS, needs_tasks
+from brokerd.sink.foreach_batch import ONE_TASK_MAX_MS, VERY_FEW_BYTES_MAX, VERY_FEW_ROWS_MAX, Query, next_query
 from brokerd.spark import append_to
 
 SERVERS = {"bootstrap.servers": "127.0.0.1:1"}
@@ -38,10 +39,33 @@ def test_the_function_can_be_pickled() -> None:
     assert vars(pickle.loads(pickle.dumps(function))) == vars(function)
 
 
+def rows_of(count: int, size: int = 1) -> list[pa.RecordBatch]:
+    return [pa.record_batch({"value": pa.array([b"v" * size] * part)}) for part in (count // 2, count - count // 2)]
+
+
 def test_a_long_query_gets_tasks_and_keeps_them_until_it_is_short() -> None:
-    assert not needs_tasks(ONE_TASK_MAX_MS, had_tasks=False)
-    assert needs_tasks(ONE_TASK_MAX_MS + 1, had_tasks=False)
-    assert needs_tasks(ONE_TASK_MAX_MS // 2 + 1, had_tasks=True), (
+    for query in (Query.VERY_FEW, Query.ONE_TASK):
+        assert next_query(query, ONE_TASK_MAX_MS, None) is Query.ONE_TASK
+        assert next_query(query, ONE_TASK_MAX_MS + 1, rows_of(1)) is Query.TASKS
+    assert next_query(Query.TASKS, ONE_TASK_MAX_MS // 2 + 1, rows_of(1)) is Query.TASKS, (
         "with its tasks it is faster, which is no reason to take them away"
     )
-    assert not needs_tasks(ONE_TASK_MAX_MS // 2, had_tasks=True)
+    assert next_query(Query.TASKS, ONE_TASK_MAX_MS // 2, None) is Query.ONE_TASK
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([], Query.VERY_FEW),
+        (rows_of(VERY_FEW_ROWS_MAX), Query.VERY_FEW),
+        (rows_of(VERY_FEW_ROWS_MAX + 1), Query.ONE_TASK),
+        (rows_of(20, VERY_FEW_BYTES_MAX // 20 - 100), Query.VERY_FEW),
+        (rows_of(20, VERY_FEW_BYTES_MAX // 20), Query.ONE_TASK),
+        (None, Query.ONE_TASK),
+    ],
+)
+@pytest.mark.parametrize("query", Query)
+def test_rows_are_taken_unchecked_only_after_very_few_small_ones(
+    query: Query, rows: list[pa.RecordBatch] | None, expected: Query
+) -> None:
+    assert next_query(query, 1, rows) is expected
