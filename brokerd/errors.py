@@ -27,7 +27,6 @@ class ErrorCode(enum.IntEnum):
     TOPIC_ALREADY_EXISTS = 7
     INVALID_PARTITIONS = 8
     INVALID_CONFIG = 9
-    INVALID_REPLICATION_FACTOR = 10
     OFFSET_OUT_OF_RANGE = 11
     POLICY_VIOLATION = 12
     INVALID_REQUIRED_ACKS = 13
@@ -192,10 +191,6 @@ class InvalidPartitionsError(WireError):
 
 class InvalidConfigError(WireError):
     code = ErrorCode.INVALID_CONFIG
-
-
-class InvalidReplicationFactorError(WireError):
-    code = ErrorCode.INVALID_REPLICATION_FACTOR
 
 
 class OffsetOutOfRangeError(WireError):

@@ -26,7 +26,6 @@ _ENTRY_BYTES = 80  # upper bound of one offset in a request, without its metadat
 _HEAD_BYTES = 2_048  # upper bound of a request without its offsets
 _PER_REQUEST_MAX = 1_000  # partitions of one request: their metadata must fit into a response
 _TOPIC_ID_BYTES = 16
-NO_GENERATION = -1
 
 
 def partition_of(committed: pb.PartitionGroupOffset) -> TopicIdPartition:
@@ -87,7 +86,7 @@ def commit_requests(
 
 
 def _commit_request(group_id: str) -> pb.CommitGroupOffsetsRequest:
-    return pb.CommitGroupOffsetsRequest(group_id=group_id, generation=NO_GENERATION)
+    return pb.CommitGroupOffsetsRequest(group_id=group_id)
 
 
 async def renew_group(client: BrokerClient, group_id: str) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.response_checks import TIMESTAMP_MAX_MS, checked_offset, senseless
 from brokerd.errors import BrokerdError, ConfigError, WireError
-from brokerd.ids import NO_EPOCH, LogPosition, TopicIdPartition, TopicPartition
+from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 from brokerd.wire.errors import from_proto
 from brokerd.wire.v1 import fetch_pb2, offsets_pb2, topics_pb2
 
@@ -20,7 +20,6 @@ READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
 NO_POSITIONS: Mapping[TopicIdPartition, LogPosition] = {}
 _NO_OFFSET = -1
-_A_CONSUMER = -1  # instead of the node id of a follower
 
 
 class OffsetSpec(enum.Enum):
@@ -202,7 +201,6 @@ def fetch_request(
         min_bytes=min_bytes,
         max_bytes=max_bytes,
         isolation_level=isolation_level,
-        replica_id=_A_CONSUMER,
     )
     for tp, leader_epoch, offset, partition_max_bytes, until_offset, position in partitions:
         entry = request.partitions.add(
@@ -211,8 +209,6 @@ def fetch_request(
             current_leader_epoch=leader_epoch,
             fetch_offset=offset,
             partition_max_bytes=partition_max_bytes,
-            last_fetched_epoch=NO_EPOCH,
-            durable_offset=-1,
             until_offset=until_offset,
         )
         if position is not None:

@@ -1,4 +1,4 @@
-"""How failures look to clients: malformed requests, unsupported methods, internal errors. Also collects exceptions of tasks that
+"""How failures look to clients: malformed requests, internal errors. Also collects exceptions of tasks that
 are not awaited, which asyncio would report as never retrieved.
 
 The only translation of errors to gRPC status codes. Internal details stay internal: a client gets a generic sentence with a number,
@@ -33,10 +33,6 @@ _RUN = secrets.token_hex(3)
 _numbers = itertools.count(1)
 
 
-class NotServedError(BrokerdError):
-    """A method of the contract that this version does not implement."""
-
-
 class MalformedError(BrokerdError):
     """A request that violates the contract, which no correct client sends; the text starts with the field's name."""
 
@@ -47,7 +43,6 @@ class StreamFencedError(BrokerdError):
 
 _OWN_STATUS_CODES = (
     (MalformedError, grpc.StatusCode.INVALID_ARGUMENT),
-    (NotServedError, grpc.StatusCode.UNIMPLEMENTED),
     (StreamFencedError, grpc.StatusCode.ABORTED),
     (UnauthenticatedError, grpc.StatusCode.UNAUTHENTICATED),
     (ForbiddenError, grpc.StatusCode.PERMISSION_DENIED),

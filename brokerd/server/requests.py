@@ -33,7 +33,6 @@ CONFIG_MAX_CHARACTERS = 255
 _CREATED_MAX = 100
 _DESCRIBED_MAX = 1_000
 _CONFIGS_MAX = 100  # above the number of settings
-_NODES_MAX = 1_000
 _TOPICS = "max.topics"
 _PARTITIONS = "max.partitions.per.request"
 
@@ -65,8 +64,7 @@ def _partition(entry: Any) -> Hashable:
 
 
 PARTITIONS = Repeated("partitions", _PARTITIONS, _partition)
-_ASSIGNMENTS = Repeated("assignments", "max.partitions.per.topic", inside=(Repeated("node_ids", _NODES_MAX),))
-_NEW_TOPICS = Repeated("topics", _CREATED_MAX, _name, inside=(_ASSIGNMENTS, Repeated("configs", _CONFIGS_MAX)))
+_NEW_TOPICS = Repeated("topics", _CREATED_MAX, _name, inside=(Repeated("configs", _CONFIGS_MAX),))
 
 REPEATED: dict[str, tuple[Repeated, ...]] = {
     "Metadata": (

@@ -4,9 +4,8 @@ how many at once, how long a request may take to arrive, and what a stopping bro
 Every method is registered as a stream of requests, even unary ones, whose stream has one message. So gRPC assembles no message
 until the code reads it, and unauthenticated callers are rejected before that.
 
-Every method of the contract is in `METHODS` or is one of the two streams; a test keeps the table equal to the service. Unsupported
-methods return UNIMPLEMENTED with one sentence. Any exception from a handler becomes a status here, so that nothing a client sends
-can end the event loop.
+Every method of the contract is in `METHODS` or is one of the two streams; a test keeps the table equal to the service. An exception
+from a handler becomes a status here, so that nothing a client sends can end the event loop.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from brokerd.clock import stopwatch_ns
 from brokerd.errors import BrokerdError, NotReadyError, ResourceExhaustedError
 from brokerd.server.admin import STOPPING
 from brokerd.server.broker import BrokerParts
-from brokerd.server.failures import NotServedError, Trailer, internal, malformed, status_of, to_its_end
+from brokerd.server.failures import Trailer, internal, malformed, status_of, to_its_end
 from brokerd.server.handlers import (
     groups,
     list_offsets,
@@ -58,16 +57,9 @@ _HALF_OPEN_MAX = 10_000
 _STOPPING = "the broker is stopping: connect again"
 
 
-async def _coordinator(_broker: BrokerParts, _authorizer: TopicAuthorizer, _request: Message) -> Message:
-    raise NotServedError(
-        "coordinators of groups and transactions are not supported by this broker; GetServerInfo lists its features"
-    )
-
-
 METHODS: dict[str, Method] = {
     "GetServerInfo": Method(metadata.server_info, works_at_stop=True),
     "Metadata": Method(metadata.handle),
-    "FindCoordinator": Method(_coordinator),
     "CreateTopics": Method(topics.create, changes=True),
     "DeleteTopics": Method(topics.delete, changes=True),
     "DescribeTopics": Method(metadata.describe),

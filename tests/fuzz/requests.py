@@ -38,12 +38,9 @@ class Requests:
             "topics": ["prey"],
             "partition": [0, 0, 1, 7],
             "partitions": [1, 2],
-            "replication_factor": [-1, 1],
             "acks": [-1, 0, 1],
             "timeout_ms": [100],
             "fetch_offset": [0, 1],
-            "replica_id": [-1],
-            "replica_epoch": [0],
             "current_leader_epoch": [1],
             "transactional_id": [""],
             "member_id": [b"", ""],
@@ -140,10 +137,8 @@ def _at(messages: list[bytes], number: int) -> bytes:
 
 
 def _right_fetch() -> fetch_pb2.FetchRequest:
-    asked = fetch_pb2.PartitionFetch(
-        topic_id=_ID, partition=0, current_leader_epoch=1, partition_max_bytes=65_536, last_fetched_epoch=-1, durable_offset=-1
-    )
-    return fetch_pb2.FetchRequest(correlation_id=1, max_wait_ms=1, min_bytes=1, max_bytes=65_536, replica_id=-1, partitions=[asked])
+    asked = fetch_pb2.PartitionFetch(topic_id=_ID, partition=0, current_leader_epoch=1, partition_max_bytes=65_536)
+    return fetch_pb2.FetchRequest(correlation_id=1, max_wait_ms=1, min_bytes=1, max_bytes=65_536, partitions=[asked])
 
 
 def _right_unary() -> dict[str, Message]:
@@ -152,9 +147,8 @@ def _right_unary() -> dict[str, Message]:
     right: dict[str, Message] = {
         "GetServerInfo": metadata_pb2.GetServerInfoRequest(client_software="fuzz"),
         "Metadata": metadata_pb2.MetadataRequest(topics=["prey"]),
-        "FindCoordinator": metadata_pb2.FindCoordinatorRequest(type="COORDINATOR_TYPE_GROUP", key="group"),
         "CreateTopics": topics_pb2.CreateTopicsRequest(
-            topics=[{"name": "made-edge", "partitions": 1, "replication_factor": 1, "configs": {"retention.ms": "1000"}}]
+            topics=[{"name": "made-edge", "partitions": 1, "configs": {"retention.ms": "1000"}}]
         ),
         "DeleteTopics": topics_pb2.DeleteTopicsRequest(names=["made-edge"]),
         "DescribeTopics": topics_pb2.DescribeTopicsRequest(names=["prey"]),
@@ -163,7 +157,7 @@ def _right_unary() -> dict[str, Message]:
         "DeleteRecords": topics_pb2.DeleteRecordsRequest(partitions=[{"topic_id": _ID, "before_offset": 0}]),
         "ListOffsets": offsets_pb2.ListOffsetsRequest(partitions=[{**partition, "spec": 2}]),
         "CommitGroupOffsets": offsets_pb2.CommitGroupOffsetsRequest(
-            group_id="g", generation=-1, offsets=[{"topic_id": _ID, "offset": 0, "metadata": "m"}]
+            group_id="g", offsets=[{"topic_id": _ID, "offset": 0, "metadata": "m"}]
         ),
         "FetchGroupOffsets": offsets_pb2.FetchGroupOffsetsRequest(group_id="g", partitions=[{"topic_id": _ID}]),
         "ListGroups": offsets_pb2.ListGroupsRequest(prefix="g"),

@@ -182,7 +182,7 @@ class Target:
         offset = self._honest_end
         while True:
             asked = fetch_pb2.PartitionFetch(
-                topic_id=tp.topic_id, fetch_offset=offset, current_leader_epoch=1, partition_max_bytes=2**24, last_fetched_epoch=-1
+                topic_id=tp.topic_id, fetch_offset=offset, current_leader_epoch=1, partition_max_bytes=2**24
             )
             head = fetch_pb2.FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=2**24, partitions=[asked])
             context = await self._stream("Fetch", [head.SerializeToString()])

@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from brokerd.errors import NotReadyError
 from brokerd.partition.partition import Partition
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import decode_header
 from brokerd.server import service as server_service
-from brokerd.server.failures import NotServedError
 from brokerd.server.handlers import produce
 from brokerd.wire.methods import UNARY
 from brokerd.wire.v1 import topics_pb2
@@ -88,7 +88,7 @@ def test_a_handler_that_fails_is_found(tmp_path: Path, report: Report, monkeypat
 def test_a_file_outside_the_data_directory_is_found(tmp_path: Path, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     async def escaping(*_: Any) -> Any:
         (tmp_path / "level" / "escape").touch()
-        raise NotServedError("no")
+        raise NotReadyError("no")
 
     monkeypatch.setitem(server_service.METHODS, "ListOffsets", server_service.Method(escaping))
     with pytest.raises(FuzzError, match="outside the data directory"):

@@ -94,9 +94,7 @@ class Victim:
 
     def fetch_request(self) -> fetch_pb2.FetchRequest:
         """A right request for the honest partition."""
-        asked = fetch_pb2.PartitionFetch(
-            topic_id=self.topic_id, partition=1, current_leader_epoch=1, partition_max_bytes=2**20, last_fetched_epoch=-1
-        )
+        asked = fetch_pb2.PartitionFetch(topic_id=self.topic_id, partition=1, current_leader_epoch=1, partition_max_bytes=2**20)
         return fetch_pb2.FetchRequest(correlation_id=1, max_wait_ms=1_000, min_bytes=1, max_bytes=2**20, partitions=[asked])
 
     def resident_bytes(self) -> int:

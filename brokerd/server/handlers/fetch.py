@@ -129,8 +129,6 @@ def decode(broker: BrokerParts, data: bytes) -> FetchParams:
     partitions = [_decode_partition(entry) for entry in head.partitions]
     if len({asked.tp for asked in partitions}) < len(partitions):
         check_doubles(PARTITIONS, head.partitions)
-    if head.replica_epoch != 0:
-        raise malformed("replica_epoch", "must be 0: this broker has no followers")
     max_bytes = min(head.max_bytes, config.fetch_max_bytes)
     is_committed = reads_committed(head.isolation_level)
     return FetchParams(

@@ -9,7 +9,6 @@ from brokerd.errors import (
     LogTruncationError,
     OffsetMetadataTooLargeError,
     OffsetOutOfRangeError,
-    UnsupportedVersionError,
     counted,
 )
 from brokerd.groups.group_table import METADATA_MAX_BYTES, Group
@@ -58,7 +57,6 @@ async def commit_group_offsets(
     - The last commit wins: readers without membership do not fence each other.
     - The first commit creates the group, which counts towards its principal's limit.
     - A commit without offsets is a heartbeat: it keeps an existing group as a commit would, but creates none.
-    - A generation or member id is refused: groups have no members.
     """
     check_id("group_id", request.group_id)
     for entry in request.offsets:
@@ -66,7 +64,6 @@ async def commit_group_offsets(
     response = offsets_pb2.CommitGroupOffsetsResponse()
     with fails_with(response, f"commit of group {request.group_id!r}"):
         authorizer.require_group(request.group_id)
-        _check_no_member(request)
         if not request.offsets:
             await broker.groups.renew(request.group_id)
         offsets = await _checked(broker, authorizer, request, response)
@@ -74,14 +71,6 @@ async def commit_group_offsets(
             await broker.groups.commit(request.group_id, authorizer.principal, offsets)
     _repeat_error(response, request.offsets)
     return response
-
-
-def _check_no_member(request: offsets_pb2.CommitGroupOffsetsRequest) -> None:
-    if request.generation != _NONE or request.member_id:
-        raise UnsupportedVersionError(
-            f"generation is {request.generation} and member_id {request.member_id[:40]!a}, but groups have no members here: "
-            "send -1 and none, and assign partitions yourself"
-        )
 
 
 async def _checked(

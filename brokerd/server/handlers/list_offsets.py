@@ -21,7 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from brokerd.errors import LogTruncationError, UnsupportedVersionError
+from brokerd.errors import LogTruncationError
 from brokerd.ids import LogPosition, TopicIdPartition
 from brokerd.partition.partition import Partition
 from brokerd.server.broker import BrokerParts
@@ -36,7 +36,6 @@ from brokerd.wire.v1 import offsets_pb2
 T = TypeVar("T")
 _NONE = -1
 _SPECS = offsets_pb2.OffsetSpec.values()
-_RESERVED = (offsets_pb2.OFFSET_SPEC_EARLIEST_LOCAL, offsets_pb2.OFFSET_SPEC_LATEST_TIERED)
 
 
 async def handle(
@@ -105,11 +104,7 @@ async def _answer(
 async def _look_up(
     broker: BrokerParts, log: Partition, entry: offsets_pb2.PartitionListOffsets, is_committed: bool
 ) -> tuple[int, int]:
-    """Offset and timestamp (ms), each -1 if there is none. Raises UnsupportedVersionError for reserved specs."""
-    if entry.spec in _RESERVED:
-        raise UnsupportedVersionError(
-            "this broker has no segments in object storage: EARLIEST_LOCAL and LATEST_TIERED are reserved"
-        )
+    """Offset and timestamp (ms), each -1 if there is none."""
     if entry.spec == offsets_pb2.OFFSET_SPEC_EARLIEST:
         return log.ends.log_start_offset, _NONE
     if entry.spec == offsets_pb2.OFFSET_SPEC_LATEST:

@@ -26,7 +26,6 @@ from brokerd.datadir.topic_store import Topic
 from brokerd.errors import NotLeaderError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError
 from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.partition.partition import Partition
-from brokerd.record.header import MAGIC, PAYLOAD_KIND_ARROW
 from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import fails_with, malformed, to_its_end
 from brokerd.server.handlers.produce import WAITING_REQUESTS_MAX
@@ -129,8 +128,7 @@ async def _describe(broker: BrokerParts, topic: Topic, described: metadata_pb2.T
 
 
 def _partition(broker: BrokerParts, tp: TopicIdPartition) -> metadata_pb2.PartitionMetadata:
-    node_id = broker.node_id
-    described = metadata_pb2.PartitionMetadata(partition=tp.partition, leader=node_id, replicas=[node_id], isr=[node_id])
+    described = metadata_pb2.PartitionMetadata(partition=tp.partition, leader=broker.node_id)
     try:
         partition = broker.partitions.leader(tp)
         described.leader_epoch = partition.leader_epoch
@@ -212,8 +210,6 @@ async def server_info(
         software_version=brokerd.__version__,
         min_wire_version=WIRE_VERSION,
         max_wire_version=WIRE_VERSION,
-        record_batch_versions=[MAGIC],
-        payload_kinds=[PAYLOAD_KIND_ARROW],
         features=FEATURES,
         limits=[metadata_pb2.Limit(name=name, value=value) for name, value in (*settings, *_CONSTANTS)],
     )

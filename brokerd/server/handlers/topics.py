@@ -5,7 +5,7 @@ Behaviour of all
 - validate_only makes the same checks, but no changes.
 
 CreateTopics
-- partitions 0 means num.partitions; replication_factor is 0 or 1, since there is one node. Assignments must name this node.
+- partitions 0 means num.partitions.
 
 DeleteTopics
 - A topic's records are deleted with it. Names are handled first, then ids.
@@ -31,14 +31,13 @@ from __future__ import annotations
 from itertools import chain
 
 from brokerd.datadir.topic_store import Topic
-from brokerd.errors import InvalidPartitionsError, InvalidReplicationFactorError, InvalidRequestError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.core import HIGH_WATERMARK
 from brokerd.partition.partition import Partition
 from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import fails_with, malformed
 from brokerd.server.paging import Pauses
-from brokerd.server.requests import check_config_texts, check_not_negative, check_topic_id, topic_id_partition
+from brokerd.server.requests import check_config_texts, check_topic_id, topic_id_partition
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.wire.v1.topics_pb2 import (
     AlterTopicConfigsRequest,
@@ -51,18 +50,14 @@ from brokerd.wire.v1.topics_pb2 import (
     DeleteRecordsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
-    NewTopic,
     PartitionDeleteRecordsResult,
     TopicResult,
 )
-
-_NODES = 1
 
 
 async def create(broker: BrokerParts, authorizer: TopicAuthorizer, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """One result per requested topic, in the same order."""
     for topic in request.topics:
-        check_not_negative("topics.replication_factor", topic.replication_factor)
         check_config_texts("topics.configs", chain(topic.configs, topic.configs.values()))
     response = CreateTopicsResponse()
     checked: list[Topic] = []  # for validate_only: later topics of the request must see earlier ones
@@ -70,29 +65,13 @@ async def create(broker: BrokerParts, authorizer: TopicAuthorizer, request: Crea
         result = response.results.add(name=topic.name)
         with fails_with(result, "creating a topic"):
             authorizer.require_name(Right.ADMIN, topic.name)
-            wanted = (topic.name, _partition_count(broker, topic), dict(topic.configs))
+            wanted = (topic.name, topic.partitions, dict(topic.configs))
             if request.validate_only:
                 checked.append(broker.topic_changes.check_create(*wanted, checked))
             else:
                 result.topic_id = (await broker.admin.run(broker.topic_changes.create(*wanted))).id
                 broker.audit.changed(f"created topic '{topic.name}'")
     return response
-
-
-def _partition_count(broker: BrokerParts, topic: NewTopic) -> int:
-    """The requested number of partitions; 0 = the broker's default. Raises WireErrors."""
-    if topic.replication_factor > _NODES:
-        raise InvalidReplicationFactorError(f"replication_factor is {topic.replication_factor}, but there is {_NODES} node")
-    if not topic.assignments:
-        return topic.partitions
-    if topic.partitions or topic.replication_factor:
-        raise InvalidRequestError("topics.assignments: partitions and replication_factor must be 0 with it")
-    if sorted(assignment.partition for assignment in topic.assignments) != list(range(len(topic.assignments))):
-        raise InvalidPartitionsError("topics.assignments: partitions must be numbered from 0 without a gap")
-    node_id = broker.node_id
-    if any(list(assignment.node_ids) != [node_id] for assignment in topic.assignments):
-        raise InvalidReplicationFactorError(f"topics.assignments: every partition must be on node {node_id}, the only one")
-    return len(topic.assignments)
 
 
 async def delete(broker: BrokerParts, authorizer: TopicAuthorizer, request: DeleteTopicsRequest) -> DeleteTopicsResponse:

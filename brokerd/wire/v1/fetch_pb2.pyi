@@ -24,14 +24,12 @@ class LogPosition(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., leader_epoch_id: _Optional[int] = ...) -> None: ...
 
 class PartitionFetch(_message.Message):
-    __slots__ = ("topic_id", "partition", "current_leader_epoch", "fetch_offset", "partition_max_bytes", "last_fetched_epoch", "durable_offset", "until_offset", "position")
+    __slots__ = ("topic_id", "partition", "current_leader_epoch", "fetch_offset", "partition_max_bytes", "until_offset", "position")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     CURRENT_LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     FETCH_OFFSET_FIELD_NUMBER: _ClassVar[int]
     PARTITION_MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
-    LAST_FETCHED_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    DURABLE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     UNTIL_OFFSET_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
@@ -39,31 +37,25 @@ class PartitionFetch(_message.Message):
     current_leader_epoch: int
     fetch_offset: int
     partition_max_bytes: int
-    last_fetched_epoch: int
-    durable_offset: int
     until_offset: int
     position: LogPosition
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., current_leader_epoch: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., partition_max_bytes: _Optional[int] = ..., last_fetched_epoch: _Optional[int] = ..., durable_offset: _Optional[int] = ..., until_offset: _Optional[int] = ..., position: _Optional[_Union[LogPosition, _Mapping]] = ...) -> None: ...
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., current_leader_epoch: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., partition_max_bytes: _Optional[int] = ..., until_offset: _Optional[int] = ..., position: _Optional[_Union[LogPosition, _Mapping]] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
-    __slots__ = ("correlation_id", "max_wait_ms", "min_bytes", "max_bytes", "isolation_level", "replica_id", "replica_epoch", "partitions")
+    __slots__ = ("correlation_id", "max_wait_ms", "min_bytes", "max_bytes", "isolation_level", "partitions")
     CORRELATION_ID_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     MIN_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     ISOLATION_LEVEL_FIELD_NUMBER: _ClassVar[int]
-    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
-    REPLICA_EPOCH_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     correlation_id: int
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
     isolation_level: IsolationLevel
-    replica_id: int
-    replica_epoch: int
     partitions: _containers.RepeatedCompositeFieldContainer[PartitionFetch]
-    def __init__(self, correlation_id: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., min_bytes: _Optional[int] = ..., max_bytes: _Optional[int] = ..., isolation_level: _Optional[_Union[IsolationLevel, str]] = ..., replica_id: _Optional[int] = ..., replica_epoch: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionFetch, _Mapping]]] = ...) -> None: ...
+    def __init__(self, correlation_id: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., min_bytes: _Optional[int] = ..., max_bytes: _Optional[int] = ..., isolation_level: _Optional[_Union[IsolationLevel, str]] = ..., partitions: _Optional[_Iterable[_Union[PartitionFetch, _Mapping]]] = ...) -> None: ...
 
 class AbortedTransaction(_message.Message):
     __slots__ = ("producer_id", "first_offset", "marker_offset")
@@ -75,16 +67,8 @@ class AbortedTransaction(_message.Message):
     marker_offset: int
     def __init__(self, producer_id: _Optional[int] = ..., first_offset: _Optional[int] = ..., marker_offset: _Optional[int] = ...) -> None: ...
 
-class DivergingEpoch(_message.Message):
-    __slots__ = ("epoch", "end_offset")
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
-    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
-    epoch: int
-    end_offset: int
-    def __init__(self, epoch: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
-
 class PartitionFetchResult(_message.Message):
-    __slots__ = ("topic_id", "partition", "error", "high_watermark", "last_stable_offset", "log_start_offset", "aborted", "diverging", "record_chunks")
+    __slots__ = ("topic_id", "partition", "error", "high_watermark", "last_stable_offset", "log_start_offset", "aborted", "record_chunks")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -92,7 +76,6 @@ class PartitionFetchResult(_message.Message):
     LAST_STABLE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     ABORTED_FIELD_NUMBER: _ClassVar[int]
-    DIVERGING_FIELD_NUMBER: _ClassVar[int]
     RECORD_CHUNKS_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
@@ -101,9 +84,8 @@ class PartitionFetchResult(_message.Message):
     last_stable_offset: int
     log_start_offset: int
     aborted: _containers.RepeatedCompositeFieldContainer[AbortedTransaction]
-    diverging: DivergingEpoch
     record_chunks: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., high_watermark: _Optional[int] = ..., last_stable_offset: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., aborted: _Optional[_Iterable[_Union[AbortedTransaction, _Mapping]]] = ..., diverging: _Optional[_Union[DivergingEpoch, _Mapping]] = ..., record_chunks: _Optional[int] = ...) -> None: ...
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., high_watermark: _Optional[int] = ..., last_stable_offset: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., aborted: _Optional[_Iterable[_Union[AbortedTransaction, _Mapping]]] = ..., record_chunks: _Optional[int] = ...) -> None: ...
 
 class FetchResponse(_message.Message):
     __slots__ = ("correlation_id", "throttle_time_ms", "error", "results", "records")

@@ -1,21 +1,11 @@
 from brokerd.wire.v1 import error_pb2 as _error_pb2
 from google.protobuf.internal import containers as _containers
-from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
-
-class CoordinatorType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    COORDINATOR_TYPE_UNSPECIFIED: _ClassVar[CoordinatorType]
-    COORDINATOR_TYPE_GROUP: _ClassVar[CoordinatorType]
-    COORDINATOR_TYPE_TRANSACTION: _ClassVar[CoordinatorType]
-COORDINATOR_TYPE_UNSPECIFIED: CoordinatorType
-COORDINATOR_TYPE_GROUP: CoordinatorType
-COORDINATOR_TYPE_TRANSACTION: CoordinatorType
 
 class GetServerInfoRequest(_message.Message):
     __slots__ = ("client_software",)
@@ -32,14 +22,12 @@ class Limit(_message.Message):
     def __init__(self, name: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
 
 class GetServerInfoResponse(_message.Message):
-    __slots__ = ("cluster_id", "node_id", "software_version", "min_wire_version", "max_wire_version", "record_batch_versions", "payload_kinds", "features", "limits")
+    __slots__ = ("cluster_id", "node_id", "software_version", "min_wire_version", "max_wire_version", "features", "limits")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
     MIN_WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     MAX_WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
-    RECORD_BATCH_VERSIONS_FIELD_NUMBER: _ClassVar[int]
-    PAYLOAD_KINDS_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
@@ -47,11 +35,9 @@ class GetServerInfoResponse(_message.Message):
     software_version: str
     min_wire_version: int
     max_wire_version: int
-    record_batch_versions: _containers.RepeatedScalarFieldContainer[int]
-    payload_kinds: _containers.RepeatedScalarFieldContainer[int]
     features: _containers.RepeatedScalarFieldContainer[str]
     limits: _containers.RepeatedCompositeFieldContainer[Limit]
-    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., software_version: _Optional[str] = ..., min_wire_version: _Optional[int] = ..., max_wire_version: _Optional[int] = ..., record_batch_versions: _Optional[_Iterable[int]] = ..., payload_kinds: _Optional[_Iterable[int]] = ..., features: _Optional[_Iterable[str]] = ..., limits: _Optional[_Iterable[_Union[Limit, _Mapping]]] = ...) -> None: ...
+    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., software_version: _Optional[str] = ..., min_wire_version: _Optional[int] = ..., max_wire_version: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., limits: _Optional[_Iterable[_Union[Limit, _Mapping]]] = ...) -> None: ...
 
 class MetadataRequest(_message.Message):
     __slots__ = ("topics", "topic_ids", "all_topics")
@@ -78,22 +64,16 @@ class Node(_message.Message):
     def __init__(self, node_id: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., rack: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class PartitionMetadata(_message.Message):
-    __slots__ = ("partition", "leader", "leader_epoch", "replicas", "isr", "offline", "error")
+    __slots__ = ("partition", "leader", "leader_epoch", "error")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    REPLICAS_FIELD_NUMBER: _ClassVar[int]
-    ISR_FIELD_NUMBER: _ClassVar[int]
-    OFFLINE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     partition: int
     leader: int
     leader_epoch: int
-    replicas: _containers.RepeatedScalarFieldContainer[int]
-    isr: _containers.RepeatedScalarFieldContainer[int]
-    offline: _containers.RepeatedScalarFieldContainer[int]
     error: _error_pb2.Error
-    def __init__(self, partition: _Optional[int] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ..., isr: _Optional[_Iterable[int]] = ..., offline: _Optional[_Iterable[int]] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ...) -> None: ...
+    def __init__(self, partition: _Optional[int] = ..., leader: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ...) -> None: ...
 
 class TopicMetadata(_message.Message):
     __slots__ = ("error", "name", "topic_id", "is_internal", "partitions")
@@ -120,19 +100,3 @@ class MetadataResponse(_message.Message):
     nodes: _containers.RepeatedCompositeFieldContainer[Node]
     topics: _containers.RepeatedCompositeFieldContainer[TopicMetadata]
     def __init__(self, cluster_id: _Optional[str] = ..., controller_id: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicMetadata, _Mapping]]] = ...) -> None: ...
-
-class FindCoordinatorRequest(_message.Message):
-    __slots__ = ("type", "key")
-    TYPE_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    type: CoordinatorType
-    key: str
-    def __init__(self, type: _Optional[_Union[CoordinatorType, str]] = ..., key: _Optional[str] = ...) -> None: ...
-
-class FindCoordinatorResponse(_message.Message):
-    __slots__ = ("error", "node")
-    ERROR_FIELD_NUMBER: _ClassVar[int]
-    NODE_FIELD_NUMBER: _ClassVar[int]
-    error: _error_pb2.Error
-    node: Node
-    def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., node: _Optional[_Union[Node, _Mapping]] = ...) -> None: ...

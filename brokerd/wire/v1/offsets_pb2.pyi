@@ -16,8 +16,6 @@ class OffsetSpec(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OFFSET_SPEC_LATEST: _ClassVar[OffsetSpec]
     OFFSET_SPEC_MAX_TIMESTAMP: _ClassVar[OffsetSpec]
     OFFSET_SPEC_TIMESTAMP: _ClassVar[OffsetSpec]
-    OFFSET_SPEC_EARLIEST_LOCAL: _ClassVar[OffsetSpec]
-    OFFSET_SPEC_LATEST_TIERED: _ClassVar[OffsetSpec]
     OFFSET_SPEC_AFTER_BYTES: _ClassVar[OffsetSpec]
     OFFSET_SPEC_GIVEN: _ClassVar[OffsetSpec]
     OFFSET_SPEC_LAST_RECORDS: _ClassVar[OffsetSpec]
@@ -26,8 +24,6 @@ OFFSET_SPEC_EARLIEST: OffsetSpec
 OFFSET_SPEC_LATEST: OffsetSpec
 OFFSET_SPEC_MAX_TIMESTAMP: OffsetSpec
 OFFSET_SPEC_TIMESTAMP: OffsetSpec
-OFFSET_SPEC_EARLIEST_LOCAL: OffsetSpec
-OFFSET_SPEC_LATEST_TIERED: OffsetSpec
 OFFSET_SPEC_AFTER_BYTES: OffsetSpec
 OFFSET_SPEC_GIVEN: OffsetSpec
 OFFSET_SPEC_LAST_RECORDS: OffsetSpec
@@ -117,16 +113,12 @@ class PartitionGroupOffset(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., commit_timestamp: _Optional[int] = ..., leader_epoch_id: _Optional[int] = ...) -> None: ...
 
 class CommitGroupOffsetsRequest(_message.Message):
-    __slots__ = ("group_id", "generation", "member_id", "offsets")
+    __slots__ = ("group_id", "offsets")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
-    GENERATION_FIELD_NUMBER: _ClassVar[int]
-    MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     group_id: str
-    generation: int
-    member_id: str
     offsets: _containers.RepeatedCompositeFieldContainer[PartitionGroupOffset]
-    def __init__(self, group_id: _Optional[str] = ..., generation: _Optional[int] = ..., member_id: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[PartitionGroupOffset, _Mapping]]] = ...) -> None: ...
+    def __init__(self, group_id: _Optional[str] = ..., offsets: _Optional[_Iterable[_Union[PartitionGroupOffset, _Mapping]]] = ...) -> None: ...
 
 class CommitGroupOffsetsResponse(_message.Message):
     __slots__ = ("error", "results")

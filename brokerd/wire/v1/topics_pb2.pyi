@@ -7,16 +7,8 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class ReplicaAssignment(_message.Message):
-    __slots__ = ("partition", "node_ids")
-    PARTITION_FIELD_NUMBER: _ClassVar[int]
-    NODE_IDS_FIELD_NUMBER: _ClassVar[int]
-    partition: int
-    node_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, partition: _Optional[int] = ..., node_ids: _Optional[_Iterable[int]] = ...) -> None: ...
-
 class NewTopic(_message.Message):
-    __slots__ = ("name", "partitions", "replication_factor", "assignments", "configs")
+    __slots__ = ("name", "partitions", "configs")
     class ConfigsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -26,15 +18,11 @@ class NewTopic(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
-    REPLICATION_FACTOR_FIELD_NUMBER: _ClassVar[int]
-    ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
     CONFIGS_FIELD_NUMBER: _ClassVar[int]
     name: str
     partitions: int
-    replication_factor: int
-    assignments: _containers.RepeatedCompositeFieldContainer[ReplicaAssignment]
     configs: _containers.ScalarMap[str, str]
-    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., replication_factor: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[ReplicaAssignment, _Mapping]]] = ..., configs: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[int] = ..., configs: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class CreateTopicsRequest(_message.Message):
     __slots__ = ("topics", "validate_only")

@@ -31,7 +31,7 @@ def entries(tps: Sequence[TopicIdPartition]) -> list[dict[str, Any]]:
 
 def commit(client: RawClient, group_id: str, tps: Sequence[TopicIdPartition], **fields: Any) -> tuple[ErrorCode, list[ErrorCode]]:
     """Commits offset 0 in some partitions; the codes of the response and of its results."""
-    asked = offsets_pb2.CommitGroupOffsetsRequest(group_id=group_id, offsets=entries(tps), **{"generation": -1, **fields})
+    asked = offsets_pb2.CommitGroupOffsetsRequest(group_id=group_id, offsets=entries(tps), **fields)
     response = client.call("CommitGroupOffsets", asked)
     return code_of(response), [code_of(result) for result in response.results]
 
@@ -74,7 +74,7 @@ def test_no_answer_tells_which_groups_of_others_there_are_and_nobody_takes_their
     (events,) = boss.create_topic("events-of-a-secret-group")
     assert commit(reader, "own-secret", [events]) == (OK, [OK])
     asked: list[Callable[[str], Any]] = [
-        lambda name: outsider.call("CommitGroupOffsets", offsets_pb2.CommitGroupOffsetsRequest(group_id=name, generation=-1)),
+        lambda name: outsider.call("CommitGroupOffsets", offsets_pb2.CommitGroupOffsetsRequest(group_id=name)),
         lambda name: outsider.call("FetchGroupOffsets", offsets_pb2.FetchGroupOffsetsRequest(group_id=name)),
         lambda name: outsider.call("DescribeGroup", offsets_pb2.DescribeGroupRequest(group_id=name)),
         lambda name: outsider.call("DeleteGroup", offsets_pb2.DeleteGroupRequest(group_id=name)),
@@ -105,14 +105,3 @@ def test_each_partition_is_judged_by_itself_and_answered_in_its_place(client_as:
     assert commit(reader, "the boss's", boss_s) == (NOT_YOURS, [NOT_YOURS, NOT_YOURS])
     assert fetch(reader, "the boss's", boss_s) == (NOT_YOURS, [-1, -1])
     assert commit(reader, "the boss's", []) == (NOT_YOURS, [])
-
-
-@pytest.mark.parametrize("fields", [{"generation": 0}, {"generation": 7, "member_id": "m"}, {"member_id": "m"}])
-def test_a_member_is_refused_since_groups_have_none(client_as: ClientAs, fields: dict[str, Any]) -> None:
-    boss = client_as(TOKENS["boss"])
-    (tp,) = boss.create_topic(f"events-members-{len(fields)}-{fields.get('generation')}")
-    asked = offsets_pb2.CommitGroupOffsetsRequest(group_id="members", offsets=entries([tp]), **{"generation": -1, **fields})
-    response = boss.call("CommitGroupOffsets", asked)
-    assert code_of(response) is ErrorCode.UNSUPPORTED_VERSION
-    assert "groups have no members here" in response.error.message
-    assert listed(boss, "members") == []

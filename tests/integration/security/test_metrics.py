@@ -86,7 +86,7 @@ def test_groups_show_offset_and_lag_up_to_a_limit(tmp_path: Path) -> None:
         client.producer().produce(tps[0], values_batch(tps[0], 5))
         for group_id, offset in (("a", 2), ("b", 5)):
             offsets = [{"topic_id": tp.topic_id, "partition": tp.partition} for tp in tps]
-            request = offsets_pb2.CommitGroupOffsetsRequest(group_id=group_id, generation=-1, offsets=offsets)
+            request = offsets_pb2.CommitGroupOffsetsRequest(group_id=group_id, offsets=offsets)
             request.offsets[0].offset = offset
             assert not any(one.HasField("error") for one in client.call("CommitGroupOffsets", request).results)
         found = samples(scrape(running)[1])
@@ -104,9 +104,7 @@ def test_the_lag_of_a_group_counts_partitions_that_it_has_not_read(tmp_path: Pat
     with running_daemon(tmp_path / "data", metrics_port=0) as running, RawClient(running.address) as client:
         tps = client.create_topic("events", partitions=2)
         client.producer().produce(tps[1], values_batch(tps[1], 5))
-        request = offsets_pb2.CommitGroupOffsetsRequest(
-            group_id="a", generation=-1, offsets=[{"topic_id": tps[0].topic_id, "partition": 0}]
-        )
+        request = offsets_pb2.CommitGroupOffsetsRequest(group_id="a", offsets=[{"topic_id": tps[0].topic_id, "partition": 0}])
         client.call("CommitGroupOffsets", request)
         found = samples(scrape(running)[1])
     labels = [("group", "a"), ("partition", "1"), ("topic", "events")]

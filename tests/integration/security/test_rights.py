@@ -30,7 +30,7 @@ MISSING = "hidden-2"  # does not exist
 OK, DENIED, NO_SUCH_ID = 0, int(ErrorCode.TOPIC_AUTHORIZATION_FAILED), int(ErrorCode.UNKNOWN_TOPIC_ID)
 NO_GROUP, NOT_YOURS = int(ErrorCode.UNKNOWN_GROUP), int(ErrorCode.GROUP_AUTHORIZATION_FAILED)
 NOT_OPEN, UNKNOWN = int(ErrorCode.INVALID_TXN_STATE), int(ErrorCode.INVALID_REQUEST)  # of a transactional id that nobody uses
-FORBIDDEN, NOT_SERVED = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED
+FORBIDDEN = grpc.StatusCode.PERMISSION_DENIED
 
 Outcome = int | grpc.StatusCode
 Ask = Callable[[RawClient, str, bytes], Outcome]
@@ -80,7 +80,7 @@ def delete_records(topic_id: bytes) -> Message:
 
 def commit_offsets(topic_id: bytes) -> Message:
     group_id = f"of {topic_id.hex()}"
-    return offsets_pb2.CommitGroupOffsetsRequest(group_id=group_id, generation=-1, offsets=[{"topic_id": topic_id}])
+    return offsets_pb2.CommitGroupOffsetsRequest(group_id=group_id, offsets=[{"topic_id": topic_id}])
 
 
 def fetch_offsets(topic_id: bytes) -> Message:
@@ -96,7 +96,6 @@ BY_ID: dict[str, Callable[[bytes], Message]] = {
 ASKS: dict[str, Ask] = {
     "GetServerInfo": plain("GetServerInfo", metadata_pb2.GetServerInfoRequest()),
     "Metadata": by_name("Metadata", lambda name: metadata_pb2.MetadataRequest(topics=[name]), "topics"),
-    "FindCoordinator": plain("FindCoordinator", metadata_pb2.FindCoordinatorRequest()),
     "Produce": produce,
     "Fetch": fetch,
     "CreateTopics": by_name(
@@ -140,7 +139,6 @@ ASKS: dict[str, Ask] = {
 EXPECTED: dict[str, dict[str, Outcome]] = {
     "GetServerInfo": {"reader": OK, "writer": OK, "outsider": OK},
     "Metadata": {"reader": OK, "writer": OK, "outsider": DENIED},
-    "FindCoordinator": {"reader": NOT_SERVED, "writer": NOT_SERVED, "outsider": NOT_SERVED},
     "Produce": {"reader": FORBIDDEN, "writer": OK, "outsider": NO_SUCH_ID},
     "Fetch": {"reader": OK, "writer": DENIED, "outsider": NO_SUCH_ID},
     "CreateTopics": {"reader": DENIED, "writer": DENIED, "outsider": DENIED},
@@ -208,7 +206,7 @@ def test_each_may_do_what_the_file_says(client_as: ClientAs, topic_ids: dict[str
 @pytest.mark.parametrize("method", sorted(set(METHODS) - {"DeleteTopics"}))
 def test_the_boss_may_do_everything(client_as: ClientAs, topic_ids: dict[str, bytes], method: str) -> None:
     outcome, _ = ask(client_as(TOKENS["boss"]), method, VISIBLE, topic_ids[VISIBLE])
-    assert outcome in (OK, NOT_SERVED, NOT_OPEN, UNKNOWN, NO_GROUP)
+    assert outcome in (OK, NOT_OPEN, UNKNOWN, NO_GROUP)
 
 
 def answer_about(client: RawClient, method: str, name: str, topic_id: bytes) -> str:

@@ -116,7 +116,6 @@ def test_hidden_topics_are_in_no_mixture_of_all_and_some(client_as: ClientAs) ->
         ("ListOffsets", {"partitions": [{"topic_id": b"n" * 16, "spec": 99}]}, "partitions.spec"),
         ("DeleteRecords", {"partitions": [{"topic_id": b"short"}]}, "partitions.topic_id"),
         ("DeleteTopics", {"topic_ids": [b"short"]}, "topic_ids"),
-        ("CreateTopics", {"topics": [{"name": "none", "replication_factor": -1}]}, "topics.replication_factor"),
         ("AlterTopicConfigs", {"name": "none", "set": {"a": "1"}, "unset": ["a"]}, "unset"),
     ],
 )

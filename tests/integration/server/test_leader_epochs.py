@@ -231,7 +231,7 @@ def test_a_new_leader_names_no_end_before_it_knows_it(elected: Elected) -> None:
 
     def commit(offset: int) -> ErrorCode:
         entry = offsets_pb2.PartitionGroupOffset(topic_id=tp.topic_id, offset=offset)
-        request = offsets_pb2.CommitGroupOffsetsRequest(group_id="g", generation=-1, offsets=[entry])
+        request = offsets_pb2.CommitGroupOffsetsRequest(group_id="g", offsets=[entry])
         return ErrorCode(client.call("CommitGroupOffsets", request).results[0].error.code)
 
     def delete(before_offset: int) -> ErrorCode:

@@ -28,11 +28,6 @@ MALFORMED_UNARY: list[tuple[str, Message, str]] = [
     ("Metadata", metadata_pb2.MetadataRequest(all_topics=True, topics=["a"]), "all_topics"),
     ("Metadata", metadata_pb2.MetadataRequest(topic_ids=[b"short"]), "topic_ids"),
     ("CreateTopics", topics_pb2.CreateTopicsRequest(topics=[topics_pb2.NewTopic()] * 101), "topics"),
-    (
-        "CreateTopics",
-        topics_pb2.CreateTopicsRequest(topics=[topics_pb2.NewTopic(replication_factor=-1)]),
-        "topics.replication_factor",
-    ),
     ("DeleteTopics", topics_pb2.DeleteTopicsRequest(names=["x"] * 101), "names"),
     ("DeleteTopics", topics_pb2.DeleteTopicsRequest(topic_ids=[ID] * 101), "topic_ids"),
     ("DeleteTopics", topics_pb2.DeleteTopicsRequest(topic_ids=[b""]), "topic_ids"),
@@ -70,9 +65,9 @@ MALFORMED_UNARY: list[tuple[str, Message, str]] = [
         offsets_pb2.ListOffsetsRequest(partitions=[partition(offsets_pb2.PartitionListOffsets, spec=1, partition=-1)]),
         "partitions.partition",
     ),
-    ("CommitGroupOffsets", offsets_pb2.CommitGroupOffsetsRequest(generation=-1), "group_id"),
-    ("CommitGroupOffsets", offsets_pb2.CommitGroupOffsetsRequest(group_id="g" * 250, generation=-1), "group_id"),
-    ("CommitGroupOffsets", offsets_pb2.CommitGroupOffsetsRequest(group_id="a\nb", generation=-1), "group_id"),
+    ("CommitGroupOffsets", offsets_pb2.CommitGroupOffsetsRequest(), "group_id"),
+    ("CommitGroupOffsets", offsets_pb2.CommitGroupOffsetsRequest(group_id="g" * 250), "group_id"),
+    ("CommitGroupOffsets", offsets_pb2.CommitGroupOffsetsRequest(group_id="a\nb"), "group_id"),
     (
         "CommitGroupOffsets",
         offsets_pb2.CommitGroupOffsetsRequest(group_id="g", offsets=[partition(offsets_pb2.PartitionGroupOffset, offset=-1)]),
@@ -154,7 +149,6 @@ def test_a_malformed_field_is_named(target: Target, name: str, request_: Message
         ({"min_bytes": -1}, "min_bytes"),
         ({"max_bytes": -1}, "max_bytes"),
         ({"isolation_level": 2}, "isolation_level"),
-        ({"replica_epoch": 1}, "replica_epoch"),
         ({"partitions": [partition(fetch_pb2.PartitionFetch, topic_id=b"")]}, "partitions.topic_id"),
         ({"partitions": [partition(fetch_pb2.PartitionFetch, partition=-1)]}, "partitions.partition"),
         ({"partitions": [partition(fetch_pb2.PartitionFetch, fetch_offset=-1)]}, "partitions.fetch_offset"),
@@ -186,20 +180,6 @@ def test_a_malformed_produce_names_its_field(target: Target, fields: dict[str, A
     code, details = stream.status()
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert details.startswith(f"{field}: ")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "FindCoordinator",
-    ],
-)
-def test_what_is_not_served_says_so_in_one_sentence(target: Target, name: str) -> None:
-    with pytest.raises(grpc.RpcError) as caught:
-        target[1].call(name, UNARY[name].request())
-    status: Any = caught.value
-    assert status.code() is grpc.StatusCode.UNIMPLEMENTED
-    assert "not supported" in status.details()
 
 
 @pytest.mark.parametrize("name", sorted(UNARY))

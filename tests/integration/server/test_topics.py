@@ -96,22 +96,12 @@ def test_what_cannot_be_created_says_why_and_the_rest_is_created(client: RawClie
         (new(name="taken"), ErrorCode.TOPIC_ALREADY_EXISTS),
         (new(name="a", partitions=-1), ErrorCode.INVALID_PARTITIONS),
         (new(name="a", partitions=10_001), ErrorCode.INVALID_PARTITIONS),
-        (new(name="a", replication_factor=2), ErrorCode.INVALID_REPLICATION_FACTOR),
         (new(name="a", configs={"retention.mss": "1"}), ErrorCode.INVALID_CONFIG),
         (new(name="a", configs={"retention.ms": "soon"}), ErrorCode.INVALID_CONFIG),
-        (
-            new(name="a", assignments=[topics_pb2.ReplicaAssignment(partition=0, node_ids=[7])]),
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-        ),
-        (new(name="a", assignments=[topics_pb2.ReplicaAssignment(partition=1, node_ids=[0])]), ErrorCode.INVALID_PARTITIONS),
-        (
-            new(name="a", partitions=1, assignments=[topics_pb2.ReplicaAssignment(partition=0, node_ids=[0])]),
-            ErrorCode.INVALID_REQUEST,
-        ),
     ]
     for number, (topic, _) in enumerate(wrong):
         topic.name = f"a{number}" if topic.name == "a" else topic.name
-    good = [new(name="one"), new(name="two", assignments=[topics_pb2.ReplicaAssignment(partition=0, node_ids=[0])])]
+    good = [new(name="one"), new(name="two")]
     codes = create(client, good[0], *[topic for topic, _ in wrong], good[1], validate_only=validate_only)
     assert codes == [ErrorCode.NONE, *[expected for _, expected in wrong], ErrorCode.NONE]
     names = {topic.name for topic in client.call("Metadata", metadata_pb2.MetadataRequest(all_topics=True)).topics}
@@ -286,8 +276,6 @@ def test_offsets_by_end_and_by_time(client: RawClient) -> None:
     assert one.offset == 8
     all_of_it = list_offset(client, tp, specs.OFFSET_SPEC_AFTER_BYTES, from_offset=5, until_offset=10, max_bytes=2 * one.size_bytes)
     assert (all_of_it.offset, all_of_it.size_bytes) == (10, 2 * one.size_bytes)
-    for reserved in (specs.OFFSET_SPEC_EARLIEST_LOCAL, specs.OFFSET_SPEC_LATEST_TIERED):
-        assert code(list_offset(client, tp, reserved)) is ErrorCode.UNSUPPORTED_VERSION
     assert code(list_offset(client, tp, 1, topic_id=b"n" * 16)) is ErrorCode.UNKNOWN_TOPIC_ID
     assert code(list_offset(client, tp, 1, current_leader_epoch=9)) is ErrorCode.UNKNOWN_LEADER_EPOCH
 

@@ -95,7 +95,7 @@ async def fetched(broker: TransactionBroker, tps: list[TopicIdPartition], group:
 async def set_offset(broker: TransactionBroker, tp: TopicIdPartition, offset: int) -> None:
     """A commit without a transaction."""
     entry = offsets_pb2.PartitionGroupOffset(topic_id=tp.topic_id, partition=tp.partition, offset=offset)
-    request = offsets_pb2.CommitGroupOffsetsRequest(group_id="g", generation=-1, offsets=[entry])
+    request = offsets_pb2.CommitGroupOffsetsRequest(group_id="g", offsets=[entry])
     await groups.commit_group_offsets(broker.broker, TopicAuthorizer(ANYBODY, broker.logs.topics), request)
 
 

@@ -113,7 +113,7 @@ def test_others_have_their_turn_while_many_offsets_of_a_group_are_checked() -> N
             table = broker.groups.table
             await broker.groups.log.make()
             offsets = [offsets_pb2.PartitionGroupOffset(topic_id=tp.topic_id, partition=tp.partition) for tp in tps]
-            request = offsets_pb2.CommitGroupOffsetsRequest(group_id="g", generation=-1, offsets=offsets)
+            request = offsets_pb2.CommitGroupOffsetsRequest(group_id="g", offsets=offsets)
             commit = asyncio.create_task(groups.commit_group_offsets(broker.broker, authorizer_of(broker.broker), request))
             turns = 0
             while "g" not in table.groups:

@@ -114,8 +114,6 @@ def test_nothing_is_built_out_of_too_many_fields(name: str, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("entry", "field"),
     [
-        ({"assignments": [{}] * 31}, "topics.assignments"),
-        ({"assignments": [{"node_ids": [2**31 - 1] * 30_000}]}, "topics.assignments.node_ids"),
         ({"configs": {str(number): "" for number in range(101)}}, "topics.configs"),
     ],
 )
