@@ -15,7 +15,7 @@ import pyarrow as pa
 from benchmarks.environment import KEYS, value_at
 from brokerd.client.broker_client import BrokerClient, RawStream
 from brokerd.client.fetching import read_response
-from brokerd.client.offsets import AskedPartition, fetch_request
+from brokerd.client.offsets import add_partition
 from brokerd.client.produce_transport import GrpcProduceStream
 from brokerd.client.response_checks import error_in
 from brokerd.client.transactions import init_producer_id
@@ -193,14 +193,14 @@ class RawTail:
     async def send(self, max_wait_ms: int) -> None:
         """Sends a fetch from the current offset."""
         self._correlation_id += 1
-        request = fetch_request(
-            [AskedPartition(self.tp, self._client.leader_epoch(self.tp), self.offset, _FETCH_BYTES)],
-            fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED,
+        request = fetch_pb2.FetchRequest(
             correlation_id=self._correlation_id,
             max_wait_ms=max_wait_ms,
             min_bytes=1,
             max_bytes=_FETCH_BYTES,
+            isolation_level=fetch_pb2.ISOLATION_LEVEL_READ_COMMITTED,
         )
+        add_partition(request, self.tp, self._client.leader_epoch(self.tp), self.offset, _FETCH_BYTES)
         await self._stream.send(request.SerializeToString())
 
     async def receive(self, timeout_ms: int) -> int:

@@ -19,15 +19,13 @@ from brokerd.client.leases import lease_client
 from brokerd.clock import Clock
 from brokerd.datasource.offset_reader import OffsetReader, report_unread
 from brokerd.datasource.options import SourceOptions
-from brokerd.datasource.partition_reader import RangePartition, read_partition
+from brokerd.datasource.partition_reader import read_partition, tasks_of
 from brokerd.datasource.planning import (
     OffsetRange,
     TopicState,
-    group_ranges,
     passed_by,
     report_losses,
     require_topics,
-    split_ranges,
 )
 from brokerd.datasource.row_filter import ALL_ROWS
 from brokerd.errors import ConfigError
@@ -58,10 +56,7 @@ class BrokerdBatchReader(DataSourceReader):
             if options.where != ALL_ROWS:
                 ranges = reader.cut(ranges, options.where, {})
             sizes_bytes = reader.sizes_bytes(ranges) if options.shares_tasks and len(ranges) > 1 else {}
-        pieces = split_ranges(
-            ranges, min_partitions=options.min_partitions, max_records_per_partition=options.max_records_per_partition
-        )
-        return [RangePartition(group) for group in group_ranges(pieces, sizes_bytes)]
+        return tasks_of(ranges, options, sizes_bytes)
 
     def _ranges(
         self,

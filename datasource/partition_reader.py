@@ -7,7 +7,7 @@ each batch costs Spark about as much as a thousand rows.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -19,10 +19,10 @@ from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.client.leases import lease_client
 from brokerd.datasource.offset_reader import require_not_hidden
 from brokerd.datasource.options import SourceOptions
-from brokerd.datasource.planning import OffsetRange, range_gone, report_losses
+from brokerd.datasource.planning import OffsetRange, group_ranges, range_gone, report_losses, split_ranges
 from brokerd.datasource.row_filter import ALL_ROWS, wanted_rows
 from brokerd.errors import LogTruncationError, OffsetOutOfRangeError, UnknownTopicIdError
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.record.schema import HEADERS, SCHEMA_0
 
 logger = logging.getLogger(__name__)
@@ -40,6 +40,16 @@ class RangePartition(InputPartition):
     def __init__(self, ranges: Sequence[OffsetRange]) -> None:
         super().__init__(tuple(ranges))
         self.ranges = tuple(ranges)
+
+
+def tasks_of(
+    ranges: Sequence[OffsetRange], options: SourceOptions, sizes_bytes: Mapping[TopicPartition, int]
+) -> list[RangePartition]:
+    """The ranges of each task; `sizes_bytes` as in `group_ranges`."""
+    pieces = split_ranges(
+        ranges, min_partitions=options.min_partitions, max_records_per_partition=options.max_records_per_partition
+    )
+    return [RangePartition(group) for group in group_ranges(pieces, sizes_bytes)]
 
 
 def read_partition(partition: InputPartition, options: SourceOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -29,18 +29,16 @@ from brokerd.clock import Clock
 from brokerd.datasource.offset_reader import OffsetReader, report_unread
 from brokerd.datasource.offsets import INITIAL, SourceOffset, parse_source_offset, user_json
 from brokerd.datasource.options import SourceOptions
-from brokerd.datasource.partition_reader import RangePartition, read_partition, read_ranges
+from brokerd.datasource.partition_reader import RangePartition, read_partition, read_ranges, tasks_of
 from brokerd.datasource.planning import (
     OffsetRange,
     TopicState,
     continue_from,
-    group_ranges,
     limit_rows,
     passed_by,
     ranges_between,
     report_losses,
     require_topics,
-    split_ranges,
     topic_ids_after,
 )
 from brokerd.datasource.progress import GroupProgress
@@ -278,10 +276,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     if rows is not None:
                         return _Plan([RangePartition(ranges)], rows)
                     sizes_bytes = reader.sizes_bytes(ranges) if len(ranges) > 1 else {}
-        pieces = split_ranges(
-            ranges, min_partitions=options.min_partitions, max_records_per_partition=options.max_records_per_partition
-        )
-        return _Plan([RangePartition(group) for group in group_ranges(pieces, sizes_bytes)])
+        return _Plan(tasks_of(ranges, options, sizes_bytes))
 
     def _rows_of(self, client: BlockingClient, ranges: Sequence[OffsetRange]) -> list[pa.RecordBatch] | None:
         """The rows of a small batch; None if tasks are to read it. If reading fails, they do, and report why."""

@@ -26,7 +26,7 @@ import pyarrow as pa
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.broker_client import RawStream, is_repeatable
 from brokerd.client.columns import BatchSlice, FetchedBatch, decoded
-from brokerd.client.offsets import READ_COMMITTED, AskedPartition, fetch_request, isolation_to_proto
+from brokerd.client.offsets import READ_COMMITTED, add_partition, isolation_to_proto
 from brokerd.client.response_checks import throttle_ms
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.settings import INT64_MAX
@@ -370,25 +370,17 @@ class Pump:
         self._correlation_id += 1
         config = self._config
         max_bytes = min(config.max_partition_fetch_bytes, config.fetch_max_bytes)
-        asked = [
-            AskedPartition(
-                one.tp,
-                one.leader_epoch,
-                one.next_offset,
-                max_bytes,
-                one.until_offset or 0,
-                None if one in checked else one.position,
-            )
-            for one in positions
-        ]
-        return fetch_request(
-            asked,
-            self._isolation_level,
+        request = fetch_pb2.FetchRequest(
             correlation_id=self._correlation_id,
             max_wait_ms=max_wait_ms,
             min_bytes=config.fetch_min_bytes,
             max_bytes=config.fetch_max_bytes,
+            isolation_level=self._isolation_level,
         )
+        for one in positions:
+            position = None if one in checked else one.position
+            add_partition(request, one.tp, one.leader_epoch, one.next_offset, max_bytes, one.until_offset or 0, position)
+        return request
 
     async def _receive(self, stream: RawStream, request: fetch_pb2.FetchRequest) -> tuple[list[PartitionResult], int]:
         """The results in the order of the request's partitions, and the broker's throttle time in ms."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -162,9 +162,10 @@ async def wait_for_records(client: BrokerClient, ends: Mapping[TopicIdPartition,
 async def _parked_fetch(
     client: BrokerClient, node_id: int, ends: Mapping[TopicIdPartition, int], isolation: str, timeout_ms: int
 ) -> None:
-    asked = [AskedPartition(tp, client.leader_epoch(tp), offset, 1) for tp, offset in ends.items()]
     level = isolation_to_proto(isolation)
-    request = fetch_request(asked, level, correlation_id=0, max_wait_ms=timeout_ms, min_bytes=1, max_bytes=1)
+    request = fetch_pb2.FetchRequest(max_wait_ms=timeout_ms, min_bytes=1, max_bytes=1, isolation_level=level)
+    for tp, offset in ends.items():
+        add_partition(request, tp, client.leader_epoch(tp), offset, 1)
     stream = await client.open_fetch_stream(node_id)
     try:
         await stream.send(request.SerializeToString())
@@ -173,47 +174,27 @@ async def _parked_fetch(
         stream.close()
 
 
-class AskedPartition(NamedTuple):
-    """A partition of a fetch: read from `offset` up to the batch at `until_offset` or above (0: no end). The broker checks
-    `position`, and that it leads in `leader_epoch`."""
-
-    tp: TopicIdPartition
-    leader_epoch: int
-    offset: int
-    max_bytes: int
-    until_offset: int = 0
-    position: LogPosition | None = None
-
-
-def fetch_request(
-    partitions: Iterable[AskedPartition],
-    isolation_level: fetch_pb2.IsolationLevel,
-    *,
-    correlation_id: int,
-    max_wait_ms: int,
-    min_bytes: int,
+def add_partition(
+    request: fetch_pb2.FetchRequest,
+    tp: TopicIdPartition,
+    leader_epoch: int,
+    offset: int,
     max_bytes: int,
-) -> fetch_pb2.FetchRequest:
-    """A consumer's fetch: answered once `min_bytes` are available, or after `max_wait_ms`."""
-    request = fetch_pb2.FetchRequest(
-        correlation_id=correlation_id,
-        max_wait_ms=max_wait_ms,
-        min_bytes=min_bytes,
-        max_bytes=max_bytes,
-        isolation_level=isolation_level,
+    until_offset: int = 0,
+    position: LogPosition | None = None,
+) -> None:
+    """Adds a partition to a fetch: read from `offset` up to the batch at `until_offset` or above (0: no end). The broker checks
+    `position`, and that it leads in `leader_epoch`."""
+    entry = request.partitions.add(
+        topic_id=tp.topic_id,
+        partition=tp.partition,
+        current_leader_epoch=leader_epoch,
+        fetch_offset=offset,
+        partition_max_bytes=max_bytes,
+        until_offset=until_offset,
     )
-    for tp, leader_epoch, offset, partition_max_bytes, until_offset, position in partitions:
-        entry = request.partitions.add(
-            topic_id=tp.topic_id,
-            partition=tp.partition,
-            current_leader_epoch=leader_epoch,
-            fetch_offset=offset,
-            partition_max_bytes=partition_max_bytes,
-            until_offset=until_offset,
-        )
-        if position is not None:
-            entry.position.offset, entry.position.leader_epoch_id = position
-    return request
+    if position is not None:
+        entry.position.offset, entry.position.leader_epoch_id = position
 
 
 def _read_offset(result: offsets_pb2.PartitionListOffsetsResult) -> OffsetAndTimestamp:

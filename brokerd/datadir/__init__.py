@@ -6,7 +6,6 @@ topic_store.py            the topics (topic_changes.py: create, grow, alter, del
 checkpoint.py             each partition's recovery point, durable end, log start and leader epoch
 node_state.py             ids, clean-shutdown mark (closing.py), clock
 coordination.py           which partitions this node leads, and in which leader epoch; the node epoch
-own_entries.py            reads entries of the broker's own logs
 decided_members.py        an operator's decisions on members whose markers are lost
 flusher.py                group commit: flushes in threads
 retention.py              retention over all logs (directory_time.py, log_time.py: its clock)

@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 from brokerd.datadir.decided_members import DecidedMembers, read_decided, write_decided
 from brokerd.errors import CorruptMessageError, DataDirectoryError
-from brokerd.ids import PRODUCER_NUMBERS, TopicIdPartition
+from brokerd.ids import TopicIdPartition
 from brokerd.offline.own_logs import is_transaction_log, read_records
 from brokerd.offline.partition_check import Finding, PartitionCheck, Severity
-from brokerd.partition.log_walk import RecoveryInput
 from brokerd.partition.markers import read_marker
 from brokerd.partition.recovery import PartitionRecovery
 from brokerd.partition.unmarked import UnmarkedData, undecided_text, unmarked_data, with_lost_markers
@@ -26,7 +25,6 @@ from brokerd.transaction.markers import Ending, Outcome, endings
 from brokerd.wire.v1.transaction_log_pb2 import TransactionLogRecord
 
 _READ_ONLY = "brokerd doctor looks at it"
-_INDEX_INTERVAL_BYTES = 1 << 20
 
 
 class OtherMarker(NamedTuple):
@@ -153,19 +151,9 @@ def _finding(lost: LostMarker, decided: DecidedMembers) -> Finding:
 
 def _unmarked(files: Files, partition: PartitionCheck) -> list[UnmarkedData]:
     """Data without a marker, found by the recovery that a start runs."""
-    given = RecoveryInput(
-        tp=partition.tp,
-        name=partition.name,
-        index_interval_bytes=_INDEX_INTERVAL_BYTES,
-        max_producer_ids=2**31,
-        free_producer_number=PRODUCER_NUMBERS,
-        checkpoint=partition.entry,
-        clean=None,
-        read_only_reason=_READ_ONLY,
-    )
     open_files = OpenFiles(files, limit=4)
     try:
-        state = PartitionRecovery(files, open_files, given).run().state
+        state = PartitionRecovery(files, open_files, partition.recovery_input(_READ_ONLY)).run().state
     finally:
         open_files.close()
     return unmarked_data(state.producers, state.damaged, state.log_start_offset)

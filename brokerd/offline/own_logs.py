@@ -9,12 +9,11 @@ from typing import Any
 import pyarrow as pa
 from google.protobuf.message import Message
 
-from brokerd.datadir.own_entries import values_of
 from brokerd.datadir.topic_store import GROUP_OFFSETS, OWN_TOPICS, TRANSACTION_STATE
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
 from brokerd.groups import records as group_records
 from brokerd.ids import TopicIdPartition
-from brokerd.record.batch import RecordBatch
+from brokerd.record.batch import RecordBatch, values_of
 from brokerd.record.header import crc_seed
 from brokerd.storage.files import Files
 from brokerd.storage.holes import holes_end, is_covered, read_holes

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from brokerd.errors import BrokerdError, CorruptMessageError, UnsupportedVersionError
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import PRODUCER_NUMBERS, TopicIdPartition
 from brokerd.offline.own_logs import is_own_log, problem_of
 from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.derived_files import read_leader_epochs, read_snapshot, snapshot_offsets
@@ -140,19 +140,23 @@ class PartitionCheck:
         path = f"{self._directory}/{name}" if name else self._directory
         self._findings.append(Finding(severity, path, message, self.name, offset))
 
-    def _walk(self, names: list[str], snapshots: set[int]) -> LogWalk:
-        """Walks the log as a start does, with every payload."""
-        given = RecoveryInput(
+    def recovery_input(self, read_only_reason: str) -> RecoveryInput:
+        """What a start would know of the partition; every payload is to be checked."""
+        return RecoveryInput(
             tp=self.tp,
             name=self.name,
             index_interval_bytes=_NO_INDEX_BYTES,
             max_producer_ids=2**31,
-            free_producer_number=0,
+            free_producer_number=PRODUCER_NUMBERS,
             checkpoint=self.entry._replace(recovery_point=0),
             clean=None,
-            read_only_reason="" if self._is_durable_end_known else "the checkpoint is lost",
+            read_only_reason=read_only_reason,
             is_durable_end_known=self._is_durable_end_known,
         )
+
+    def _walk(self, names: list[str], snapshots: set[int]) -> LogWalk:
+        """Walks the log as a start does, with every payload."""
+        given = self.recovery_input("" if self._is_durable_end_known else "the checkpoint is lost")
         sizes = segment_sizes(self._open_files, self._directory, names)
 
         def look(segment: Segment, file: File, position: int, header: BatchHeader) -> None:

@@ -90,6 +90,14 @@ class RecordBatch(NamedTuple):
             raise type(error)(f"batch at offset {header.base_offset}: {error.message}") from None
 
 
+def values_of(batch: RecordBatch) -> list[bytes]:
+    """The values of a batch of one of the broker's own logs, one for each offset. Raises CorruptMessageError,
+    UnsupportedVersionError.
+    """
+    values = batch.to_arrow(max_uncompressed_bytes=MAX_DECOMPRESSED_BYTES).column("value")
+    return [value or b"" for value in values.to_pylist()]
+
+
 def check_produced(
     data: pa.Buffer, seed: int, *, max_message_bytes: int, max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES
 ) -> RecordBatch:

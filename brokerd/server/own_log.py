@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from brokerd.clock import Clock
 from brokerd.datadir.directory_time import DirectoryTime
-from brokerd.datadir.own_entries import values_of
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.retention import Retention
 from brokerd.datadir.topic_changes import TopicChanges
@@ -24,7 +23,7 @@ from brokerd.errors import CorruptMessageError, DataDirectoryError, LogDamagedEr
 from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.partition import Partition
 from brokerd.purgatory.purgatory import TimedPurgatory
-from brokerd.record.batch import RecordBatch, walk_batches
+from brokerd.record.batch import RecordBatch, values_of, walk_batches
 from brokerd.record.header import decode_header, encode_header, new_header
 from brokerd.record.schema import SCHEMA_0, encode_payload
 from brokerd.server.admin import Admin

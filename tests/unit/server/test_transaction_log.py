@@ -13,12 +13,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from brokerd.datadir.own_entries import values_of
 from brokerd.datadir.topic_store import TRANSACTION_STATE
 from brokerd.errors import StorageError, WireError
 from brokerd.offline.doctor import accept_damaged
 from brokerd.partition.partition import Partition
-from brokerd.record.batch import walk_batches
+from brokerd.record.batch import values_of, walk_batches
 from brokerd.server import own_log
 from brokerd.server.own_log import OwnEntry, OwnLog
 from brokerd.steps import Steps
