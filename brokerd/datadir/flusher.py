@@ -4,15 +4,21 @@ Batches appended during a partition's flush are covered by its next one, so ackn
 syncs one partition after the other, so callers take turns (brokerd/sharing.py): one that writes to a thousand partitions waits for
 all of them, another for at most one of them. A partition with appends of several callers is flushed at the first of their turns.
 partition/flush_task.py does the flush.
+
+A transaction of a few rows makes some twenty flushes, so each costs little more than its fdatasync: a thread makes no future, and
+flushes that end while the event loop is busy wake it once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
+import threading
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 
 from brokerd.partition.flush_task import FlushTask
 from brokerd.partition.partition import Partition
@@ -24,12 +30,18 @@ _RETRY_S = 0.1
 
 
 class Flusher:
-    """Schedules flushes. Used in one event loop only."""
+    """Schedules flushes. Create it inside the running event loop, the only one that uses it."""
 
     def __init__(self, *, threads: int, on_flush: Callable[[Partition, int], None]) -> None:
         """`on_flush` is called with each flushed log and the duration of the flush in nanoseconds."""
         self._on_flush = on_flush
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="brokerd-flush")
+        self._loop = asyncio.get_running_loop()
+        self._begun: SimpleQueue[tuple[Partition, FlushTask] | None] = SimpleQueue()  # for the threads; None ends one
+        self._ended: deque[tuple[Partition, FlushTask, BaseException | None]] = deque()  # for the event loop, from the threads
+        self._is_woken = False  # `_finish_all` will run, and has not yet looked
+        self._threads = [threading.Thread(target=self._work, name=f"brokerd-flush_{n}", daemon=True) for n in range(threads)]
+        for thread in self._threads:
+            thread.start()
         self._room: FairQueue[Partition] = FairQueue(threads)
         # Dirty log -> callers that appended since its last flush began. They are queued in _room, except during a flush of the log.
         self._tickets: dict[Partition, dict[Caller, Waiting[Partition]]] = {}
@@ -56,11 +68,11 @@ class Flusher:
         if not self._is_scheduled:
             # Deferred, so that later appends in this iteration of the event loop share the flush.
             self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._start_flushes)
+            self._loop.call_soon(self._start_flushes)
 
     async def flush(self, log: Partition, caller: Caller) -> None:
         """Queues a flush of the log in the caller's turn, and returns after it, whatever its result."""
-        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        told: asyncio.Future[None] = self._loop.create_future()
         self._told.setdefault(log, []).append(told)
         self.mark_dirty(log, caller)
         await told
@@ -69,14 +81,35 @@ class Flusher:
         """Returns once every dirty log is flushed or has stopped."""
         await self._idle.wait()
 
-    def close(self) -> None:
-        """Stops the threads; flushes in progress are never completed. Call `drain` first."""
+    async def close(self) -> None:
+        """Begins no more flushes and stops the threads. Logs may stay dirty: call `drain` first."""
         self._is_closed = True
-        self._pool.shutdown(wait=True)
+        for _ in self._threads:
+            self._begun.put(None)
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join)
+
+    def _work(self) -> None:
+        """Runs flushes, in one of the threads."""
+        while (begun := self._begun.get()) is not None:
+            log, task = begun
+            failure: BaseException | None = None
+            try:
+                task.run()
+            except BaseException as error:
+                failure = error
+            self._report(log, task, failure)
+
+    def _report(self, log: Partition, task: FlushTask, failure: BaseException | None) -> None:
+        self._ended.append((log, task, failure))
+        if not self._is_woken:  # if it is, `_finish_all` has yet to look, and finds this one too
+            self._is_woken = True
+            with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile
+                self._loop.call_soon_threadsafe(self._finish_all)
 
     def _start_flushes(self) -> None:
         self._is_scheduled = False
-        while (ticket := self._room.pop()) is not None:
+        while not self._is_closed and (ticket := self._room.pop()) is not None:
             self._start_flush(ticket)
         if not self._tickets and not self._under_way and not self._retrying:
             self._idle.set()
@@ -94,15 +127,21 @@ class Flusher:
             self._tell(log)
             return
         self._under_way[log] = ticket
-        future = asyncio.get_running_loop().run_in_executor(self._pool, task.run)
-        future.add_done_callback(lambda done: self._finish(log, task, done))
+        self._begun.put((log, task))
 
-    def _finish(self, log: Partition, task: FlushTask, done: asyncio.Future[None]) -> None:
+    def _finish_all(self) -> None:
+        """Completes the flushes that have ended, and begins others."""
+        self._is_woken = False  # before the look at them: one that ends later wakes again
+        while self._ended:
+            self._finish(*self._ended.popleft())
+        self._start_flushes()
+
+    def _finish(self, log: Partition, task: FlushTask, failure: BaseException | None) -> None:
         """Completes one flush; whatever its result, the others continue."""
         caller = self._under_way.pop(log).caller
         self._room.shares.add(caller.owner, -1)
         try:
-            self._settle(log, task, done.exception())
+            self._settle(log, task, failure)
         except Exception:
             logger.exception("%s: a flush ended, but its waiters could not be notified", log.name)
         self._tell(log)
@@ -111,10 +150,9 @@ class Flusher:
         if task.untried_error is not None and log.is_dirty:
             logger.warning("%s: a flush could not start (%s) and is retried", log.name, task.untried_error.strerror)
             self._retrying.add(log)
-            asyncio.get_running_loop().call_later(_RETRY_S, self._retry, log, caller)
+            self._loop.call_later(_RETRY_S, self._retry, log, caller)
         elif log.is_dirty and log not in self._tickets:
             self.mark_dirty(log, caller)
-        self._start_flushes()
 
     def _retry(self, log: Partition, caller: Caller) -> None:
         self._retrying.discard(log)

@@ -28,7 +28,7 @@ from brokerd.sharing import Budget, Shares, Turns
 _READ_THREADS = 5  # for reads outside of the page cache; one caller alone gets 4
 _SEARCH_THREADS = 3  # one caller alone gets 2
 _READERS_PATIENCE_S = 0.5
-_FLUSH_THREADS = 5  # each syncs one partition at a time; one principal gets four at most
+_FLUSH_THREADS = 10  # each syncs one partition at a time; one principal gets eight at most
 # Owner of all unsynced bytes: the logs count them, so that a failure leaves none counted by mistake. Producers still share them
 # fairly, since what a flush frees goes to the next principal in turn, and flush threads are shared too.
 _LOGS = ""
@@ -108,7 +108,7 @@ class BrokerParts:
         """Stops threads and timers; call it after all responses are out."""
         self.produce_purgatory.close()
         self.fetch_purgatory.close()
-        await asyncio.to_thread(self.flusher.close)
+        await self.flusher.close()
         # Readers change nothing, so a slow one must not keep the logs open.
         for threads in (self.readers, self.searchers):
             threads.stop()

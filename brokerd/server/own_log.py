@@ -75,6 +75,7 @@ class OwnLog:
         self._size_bytes = 0  # from the log start
         self._state_bytes = 0  # of the newest state in it; 0 = unknown
         self._retry_bytes = 0  # after a failed compaction: the size at which to try again
+        self._late: list[OwnEntry] = []  # see append_late
         self._find()
 
     def _find(self) -> None:
@@ -136,6 +137,19 @@ class OwnLog:
         """Appends entries, all or none; a later `durable` makes them durable. Raises StorageError and others: the entries must then
         not be applied.
         """
+        self._append([*self._late, *records])
+        self._late = []
+
+    def append_late(self, entry: OwnEntry) -> None:
+        """Puts an entry in front of the next batch: saves a write and a flush. A crash may lose it, whatever `durable` said."""
+        self._late.append(entry)
+
+    def append_rest(self) -> None:
+        """Appends what `append_late` has left. Raises as `append` does, having lost nothing."""
+        if self._late:
+            self.append(())
+
+    def _append(self, records: Sequence[OwnEntry]) -> None:
         partition = self._partition
         assert partition is not None, "made before"
         batch = _batch(records, partition.crc_seed, self._clock.wall_ms())
@@ -174,6 +188,7 @@ class OwnLog:
         appended. Other entries may be appended in between, and a crash at any point must leave a log with the same meaning. One
         call at a time. Raises as `append` and `durable` do, having dropped nothing.
         """
+        self.append_rest()  # a state begins its batch
         log, begin, before_bytes = self._partition, self._end_offset, self._size_bytes
         assert log is not None, "it has grown"
         try:

@@ -72,6 +72,7 @@ class Log:
         self.batches: list[Sequence[OwnEntry]] = []
         self.start = 0
         self.durable_end = 0
+        self.late: list[OwnEntry] = []
         self._flushed = asyncio.Event()
 
     def flush(self, end: int) -> None:
@@ -82,6 +83,7 @@ class Log:
     def crash(self, rng: random.Random) -> None:
         del self.batches[rng.randint(self.durable_end, len(self.batches)) :]
         self.durable_end = len(self.batches)
+        self.late = []
 
     # As OwnLog
 
@@ -103,9 +105,17 @@ class Log:
     def append(self, records: Sequence[OwnEntry]) -> None:
         if self.sim.refuses(self.name):
             raise StorageError("no space")
-        self.batches.append(tuple(records))
-        for record in records:
+        self.batches.append((*self.late, *records))
+        self.late = []
+        for record in self.batches[-1]:
             self.sim.recorded(self.name, record.value)
+
+    def append_late(self, entry: OwnEntry) -> None:
+        self.late.append(entry)
+
+    def append_rest(self) -> None:
+        if self.late:
+            self.append(())
 
     def read(self) -> Iterator[bytes]:
         return (record.value for batch in self.batches[self.start :] for record in batch)
@@ -114,6 +124,7 @@ class Log:
         return True
 
     async def compact(self, pieces: Iterator[Sequence[OwnEntry]]) -> None:
+        self.append_rest()
         begin = self.end_offset
         for piece in pieces:
             self.batches.append(tuple(piece))

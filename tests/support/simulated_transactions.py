@@ -95,7 +95,7 @@ class SimulatedLog(OwnLog):
     def read(self) -> Iterator[bytes | None]:
         return (data for batch in self._disk.log for data in batch)
 
-    def append(self, records: Sequence[OwnEntry]) -> None:
+    def _append(self, records: Sequence[OwnEntry]) -> None:
         known = [decode(record.value) for record in records]
         if known[0].in_state or isinstance(event_of(known[0]), StateBegins | StateEnds):
             self._broker.take_piece()

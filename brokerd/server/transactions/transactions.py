@@ -165,9 +165,10 @@ class Transactions:
         self._is_stopping = True
 
     async def drain(self) -> None:
-        """Waits for all pending decisions."""
+        """Waits for all pending decisions, and records their ends."""
         while self._tasks:
             await asyncio.wait(self._tasks)
+        await self._try(self._record_rest())
 
     @property
     def undecided_count(self) -> int:
@@ -314,12 +315,10 @@ class Transactions:
         logger.debug("%s: committed, %d members in %d partitions", _subject(name, prepared), len(winners), len(markers))
 
     def _record_completed(self, name: str, principal: str, prepared: CommitPrepared) -> None:
-        event = CommitCompleted(txn_version=prepared.txn_version)
-        try:
-            self._record(name, principal, event)
-        except WireError as error:  # the commit is done; without the record, a restart only looks for missing markers
-            logger.warning("%s: its end could not be recorded: %s", _subject(name, prepared), error.message)
-            self.coordinator.apply(record_of(name, principal, self._clock.wall_ms(), event), self._clock.monotonic_ms())
+        """Records the end of a commit with the next event. If a crash loses it, the next start only looks for missing markers."""
+        record = self._record_of(name, principal, CommitCompleted(txn_version=prepared.txn_version))
+        self.log.append_late(_entry(record))
+        self.coordinator.apply(record, self._clock.monotonic_ms())
 
     async def _abort(self, name: str, decide: Callable[[], MembersAborted | None]) -> int:
         event = await self._decided(decide)
@@ -368,7 +367,7 @@ class Transactions:
         """Ends expired executions, finishes prepared commits, writes missing markers of ended members, and forgets old ids and
         pages. An error in one part is logged and does not stop the others.
         """
-        for part in (self._expire, self._finish_prepared, self._end_unmarked, self._forget):
+        for part in (self._expire, self._finish_prepared, self._end_unmarked, self._forget, self._record_rest):
             await self._try(part())
 
     async def compact(self) -> None:
@@ -460,9 +459,15 @@ class Transactions:
 
     def _record(self, name: str, principal: str, event: Event) -> None:
         """Appends an event and applies it; no effect if it raises."""
-        record = record_of(name, principal, self._clock.wall_ms(), event)
+        record = self._record_of(name, principal, event)
         self.log.append([_entry(record)])
         self.coordinator.apply(record, self._clock.monotonic_ms())
+
+    def _record_of(self, name: str, principal: str, event: Event) -> TransactionLogRecord:
+        return record_of(name, principal, self._clock.wall_ms(), event)
+
+    async def _record_rest(self) -> None:
+        self.log.append_rest()
 
     async def _run(self, decision: Coroutine[Any, Any, T]) -> T:
         """Runs the decision to completion, even if the caller is cancelled."""

@@ -6,14 +6,14 @@ The flusher's threads are replaced by steps that the test takes, so the order is
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from collections import Counter, deque
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
 from brokerd.datadir.flusher import Flusher
+from brokerd.partition.flush_task import FlushTask
 from brokerd.partition.partition import Partition
 from brokerd.sharing import Caller
 from tests.support.build import append, open_manager
@@ -23,22 +23,21 @@ from tests.support.loop import all_wait
 MANY, OTHER = Caller("many", "m1"), Caller("other", "o1")
 
 
-class Steps(Executor):
-    """Runs what is submitted when told, one at a time."""
+class Steps(SimpleQueue[Any]):
+    """Runs the flushes when told, one at a time, and reports each to its flusher."""
 
-    def __init__(self) -> None:
-        self.begun: list[tuple[Future[Any], Callable[[], Any]]] = []
+    def __init__(self, flusher: Flusher) -> None:
+        self.flusher = flusher
+        self.begun: list[tuple[Partition, FlushTask]] = []
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        self.begun.append((future, lambda: fn(*args, **kwargs)))
-        return future
+    def put(self, item: tuple[Partition, FlushTask], *_: object) -> None:
+        self.begun.append(item)
 
     def step(self, number: int = 0) -> None:
         """Ends one flush."""
-        future, work = self.begun.pop(number)
-        work()
-        future.set_result(None)
+        log, task = self.begun.pop(number)
+        task.run()
+        self.flusher._report(log, task, None)
 
 
 class Logs:
@@ -48,9 +47,8 @@ class Logs:
         manager, _ = open_manager(MemoryFiles())
         manager.create_topic("t", partitions, {})
         self.logs = sorted(manager.partitions.of_clients(), key=lambda log: log.tp.partition)
-        self.steps = Steps()
         self.flusher = Flusher(threads=threads, on_flush=self._flushed)
-        self.flusher._pool = self.steps  # type: ignore[assignment]
+        self.flusher._begun = self.steps = Steps(self.flusher)
         self.flushes: Counter[int] = Counter()
 
     @property
@@ -149,6 +147,32 @@ async def test_a_log_written_during_its_flush_comes_after_those_that_waited_befo
     await all_wait()
     logs.write(0, MANY)
     assert await logs.drain() == [0, 1, 2, 0]
+
+
+class EndsAtTheLastLook(deque[Any]):
+    """The flushes that have ended. The next one ends while the event loop finds none, which is the last moment to be missed."""
+
+    def __init__(self, steps: Steps) -> None:
+        super().__init__()
+        self.steps = steps
+
+    def __len__(self) -> int:
+        count = super().__len__()
+        if not count and self.steps.begun:
+            self.steps.step()
+        return count
+
+
+async def test_a_flush_that_ends_after_the_last_look_at_ended_ones_is_completed() -> None:
+    logs = Logs(partitions=3, threads=5)
+    logs.flusher._ended = EndsAtTheLastLook(logs.steps)
+    for partition in range(3):
+        logs.write(partition, MANY)
+    await all_wait()
+    logs.steps.step()
+    await all_wait()
+    assert not logs.started
+    assert logs.flushes == {0: 1, 1: 1, 2: 1}
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -77,7 +77,7 @@ async def test_what_comes_during_a_flush_shares_the_next_one() -> None:
     for _ in range(3):
         disk.may_end.release()
     await drained(flusher)
-    flusher.close()
+    await flusher.close()
     assert disk.count == 3
     assert sorted(advanced) == [("t-0", 3), ("t-0", 53), ("u-0", 1)]
     assert log.core.flushes.dirty_bytes == logs.manager.dirty_bytes == 0
@@ -98,7 +98,7 @@ async def test_a_failed_flush_is_told_once_and_others_go_on() -> None:
     append(other, b"fine")
     flusher.mark_dirty(other, WRITER)
     await drained(flusher)
-    flusher.close()
+    await flusher.close()
     assert (log.ends.high_watermark, other.ends.high_watermark) == (0, 1)
 
 
@@ -112,7 +112,7 @@ async def test_more_partitions_than_threads_are_all_flushed() -> None:
             flusher.mark_dirty(log, WRITER)
         await all_wait()  # the first flushes have begun
     await drained(flusher)
-    flusher.close()
+    await flusher.close()
     assert {log.ends.high_watermark for log in manager.partitions.of_clients()} == {5}
 
 
@@ -130,7 +130,7 @@ async def test_whatever_a_flush_ends_with_its_log_stops_and_others_go_on() -> No
     disk.error = None
     disk.may_end.release()
     await drained(flusher)
-    flusher.close()
+    await flusher.close()
     with pytest.raises(StorageError, match="MemoryError"):
         append(log, b"no")
     assert (log.ends.high_watermark, log.core.flushes.dirty_bytes, other.ends.high_watermark) == (0, 0, 1)
@@ -149,7 +149,7 @@ async def test_listeners_that_fail_hold_up_nothing() -> None:
             append(each, b"x")
             flusher.mark_dirty(each, WRITER)
         await drained(flusher)
-    flusher.close()
+    await flusher.close()
     assert (log.ends.high_watermark, other.ends.high_watermark) == (3, 3)
 
 
@@ -172,7 +172,7 @@ async def test_a_directory_that_cannot_be_opened_to_be_synced_is_no_failed_flush
     assert len(log.segments) > 1
     flusher.mark_dirty(log, WRITER)
     await drained(flusher)
-    flusher.close()
+    await flusher.close()
     assert (log.core.health.failure, log.ends.high_watermark, log.core.flushes.dirty_bytes) == (None, 20, 0)
     assert not log.core.snapshots.has_waiting
     assert append(log, b"goes on") == 20

@@ -28,7 +28,7 @@ from brokerd.wire.v1.transaction_log_pb2 import CommitCompleted, MemberOpened, T
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
-from tests.support.inner_broker import PRINCIPAL, TransactionBroker, running
+from tests.support.inner_broker import PRINCIPAL, TransactionBroker, end_request, running
 from tests.support.transaction_bench import Execution, commit_of, known_of, totals
 
 IDS = 6
@@ -76,7 +76,7 @@ class AfterPieces:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> None:
         self.pieces = 0
-        append = OwnLog.append
+        append = OwnLog._append
 
         def noted(log: OwnLog, records: Sequence[OwnEntry]) -> None:
             append(log, records)
@@ -87,7 +87,7 @@ class AfterPieces:
                 self.pieces += 1
                 act(self.pieces)
 
-        monkeypatch.setattr(OwnLog, "append", noted)
+        monkeypatch.setattr(OwnLog, "_append", noted)
 
 
 async def test_a_state_of_many_pieces_takes_the_place_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,6 +103,32 @@ async def test_a_state_of_many_pieces_takes_the_place_of_the_log(monkeypatch: py
         assert known(broker) == before
     async with running(files, clock) as broker:
         assert [state.last_version for state in broker.transactions.coordinator.states.values()] == [0] * IDS
+
+
+async def test_the_end_of_a_commit_is_recorded_before_the_next_event_a_state_or_a_stop() -> None:
+    files, clock, written = MemoryFiles(), ManualClock(), Execution(0, "e", "r")
+    async with running(files, clock) as broker:
+        transactions = broker.transactions
+
+        async def one_commit(number: int) -> None:
+            name = f"id-{number}"
+            member = await broker.init(name, written, bytes([number]) * 16)
+            await transactions.commit(PRINCIPAL, end_request(name, written, [(member, 0)]))
+
+        for number in (1, 2):
+            await one_commit(number)
+        assert events_in(broker) == ["member_opened", "commit_prepared", "commit_completed", "member_opened", "commit_prepared"]
+        await transactions.compact()
+        assert events_in(broker)[0] == "state_begins"
+        await one_commit(3)
+    async with running(files, clock) as broker:
+        assert events_in(broker)[-3:] == ["member_opened", "commit_prepared", "commit_completed"]
+
+
+def events_in(broker: TransactionBroker) -> list[str]:
+    """The kinds of the events in the log."""
+    values = [value for batch in broker.transactions.log.batches() if batch is not None for value in values_of(batch)]
+    return [decode(value).WhichOneof("event") or "" for value in values]
 
 
 @pytest.mark.parametrize("at", range(1, IDS + 2))
