@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from brokerd import __version__
-from brokerd.cli.output import NONE, fields, show, table
+from brokerd.cli.output import fields, show, table
 from brokerd.cli.parser import connect
 from brokerd.client.metadata import Metadata
 from brokerd.wire.v1.metadata_pb2 import GetServerInfoResponse
@@ -25,8 +25,8 @@ def _lines(server: GetServerInfoResponse, cluster: Metadata) -> Iterator[str]:
     yield f"broker {server.software_version}, node {server.node_id} of cluster {server.cluster_id}"
     yield f"  wire versions {server.min_wire_version} to {server.max_wire_version}; this command is of version {__version__}"
     yield f"  features: {', '.join(sorted(server.features))}"
-    nodes = [(node.node_id, node.address, node.rack or NONE) for node in cluster.nodes.values()]
-    yield table(("NODE", "ADDRESS", "RACK"), nodes, indent="  ")
+    nodes = [(node.node_id, node.address) for node in cluster.nodes.values()]
+    yield table(("NODE", "ADDRESS"), nodes, indent="  ")
     yield table(("LIMIT", "VALUE"), _limits(server), indent="  ")
 
 
@@ -36,8 +36,7 @@ def _document(server: GetServerInfoResponse, cluster: Metadata) -> dict[str, Any
         "client_version": __version__,
         "features": sorted(server.features),
         "limits": dict(_limits(server)),
-        "controller_id": cluster.controller_id,
-        "nodes": [fields(node, "node_id host port") | {"rack": node.rack or None} for node in cluster.nodes.values()],
+        "nodes": [fields(node, "node_id host port") for node in cluster.nodes.values()],
     }
 
 

@@ -26,7 +26,6 @@ class Node(NamedTuple):
     node_id: int
     host: str
     port: int
-    rack: str = ""
 
     @property
     def address(self) -> str:
@@ -69,7 +68,6 @@ class TopicInfo:
 class Metadata:
     """A node's view of the cluster."""
 
-    controller_id: int
     nodes: Mapping[int, Node]
     topics: Mapping[str, TopicInfo]  # by name
     errors: Mapping[str, WireError] = field(default_factory=dict)  # by name; by id in hex if requested by id
@@ -108,8 +106,8 @@ def read_metadata(response: metadata_pb2.MetadataResponse) -> Metadata:
         topics[topic.name] = TopicInfo(topic.name, topic.topic_id, leaders, topic.is_internal, unwritable, epochs)
     for node in response.nodes:
         _check_address(what, node.host, node.port)
-    nodes = {node.node_id: Node(node.node_id, node.host, node.port, node.rack) for node in response.nodes}
-    return Metadata(response.controller_id, nodes, topics, errors)
+    nodes = {node.node_id: Node(node.node_id, node.host, node.port) for node in response.nodes}
+    return Metadata(nodes, topics, errors)
 
 
 def check_topic(what: str, name: str, topic_id: bytes) -> None:

@@ -131,12 +131,12 @@ class TopicChanges:
         self._opening.check_writable()
         return topic._replace(configs=normalized(config, configs))
 
-    def delete(self, wanted: str | bytes, on_deleted: Callable[[Topic], None] | None = None) -> Steps[Topic]:
-        """Deletes a topic, by name or id, durably on completion. Calls `on_deleted` once the topic is invisible, before its files
-        are removed. Raises UnknownTopicOrPartitionError, UnknownTopicIdError, StorageError; with fate UNKNOWN the topic is gone,
-        but its files stay until the next start, which finds it either deleted or still complete.
+    def delete(self, name: str, on_deleted: Callable[[Topic], None] | None = None) -> Steps[Topic]:
+        """Deletes a topic, durably on completion. Calls `on_deleted` once the topic is invisible, before its files are removed.
+        Raises UnknownTopicOrPartitionError, StorageError; with fate UNKNOWN the topic is gone, but its files stay until the next
+        start, which finds it either deleted or still complete.
         """
-        topic = self._topics.by_name(wanted) if isinstance(wanted, str) else self._topics.by_id(wanted)
+        topic = self._topics.by_name(name)
         self._opening.check_writable()
         failed: StorageError | None = None
         try:

@@ -40,7 +40,7 @@ class BrokerParts:
     def __init__(self, config: BrokerConfig, logs: LogManager, clock: Clock) -> None:
         self.config = config
         self.clock = clock
-        self.cluster_id, self.node_id, self.node_epoch = logs.cluster_id, logs.node_id, logs.node_epoch
+        self.cluster_id, self.node_id = logs.cluster_id, logs.node_id
         self.partitions = logs.partitions
         self.topics = logs.topics
         self.topic_changes = logs.changes

@@ -72,7 +72,7 @@ REPEATED: dict[str, tuple[Repeated, ...]] = {
         Repeated("topic_ids", _TOPICS, _itself, is_answered_once=True),
     ),
     "CreateTopics": (_NEW_TOPICS,),
-    "DeleteTopics": (Repeated("names", _CREATED_MAX, _itself), Repeated("topic_ids", _CREATED_MAX, _itself)),
+    "DeleteTopics": (Repeated("names", _CREATED_MAX, _itself),),
     "DescribeTopics": (Repeated("names", _DESCRIBED_MAX, _itself, is_answered_once=True),),
     "AlterTopicConfigs": (Repeated("set", _CONFIGS_MAX), Repeated("unset", _CONFIGS_MAX, _itself)),
     "DeleteRecords": (PARTITIONS,),

@@ -71,7 +71,7 @@ async def handle(
         raise malformed("all_topics", "topics and topic_ids must be empty with it")
     for topic_id in request.topic_ids:
         check_topic_id("topic_ids", topic_id)
-    response = metadata_pb2.MetadataResponse(cluster_id=broker.cluster_id, controller_id=broker.node_id, nodes=[this_node(broker)])
+    response = metadata_pb2.MetadataResponse(cluster_id=broker.cluster_id, nodes=[this_node(broker)])
     pauses = Pauses(broker.turns)
     if request.all_topics:
         for topic in _seen_by(broker, authorizer):
@@ -98,7 +98,7 @@ def this_node(broker: BrokerParts) -> metadata_pb2.Node:
     if host in _WILDCARDS:
         host = socket.gethostname()
     port = broker.config.advertised_port or broker.port
-    return metadata_pb2.Node(node_id=broker.node_id, host=host, port=port, epoch=broker.node_epoch)
+    return metadata_pb2.Node(node_id=broker.node_id, host=host, port=port)
 
 
 async def _find_or_create(broker: BrokerParts, authorizer: TopicAuthorizer, name: str) -> Topic:

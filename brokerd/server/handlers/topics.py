@@ -8,7 +8,7 @@ CreateTopics
 - partitions 0 means num.partitions.
 
 DeleteTopics
-- A topic's records are deleted with it. Names are handled first, then ids.
+- A topic's records are deleted with it.
 - Requests waiting on one of its partitions are answered at once: fetches with UNKNOWN_TOPIC_ID, acks=all with an unknown fate.
 
 CreatePartitions
@@ -37,7 +37,7 @@ from brokerd.partition.partition import Partition
 from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import fails_with, malformed
 from brokerd.server.paging import Pauses
-from brokerd.server.requests import check_config_texts, check_topic_id, topic_id_partition
+from brokerd.server.requests import check_config_texts, topic_id_partition
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.wire.v1.topics_pb2 import (
     AlterTopicConfigsRequest,
@@ -76,25 +76,14 @@ async def create(broker: BrokerParts, authorizer: TopicAuthorizer, request: Crea
 
 async def delete(broker: BrokerParts, authorizer: TopicAuthorizer, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """One result per requested topic."""
-    for topic_id in request.topic_ids:
-        check_topic_id("topic_ids", topic_id)
     response = DeleteTopicsResponse()
     for name in request.names:
-        await _delete(broker, authorizer, response.results.add(name=name), name)
-    for topic_id in request.topic_ids:
-        await _delete(broker, authorizer, response.results.add(topic_id=topic_id), topic_id)
+        result = response.results.add(name=name)
+        with fails_with(result, f"deleting topic {name!r}"):
+            authorizer.require_name(Right.ADMIN, name)
+            result.topic_id = (await broker.admin.run(broker.topic_changes.delete(name, lambda topic: _forget(broker, topic)))).id
+            broker.audit.changed(f"deleted topic '{name}'")
     return response
-
-
-async def _delete(broker: BrokerParts, authorizer: TopicAuthorizer, result: TopicResult, wanted: str | bytes) -> None:
-    with fails_with(result, f"deleting topic {wanted!r}"):
-        if isinstance(wanted, str):
-            authorizer.require_name(Right.ADMIN, wanted)
-        else:
-            authorizer.require_id(Right.ADMIN, wanted)
-        deleted = await broker.admin.run(broker.topic_changes.delete(wanted, lambda topic: _forget(broker, topic)))
-        result.name, result.topic_id = deleted.name, deleted.id
-        broker.audit.changed(f"deleted topic '{deleted.name}'")
 
 
 def _forget(broker: BrokerParts, topic: Topic) -> None:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from brokerd.wire.v1 import error_pb2 as brokerd_dot_wire_dot_v1_dot_error__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x62rokerd/wire/v1/topics.proto\x12\x0f\x62rokerd.wire.v1\x1a\x1b\x62rokerd/wire/v1/error.proto\"\x95\x01\n\x08NewTopic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x01(\x05\x12\x37\n\x07\x63onfigs\x18\x05 \x03(\x0b\x32&.brokerd.wire.v1.NewTopic.ConfigsEntry\x1a.\n\x0c\x43onfigsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"W\n\x13\x43reateTopicsRequest\x12)\n\x06topics\x18\x01 \x03(\x0b\x32\x19.brokerd.wire.v1.NewTopic\x12\x15\n\rvalidate_only\x18\x02 \x01(\x08\"T\n\x0bTopicResult\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12%\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\"E\n\x14\x43reateTopicsResponse\x12-\n\x07results\x18\x01 \x03(\x0b\x32\x1c.brokerd.wire.v1.TopicResult\"7\n\x13\x44\x65leteTopicsRequest\x12\r\n\x05names\x18\x01 \x03(\t\x12\x11\n\ttopic_ids\x18\x02 \x03(\x0c\"E\n\x14\x44\x65leteTopicsResponse\x12-\n\x07results\x18\x01 \x03(\x0b\x32\x1c.brokerd.wire.v1.TopicResult\"&\n\x15\x44\x65scribeTopicsRequest\x12\r\n\x05names\x18\x01 \x03(\t\"U\n\x0b\x43onfigEntry\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x12\n\nis_default\x18\x03 \x01(\x08\x12\x15\n\rdocumentation\x18\x04 \x01(\t\"\xf9\x01\n\x14PartitionDescription\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x18\n\x10log_start_offset\x18\x02 \x01(\x03\x12\x1a\n\x12last_stable_offset\x18\x03 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x16\n\x0elog_end_offset\x18\x05 \x01(\x03\x12\x12\n\nsize_bytes\x18\x06 \x01(\x03\x12\x15\n\rsegment_count\x18\x07 \x01(\x05\x12\x16\n\x0eproducer_count\x18\x08 \x01(\x05\x12%\n\x05\x65rror\x18\t \x01(\x0b\x32\x16.brokerd.wire.v1.Error\"\xc3\x01\n\x10TopicDescription\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08topic_id\x18\x03 \x01(\x0c\x12-\n\x07\x63onfigs\x18\x04 \x03(\x0b\x32\x1c.brokerd.wire.v1.ConfigEntry\x12\x39\n\npartitions\x18\x05 \x03(\x0b\x32%.brokerd.wire.v1.PartitionDescription\"K\n\x16\x44\x65scribeTopicsResponse\x12\x31\n\x06topics\x18\x01 \x03(\x0b\x32!.brokerd.wire.v1.TopicDescription\"S\n\x17\x43reatePartitionsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0btotal_count\x18\x02 \x01(\x05\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\"H\n\x18\x43reatePartitionsResponse\x12,\n\x06result\x18\x01 \x01(\x0b\x32\x1c.brokerd.wire.v1.TopicResult\"\xbb\x01\n\x18\x41lterTopicConfigsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12?\n\x03set\x18\x02 \x03(\x0b\x32\x32.brokerd.wire.v1.AlterTopicConfigsRequest.SetEntry\x12\r\n\x05unset\x18\x03 \x03(\t\x12\x15\n\rvalidate_only\x18\x04 \x01(\x08\x1a*\n\x08SetEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"I\n\x19\x41lterTopicConfigsResponse\x12,\n\x06result\x18\x01 \x01(\x0b\x32\x1c.brokerd.wire.v1.TopicResult\"T\n\x16PartitionDeleteRecords\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x15\n\rbefore_offset\x18\x03 \x01(\x03\"S\n\x14\x44\x65leteRecordsRequest\x12;\n\npartitions\x18\x01 \x03(\x0b\x32\'.brokerd.wire.v1.PartitionDeleteRecords\"\x84\x01\n\x1cPartitionDeleteRecordsResult\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12%\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x18\n\x10log_start_offset\x18\x04 \x01(\x03\"W\n\x15\x44\x65leteRecordsResponse\x12>\n\x07results\x18\x01 \x03(\x0b\x32-.brokerd.wire.v1.PartitionDeleteRecordsResultb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x62rokerd/wire/v1/topics.proto\x12\x0f\x62rokerd.wire.v1\x1a\x1b\x62rokerd/wire/v1/error.proto\"\x95\x01\n\x08NewTopic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\npartitions\x18\x02 \x01(\x05\x12\x37\n\x07\x63onfigs\x18\x05 \x03(\x0b\x32&.brokerd.wire.v1.NewTopic.ConfigsEntry\x1a.\n\x0c\x43onfigsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"W\n\x13\x43reateTopicsRequest\x12)\n\x06topics\x18\x01 \x03(\x0b\x32\x19.brokerd.wire.v1.NewTopic\x12\x15\n\rvalidate_only\x18\x02 \x01(\x08\"T\n\x0bTopicResult\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12%\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\"E\n\x14\x43reateTopicsResponse\x12-\n\x07results\x18\x01 \x03(\x0b\x32\x1c.brokerd.wire.v1.TopicResult\"$\n\x13\x44\x65leteTopicsRequest\x12\r\n\x05names\x18\x01 \x03(\t\"E\n\x14\x44\x65leteTopicsResponse\x12-\n\x07results\x18\x01 \x03(\x0b\x32\x1c.brokerd.wire.v1.TopicResult\"&\n\x15\x44\x65scribeTopicsRequest\x12\r\n\x05names\x18\x01 \x03(\t\"U\n\x0b\x43onfigEntry\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x12\n\nis_default\x18\x03 \x01(\x08\x12\x15\n\rdocumentation\x18\x04 \x01(\t\"\xf9\x01\n\x14PartitionDescription\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x18\n\x10log_start_offset\x18\x02 \x01(\x03\x12\x1a\n\x12last_stable_offset\x18\x03 \x01(\x03\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x16\n\x0elog_end_offset\x18\x05 \x01(\x03\x12\x12\n\nsize_bytes\x18\x06 \x01(\x03\x12\x15\n\rsegment_count\x18\x07 \x01(\x05\x12\x16\n\x0eproducer_count\x18\x08 \x01(\x05\x12%\n\x05\x65rror\x18\t \x01(\x0b\x32\x16.brokerd.wire.v1.Error\"\xc3\x01\n\x10TopicDescription\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08topic_id\x18\x03 \x01(\x0c\x12-\n\x07\x63onfigs\x18\x04 \x03(\x0b\x32\x1c.brokerd.wire.v1.ConfigEntry\x12\x39\n\npartitions\x18\x05 \x03(\x0b\x32%.brokerd.wire.v1.PartitionDescription\"K\n\x16\x44\x65scribeTopicsResponse\x12\x31\n\x06topics\x18\x01 \x03(\x0b\x32!.brokerd.wire.v1.TopicDescription\"S\n\x17\x43reatePartitionsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0btotal_count\x18\x02 \x01(\x05\x12\x15\n\rvalidate_only\x18\x03 \x01(\x08\"H\n\x18\x43reatePartitionsResponse\x12,\n\x06result\x18\x01 \x01(\x0b\x32\x1c.brokerd.wire.v1.TopicResult\"\xbb\x01\n\x18\x41lterTopicConfigsRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12?\n\x03set\x18\x02 \x03(\x0b\x32\x32.brokerd.wire.v1.AlterTopicConfigsRequest.SetEntry\x12\r\n\x05unset\x18\x03 \x03(\t\x12\x15\n\rvalidate_only\x18\x04 \x01(\x08\x1a*\n\x08SetEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"I\n\x19\x41lterTopicConfigsResponse\x12,\n\x06result\x18\x01 \x01(\x0b\x32\x1c.brokerd.wire.v1.TopicResult\"T\n\x16PartitionDeleteRecords\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x15\n\rbefore_offset\x18\x03 \x01(\x03\"S\n\x14\x44\x65leteRecordsRequest\x12;\n\npartitions\x18\x01 \x03(\x0b\x32\'.brokerd.wire.v1.PartitionDeleteRecords\"\x84\x01\n\x1cPartitionDeleteRecordsResult\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12%\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x18\n\x10log_start_offset\x18\x04 \x01(\x03\"W\n\x15\x44\x65leteRecordsResponse\x12>\n\x07results\x18\x01 \x03(\x0b\x32-.brokerd.wire.v1.PartitionDeleteRecordsResultb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,35 +47,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATETOPICSRESPONSE']._serialized_start=405
   _globals['_CREATETOPICSRESPONSE']._serialized_end=474
   _globals['_DELETETOPICSREQUEST']._serialized_start=476
-  _globals['_DELETETOPICSREQUEST']._serialized_end=531
-  _globals['_DELETETOPICSRESPONSE']._serialized_start=533
-  _globals['_DELETETOPICSRESPONSE']._serialized_end=602
-  _globals['_DESCRIBETOPICSREQUEST']._serialized_start=604
-  _globals['_DESCRIBETOPICSREQUEST']._serialized_end=642
-  _globals['_CONFIGENTRY']._serialized_start=644
-  _globals['_CONFIGENTRY']._serialized_end=729
-  _globals['_PARTITIONDESCRIPTION']._serialized_start=732
-  _globals['_PARTITIONDESCRIPTION']._serialized_end=981
-  _globals['_TOPICDESCRIPTION']._serialized_start=984
-  _globals['_TOPICDESCRIPTION']._serialized_end=1179
-  _globals['_DESCRIBETOPICSRESPONSE']._serialized_start=1181
-  _globals['_DESCRIBETOPICSRESPONSE']._serialized_end=1256
-  _globals['_CREATEPARTITIONSREQUEST']._serialized_start=1258
-  _globals['_CREATEPARTITIONSREQUEST']._serialized_end=1341
-  _globals['_CREATEPARTITIONSRESPONSE']._serialized_start=1343
-  _globals['_CREATEPARTITIONSRESPONSE']._serialized_end=1415
-  _globals['_ALTERTOPICCONFIGSREQUEST']._serialized_start=1418
-  _globals['_ALTERTOPICCONFIGSREQUEST']._serialized_end=1605
-  _globals['_ALTERTOPICCONFIGSREQUEST_SETENTRY']._serialized_start=1563
-  _globals['_ALTERTOPICCONFIGSREQUEST_SETENTRY']._serialized_end=1605
-  _globals['_ALTERTOPICCONFIGSRESPONSE']._serialized_start=1607
-  _globals['_ALTERTOPICCONFIGSRESPONSE']._serialized_end=1680
-  _globals['_PARTITIONDELETERECORDS']._serialized_start=1682
-  _globals['_PARTITIONDELETERECORDS']._serialized_end=1766
-  _globals['_DELETERECORDSREQUEST']._serialized_start=1768
-  _globals['_DELETERECORDSREQUEST']._serialized_end=1851
-  _globals['_PARTITIONDELETERECORDSRESULT']._serialized_start=1854
-  _globals['_PARTITIONDELETERECORDSRESULT']._serialized_end=1986
-  _globals['_DELETERECORDSRESPONSE']._serialized_start=1988
-  _globals['_DELETERECORDSRESPONSE']._serialized_end=2075
+  _globals['_DELETETOPICSREQUEST']._serialized_end=512
+  _globals['_DELETETOPICSRESPONSE']._serialized_start=514
+  _globals['_DELETETOPICSRESPONSE']._serialized_end=583
+  _globals['_DESCRIBETOPICSREQUEST']._serialized_start=585
+  _globals['_DESCRIBETOPICSREQUEST']._serialized_end=623
+  _globals['_CONFIGENTRY']._serialized_start=625
+  _globals['_CONFIGENTRY']._serialized_end=710
+  _globals['_PARTITIONDESCRIPTION']._serialized_start=713
+  _globals['_PARTITIONDESCRIPTION']._serialized_end=962
+  _globals['_TOPICDESCRIPTION']._serialized_start=965
+  _globals['_TOPICDESCRIPTION']._serialized_end=1160
+  _globals['_DESCRIBETOPICSRESPONSE']._serialized_start=1162
+  _globals['_DESCRIBETOPICSRESPONSE']._serialized_end=1237
+  _globals['_CREATEPARTITIONSREQUEST']._serialized_start=1239
+  _globals['_CREATEPARTITIONSREQUEST']._serialized_end=1322
+  _globals['_CREATEPARTITIONSRESPONSE']._serialized_start=1324
+  _globals['_CREATEPARTITIONSRESPONSE']._serialized_end=1396
+  _globals['_ALTERTOPICCONFIGSREQUEST']._serialized_start=1399
+  _globals['_ALTERTOPICCONFIGSREQUEST']._serialized_end=1586
+  _globals['_ALTERTOPICCONFIGSREQUEST_SETENTRY']._serialized_start=1544
+  _globals['_ALTERTOPICCONFIGSREQUEST_SETENTRY']._serialized_end=1586
+  _globals['_ALTERTOPICCONFIGSRESPONSE']._serialized_start=1588
+  _globals['_ALTERTOPICCONFIGSRESPONSE']._serialized_end=1661
+  _globals['_PARTITIONDELETERECORDS']._serialized_start=1663
+  _globals['_PARTITIONDELETERECORDS']._serialized_end=1747
+  _globals['_DELETERECORDSREQUEST']._serialized_start=1749
+  _globals['_DELETERECORDSREQUEST']._serialized_end=1832
+  _globals['_PARTITIONDELETERECORDSRESULT']._serialized_start=1835
+  _globals['_PARTITIONDELETERECORDSRESULT']._serialized_end=1967
+  _globals['_DELETERECORDSRESPONSE']._serialized_start=1969
+  _globals['_DELETERECORDSRESPONSE']._serialized_end=2056
 # @@protoc_insertion_point(module_scope)

@@ -49,12 +49,10 @@ class CreateTopicsResponse(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[TopicResult, _Mapping]]] = ...) -> None: ...
 
 class DeleteTopicsRequest(_message.Message):
-    __slots__ = ("names", "topic_ids")
+    __slots__ = ("names",)
     NAMES_FIELD_NUMBER: _ClassVar[int]
-    TOPIC_IDS_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedScalarFieldContainer[str]
-    topic_ids: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, names: _Optional[_Iterable[str]] = ..., topic_ids: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DeleteTopicsResponse(_message.Message):
     __slots__ = ("results",)

@@ -222,7 +222,7 @@ def answer_about(client: RawClient, method: str, name: str, topic_id: bytes) -> 
         requests: dict[str, Message] = {
             "Metadata": metadata_pb2.MetadataRequest(topics=[name], topic_ids=[topic_id]),
             "CreateTopics": topics_pb2.CreateTopicsRequest(topics=[topics_pb2.NewTopic(name=name)]),
-            "DeleteTopics": topics_pb2.DeleteTopicsRequest(names=[name], topic_ids=[topic_id]),
+            "DeleteTopics": topics_pb2.DeleteTopicsRequest(names=[name]),
             "DescribeTopics": topics_pb2.DescribeTopicsRequest(names=[name]),
             "CreatePartitions": topics_pb2.CreatePartitionsRequest(name=name, total_count=2),
             "AlterTopicConfigs": topics_pb2.AlterTopicConfigsRequest(name=name),

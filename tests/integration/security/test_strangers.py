@@ -115,7 +115,6 @@ def test_hidden_topics_are_in_no_mixture_of_all_and_some(client_as: ClientAs) ->
         ("InitProducerId", {"producer_id": 0, "producer_epoch": -5}, "producer_epoch"),
         ("ListOffsets", {"partitions": [{"topic_id": b"n" * 16, "spec": 99}]}, "partitions.spec"),
         ("DeleteRecords", {"partitions": [{"topic_id": b"short"}]}, "partitions.topic_id"),
-        ("DeleteTopics", {"topic_ids": [b"short"]}, "topic_ids"),
         ("AlterTopicConfigs", {"name": "none", "set": {"a": "1"}, "unset": ["a"]}, "unset"),
     ],
 )

@@ -130,7 +130,7 @@ def _requests(tp: TopicIdPartition) -> dict[str, Any]:
         "DeleteRecords": pb.DeleteRecordsRequest(
             partitions=[pb.PartitionDeleteRecords(topic_id=tp.topic_id, partition=0, before_offset=-1)]
         ),
-        "DeleteTopics": pb.DeleteTopicsRequest(names=["new"], topic_ids=[tp.topic_id]),
+        "DeleteTopics": pb.DeleteTopicsRequest(names=["new"]),
     }
 
 

@@ -29,8 +29,6 @@ MALFORMED_UNARY: list[tuple[str, Message, str]] = [
     ("Metadata", metadata_pb2.MetadataRequest(topic_ids=[b"short"]), "topic_ids"),
     ("CreateTopics", topics_pb2.CreateTopicsRequest(topics=[topics_pb2.NewTopic()] * 101), "topics"),
     ("DeleteTopics", topics_pb2.DeleteTopicsRequest(names=["x"] * 101), "names"),
-    ("DeleteTopics", topics_pb2.DeleteTopicsRequest(topic_ids=[ID] * 101), "topic_ids"),
-    ("DeleteTopics", topics_pb2.DeleteTopicsRequest(topic_ids=[b""]), "topic_ids"),
     ("DescribeTopics", topics_pb2.DescribeTopicsRequest(names=["x"] * 1_001), "names"),
     ("AlterTopicConfigs", topics_pb2.AlterTopicConfigsRequest(name="t", set={"a": "1"}, unset=["a"]), "unset"),
     (

@@ -154,22 +154,15 @@ def test_where_nothing_may_be_written_nothing_is_valid(tmp_path: Path, files: Me
 def test_a_deleted_topic_is_gone_and_created_anew_is_another_one(client: RawClient) -> None:
     (old,) = client.create_topic("t")
     client.producer().produce(old, values_batch(old))
-    results = client.call("DeleteTopics", topics_pb2.DeleteTopicsRequest(names=["t", "gone"], topic_ids=[old.topic_id])).results
+    results = client.call("DeleteTopics", topics_pb2.DeleteTopicsRequest(names=["t", "gone"])).results
     assert [code(result) for result in results] == [
         ErrorCode.NONE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
     ]
     (new,) = client.create_topic("t")
     assert new.topic_id != old.topic_id
     assert client.latest(new) == 0
     assert ErrorCode(client.producer().produce(old, values_batch(old)).error.code) is ErrorCode.UNKNOWN_TOPIC_ID
-
-
-def test_a_topic_can_be_deleted_by_its_id(client: RawClient) -> None:
-    (tp,) = client.create_topic("t")
-    (result,) = client.call("DeleteTopics", topics_pb2.DeleteTopicsRequest(topic_ids=[tp.topic_id])).results
-    assert (result.name, result.topic_id, code(result)) == ("t", tp.topic_id, ErrorCode.NONE)
 
 
 def test_partitions_can_only_become_more(client: RawClient) -> None:

@@ -52,15 +52,15 @@ def test_node_address_brackets_ipv6() -> None:
 
 
 def test_metadata_tells_topics_from_errors() -> None:
-    answer = metadata_pb2.MetadataResponse(cluster_id="c", controller_id=7)
-    answer.nodes.add(node_id=7, host="h", port=1, rack="r")
+    answer = metadata_pb2.MetadataResponse(cluster_id="c")
+    answer.nodes.add(node_id=7, host="h", port=1)
     topic = answer.topics.add(name="t", topic_id=TOPIC_ID)
     topic.partitions.add(partition=0, leader=7)
     topic.partitions.add(partition=1, leader=-1)
     answer.topics.add(name="gone", error=to_proto(UnknownTopicOrPartitionError("no topic 'gone'")))
     answer.topics.add(topic_id=b"x" * 16, error=to_proto(UnknownTopicIdError("no such id")))
     metadata = read_metadata(answer)
-    assert metadata.nodes == {7: Node(7, "h", 1, "r")}
+    assert metadata.nodes == {7: Node(7, "h", 1)}
     assert metadata.topic("t").leaders == (7, -1)
     assert metadata.topic("t").partition_count == 2
     assert metadata.topic_by_id(TOPIC_ID).name == "t"

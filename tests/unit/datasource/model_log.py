@@ -84,7 +84,7 @@ class ModelClient:
 
     def metadata(self, _topics: Sequence[str] | None = None) -> Metadata:
         """One topic."""
-        return Metadata(0, {}, {TOPIC: TopicInfo(TOPIC, TOPIC_ID, (0,) * len(self.partitions))})
+        return Metadata({}, {TOPIC: TopicInfo(TOPIC, TOPIC_ID, (0,) * len(self.partitions))})
 
     def list_offsets(
         self, wanted: Mapping[TopicIdPartition, Wanted], isolation: str = READ_COMMITTED, _positions: object = None
