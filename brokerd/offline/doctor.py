@@ -185,7 +185,7 @@ def _if_own_log(files: Files, check: PartitionCheck, *, is_unusable: bool) -> It
             consequence = "the broker does not start, since commits could be lost or repeated"
             text = f"{problem}: {consequence}. Restore the whole directory from a copy"
     if text is not None:
-        yield Finding(Severity.ERROR, check.tp.directory_name, text, check.name)
+        yield check.finding(Severity.ERROR, "", text)
 
 
 def rebuild_checkpoint(path: str) -> list[Finding]:
@@ -245,7 +245,7 @@ def take_out(path: str, partition: str, offset: int) -> list[Finding]:
         check.holes = read_holes(files, check.tp.directory_name, crc_seed(check.tp))
         _write_holes(files, check, [Hole(header.base_offset, header.next_offset, is_taken_out=True)])
         text = f"{partition}: offsets {header.base_offset} to {header.last_offset}, one batch, are taken out: readers skip them"
-        return [Finding(Severity.NOTE, f"{check.tp.directory_name}/{HOLES}", text, partition, header.base_offset)]
+        return [check.finding(Severity.NOTE, HOLES, text, header.base_offset)]
 
 
 def _with_damaged(path: str, repair: Callable[[Files, PartitionCheck], list[Finding]]) -> list[Finding]:
@@ -290,14 +290,9 @@ def decide_members(path: str, producer_ids: Collection[int] = (), *, is_committe
 
 def _accept(files: Files, check: PartitionCheck) -> list[Finding]:
     _write_holes(files, check, check.damaged)
+    text = f"{check.name}: offsets {{}} to {{}} are accepted as lost, the log continues"
     return [
-        Finding(
-            Severity.NOTE,
-            f"{check.tp.directory_name}/{HOLES}",
-            f"{check.name}: offsets {hole.first_offset} to {hole.until_offset - 1} are accepted as lost, the log continues",
-            check.name,
-            hole.first_offset,
-        )
+        check.finding(Severity.NOTE, HOLES, text.format(hole.first_offset, hole.until_offset - 1), hole.first_offset)
         for hole in check.damaged
     ]
 
@@ -309,7 +304,7 @@ def _give_up(files: Files, check: PartitionCheck) -> list[Finding]:
     _write_holes(files, check, [Hole(first, end)])
     cut_log(files, check.tp, *check.cut)
     text = f"{check.name}: offsets {first} to {end - 1} are given up ({max(check.entry.durable_end - first, 0)} were durable)"
-    return [Finding(Severity.NOTE, check.tp.directory_name, text, check.name, first)]
+    return [check.finding(Severity.NOTE, "", text, first)]
 
 
 def _write_holes(files: Files, check: PartitionCheck, holes: list[Hole]) -> None:

@@ -141,12 +141,12 @@ def _finding(lost: LostMarker, decided: DecidedMembers) -> Finding:
         if lost.elsewhere is not None:
             where = f"its marker in {lost.elsewhere.partition} at offset {lost.elsewhere.offset}"
             text += f"; {where} says that it was {lost.elsewhere.outcome.value}"
-        return Finding(Severity.ERROR, partition.tp.directory_name, text, partition.name, data.first_offset)
+        return partition.finding(Severity.ERROR, "", text, data.first_offset)
     text = (
         f"the marker of producer {data.producer_id} is lost; {why} that its records from offset {data.first_offset} on are "
         f"{outcome.value}: a start writes it again, as soon as the partition takes appends"
     )
-    return Finding(Severity.NOTE, partition.tp.directory_name, text, partition.name, data.first_offset)
+    return partition.finding(Severity.NOTE, "", text, data.first_offset)
 
 
 def _unmarked(files: Files, partition: PartitionCheck) -> list[UnmarkedData]:

@@ -136,9 +136,13 @@ class PartitionCheck:
         """True if some offsets are lost, accepted or not."""
         return bool(self.holes or self.damaged)
 
-    def _add(self, severity: Severity, name: str, message: str, offset: int | None = None) -> None:
+    def finding(self, severity: Severity, name: str, message: str, offset: int | None = None) -> Finding:
+        """A finding on a file of the partition's directory; without `name`, on the directory."""
         path = f"{self._directory}/{name}" if name else self._directory
-        self._findings.append(Finding(severity, path, message, self.name, offset))
+        return Finding(severity, path, message, self.name, offset)
+
+    def _add(self, severity: Severity, name: str, message: str, offset: int | None = None) -> None:
+        self._findings.append(self.finding(severity, name, message, offset))
 
     def recovery_input(self, read_only_reason: str) -> RecoveryInput:
         """What a start would know of the partition; every payload is to be checked."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 from brokerd.errors import (
@@ -69,7 +69,8 @@ async def commit_group_offsets(
         offsets = await _checked(broker, authorizer, request, response)
         if offsets:
             await broker.groups.commit(request.group_id, authorizer.principal, offsets)
-    _repeat_error(response, request.offsets)
+    if response.HasField("error"):
+        del response.results[:]  # none of them is recorded
     return response
 
 
@@ -121,15 +122,6 @@ def checked_offset(broker: BrokerParts, entry: Entry, now_ms: int, ahead_ms: int
     return committed
 
 
-def _repeat_error(response: offsets_pb2.CommitGroupOffsetsResponse | Response, asked: Iterable[Entry]) -> None:
-    """Puts the error of a failed request into the result of each partition, too."""
-    if response.HasField("error"):
-        del response.results[:]
-        for one in asked:
-            result = response.results.add(error=response.error)
-            _fill(result, TopicIdPartition(one.topic_id, one.partition), None)
-
-
 # FetchGroupOffsets
 
 
@@ -140,7 +132,6 @@ async def fetch_group_offsets(broker: BrokerParts, authorizer: TopicAuthorizer, 
     - A request without partitions gets all of the group's in pages, except those of topics that the caller may not read.
     - A requested partition whose offset is from another history of its log gets LOG_TRUNCATION.
     - All offsets returned are durable. Waits for a transaction that is recording offsets of the group.
-    - A failed request has its error in the result of each partition, too.
     """
     check_id("group_id", request.group_id)
     for entry in request.partitions:
@@ -155,7 +146,6 @@ async def fetch_group_offsets(broker: BrokerParts, authorizer: TopicAuthorizer, 
                 await _add_asked(broker, authorizer, request, group, response)
             elif group is not None:
                 _add_page(authorizer, group, after, response)
-    _repeat_error(response, request.partitions)
     return response
 
 
