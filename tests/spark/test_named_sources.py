@@ -60,7 +60,7 @@ class Pipeline:
 
     def _source(self, name: str) -> DataFrame:
         reader = self._spark.readStream.format("brokerd").name(name).option("bootstrap.servers", self._servers)
-        reader = reader.options(subscribe=self._topics[name], startingOffsets="earliest", maxOffsetsPerTrigger=30)
+        reader = reader.options(subscribe=self._topics[name], startingOffsets="earliest", maxOffsetsPerTrigger=60)
         return reader.load().select("key", "value")
 
 
@@ -106,8 +106,8 @@ def test_a_source_that_spark_has_forgotten_starts_where_its_options_say(pipeline
     pipeline.append("left", 10)
     pipeline.append("right", 10)
     assert pipeline.run("left", "right") == 20
-    pipeline.append("left", 150)
+    pipeline.append("left", 240)
     pipeline.append("right", 4)
-    assert pipeline.run("left") == 150, "in more batches than Spark keeps"
+    assert pipeline.run("left") == 240, "in more batches than Spark keeps"
     assert pipeline.run("left", "right") == 14, "from the earliest"
-    assert len(pipeline.written()) == 20 + 150 + 14
+    assert len(pipeline.written()) == 20 + 240 + 14

@@ -128,8 +128,11 @@ def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
         yield daemon
 
 
-@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "stopped"])
-@pytest.mark.parametrize("settings", [{}, {"enable.idempotence": False, "acks": "1"}], ids=["idempotent", "plain"])
+@pytest.mark.parametrize(
+    ("is_killed", "settings"),
+    [(True, {}), (False, {"enable.idempotence": False, "acks": "1"})],
+    ids=["idempotent, killed", "plain, stopped"],
+)
 def test_clients_with_old_metadata_ride_over_restarts(daemon: DaemonProcess, *, is_killed: bool, settings: dict[str, Any]) -> None:
     """No error reaches the user, and each record is read once."""
     servers = {"bootstrap.servers": daemon.address, **QUICK}

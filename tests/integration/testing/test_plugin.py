@@ -121,17 +121,12 @@ def test_a_run_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
     assert left_behind(tmp_path) == []
 
 
-def test_a_fault_that_met_nothing_fails_the_test(tmp_path: Path) -> None:
-    done = pytest_run(tmp_path, FAILS, "-p", "no:xdist", "-k", "meets_nothing")
+def test_a_fault_that_met_nothing_fails_its_test_and_none_that_has_failed_before(tmp_path: Path) -> None:
+    done = pytest_run(tmp_path, FAILS, "-p", "no:xdist", "-k", "with_a_fault or before_its_fault")
     assert done.returncode == 1
+    assert "1 failed, 1 passed, 1 deselected, 1 error" in done.stdout
     assert "UnmetFaultError: ordered, and never happened, since no such request came" in done.stdout
-
-
-def test_a_test_that_fails_before_its_fault_fails_for_one_reason(tmp_path: Path) -> None:
-    done = pytest_run(tmp_path, FAILS, "-p", "no:xdist", "-k", "before_its_fault")
-    assert done.returncode == 1
-    assert "1 failed" in done.stdout
-    assert "UnmetFaultError" not in done.stdout
+    assert "ERROR test_it.py::test_with_a_fault_that_meets_nothing" in done.stdout
 
 
 def test_a_project_that_uses_nothing_pays_nothing(tmp_path: Path) -> None:

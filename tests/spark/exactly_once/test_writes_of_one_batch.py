@@ -60,15 +60,6 @@ def one_group(context: SparkContext, _number: int) -> None:
     context.setJobGroup("nightly", "one group for all writes")
 
 
-def no_group(context: SparkContext, _number: int) -> None:
-    context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
-
-
-def own_tags(context: SparkContext, number: int) -> None:
-    context.addJobTag(f"write-{number}")
-    context.removeJobTag(f"write-{number - 1}")
-
-
 def own_properties(context: SparkContext, number: int) -> None:
     for name in ("spark.jobGroup.id", "spark.sql.execution.query.id", "brokerd.run"):
         context.setLocalProperty(name, f"mine-{number}")
@@ -100,10 +91,7 @@ def in_a_thread_that_inherits(spark: SparkSession, act: Callable[[], None]) -> N
 # What a user's program sets before each of its writes, where it runs them, and the error of the second. The last one clears the
 # tag by which the micro-batch's run is known.
 WAYS = (
-    (own_groups, in_this_thread, CONFLICT),
     (one_group, in_this_thread, CONFLICT),
-    (no_group, in_this_thread, CONFLICT),
-    (own_tags, in_this_thread, CONFLICT),
     (own_properties, in_this_thread, CONFLICT),
     (own_groups, in_a_thread_that_inherits, CONFLICT),
     (no_tags, in_this_thread, NO_TAG),

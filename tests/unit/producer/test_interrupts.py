@@ -184,7 +184,7 @@ def test_close(broker: BrokerDouble) -> None:
     assert at > 20
 
 
-@pytest.mark.parametrize(("memory_bytes", "counts"), [(2_000, (40, 40, 40)), (10_000, (100, 100, 10, 10, 10))])
+@pytest.mark.parametrize(("memory_bytes", "counts"), [(2_000, (40, 40)), (10_000, (100, 100, 10, 10, 10))])
 def test_waiting_for_memory(broker: BrokerDouble, memory_bytes: int, counts: tuple[int, ...]) -> None:
     """An abandoned request is not carried out, or holds nothing; of batches that are handed over, and of
     small ones."""
