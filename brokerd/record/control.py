@@ -20,10 +20,8 @@ PREFIX_BYTES = 4
 
 def encode_control(record: control_pb2.ControlRecord, tp: TopicIdPartition, *, timestamp_ms: int) -> RecordBatch:
     """Builds an unstamped control batch of the record, and sets the record's version."""
-    written = control_pb2.ControlRecord()
-    written.CopyFrom(record)
-    written.version = CONTROL_VERSION
-    message = written.SerializeToString(deterministic=True)
+    record.version = CONTROL_VERSION
+    message = record.SerializeToString(deterministic=True)
     body = len(message).to_bytes(PREFIX_BYTES, "little") + message
     body += bytes(-len(body) % 8)
     header = new_header(

@@ -16,8 +16,6 @@ from brokerd.transaction.transactional_id import NO_VERSION
 from brokerd.wire.v1.control_pb2 import ControlRecord
 from brokerd.wire.v1.transaction_log_pb2 import TransactionLogRecord
 
-CONTROL_VERSION = 1
-
 # Maps the producer ids with open data in a partition to its control record; None if the decision concerns none of them. A partition
 # whose marker is written has no such data left, so no marker is written twice.
 RecordFor = Callable[[Collection[int]], ControlRecord | None]
@@ -34,7 +32,6 @@ def control_records(
         if not winners and not losers:
             return None
         return ControlRecord(
-            version=CONTROL_VERSION,
             transactional_id=transactional_id,
             txn_version=version,
             committed_producer_ids=winners,
