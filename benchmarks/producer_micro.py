@@ -43,7 +43,7 @@ class NullStream:
 
     async def send(self, request: ProduceRequest) -> None:
         """Takes a request."""
-        results = [PartitionResult(batch.tp, 0, 1, 0) for batch in request.batches]
+        results = [PartitionResult(batch.tp, 0, 1) for batch in request.batches]
         self._responses.put_nowait(ProduceResponse(request.correlation_id, results=results))
 
     async def receive(self) -> ProduceResponse:

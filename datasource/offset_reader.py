@@ -231,7 +231,7 @@ class OffsetReader:
         if isinstance(subscription, TopicPattern):
             matches = topic_matcher(subscription.pattern)
             topics = self._client.metadata(None).topics
-            matching = {name: topic for name, topic in topics.items() if not topic.is_internal and matches(name)}
+            matching = {name: topic for name, topic in topics.items() if matches(name)}
             return matching, frozenset()
         wanted = subscription.names if isinstance(subscription, TopicList) else sorted({tp.topic for tp in subscription.partitions})
         metadata = self._client.metadata(wanted)

@@ -37,7 +37,7 @@ def find_topics(client: BlockingClient, names: Sequence[str], patterns: Sequence
     found = {name: metadata.topic(name) for name in names} if metadata is not None else {}
     known = client.metadata(None).topics if patterns else {}
     for pattern in patterns:
-        matching = {name: topic for name, topic in sorted(known.items()) if not topic.is_internal and pattern.search(name)}
+        matching = {name: topic for name, topic in sorted(known.items()) if pattern.search(name)}
         if not matching:
             raise UnknownTopicOrPartitionError(f"there is no topic in whose name '{pattern.pattern}' is found")
         found.update(matching)
@@ -66,7 +66,7 @@ def with_nearest_name(client: BlockingClient, name: str, error: WireError, *, ma
     creates it."""
     if not isinstance(error, UnknownTopicOrPartitionError):
         return error
-    known = [topic.name for topic in client.metadata(None).topics.values() if not topic.is_internal]
+    known = list(client.metadata(None).topics)
     creation = topic_name_problem(name) or (f"create it with 'brokerd topics create {name} --partitions N'" if may_create else "")
     hint = did_you_mean(name, known, otherwise=creation)
     return UnknownTopicOrPartitionError(f"there is no topic '{name}'" + (f": {hint}" if hint else ""))

@@ -56,7 +56,7 @@ def list_topics(args: argparse.Namespace) -> None:
             topics = _found(client.describe_topics())
             show(args, [_document(topic) for topic in topics], _long_lines(topics))
         else:
-            names = sorted(name for name, topic in client.metadata(None).topics.items() if not topic.is_internal)
+            names = sorted(client.metadata(None).topics)
             show(args, names, names)
 
 

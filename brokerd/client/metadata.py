@@ -41,7 +41,6 @@ class TopicInfo:
     name: str
     topic_id: bytes  # 16 bytes
     leaders: tuple[int, ...]  # node id per partition; -1 = none now
-    is_internal: bool = False
     unwritable: frozenset[int] = frozenset()  # partitions that accept no appends, though they may be readable
     leader_epochs: tuple[int, ...] = ()  # of `leaders`; -1 = unknown
 
@@ -103,7 +102,7 @@ def read_metadata(response: metadata_pb2.MetadataResponse) -> Metadata:
         leaders = tuple(partition.leader for partition in topic.partitions)
         unwritable = frozenset(partition.partition for partition in topic.partitions if partition.HasField("error"))
         epochs = tuple(max(NO_EPOCH, partition.leader_epoch) for partition in topic.partitions)
-        topics[topic.name] = TopicInfo(topic.name, topic.topic_id, leaders, topic.is_internal, unwritable, epochs)
+        topics[topic.name] = TopicInfo(topic.name, topic.topic_id, leaders, unwritable, epochs)
     for node in response.nodes:
         _check_address(what, node.host, node.port)
     nodes = {node.node_id: Node(node.node_id, node.host, node.port) for node in response.nodes}

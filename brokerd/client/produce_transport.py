@@ -133,7 +133,6 @@ def decode_response(data: bytes) -> ProduceResponse:
             tp=TopicIdPartition(result.topic_id, result.partition),
             base_offset=max(NO_OFFSET, result.base_offset),
             append_timestamp=timestamp_or_none(result.append_timestamp) if result.is_log_append_time else NO_TIMESTAMP,
-            log_start_offset=result.log_start_offset,
             error=from_proto(result.error) if result.HasField("error") else None,
         )
         for result in message.results

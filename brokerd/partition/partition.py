@@ -62,7 +62,6 @@ class LogAppendInfo(NamedTuple):
     append_timestamp: int
     is_log_append_time: bool  # append_timestamp replaces the records' own
     is_duplicate: bool
-    log_start_offset: int
     leader_epoch: int  # in which this node answers: not that of a duplicate's batch
 
 
@@ -199,7 +198,6 @@ class Partition:
                 decided.append_timestamp,
                 decided.is_log_append_time,
                 True,
-                self.ends.log_start_offset,
                 self.leader_epoch,
             )
         return self._append_stamped(decided, batch, caller)
@@ -232,7 +230,6 @@ class Partition:
             append.append_timestamp,
             is_log_append_time,
             False,
-            self.ends.log_start_offset,
             append.leader_epoch,
         )
 

@@ -76,7 +76,7 @@ def _check_before(data_dir: Path, expected: Expected) -> None:
 
 def _check_topics(client: RawClient, expected: Expected) -> None:
     answer: metadata_pb2.MetadataResponse = client.call("Metadata", metadata_pb2.MetadataRequest(all_topics=True))
-    there = {topic.name for topic in answer.topics if not topic.is_internal}
+    there = {topic.name for topic in answer.topics}
     assert expected.topics <= there, f"created topics are gone: {expected.topics - there}"
     assert there <= expected.topics | expected.asked, f"topics from nowhere: {there - expected.topics - expected.asked}"
 

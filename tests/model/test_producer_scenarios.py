@@ -50,7 +50,7 @@ def answer(simulation: Simulation, result: PartitionResult) -> None:
 def test_a_late_duplicate_is_a_success_without_an_offset() -> None:
     simulation = do(five_in_flight(), [*OPENED, ("append", 0, 2)])
     there = DuplicateSequenceError("older than the window", fate=Fate.NOT_APPENDED)
-    answer(simulation, PartitionResult(TopicIdPartition(TOPIC_ID, 0), -1, -1, 0, there))
+    answer(simulation, PartitionResult(TopicIdPartition(TOPIC_ID, 0), -1, -1, there))
     record = simulation.records[0][1]
     assert (record.ends, record.batch.error, record.batch.base_offset) == (1, None, -1)
 
@@ -58,7 +58,7 @@ def test_a_late_duplicate_is_a_success_without_an_offset() -> None:
 def test_a_topic_created_anew_gets_what_the_old_one_certainly_did_not() -> None:
     simulation = do(five_in_flight(), [*OPENED, *[("append", 0, 2)] * 2])
     gone = UnknownTopicIdError("no such topic", fate=Fate.NOT_APPENDED)
-    answer(simulation, PartitionResult(TopicIdPartition(TOPIC_ID, 0), -1, -1, 0, gone))
+    answer(simulation, PartitionResult(TopicIdPartition(TOPIC_ID, 0), -1, -1, gone))
     simulation.core.on_metadata({TOPIC: TopicView(b"another topic id", (0, 0, 0))}, simulation.now_ms)
     simulation.step()
     do(simulation, [("cut", 0), ("tick", 500), ("open", 1), ("tick", 1)])

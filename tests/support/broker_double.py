@@ -163,10 +163,10 @@ class BrokerDouble:
             self._check_member(identity.producer_id, member, is_transactional=batch.header.is_transactional)
             rows = batch.to_arrow(max_uncompressed_bytes=2**30).to_pylist()
             offset = topic.partitions[tp.partition].append(identity, batch.header.base_sequence, rows)
-            return PartitionResult(tp, offset, self.append_timestamp, 0)
+            return PartitionResult(tp, offset, self.append_timestamp)
         except WireError as error:
             error.fate = Fate.NOT_APPENDED  # as the broker says of all that it refuses before the append
-            return PartitionResult(tp, -1, -1, 0, error)
+            return PartitionResult(tp, -1, -1, error)
 
 
 class StreamDouble:
@@ -207,7 +207,7 @@ class StreamDouble:
         if error is None or error.fate is Fate.UNKNOWN:
             results = self._broker.produce(request)
         if error is not None:
-            results = [PartitionResult(batch.tp, -1, -1, 0, error) for batch in request.batches]
+            results = [PartitionResult(batch.tp, -1, -1, error) for batch in request.batches]
         return ProduceResponse(request.correlation_id, fault.throttle_ms, None, results)
 
     def _break(self) -> None:

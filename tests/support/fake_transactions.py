@@ -48,14 +48,11 @@ class FakeTransactions(ABC):
             request.member_id,
             request.timeout_ms,
         )
-        response = pb.InitProducerIdResponse(last_version=-1)
+        response = pb.InitProducerIdResponse()
         try:
             response.producer_id, response.producer_epoch = self.transactions.init(member, self.next_id)
         except WireError as error:
             response.error.CopyFrom(to_proto(error))
-        last = self.transactions.ids[member.transactional_id].last
-        if last is not None:
-            response.last_version, response.last_execution_id, response.last_run_id = last[1:4]
         return response
 
     def _EndTransaction(self, request: pb.EndTransactionRequest) -> Message:  # noqa: N802

@@ -361,10 +361,10 @@ class Simulation(MemberOperations):
             self.note("broker: {} {} at offset {}", sent, "written" if len(log.records) > end else "written before", offset)
             if fault is not None:
                 raise fault
-            return PartitionResult(tp_id, offset, self.now_ms, 0)
+            return PartitionResult(tp_id, offset, self.now_ms)
         except WireError as refused:
             self.note("broker: {} refused, {}: {}", sent, type(refused).__name__, refused)
-            return PartitionResult(tp_id, -1, -1, 0, refused)
+            return PartitionResult(tp_id, -1, -1, refused)
 
     def do_answer(self, k: int, times: int = 1) -> None:
         """The producer gets a response, perhaps twice."""

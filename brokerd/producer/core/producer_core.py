@@ -312,7 +312,7 @@ class ProducerCore:
         for tp, batch in request.batches.items():
             result = results.get(tp)
             if response.error is not None:
-                result = PartitionResult(tp, NO_OFFSET, NO_TIMESTAMP, -1, response.error)
+                result = PartitionResult(tp, NO_OFFSET, NO_TIMESTAMP, response.error)
             if result is None:
                 batch.is_fate_unknown = True
                 self._judge(batch, BrokerUnreachableError(f"the broker's response left out {batch.tp}"), throttled_until_ms, now_ms)

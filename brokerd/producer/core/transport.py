@@ -64,7 +64,6 @@ class PartitionResult(NamedTuple):
     tp: TopicIdPartition
     base_offset: int
     append_timestamp: int  # ms since 1970 with LogAppendTime; -1 = records keep their own timestamps
-    log_start_offset: int
     error: WireError | None = None
 
 

@@ -43,7 +43,6 @@ import pyarrow as pa
 
 from brokerd.clock import stopwatch_ns
 from brokerd.errors import (
-    Action,
     BrokerdError,
     ErrorCode,
     InvalidRequestError,
@@ -153,14 +152,12 @@ def handle(broker: BrokerParts, authorizer: TopicAuthorizer, caller: Caller, req
         except WireError as error:
             broker.counters.failed_produce.labels(error.code.name).inc()
             result.error.CopyFrom(to_proto(not_appended(error)))
-            result.log_start_offset = max(0, error.log_start_offset)
         except Exception as error:
             result.error.CopyFrom(to_proto(internal(f"append to {tp}", error)))
         else:
             result.base_offset = info.base_offset
             result.append_timestamp = info.append_timestamp
             result.is_log_append_time = info.is_log_append_time
-            result.log_start_offset = info.log_start_offset
             appended[index] = Appended(partition, info.last_offset, info.leader_epoch)
     if head.acks == ACKS_NONE:
         return None
@@ -209,17 +206,12 @@ def _append(
     authorizer.require_id(Right.WRITE, tp.topic_id)
     leader_epoch = head.partitions[index].current_leader_epoch
     partition = broker.partitions.leader(tp, leader_epoch)
-    try:
-        batch = _check_batch(broker, authorizer, partition, data)
-        if batch.header.producer_id >= 0 and leader_epoch <= 0:
-            raise without_leader_epoch(leader_epoch, "an idempotent producer")
-        is_open_member = _check_member(broker, head, batch.header)
-        now_ms, ahead_ms = broker.time.stamp_ms()
-        info = partition.append(batch, now_wall_ms=now_ms, clock_ahead_ms=ahead_ms, is_open_member=is_open_member, caller=caller)
-    except WireError as error:
-        if error.action is Action.PRODUCER_STATE:  # tells the producer whether missing records have expired
-            error.log_start_offset = partition.ends.log_start_offset
-        raise
+    batch = _check_batch(broker, authorizer, partition, data)
+    if batch.header.producer_id >= 0 and leader_epoch <= 0:
+        raise without_leader_epoch(leader_epoch, "an idempotent producer")
+    is_open_member = _check_member(broker, head, batch.header)
+    now_ms, ahead_ms = broker.time.stamp_ms()
+    info = partition.append(batch, now_wall_ms=now_ms, clock_ahead_ms=ahead_ms, is_open_member=is_open_member, caller=caller)
     if is_open_member:
         broker.transactions.appended(batch.header.producer_id, tp, 0 if info.is_duplicate else batch.header.record_count)
     if not info.is_duplicate:

@@ -57,15 +57,15 @@ async def init_producer_id(
       epoch incremented, except that a new id replaces one at epoch 32,767, a member's id and, with authentication, another
       principal's (security/topic_authorizer.py).
     - With a transactional id: the caller becomes a member of an execution of a version, with a new id and epoch 0, durable when
-      answered. Repeating a member_id returns the same id. A version already committed is ALREADY_COMMITTED or PRODUCER_FENCED, with
-      the last version, execution and run (brokerd/transaction/transactional_id.py has the table).
+      answered. Repeating a member_id returns the same id. A version already committed is ALREADY_COMMITTED or PRODUCER_FENCED
+      (brokerd/transaction/transactional_id.py has the table).
     """
     _check_init_producer_id(request)
     authorizer.require_somewhere(Right.WRITE)
     if request.transactional_id:
         return await _member(broker, authorizer, request)
     granted = await _grant(broker, authorizer, ProducerIdAndEpoch(request.producer_id, request.producer_epoch))
-    return transaction_pb2.InitProducerIdResponse(producer_id=granted.producer_id, producer_epoch=granted.epoch, last_version=-1)
+    return transaction_pb2.InitProducerIdResponse(producer_id=granted.producer_id, producer_epoch=granted.epoch)
 
 
 async def _grant(broker: BrokerParts, authorizer: TopicAuthorizer, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
@@ -82,14 +82,10 @@ async def _grant(broker: BrokerParts, authorizer: TopicAuthorizer, current: Prod
 async def _member(
     broker: BrokerParts, authorizer: TopicAuthorizer, request: transaction_pb2.InitProducerIdRequest
 ) -> transaction_pb2.InitProducerIdResponse:
-    response = transaction_pb2.InitProducerIdResponse(last_version=-1)
+    response = transaction_pb2.InitProducerIdResponse()
     with fails_with(response, "opening a member"):
         member = await broker.transactions.init_member(authorizer.principal, request, authorizer.own_producer_id)
         response.producer_id, response.producer_epoch = member.producer_id, MEMBER_EPOCH
-    state = broker.transactions.coordinator.states.get(request.transactional_id)
-    if state is not None and state.principal == authorizer.principal and state.last is not None:
-        last = state.last
-        response.last_version, response.last_execution_id, response.last_run_id = last.txn_version, last.execution_id, last.run_id
     return response
 
 

@@ -48,22 +48,20 @@ class ProduceRequest(_message.Message):
     def __init__(self, correlation_id: _Optional[int] = ..., acks: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., transactional_id: _Optional[str] = ..., member_id: _Optional[bytes] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[PartitionProduce, _Mapping]]] = ..., records: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class PartitionProduceResult(_message.Message):
-    __slots__ = ("topic_id", "partition", "error", "base_offset", "append_timestamp", "log_start_offset", "is_log_append_time")
+    __slots__ = ("topic_id", "partition", "error", "base_offset", "append_timestamp", "is_log_append_time")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     APPEND_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
-    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     IS_LOG_APPEND_TIME_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     error: _error_pb2.Error
     base_offset: int
     append_timestamp: int
-    log_start_offset: int
     is_log_append_time: bool
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., base_offset: _Optional[int] = ..., append_timestamp: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., is_log_append_time: bool = ...) -> None: ...
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., base_offset: _Optional[int] = ..., append_timestamp: _Optional[int] = ..., is_log_append_time: bool = ...) -> None: ...
 
 class ProduceResponse(_message.Message):
     __slots__ = ("correlation_id", "throttle_time_ms", "error", "results")

@@ -51,20 +51,14 @@ class InitProducerIdRequest(_message.Message):
     def __init__(self, transactional_id: _Optional[str] = ..., txn_version: _Optional[int] = ..., execution_id: _Optional[str] = ..., run_id: _Optional[str] = ..., owner: _Optional[str] = ..., member_id: _Optional[bytes] = ..., timeout_ms: _Optional[int] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ...) -> None: ...
 
 class InitProducerIdResponse(_message.Message):
-    __slots__ = ("error", "producer_id", "producer_epoch", "last_version", "last_execution_id", "last_run_id")
+    __slots__ = ("error", "producer_id", "producer_epoch")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    LAST_VERSION_FIELD_NUMBER: _ClassVar[int]
-    LAST_EXECUTION_ID_FIELD_NUMBER: _ClassVar[int]
-    LAST_RUN_ID_FIELD_NUMBER: _ClassVar[int]
     error: _error_pb2.Error
     producer_id: int
     producer_epoch: int
-    last_version: int
-    last_execution_id: str
-    last_run_id: str
-    def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., last_version: _Optional[int] = ..., last_execution_id: _Optional[str] = ..., last_run_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ...) -> None: ...
 
 class TransactionMember(_message.Message):
     __slots__ = ("producer_id", "producer_epoch", "records")

@@ -33,7 +33,6 @@ def test_a_refused_sequence_says_what_is_expected_and_appends_nothing(client: Ra
 
     unknown = send(1)
     assert code_of(unknown) is ErrorCode.UNKNOWN_PRODUCER_ID
-    assert unknown.error.log_start_offset == 0
     assert send(0, 3).base_offset == 0
     gap = send(4)
     assert code_of(gap) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -252,11 +251,10 @@ def test_producer_ids_are_new_and_epochs_rise_until_they_end(client: RawClient) 
     assert ask(-1, -1)[0] > renewed[0]
 
 
-def test_append_time_and_log_start_are_in_the_answer(client: RawClient) -> None:
+def test_the_append_time_is_in_the_answer(client: RawClient) -> None:
     (tp,) = client.create_topic()
     result = client.producer().produce(tp, values_batch(tp))
     assert result.append_timestamp > 1_600_000_000_000
-    assert result.log_start_offset == 0
 
 
 def test_a_duplicate_is_answered_with_its_first_append_after_a_change_of_the_timestamp_type(client: RawClient) -> None:

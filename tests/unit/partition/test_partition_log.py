@@ -47,7 +47,7 @@ def _filled(log: Partition, count: int, *, size: int = 200, records: int = 3) ->
 
 def test_an_append_is_stamped_and_durable_after_the_flush(log: Partition) -> None:
     info = log.append(raw_batch(b"payload!", count=5), now_wall_ms=START_WALL_MS + 9)
-    assert info == (0, 4, START_WALL_MS + 9, False, False, 0, log.leader_epoch)
+    assert info == (0, 4, START_WALL_MS + 9, False, False, log.leader_epoch)
     assert (log.ends.log_end_offset, log.ends.high_watermark, log.ends.last_stable_offset, log.core.flushes.dirty_bytes) == (
         5,
         0,
