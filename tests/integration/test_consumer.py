@@ -8,10 +8,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-import brokerd
 from brokerd import Consumer, ConsumerRecord, Producer, TopicPartition
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.offsets import OffsetAndTimestamp
@@ -186,13 +184,3 @@ def test_records_and_columns_say_the_same(broker: Broker, consumer: Consumer) ->
 
     assert sorted(as_rows, key=place) == sorted(columns, key=place)
     assert sorted(times) == sorted(record.timestamp for record in records)
-
-
-def test_a_part_of_a_topic_is_an_arrow_stream(broker: Broker) -> None:
-    rows = [{"value": b"%d" % n, "partition": n % PARTITIONS, "timestamp": 1_700_000_000_000 + n} for n in range(900)]
-    broker.topic("t").append(rows)
-    reader = brokerd.read(
-        "t", start="@1700000000300", end="@1700000000600", columns=["value"], bootstrap_servers=broker.bootstrap_servers
-    )
-    assert sorted(int(value) for value in pa.table(reader)["value"].to_pylist()) == list(range(300, 600))
-    assert pa.table(brokerd.read("t", start="-10m", bootstrap_servers=broker.bootstrap_servers)).num_rows == 0

@@ -11,6 +11,7 @@ import pytest
 from brokerd.errors import (
     DuplicateSequenceError,
     Fate,
+    NotReadyError,
     UnknownTopicIdError,
 )
 from brokerd.ids import TopicIdPartition, TopicPartition
@@ -66,6 +67,16 @@ def test_a_topic_created_anew_gets_what_the_old_one_certainly_did_not() -> None:
     assert "may have been in the old one" in str(simulation.records[0][3].batch.error)
     (sent,) = simulation.streams[-1].requests
     assert [(batch.base_sequence, batch.records) for batch in sent.batches] == [(0, [1, 2])]
+
+
+def test_what_is_refused_for_a_while_is_not_sent_again_sooner() -> None:
+    simulation = do(five_in_flight(), [*OPENED, ("append", 0, 2)])
+    starting = NotReadyError("starting", fate=Fate.NOT_APPENDED, retry_after_ms=1_000)
+    answer(simulation, PartitionResult(TopicIdPartition(TOPIC_ID, 0), -1, -1, starting))
+    do(simulation, [("tick", 999)])
+    assert not simulation.streams[0].requests
+    do(simulation, [("tick", 1)])
+    assert [batch.records for batch in simulation.streams[0].requests[0].batches] == [[1, 2]]
 
 
 def test_nobody_starves() -> None:

@@ -73,22 +73,6 @@ def test_topic_column_parts_rows_and_a_topic_copies_to_another_as_it_is(
     assert read(spark, daemon.address, copy).count() == 100
 
 
-def test_bounds_and_splits(spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic) -> None:
-    topic = new_topic(2)
-    write(spark.range(1000).selectExpr("string(id) AS value", "int(id % 2) AS partition").coalesce(1), daemon.address, topic)
-    frame = read(
-        spark,
-        daemon.address,
-        topic,
-        startingOffsets=f'{{"{topic}": {{"0": 100, "1": -2}}}}',
-        endingOffsets=f'{{"{topic}": {{"0": -1, "1": 50}}}}',
-        maxRecordsPerPartition=90,
-    )
-    assert frame.rdd.getNumPartitions() == 6
-    rows = in_log_order(frame.collect())
-    assert [(row["partition"], row["offset"]) for row in rows] == [(0, n) for n in range(100, 500)] + [(1, n) for n in range(50)]
-
-
 def test_where_reads_what_it_describes_whatever_columns_are_asked_for(
     spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic
 ) -> None:
@@ -103,22 +87,6 @@ def test_where_reads_what_it_describes_whatever_columns_are_asked_for(
     assert values == [b"%d" % (2 * minute + 1) for minute in range(60, 121)]
     with pytest.raises(Exception, match="where is not understood at 'OR partition = 2': expected AND or the end"):
         read(spark, daemon.address, topic, where="partition = 1 OR partition = 2").collect()
-
-
-def test_users_schema_prunes_columns(spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic) -> None:
-    topic = new_topic(1)
-    write(spark.range(10).selectExpr("string(id) AS value"), daemon.address, topic)
-    reader = spark.read.format("brokerd").option("bootstrap.servers", daemon.address).option("subscribe", topic)
-    rows = reader.schema("offset BIGINT NOT NULL, value BINARY").load().collect()
-    assert sorted(row["offset"] for row in rows) == list(range(10))
-
-
-def test_log_append_time_is_told(spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic) -> None:
-    topic = new_topic(1, **{"message.timestamp.type": "LogAppendTime"})
-    write(spark.sql("SELECT 'v' AS value, timestamp'2020-01-01 00:00:00' AS timestamp"), daemon.address, topic)
-    (row,) = read(spark, daemon.address, topic).collect()
-    assert row["timestampType"] == 1
-    assert row["timestamp"].year >= 2024
 
 
 def test_reads_from_a_time(spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic) -> None:
@@ -179,12 +147,6 @@ def test_wrong_writes_fail_on_the_driver_with_a_sentence(
     end = client.list_offsets_by_name({TopicPartition(topic, 0): OffsetSpec.LATEST})[TopicPartition(topic, 0)]
     assert not isinstance(end, Exception)
     assert end.offset == 0
-
-
-def test_rows_without_topic_fail_with_their_number(spark: SparkSession, daemon: DaemonProcess) -> None:
-    frame = spark.sql("SELECT 'v' AS value, CAST(NULL AS STRING) AS topic")
-    with pytest.raises(Exception, match="column 'topic' is null in 1 of 1 rows"):
-        write(frame, daemon.address)
 
 
 def test_wrong_reads_fail_with_a_sentence(spark: SparkSession, daemon: DaemonProcess) -> None:

@@ -228,15 +228,3 @@ def test_topic_created_anew_stops_the_query_or_is_read_from_its_start(
     tolerant = read_stream(spark, daemon.address, topic, failOnDataLoss="false")
     assert run(start_to_files(tolerant, tmp_path / "anew3", tmp_path / "checkpoint")) == [50]
     assert pairs_of(rows_in_files(tmp_path / "anew3")) == numbers(100, 150)
-
-
-def test_a_wrong_stream_fails_with_a_sentence(
-    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path
-) -> None:
-    topic = new_topic(1)
-    with pytest.raises(StreamingQueryException, match="endingOffsets is for batch reads"):
-        run(
-            start_to_files(
-                read_stream(spark, daemon.address, topic, endingOffsets="latest"), tmp_path / "wrong", tmp_path / "a" / "checkpoint"
-            )
-        )
