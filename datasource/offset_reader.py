@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Mapping, MutableMapping, Seque
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.metadata import TopicInfo
 from brokerd.client.offsets import (
-    OFFSET_AFTER_BYTES,
     READ_UNCOMMITTED,
     AfterBytes,
     GivenOffset,
@@ -41,7 +40,6 @@ from brokerd.errors import (
     InvalidTopicError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
-    UnsupportedVersionError,
     WireError,
 )
 from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
@@ -157,15 +155,7 @@ class OffsetReader:
     ) -> dict[TopicPartition, int]:
         """The end offsets of a batch from `begins` of about `max_bytes`, at most `ends`. Each partition's share is proportional to
         its backlog in bytes. Record batches are fetched whole, so each share holds at least one and ends at the end of one.
-
-        Raises UnsupportedVersionError if the broker cannot count bytes.
         """
-        info = self._client.server_info()
-        if OFFSET_AFTER_BYTES not in info.features:
-            raise UnsupportedVersionError(
-                f"option maxBytesPerTrigger needs a broker that can count bytes, and this one (version {info.software_version}) "
-                "cannot: upgrade it, or use maxOffsetsPerTrigger"
-            )
         waiting = {tp: AfterBytes(begins[tp], end, INT64_MAX) for tp, end in ends.items() if end > begins[tp]}
         try:
             sizes = {tp: found.size_bytes for tp, found in self._results(snapshot, waiting).items()}
@@ -178,8 +168,8 @@ class OffsetReader:
             return dict(ends)
 
     def sizes_bytes(self, ranges: Sequence[OffsetRange]) -> dict[TopicPartition, int]:
-        """The sizes of ranges on the broker's disk; none if they have too many rows to be small, or the broker cannot tell."""
-        if sum(one.size for one in ranges) > _FEW_ROWS or OFFSET_AFTER_BYTES not in self._client.server_info().features:
+        """The sizes of ranges on the broker's disk; none if they have too many rows to be small."""
+        if sum(one.size for one in ranges) > _FEW_ROWS:
             return {}
         wanted = {one.id_tp: AfterBytes(one.start, one.until, INT64_MAX) for one in ranges}
         answers = self._client.list_offsets(wanted, self._isolation)

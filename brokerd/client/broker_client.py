@@ -176,11 +176,6 @@ class BrokerClient:
             self._server_infos.pop(self._address(node_id), None)
         return max(1, await self._limit(node_id, "max.partitions.per.request", PARTITIONS_PER_REQUEST))
 
-    async def has_feature(self, feature: str, node_id: int = ANY_NODE) -> bool:
-        """True if a node has this feature. Raises BrokerUnreachableError."""
-        connection = await self._connected(node_id, self.config.request_timeout_ms)
-        return feature in self._server_infos[connection.address].features
-
     async def request_bytes_max(self, node_id: int = ANY_NODE) -> int:
         """Size in bytes of the largest request that a node accepts, if it reports one. Raises BrokerUnreachableError."""
         limit = await self._limit(node_id, "socket.request.max.bytes", GRPC_MAX_MESSAGE_BYTES)

@@ -32,7 +32,7 @@ class OffsetSpec(enum.Enum):
 
 class AfterBytes(NamedTuple):
     """The end of the last batch within `max_bytes`, counting whole batches from the one that holds `from_offset`: at least the end
-    of that one, and at most `until_offset`. Needs a broker with feature OFFSET_AFTER_BYTES.
+    of that one, and at most `until_offset`.
     """
 
     from_offset: int
@@ -52,8 +52,6 @@ class LastRecords:
 
     count: int
 
-
-OFFSET_AFTER_BYTES = "offset_after_bytes"
 
 # An int is a timestamp, ms since 1970: the first record at or after it.
 Wanted: TypeAlias = OffsetSpec | AfterBytes | GivenOffset | LastRecords | int

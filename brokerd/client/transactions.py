@@ -14,7 +14,6 @@ from brokerd.errors import (
     InvalidRequestError,
     ProducerFencedError,
     TxnAbortedError,
-    UnsupportedVersionError,
 )
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
 from brokerd.producer.core.membership import ONE_WRITE_KEPT_MS, Membership, TransactionEnd, TransactionMember
@@ -24,7 +23,6 @@ from brokerd.wire.v1 import transaction_pb2 as pb
 # Upper bound of the size of one member or partition in a request.
 _ENTRY_BYTES = 48
 _TAG_BYTES = 8  # upper bound of an entry's tag and length
-TRANSACTION_OFFSETS = "transaction_offsets"  # feature of brokers that commit offsets of a group with a transaction
 STATES = {
     "empty": pb.TRANSACTION_STATE_EMPTY,
     "open": pb.TRANSACTION_STATE_OPEN,
@@ -70,17 +68,15 @@ async def end_transaction(client: BrokerClient, end: TransactionEnd, *, timeout_
     retried until `timeout_ms` (default.api.timeout.ms).
 
     Raises TxnAbortedError (a member was no longer open: nothing was committed), ReplayMismatchError, ProducerFencedError,
-    TxnConflictError, AlreadyCommittedError (an abort came too late), UnsupportedVersionError for a broker without offsets in
-    transactions. The outcome is unknown after BrokerUnreachableError or a retriable error, and after ProducerFencedError whose
-    fate is not NOT_APPENDED: an attempt without a response may have committed a transaction that the broker has since forgotten.
+    TxnConflictError, AlreadyCommittedError (an abort came too late). The outcome is unknown after BrokerUnreachableError or a
+    retriable error, and after ProducerFencedError whose fate is not NOT_APPENDED: an attempt without a response may have committed
+    a transaction that the broker has since forgotten.
     """
     asked_ms = client.clock.boot_ms()
     lost: list[BrokerdError] = []  # attempts that may have been carried out
 
     async def attempt(attempt_timeout_ms: int) -> int:
         entries_max = await client.partitions_per_request()
-        if end.group_offsets is not None and not await client.has_feature(TRANSACTION_OFFSETS):
-            raise _without_offsets()  # it would ignore them, and commit only the records
         pages = end_requests(end, request_bytes_max=UNARY_REQUEST_MAX_BYTES, entries_max=entries_max)
         last_version = NO_VERSION
         for request in pages:  # each attempt starts with the first page: the broker may have restarted
@@ -167,13 +163,6 @@ def _forgotten(end: TransactionEnd, asked_for_ms: int) -> BrokerUnreachableError
         f"transactional id {end.transactional_id!r}: its commit was first asked for {asked_for_ms // 60_000} minutes ago (this "
         f"machine slept meanwhile), and brokers forget ids of one write {ONE_WRITE_KEPT_MS // 60_000} minutes after their commit. "
         "Whether the rows are committed is not known: look for them in the topic before you write them again"
-    )
-
-
-def _without_offsets() -> UnsupportedVersionError:
-    return UnsupportedVersionError(
-        f"this broker cannot commit offsets of a group with a transaction (it has no feature {TRANSACTION_OFFSETS}): "
-        "nothing of it is committed; upgrade the broker"
     )
 
 

@@ -20,7 +20,6 @@ from brokerd.errors import (
     StorageError,
     TxnAbortedError,
     UnknownServerError,
-    UnsupportedVersionError,
     WireError,
 )
 from brokerd.ids import TopicIdPartition
@@ -74,17 +73,6 @@ def test_a_decision_that_fails_between_pages_begins_again(broker: FakeBroker, cl
     broker.pages.clear()
     assert client.end_transaction(end_of(members)) == 3
     assert len(broker.ends) == 2, "the same question gets the same response"
-
-
-def test_offsets_are_not_sent_to_a_broker_that_would_pass_over_them(broker: FakeBroker, client: BlockingClient) -> None:
-    broker.features = ["idempotence", "transactions"]
-    member_id = client.init_member(member()).producer_id
-    offsets = {TopicIdPartition(bytes(16), 0): GroupOffset(1, "", -1, -1)}
-    end = end_of([TransactionMember(member_id, 0, 1)])
-    with pytest.raises(UnsupportedVersionError, match="nothing of it is committed; upgrade the broker"):
-        client.end_transaction(end._replace(group_offsets=GroupOffsets("g", offsets)))
-    assert broker.ends == []
-    assert client.end_transaction(end) == 3
 
 
 @pytest.mark.parametrize("error", [NotReadyError("starting"), StorageError("disk")])

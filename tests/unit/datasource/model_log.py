@@ -12,7 +12,6 @@ from typing import Any
 
 from brokerd.client.metadata import Metadata, TopicInfo
 from brokerd.client.offsets import (
-    OFFSET_AFTER_BYTES,
     READ_COMMITTED,
     AfterBytes,
     GivenOffset,
@@ -22,7 +21,6 @@ from brokerd.client.offsets import (
 )
 from brokerd.errors import UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
-from brokerd.wire.v1.metadata_pb2 import GetServerInfoResponse
 
 TOPIC_ID = bytes(range(16))
 TOPIC = "events"
@@ -77,10 +75,6 @@ class ModelClient:
     def lease(self, _config: object) -> Iterator[ModelClient]:
         """In place of lease_client."""
         yield self
-
-    def server_info(self) -> GetServerInfoResponse:
-        """A broker of this version."""
-        return GetServerInfoResponse(features=[OFFSET_AFTER_BYTES])
 
     def metadata(self, _topics: Sequence[str] | None = None) -> Metadata:
         """One topic."""

@@ -16,7 +16,6 @@ from brokerd.errors import (
     DataLossError,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
-    UnsupportedVersionError,
 )
 from brokerd.ids import TopicIdPartition
 from tests.support.clock import ManualClock
@@ -163,13 +162,6 @@ def test_rows_and_bytes_limit_a_batch_together(broker: FakeBroker) -> None:
     assert user_offsets(latest(few_bytes, INITIAL.to_json(), ReadMaxRows(60))) == {"events": {"0": 10, "1": 6}}
     few_rows = reader_for(broker, startingOffsets="earliest", maxOffsetsPerTrigger=9, maxBytesPerTrigger=10**9)
     assert user_offsets(latest(few_rows, INITIAL.to_json(), ReadMaxRows(9))) == {"events": {"0": 8, "1": 1}}
-
-
-def test_a_limit_of_bytes_says_so_if_the_broker_is_too_old(broker: FakeBroker) -> None:
-    broker.features = ["idempotence"]
-    sentence = r"maxBytesPerTrigger needs a broker that can count bytes, and this one \(version 9\.9\) cannot: upgrade it"
-    with pytest.raises(UnsupportedVersionError, match=sentence):
-        latest(reader_for(broker, maxBytesPerTrigger=5), INITIAL.to_json(), ReadMaxBytes(5))
 
 
 def test_new_partition_begins_at_zero(broker: FakeBroker) -> None:
