@@ -349,7 +349,7 @@ class BrokerClient:
         if connection is None:
             connection = self._connections[address] = Connection(address, self._security)
         if address not in self._server_infos:
-            request = metadata_pb2.GetServerInfoRequest(client_software=f"brokerd-python {__version__}")
+            request = metadata_pb2.GetServerInfoRequest()
             # An unresponsive address gets only its share of the time, to leave some for the others.
             timeout_ms = min(timeout_ms, max(1, self.config.api_timeout_ms // len(self._addresses)))
             try:

@@ -145,7 +145,7 @@ def _right_unary() -> dict[str, Message]:
     """A right request of every unary method; a test of the table would be the place to look when one is added."""
     partition = {"topic_id": _ID, "partition": 0, "current_leader_epoch": 1}
     right: dict[str, Message] = {
-        "GetServerInfo": metadata_pb2.GetServerInfoRequest(client_software="fuzz"),
+        "GetServerInfo": metadata_pb2.GetServerInfoRequest(),
         "Metadata": metadata_pb2.MetadataRequest(topics=["prey"]),
         "CreateTopics": topics_pb2.CreateTopicsRequest(
             topics=[{"name": "made-edge", "partitions": 1, "configs": {"retention.ms": "1000"}}]

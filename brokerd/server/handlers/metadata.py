@@ -60,7 +60,6 @@ _LIMITS = (
     ("transaction.max.timeout.ms", "transaction_max_timeout_ms"),
 )
 _CONSTANTS = (("produce.max.wait.ms", WAIT_MAX_MS), ("max.in.flight.requests.per.stream", WAITING_REQUESTS_MAX))
-_SOFTWARE_MAX_CHARACTERS = 255
 
 
 async def handle(
@@ -196,13 +195,9 @@ def _describe_partition(log: Partition, described: topics_pb2.PartitionDescripti
 
 
 async def server_info(
-    broker: BrokerParts, _authorizer: TopicAuthorizer, request: metadata_pb2.GetServerInfoRequest
+    broker: BrokerParts, _authorizer: TopicAuthorizer, _request: metadata_pb2.GetServerInfoRequest
 ) -> metadata_pb2.GetServerInfoResponse:
     """The server's version, features and limits."""
-    if len(request.client_software) > _SOFTWARE_MAX_CHARACTERS:
-        raise malformed(
-            "client_software", f"has {len(request.client_software)} characters, at most {_SOFTWARE_MAX_CHARACTERS} are allowed"
-        )
     settings = [(name, getattr(broker.config, attribute)) for name, attribute in _LIMITS]
     return metadata_pb2.GetServerInfoResponse(
         cluster_id=broker.cluster_id,

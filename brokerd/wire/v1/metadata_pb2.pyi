@@ -8,10 +8,8 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GetServerInfoRequest(_message.Message):
-    __slots__ = ("client_software",)
-    CLIENT_SOFTWARE_FIELD_NUMBER: _ClassVar[int]
-    client_software: str
-    def __init__(self, client_software: _Optional[str] = ...) -> None: ...
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class Limit(_message.Message):
     __slots__ = ("name", "value")

@@ -24,7 +24,6 @@ def partition(message: type[Any], **fields: Any) -> Any:
 
 
 MALFORMED_UNARY: list[tuple[str, Message, str]] = [
-    ("GetServerInfo", metadata_pb2.GetServerInfoRequest(client_software="x" * 256), "client_software"),
     ("Metadata", metadata_pb2.MetadataRequest(all_topics=True, topics=["a"]), "all_topics"),
     ("Metadata", metadata_pb2.MetadataRequest(topic_ids=[b"short"]), "topic_ids"),
     ("CreateTopics", topics_pb2.CreateTopicsRequest(topics=[topics_pb2.NewTopic()] * 101), "topics"),
