@@ -199,7 +199,10 @@ class Producer:
         all resources. 0 abandons them at once. May be called twice. If cancelled, it continues without the caller."""
         self._home.enter()
         self._is_closed = True
-        await self._engine.close_in_loop(timeout)
+        try:
+            await self._engine.close_in_loop(timeout)
+        finally:
+            self._own_coordinator.close()
 
     async def __aenter__(self) -> Self:
         self._home.enter()
@@ -214,6 +217,7 @@ class Producer:
     def __del__(self) -> None:
         """Warns that the producer was dropped without `close`. Sent records are still delivered; it is closed at exit."""
         if not self._is_closed and not self._engine.is_forked:
+            self._own_coordinator.close()
             warnings.warn(
                 f"unclosed {self!r}: use it in an `async with` block, or await close()", ResourceWarning, source=self, stacklevel=2
             )

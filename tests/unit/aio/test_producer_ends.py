@@ -1,9 +1,12 @@
-"""Goal: a producer of asyncio that is closed, dropped or forked leaves nothing behind. Method: the broker's double."""
+"""Goal: a producer of asyncio that is closed, dropped or forked leaves nothing behind. Method: the broker's double; a coordinator
+whose client's calls the test answers.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,9 +14,15 @@ import pyarrow as pa
 import pytest
 
 from brokerd.aio import Producer
+from brokerd.aio import transaction as aio_transaction
+from brokerd.aio.transaction import AsyncCoordinator
+from brokerd.client.blocking import BlockingClient
+from brokerd.config.client import ProducerConfig
 from brokerd.errors import ForkedProducerError
 from brokerd.ids import TopicPartition
+from brokerd.producer.core.membership import Totals, TransactionEnd
 from tests.support.broker_double import BrokerDouble
+from tests.support.wait import DEADLINE_S
 from tests.unit.aio.test_producer import producer_of
 from tests.unit.producer.test_producer import FAST
 
@@ -25,6 +34,7 @@ def broker() -> BrokerDouble:
     return double
 
 
+DECISION = TransactionEnd("x", 0, "e", "e", is_commit=True, members=[], partitions=[], totals=Totals())
 ROWS = pa.RecordBatch.from_pydict({"value": [b"x"] * 10})
 Call = Callable[[Producer], Awaitable[Any]]
 # Each call that asks somebody.
@@ -118,3 +128,40 @@ def test_a_transaction_is_not_ended_by_a_child_of_a_fork(broker: BrokerDouble) -
             return child_id
 
     assert exit_of(asyncio.run(scenario())) == 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_producer_that_is_dropped_after_a_transaction_leaves_no_thread(broker: BrokerDouble) -> None:
+    async def scenario() -> threading.Thread:
+        coordinator = AsyncCoordinator(ProducerConfig())
+        client = coordinator._client = BlockingClient(ProducerConfig())
+        producer = Producer({"transactional.id": "x"}, transport_factory=broker.transport, coordinator=coordinator)
+        await producer.partitions_for("t")
+        return client.loop_thread._thread
+
+    with pytest.warns(ResourceWarning, match="unclosed"):
+        thread = asyncio.run(scenario())
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+
+
+async def test_close_leaves_a_call_that_decides_a_transaction_alone(broker: BrokerDouble, monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator = AsyncCoordinator(ProducerConfig())
+    client = coordinator._client = BlockingClient(ProducerConfig())
+    begun, goes_on = threading.Event(), threading.Event()
+
+    async def end_transaction(*_arguments: object, **_options: object) -> int:
+        begun.set()
+        assert await asyncio.to_thread(goes_on.wait, DEADLINE_S)
+        return 0
+
+    monkeypatch.setattr(aio_transaction, "end_transaction", end_transaction)
+    commit = asyncio.create_task(coordinator.end(DECISION, timeout_ms=60_000))
+    assert await asyncio.to_thread(begun.wait, DEADLINE_S)
+    coordinator.close()
+    assert not client.loop_thread.is_closed
+    goes_on.set()
+    async with asyncio.timeout(DEADLINE_S):
+        await commit
+    await asyncio.to_thread(client.loop_thread._thread.join, DEADLINE_S)
+    assert not client.loop_thread._thread.is_alive()
