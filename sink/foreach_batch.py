@@ -18,9 +18,8 @@ from enum import Enum, auto
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JError, Py4JJavaError
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from brokerd.clock import SystemClock
 from brokerd.config.spark_options import SINK, split_options
@@ -35,10 +34,10 @@ from brokerd.sink.writer import plan_write
 ROWS_MAX = 2_000  # of a micro-batch that the driver writes
 ROW_BYTES_MAX = 16_384  # of each of its rows, so that the driver never holds more than 32 MiB
 ONE_TASK_MAX_MS = 250  # a query that took longer gets a task for each partition, until that takes half of this
-VERY_FEW_ROWS_MAX = 100
+VERY_FEW_ROWS_MAX = 32  # whose sizes are not looked at: 32 MiB of records as large as max.request.size allows by default
 VERY_FEW_BYTES_MAX = 1_048_576  # of a micro-batch's rows, for the next query to trust that its rows are small
 
-_ROW = "row"
+_IS_SMALL = "is_small"
 _SIZES = {
     "key": "coalesce(octet_length(`key`), 0)",
     "value": "coalesce(octet_length(`value`), 0)",
@@ -93,8 +92,9 @@ class AppendTo:
             )
         clock = SystemClock()
         began_ms = clock.monotonic_ms()
-        few = _few_rows(rows, self._query)
-        self._query = next_query(self._query, clock.monotonic_ms() - began_ms, few)
+        query, self._query = self._query, Query.ONE_TASK  # which a failure leaves: rows that are too large all at once, above all
+        few = _few_rows(rows, query)
+        self._query = next_query(query, clock.monotonic_ms() - began_ms, few)
         if few is None:
             rows.write.format("brokerd").options(**options).mode("append").save()
         else:
@@ -128,35 +128,23 @@ def _of_batch(options: Mapping[str, str], batch_id: int) -> dict[str, str]:
 
 def _few_rows(rows: DataFrame, query: Query) -> list[pa.RecordBatch] | None:
     """All rows, if they are few and small; None otherwise."""
-    found = _very_few_rows(rows) if query is Query.VERY_FEW and not _is_connect(rows) else None
-    return _small_rows(rows, has_tasks=query is Query.TASKS) if found is None else found
-
-
-def _very_few_rows(rows: DataFrame) -> list[pa.RecordBatch] | None:
-    """All rows, if there are at most VERY_FEW_ROWS_MAX. The method that toArrow is made of spares its threads and sockets; it is
-    not public, and None stands for a PySpark without it, too."""
-    frame = rows.coalesce(1).limit(VERY_FEW_ROWS_MAX + 1)._jdf  # noqa: SLF001
-    try:
-        batches = frame.toArrowBatchRdd(VERY_FEW_ROWS_MAX + 1, "UTC", False, False)
-    except Py4JJavaError:
-        raise
-    except Py4JError:
-        return None
-    schema = to_arrow_schema(rows.schema, timezone="UTC")
-    found = [pa.ipc.read_record_batch(batch, schema) for batch in batches.collect()]
-    return found if sum(part.num_rows for part in found) <= VERY_FEW_ROWS_MAX else None
+    if query is Query.VERY_FEW:
+        found: pa.Table = rows.coalesce(1).limit(VERY_FEW_ROWS_MAX + 1).toArrow()
+        if found.num_rows <= VERY_FEW_ROWS_MAX:
+            return list(found.to_batches())
+    return _small_rows(rows, has_tasks=query is Query.TASKS)
 
 
 def _small_rows(rows: DataFrame, *, has_tasks: bool) -> list[pa.RecordBatch] | None:
-    """Runs the query for at most ROWS_MAX + 1 rows, and replaces a large row by a null before it comes to the driver."""
+    """Runs the query for at most ROWS_MAX + 1 rows. Only nulls of a large row come to the driver."""
     names = [name for name in rows.columns if name in ACCEPTED]
-    size = " + ".join(_SIZES[name] for name in names if name in _SIZES)
-    columns = ", ".join(f"`{name}`" for name in names)
-    taken = rows.selectExpr(f"CASE WHEN {size} <= {ROW_BYTES_MAX} THEN struct({columns}) END AS {_ROW}")
+    is_small = f"{' + '.join(_SIZES[name] for name in names if name in _SIZES)} <= {ROW_BYTES_MAX}"
+    columns = [f"CASE WHEN {is_small} THEN `{name}` END AS `{name}`" if name in _SIZES else f"`{name}`" for name in names]
+    taken = rows.selectExpr(f"{is_small} AS {_IS_SMALL}", *columns)
     table = (taken if has_tasks else taken.coalesce(1)).limit(ROWS_MAX + 1).toArrow()
-    if table.num_rows > ROWS_MAX or table.column(_ROW).null_count:
+    if table.num_rows > ROWS_MAX or not pc.all(table.column(_IS_SMALL)).as_py():
         return None
-    return [pa.RecordBatch.from_struct_array(chunk) for chunk in table.column(_ROW).chunks]
+    return list(table.drop_columns([_IS_SMALL]).to_batches())
 
 
 def _write_here(options: SinkOptions, ids: TransactionIds, rows: list[pa.RecordBatch]) -> None:
@@ -173,10 +161,6 @@ def _write_here(options: SinkOptions, ids: TransactionIds, rows: list[pa.RecordB
 
 def _local_property_of(rows: DataFrame) -> Callable[[str], str | None]:
     """Spark's local properties of the micro-batch; Spark Connect has none."""
-    if _is_connect(rows):
+    if type(rows).__module__.startswith("pyspark.sql.connect"):
         return lambda _: None
     return rows.sparkSession.sparkContext.getLocalProperty
-
-
-def _is_connect(rows: DataFrame) -> bool:
-    return type(rows).__module__.startswith("pyspark.sql.connect")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -126,15 +127,36 @@ def test_very_few_rows_are_taken_without_a_second_query(spark: SparkSession, mon
         assert second == []
 
 
-def test_a_pyspark_that_cannot_take_very_few_rows_takes_few(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("py4j.java_gateway.JavaObject.toArrowBatchRdd", _missing, raising=False)
-    few = foreach_batch._few_rows(spark.range(0, 9, 1, 4).selectExpr("string(id) AS value"), Query.VERY_FEW)
+@pytest.mark.parametrize("query", [Query.ONE_TASK, Query.TASKS])
+def test_a_large_row_beside_columns_without_nulls_is_for_the_sink(spark: SparkSession, query: Query) -> None:
+    frame = spark.range(0, 9, 1, 4).selectExpr(
+        "'t' AS topic", "string(id) AS key", f"repeat('v', int(id) * {ROW_BYTES_MAX}) AS value"
+    )
+    assert foreach_batch._few_rows(frame, query) is None
+    few = foreach_batch._few_rows(frame.where("key = '0'"), query)
     assert few is not None
-    assert sum(part.num_rows for part in few) == 9
+    assert [row for part in few for row in part.to_pylist()] == [{"topic": "t", "key": "0", "value": ""}]
 
 
-def _missing(frame: Any, *arguments: object) -> None:
-    frame.noSuchMethod(*arguments)
+def test_rows_that_cannot_be_taken_unchecked_are_checked_the_next_time(
+    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function = append_to(new_topic(1), {"bootstrap.servers": daemon.address, "txnAppId": "large rows"})
+    taken: list[Query] = []
+
+    def take(_: DataFrame, query: Query) -> list[pa.RecordBatch]:
+        taken.append(query)
+        if query is Query.VERY_FEW:
+            raise RuntimeError("bigger than spark.driver.maxResultSize")
+        return []
+
+    monkeypatch.setattr(foreach_batch, "_few_rows", take)
+    rows = frame_of(spark, numbers(0, 5))
+    function(rows, 0)
+    with pytest.raises(RuntimeError):
+        function(rows, 1)
+    function(rows, 1)
+    assert taken == [Query.ONE_TASK, Query.VERY_FEW, Query.ONE_TASK]
 
 
 def test_the_query_of_few_rows_is_one_task(spark: SparkSession) -> None:
