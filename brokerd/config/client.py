@@ -33,7 +33,7 @@ class ClientConfig:
     auth_allow_plaintext: bool = setting(
         False, "Send the token beyond loopback without TLS (behind a proxy or a mesh that encrypts)."
     )
-    client_id: str = setting("", "Free text that names this producer as the owner of its transactions, as in `brokerd transactions list`.")
+    client_id: str = setting("", "Free text: names the owner of its transactions in `brokerd transactions list`.")
     request_timeout_ms: int = setting(
         30_000, "How long one request may take before its fate counts as unknown and it is retried.", between=(1, INT32_MAX)
     )

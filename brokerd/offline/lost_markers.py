@@ -1,5 +1,5 @@
 """Finds transaction members whose markers are lost to damage. Their outcome comes from the transaction log, from a marker in
-another partition, or from an operator. The next start writes the markers again (brokerd/server/transactions/lost_markers.py).
+another partition, or from an operator. The next start writes the markers again (brokerd/transaction/markers.py).
 """
 
 from __future__ import annotations

@@ -295,7 +295,8 @@ class PartitionCheck:
 
 
 def _overlap(segment: Segment, damaged: DamagedRange) -> bool:
-    return damaged.first_offset < segment.next_offset and segment.base_offset < damaged.until_offset
+    """True if the damage lies in the segment, or is its end: how far it reaches is not known then."""
+    return damaged.first_offset <= segment.next_offset and segment.base_offset < damaged.until_offset
 
 
 def _may_follow(snapshot: Mapping[int, ProducerStateEntry], replayed: Mapping[int, ProducerStateEntry]) -> bool:

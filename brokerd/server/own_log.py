@@ -7,6 +7,7 @@ none. Their meaning is up to the caller.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -19,7 +20,14 @@ from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.retention import Retention
 from brokerd.datadir.topic_changes import TopicChanges
 from brokerd.datadir.topic_store import Topic
-from brokerd.errors import CorruptMessageError, DataDirectoryError, LogDamagedError, StorageError, UnsupportedVersionError
+from brokerd.errors import (
+    CorruptMessageError,
+    DataDirectoryError,
+    LogDamagedError,
+    StorageError,
+    UnsupportedVersionError,
+    WireError,
+)
 from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.partition import Partition
 from brokerd.purgatory.purgatory import TimedPurgatory
@@ -33,6 +41,7 @@ from brokerd.sharing import CALLER
 logger = logging.getLogger(__name__)
 
 COMPACTION_MIN_BYTES = 524_288  # some 1,000 entries; a start reads 10,000 of them in a second
+_LATE_MAX = 100  # entries that wait for the next batch, which is encoded in one step
 _UNSYNCED_MAX_BYTES = 4 * 1_048_576  # while writing a state: unsynced bytes use up the budget that all producers share
 _READ_BYTES = 1_048_576
 READ_ERRORS = (LogDamagedError, CorruptMessageError, UnsupportedVersionError, StorageError, OSError)
@@ -143,6 +152,9 @@ class OwnLog:
     def append_late(self, entry: OwnEntry) -> None:
         """Puts an entry in front of the next batch: saves a write and a flush. A crash may lose it, whatever `durable` said."""
         self._late.append(entry)
+        if len(self._late) >= _LATE_MAX:
+            with contextlib.suppress(WireError):
+                self.append_rest()
 
     def append_rest(self) -> None:
         """Appends what `append_late` has left. Raises as `append` does, having lost nothing."""
@@ -188,10 +200,11 @@ class OwnLog:
         appended. Other entries may be appended in between, and a crash at any point must leave a log with the same meaning. One
         call at a time. Raises as `append` and `durable` do, having dropped nothing.
         """
-        self.append_rest()  # a state begins its batch
-        log, begin, before_bytes = self._partition, self._end_offset, self._size_bytes
+        log = self._partition
         assert log is not None, "it has grown"
         try:
+            self.append_rest()  # a state begins its batch
+            begin, before_bytes = self._end_offset, self._size_bytes
             state_bytes = await self._write(pieces)
             error = await self._admin.run(self._retention.give_up_below(log, begin))
             if error is not None:

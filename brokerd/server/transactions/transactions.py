@@ -17,6 +17,7 @@ void: it is aborted at the start and by each sweep, unless its partition may hav
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar
@@ -318,6 +319,9 @@ class Transactions:
         """Records the end of a commit with the next event. If a crash loses it, the next start only looks for missing markers."""
         record = self._record_of(name, principal, CommitCompleted(txn_version=prepared.txn_version))
         self.log.append_late(_entry(record))
+        if prepared.HasField("group_offsets"):  # without the record, a start needs the log of groups to show the rows again
+            with contextlib.suppress(WireError):
+                self.log.append_rest()
         self.coordinator.apply(record, self._clock.monotonic_ms())
 
     async def _abort(self, name: str, decide: Callable[[], MembersAborted | None]) -> int:

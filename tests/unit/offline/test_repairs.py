@@ -82,6 +82,15 @@ def test_offsets_that_were_given_up_are_never_given_again(tmp_path: Path, is_res
     assert not errors_in(tmp_path)
 
 
+def test_damage_at_the_end_of_a_segment_says_nothing_of_its_index(tmp_path: Path) -> None:
+    manager, log = _open(tmp_path)
+    _fill(log, 6)
+    manager.close()
+    last = tmp_path / log.segments[-1].path
+    _rot(last, last.stat().st_size - 10)
+    assert [Path(finding.path).suffix for finding in check_data_dir(str(tmp_path))] == [".log"]
+
+
 @pytest.mark.parametrize("is_lost", [True, False], ids=["cut", "rotten"])
 def test_a_clean_stop_without_a_checkpoint_says_what_was_durable(tmp_path: Path, is_lost: bool) -> None:
     manager, log = _open(tmp_path)

@@ -24,7 +24,7 @@ from brokerd.steps import Steps
 from brokerd.storage.files import RealFiles
 from brokerd.transaction.records import decode
 from brokerd.transaction.snapshot import StateWriter
-from brokerd.wire.v1.transaction_log_pb2 import CommitCompleted, MemberOpened, TransactionalIdForgotten
+from brokerd.wire.v1.transaction_log_pb2 import CommitCompleted, CommitPrepared, MemberOpened, TransactionalIdForgotten
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
@@ -122,6 +122,46 @@ async def test_the_end_of_a_commit_is_recorded_before_the_next_event_a_state_or_
         assert events_in(broker)[0] == "state_begins"
         await one_commit(3)
     assert events_in(broker)[-3:] == ["member_opened", "commit_prepared", "commit_completed"]
+
+
+async def test_a_disk_that_refuses_a_waiting_entry_delays_the_compaction() -> None:
+    files, clock = MemoryFiles(), ManualClock()
+    async with running(files, clock) as broker:
+        await filled(broker)
+        transactions = broker.transactions
+        transactions._record_completed(f"id-{IDS - 1}", PRINCIPAL, CommitPrepared(txn_version=0))
+
+        def refuse(operation: str, path: str) -> None:
+            if operation == "pwritev" and path == SEGMENT:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+        files.hook = refuse
+        await transactions.compact()
+        files.hook = None
+        assert not transactions.log.has_grown(), "not before it is twice as large"
+
+
+async def test_entries_wait_for_the_next_batch_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_log, "_LATE_MAX", 2)
+    async with running(MemoryFiles(), ManualClock()) as broker:
+        await broker.transactions.log.make()
+        for number in range(3):
+            commit(broker, f"id-{number}", 0, is_complete=False)
+        before = len(events_in(broker))
+        for number, recorded in enumerate((0, 2, 2)):
+            broker.transactions._record_completed(f"id-{number}", PRINCIPAL, CommitPrepared(txn_version=0))
+            assert len(events_in(broker)) == before + recorded
+
+
+async def test_the_end_of_a_commit_with_group_offsets_does_not_wait() -> None:
+    """Without it, a start would hide the rows again until the log of groups can be read."""
+    async with running(MemoryFiles(), ManualClock()) as broker:
+        await broker.transactions.log.make()
+        commit(broker, "id", 0, is_complete=False)
+        prepared = CommitPrepared(txn_version=0)
+        prepared.group_offsets.SetInParent()
+        broker.transactions._record_completed("id", PRINCIPAL, prepared)
+        assert events_in(broker)[-1] == "commit_completed"
 
 
 def events_in(broker: TransactionBroker) -> list[str]:
