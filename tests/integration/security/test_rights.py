@@ -36,12 +36,14 @@ Outcome = int | grpc.StatusCode
 Ask = Callable[[RawClient, str, bytes], Outcome]
 
 
-def first_error(results: Any) -> Outcome:
-    return int(results[0].error.code)
+def first_error(response: Any, results: str) -> Outcome:
+    """The error of the whole request, if it has one, or of its first result."""
+    whole = getattr(response, "error", None)
+    return int(whole.code if whole is not None and whole.code else getattr(response, results)[0].error.code)
 
 
 def by_name(method: str, make: Callable[[str], Message], results: str) -> Ask:
-    return lambda client, name, _: first_error(getattr(client.call(method, make(name)), results))
+    return lambda client, name, _: first_error(client.call(method, make(name)), results)
 
 
 def one_name(method: str, make: Callable[[str], Message]) -> Ask:
@@ -49,7 +51,7 @@ def one_name(method: str, make: Callable[[str], Message]) -> Ask:
 
 
 def by_id(method: str, make: Callable[[bytes], Message], results: str) -> Ask:
-    return lambda client, _, topic_id: first_error(getattr(client.call(method, make(topic_id)), results))
+    return lambda client, _, topic_id: first_error(client.call(method, make(topic_id)), results)
 
 
 def plain(method: str, request: Message) -> Ask:
