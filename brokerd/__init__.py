@@ -10,7 +10,7 @@ Exports are imported on first use, so a Spark worker that only discovers data so
     record/                       the record batch format
     storage/ partition/ datadir/  bytes on disk; one partition; a directory of partitions
     offline/                      doctor, dump, rebuild: for a directory that no broker has open
-    purgatory/                    waiting for a condition or a deadline
+    purgatory.py                  waiting for a condition or a deadline
     sharing.py                    fair sharing of limited resources
     transaction/ groups/          the rules of transactions; consumer groups' offsets
     server/                       the daemon

@@ -3,7 +3,7 @@
 Batches appended during a partition's flush are covered by its next one, so acknowledgements share fsyncs (group commit). A disk
 syncs one partition after the other, so callers take turns (brokerd/sharing.py): one that writes to a thousand partitions waits for
 all of them, another for at most one of them. A partition with appends of several callers is flushed at the first of their turns.
-partition/flush_task.py does the flush.
+FlushTask (partition/partition.py) does the flush.
 
 A transaction of a few rows makes some twenty flushes, so each costs little more than its fdatasync: a thread makes no future, and
 flushes that end while the event loop is busy wake it once.
@@ -20,8 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from brokerd.partition.flush_task import FlushTask
-from brokerd.partition.partition import Partition
+from brokerd.partition.partition import FlushTask, Partition
 from brokerd.sharing import Caller, FairQueue, Waiting
 
 logger = logging.getLogger(__name__)
@@ -109,7 +108,7 @@ class Flusher:
 
     def _start_flushes(self) -> None:
         self._is_scheduled = False
-        while not self._is_closed and (ticket := self._room.pop()) is not None:
+        while self._tickets and not self._is_closed and (ticket := self._room.pop()) is not None:
             self._start_flush(ticket)
         if not self._tickets and not self._under_way and not self._retrying:
             self._idle.set()
@@ -139,12 +138,12 @@ class Flusher:
     def _finish(self, log: Partition, task: FlushTask, failure: BaseException | None) -> None:
         """Completes one flush; whatever its result, the others continue."""
         caller = self._under_way.pop(log).caller
-        self._room.shares.add(caller.owner, -1)
         try:
             self._settle(log, task, failure)
         except Exception:
             logger.exception("%s: a flush ended, but its waiters could not be notified", log.name)
         self._tell(log)
+        self._room.shares.add(caller.owner, -1)
         for ticket in self._tickets.get(log, {}).values():
             self._room.join(ticket)
         if task.untried_error is not None and log.is_dirty:

@@ -16,7 +16,7 @@ from brokerd.datadir.checkpoint import Checkpoint, read_checkpoint, write_checkp
 from brokerd.datadir.closing import end_logs
 from brokerd.datadir.coordination import OneNode, create_node_epoch, read_node_epoch
 from brokerd.datadir.decided_members import DecidedMembers, read_decided
-from brokerd.datadir.directory_time import DirectoryTime
+from brokerd.datadir.log_time import DirectoryTime
 from brokerd.datadir.node_state import (
     Meta,
     ProducerIds,

@@ -1,4 +1,5 @@
-"""The log time: the clock of retention and of the expiry of producers and groups. No I/O: clocks are passed in.
+"""The log time: the clock of retention and of the expiry of producers and groups. LogTime computes it from the times of
+clocks; DirectoryTime is that of an open data directory, which keeps it in a file.
 
 It starts at the wall clock's time and then counts elapsed time. A wall clock may be wrong: a machine boots in 1970 or a month
 ahead, and is corrected later. While the machine is up, asleep or not, the boot clock measures elapsed time, across restarts of the
@@ -13,9 +14,24 @@ at the next boot, only the rest of the difference counts as a pause.
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from brokerd.clock import Clock
+from brokerd.config.settings import INT32_MAX
+from brokerd.partition.partition import Partition
+from brokerd.steps import Job
+from brokerd.storage.checksummed_file import DocumentError, read_json, write_json
+from brokerd.storage.files import Files
+from brokerd.storage.names import CLOCK
+
+logger = logging.getLogger(__name__)
+
+CLOCK_KIND = "clock"
+CLOCK_VERSION = 1  # of the file's format
 SLACK_MS = 300_000  # ordinary clock adjustments are smaller, and are followed
 START_SLACK_MS = 3_600_000  # a pause up to this is counted at once
 _MADE_UP_WITHIN_MS = 86_400_000
@@ -34,7 +50,7 @@ class NotedTime(NamedTuple):
 
 
 class LogTime:
-    """The log time; see the module docstring."""
+    """The log time; see the module docstring. Pure: reads no clock."""
 
     def __init__(self, *, boot_id: str, boot_ms: int, wall_ms: int, noted: NotedTime | None) -> None:
         self._boot_id = boot_id
@@ -113,3 +129,64 @@ def _shown(wall_ms: int) -> str:
         return datetime.fromtimestamp(wall_ms // 1_000, UTC).isoformat()
     except (OverflowError, ValueError, OSError):
         return f"{wall_ms} ms"
+
+
+class DirectoryTime:
+    """The log time of an open data directory."""
+
+    def __init__(self, files: Files, clock: Clock) -> None:
+        self._files = files
+        self._clock = clock
+        self._time = self._begin(None)
+
+    def open(self, logs: Iterable[Partition]) -> None:
+        """Starts from the time recorded in the directory or, if the file is missing or damaged, from the newest batch in `logs`.
+        Raises OSError."""
+        noted = read_clock(self._files)
+        if noted is None:
+            newest = max((segment.max_log_time for log in logs for segment in log.segments), default=-1)
+            noted = NotedTime(newest, 0, 0, "", 0) if newest >= 0 else None
+        self._time = self._begin(noted)
+
+    def stamp_ms(self) -> tuple[int, int]:
+        """The wall clock's time for an append, and how far it is ahead of the log time: ms, in whole seconds as in a batch header.
+        If the latter exceeds the header's 32 bits, it is clamped, and the former adjusted to match the log time."""
+        wall_ms = self._clock.wall_ms()
+        now_ms = self._time.now(boot_ms=self._clock.boot_ms(), wall_ms=wall_ms)
+        ahead_s = self._time.ahead_ms // 1_000
+        if abs(ahead_s) <= INT32_MAX:
+            return wall_ms, 1_000 * ahead_s
+        ahead_ms = 1_000 * INT32_MAX if ahead_s > 0 else -1_000 * INT32_MAX
+        return now_ms + ahead_ms, ahead_ms
+
+    def now_ms(self) -> int:
+        """The log time. Logs a warning if the wall clock has jumped."""
+        now_ms = self._time.now(boot_ms=self._clock.boot_ms(), wall_ms=self._clock.wall_ms())
+        news = self._time.take_news()
+        if news:
+            logger.warning("%s", news)
+        return now_ms
+
+    def note(self) -> Job:
+        """A job that records the time of this call. It ignores errors: on a full disk an older record stays."""
+        noted = self._time.noted()
+
+        def write() -> None:
+            with contextlib.suppress(OSError):
+                write_json(self._files, CLOCK, CLOCK_KIND, CLOCK_VERSION, noted._asdict())
+
+        return write
+
+    def _begin(self, noted: NotedTime | None) -> LogTime:
+        clock = self._clock
+        return LogTime(boot_id=clock.boot_id(), boot_ms=clock.boot_ms(), wall_ms=clock.wall_ms(), noted=noted)
+
+
+def read_clock(files: Files) -> NotedTime | None:
+    """The recorded time; None if the file is missing or damaged. Raises OSError, DataDirectoryError."""
+    try:
+        noted = read_json(files, CLOCK, CLOCK_KIND, CLOCK_VERSION)
+        times = {name: int(noted[name]) for name in ("wall_ms", "ahead_ms", "owed_ms", "boot_ms")}
+        return NotedTime(**times, boot_id=str(noted["boot_id"]))
+    except (FileNotFoundError, DocumentError):
+        return None

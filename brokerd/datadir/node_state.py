@@ -1,24 +1,22 @@
-"""Files that describe a data directory: identity, clean-shutdown mark, clock, producer ids."""
+"""Files that describe a data directory: identity, clean-shutdown mark, producer ids."""
 
 from __future__ import annotations
 
 import uuid
 from typing import NamedTuple
 
-from brokerd.datadir.log_time import NotedTime
 from brokerd.errors import DataDirectoryError, StorageError
 from brokerd.ids import PRODUCER_NUMBERS, TopicIdPartition
 from brokerd.partition.log_state import CleanLog, CleanSegment
 from brokerd.steps import Steps
 from brokerd.storage.checksummed_file import DocumentError, read_json, write_json
 from brokerd.storage.files import Files
-from brokerd.storage.names import CLEAN_SHUTDOWN, CLOCK, META, PRODUCER_IDS, is_foreign, parse_partition_directory
+from brokerd.storage.names import CLEAN_SHUTDOWN, META, PRODUCER_IDS, is_foreign, parse_partition_directory
 from brokerd.storage.spare_files import SpareFiles
 
 FORMAT_VERSION = 1
 META_KIND = "data-directory"
 CLEAN_KIND = "clean-shutdown"
-CLOCK_KIND = "clock"
 PRODUCER_IDS_KIND = "producer-ids"
 PRODUCER_ID_BLOCK = 1_000
 PRODUCER_IDS_MAX = PRODUCER_NUMBERS  # lasts 17 years at a thousand a second
@@ -97,21 +95,6 @@ def write_clean_mark(files: Files, node_epoch: int, logs: CleanLogs, spares: Spa
     write_json(
         files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION, {"node_epoch": node_epoch, "partitions": partitions}, spares=spares
     )
-
-
-def read_clock(files: Files) -> NotedTime | None:
-    """The recorded time; None if the file is missing or damaged. Raises OSError, DataDirectoryError."""
-    try:
-        noted = read_json(files, CLOCK, CLOCK_KIND, FORMAT_VERSION)
-        times = {name: int(noted[name]) for name in ("wall_ms", "ahead_ms", "owed_ms", "boot_ms")}
-        return NotedTime(**times, boot_id=str(noted["boot_id"]))
-    except (FileNotFoundError, DocumentError):
-        return None
-
-
-def write_clock(files: Files, noted: NotedTime) -> None:
-    """Records the time. Raises OSError."""
-    write_json(files, CLOCK, CLOCK_KIND, FORMAT_VERSION, noted._asdict())
 
 
 class ProducerIds:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from brokerd.datadir.checkpoint import Checkpoint
-from brokerd.datadir.directory_time import DirectoryTime
+from brokerd.datadir.log_time import DirectoryTime
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.errors import Fate, StorageError, WireError
 from brokerd.partition.derived_files import remove_snapshot

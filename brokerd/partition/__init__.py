@@ -1,6 +1,6 @@
 """One partition: its log, what may be appended, read and removed, what is durable, and recovery after a crash.
 
-partition.py          shell: carries out the core's decisions on files, and wakes waiting operations
+partition.py          shell: carries out the core's decisions on files, flushes in a thread, and wakes waiting operations
 core.py               state machine without I/O: events in, decisions out. It imports no module that handles files:
   log_ends.py           log end, durable end, high watermark, last stable offset; what moved
   flush_state.py        plans flushes and tracks which data and snapshots are durable
@@ -10,7 +10,6 @@ core.py               state machine without I/O: events in, decisions out. It im
   log_state.py          stored values: snapshots, entries in the checkpoint and the clean-shutdown mark
 markers.py            reads control batches
 unmarked.py           transactions whose markers may be lost to damage
-flush_task.py         runs one flush in a thread
 following.py          followers: appends, cuts, reports to the leader (not called yet)
 reader.py             reads whole batches from an offset
 look_up.py            look-ups in headers: backlog, reach, newest records (timestamps.py: look-ups by time)

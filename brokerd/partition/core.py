@@ -48,7 +48,8 @@ class Append(NamedTuple):
     size_bytes: int
     append_timestamp: int
     log_time: int
-    max_timestamp: int  # of its records as readers see them: the append time under LogAppendTime
+    is_log_append_time: bool  # append_timestamp replaces the records' own
+    max_timestamp: int  # of its records as readers see them
     leader_epoch: int
     leader_epoch_id: int
     must_roll: bool
@@ -208,6 +209,7 @@ class PartitionCore:
             size,
             now_ms,
             log_time,
+            self.stamps_records,
             now_ms if self.stamps_records else header.max_timestamp,
             self.leader_epoch,
             self.leader_epoch_id,

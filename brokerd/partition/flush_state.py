@@ -1,5 +1,5 @@
 """Plans one partition's flushes, and tracks what each has made durable: data, and snapshots of producer state. No I/O:
-flush_task.py syncs the files.
+FlushTask (partition.py) syncs the files.
 
 A flush covers what was written when it began. At most one is under way; batches appended meanwhile share the next one (group
 commit). Producer state outlives the records it derives from, so a segment may be removed only once a snapshot at or above its end

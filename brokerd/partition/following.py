@@ -21,7 +21,7 @@ from brokerd.partition.markers import marker_of, read_marker
 from brokerd.partition.partition import NOBODY, Partition
 from brokerd.partition.producer_state import Marker, ProducerStates
 from brokerd.record.batch import RecordBatch
-from brokerd.record.header import BatchHeader, header_problem
+from brokerd.record.header import BatchHeader, StampFlags, header_problem
 from brokerd.record.schema import payload_crc
 from brokerd.steps import Job, Steps
 from brokerd.storage.files import File, Files, write_all
@@ -84,6 +84,7 @@ class ReplicatedCore(PartitionCore):
             header.size,
             header.append_timestamp,
             header.log_time,
+            bool(header.stamp_flags & StampFlags.LOG_APPEND_TIME),
             batch_timestamp(header),
             header.leader_epoch,
             header.leader_epoch_id,

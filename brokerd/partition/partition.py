@@ -11,8 +11,9 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
+from brokerd.clock import stopwatch_ns
 from brokerd.config.topic import TopicConfig
 from brokerd.errors import (
     Fate,
@@ -24,8 +25,8 @@ from brokerd.errors import (
 from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.core import Append, OpenData, PartitionCore, Role
-from brokerd.partition.derived_files import encode_snapshot, write_snapshot
-from brokerd.partition.flush_task import FlushTask
+from brokerd.partition.derived_files import encode_snapshot, write_leader_epochs, write_snapshot
+from brokerd.partition.flush_state import FlushOutcome, FlushPlan
 from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.partition.log_ends import LogEnd, Moved
 from brokerd.partition.log_state import CheckpointEntry, CleanLog, CleanSegment, LogState
@@ -33,13 +34,13 @@ from brokerd.partition.look_up import LookUps
 from brokerd.partition.markers import marker_of
 from brokerd.partition.producer_state import BatchMetadata, ProducerStates
 from brokerd.partition.reader import NO_LIMIT, FetchDataInfo, PartitionReader
-from brokerd.purgatory.purgatory import Waiters
+from brokerd.purgatory import Waiters
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import crc_seed, stamp
 from brokerd.sharing import Caller
 from brokerd.storage.damage import damage_error
 from brokerd.storage.files import Buffer, Files, is_no_space, is_too_many_open
-from brokerd.storage.open_files import OpenFiles
+from brokerd.storage.open_files import Handle, OpenFiles
 from brokerd.storage.segment import Segment
 from brokerd.storage.spare_files import SpareFiles
 
@@ -81,6 +82,86 @@ class LogResources:
     flush_soon: Callable[[Partition, Caller], object] = _ignore
     # Adds to the number of unsynced bytes of all partitions.
     count_unsynced: Callable[[int], object] = _ignore
+
+
+class FlushTask:
+    """One flush: planned by the core and reported in the event loop, run in a thread. Call `run` once."""
+
+    def __init__(
+        self,
+        files: Files,
+        spares: SpareFiles,
+        directory: str,
+        seed: int,
+        plan: FlushPlan,
+        segments: Sequence[Segment],
+    ) -> None:
+        """`segments`: those sealed by the plan, then the active one. The task takes over their dirty handles."""
+        self._files = files
+        self._spares = spares
+        self._directory = directory
+        self._seed = seed
+        self._sealed = segments[:-1]
+        self.plan = plan
+        self.handles: list[Handle] = []
+        for segment in segments:
+            if segment.dirty_handle is not None:
+                self.handles.append(segment.dirty_handle)
+                segment.dirty_handle = None
+        # Writing a file derived from the log (index, snapshot, epochs) failed; the durability of the data does not depend on it.
+        self.derived_error: OSError | None = None
+        # The directory could not be opened for its sync: no sync failed, and the next flush repeats everything.
+        self.untried_error: OSError | None = None
+        self._has_snapshots = False
+        self.duration_ns = 0  # of a `run` that synced everything
+
+    @property
+    def outcome(self) -> FlushOutcome:
+        """The result of a `run` that did not raise."""
+        return FlushOutcome(
+            is_untried=self.untried_error is not None, has_snapshots=self._has_snapshots, has_derived=self.derived_error is None
+        )
+
+    def run(self) -> None:
+        """Syncs data files in order, and the directory after a roll; then writes the derived files. Raises OSError if a sync
+        failed: the log must stop then, since the kernel may have dropped its pages.
+        """
+        started_ns = stopwatch_ns()
+        for handle in self.handles:
+            handle.file.fdatasync()
+        if self._sealed:
+            try:
+                self._files.sync_dir(self._directory)
+            except OSError as error:
+                if not is_too_many_open(error):
+                    raise
+                self.untried_error = error
+                return
+        if self._sealed or self.plan.snapshots or self.plan.epochs is not None:
+            try:
+                self._write_derived()
+            except OSError as error:
+                self.derived_error = error
+        self.duration_ns = stopwatch_ns() - started_ns
+
+    def release(self, open_files: OpenFiles) -> None:
+        """Releases the file handles. Call it once, after the flush."""
+        for handle in self.handles:
+            open_files.release(handle)
+        self.handles = []
+
+    def _write_derived(self) -> None:
+        plan = self.plan
+        for snapshot in plan.snapshots:
+            write_snapshot(self._files, self._directory, encode_snapshot(snapshot), snapshot.offset, self._spares)
+        if plan.snapshots:
+            self._files.sync_dir(self._directory)
+            self._has_snapshots = True
+        if plan.epochs is not None:
+            write_leader_epochs(self._files, self._directory, plan.epochs, self._seed)
+        for segment in self._sealed:
+            segment.write_index()
+        self._files.sync_dir(self._directory)
 
 
 class Partition:
@@ -127,7 +208,7 @@ class Partition:
     @property
     def segments(self) -> tuple[Segment, ...]:
         """Segments, oldest first; the last one is appended to."""
-        return self._reader.segments
+        return cast("tuple[Segment, ...]", self.core.segments)  # this class passes only Segments to its core
 
     @property
     def size_bytes(self) -> int:
@@ -212,7 +293,6 @@ class Partition:
         return self._append_stamped(decided, batch, caller)
 
     def _append_stamped(self, append: Append, batch: RecordBatch, caller: Caller) -> LogAppendInfo:
-        is_log_append_time = self.core.stamps_records
         stamped = stamp(
             batch.header_bytes,
             base_offset=append.base_offset,
@@ -220,7 +300,7 @@ class Partition:
             leader_epoch=append.leader_epoch,
             leader_epoch_id=append.leader_epoch_id,
             clock_ahead_s=(append.append_timestamp - append.log_time) // 1_000,
-            is_log_append_time=is_log_append_time,
+            is_log_append_time=append.is_log_append_time,
             seed=self.crc_seed,
         )
         self._write(append, (stamped, memoryview(batch.data)[len(stamped) :]), caller)
@@ -228,7 +308,7 @@ class Partition:
             append.base_offset,
             append.next_offset - 1,
             append.append_timestamp,
-            is_log_append_time,
+            append.is_log_append_time,
             False,
             append.leader_epoch,
         )
@@ -244,8 +324,8 @@ class Partition:
             raise self._append_error(error) from error
         segment.note_position(append.base_offset, core.config.index_interval_bytes)
         moved = core.written(append)
-        self._resources.count_unsynced(append.size_bytes)
         self._resources.flush_soon(self, caller)
+        self._resources.count_unsynced(append.size_bytes)
         self.wake(moved)
 
     def _append_error(self, error: OSError) -> StorageError | ResourceExhaustedError:

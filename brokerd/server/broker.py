@@ -10,7 +10,7 @@ from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.flusher import Flusher
 from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.topic_store import GROUP_OFFSETS, TRANSACTION_STATE
-from brokerd.purgatory.purgatory import TimedPurgatory
+from brokerd.purgatory import TimedPurgatory
 from brokerd.server.admin import Admin
 from brokerd.server.groups import Groups
 from brokerd.server.limits.fence import InstanceFence

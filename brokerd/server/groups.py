@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from typing import NamedTuple
 
 from brokerd.config.broker import BrokerConfig
-from brokerd.datadir.directory_time import DirectoryTime
+from brokerd.datadir.log_time import DirectoryTime
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import (
     CorruptMessageError,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from brokerd.clock import Clock
-from brokerd.datadir.directory_time import DirectoryTime
+from brokerd.datadir.log_time import DirectoryTime
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.retention import Retention
 from brokerd.datadir.topic_changes import TopicChanges
@@ -30,7 +30,7 @@ from brokerd.errors import (
 )
 from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.partition import Partition
-from brokerd.purgatory.purgatory import TimedPurgatory
+from brokerd.purgatory import TimedPurgatory
 from brokerd.record.batch import RecordBatch, values_of, walk_batches
 from brokerd.record.header import decode_header, encode_header, new_header
 from brokerd.record.schema import SCHEMA_0, encode_payload

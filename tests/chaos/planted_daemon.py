@@ -13,7 +13,7 @@ from contextlib import closing
 import pyarrow as pa
 
 from brokerd.cli import main
-from brokerd.partition.flush_task import FlushTask
+from brokerd.partition.partition import FlushTask
 from brokerd.partition.producer_state import BatchMetadata, ProducerStateEntry, ProducerStates
 from brokerd.partition.recovery import PartitionRecovery, Recovered
 from brokerd.record.batch import walk_batches

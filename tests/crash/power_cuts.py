@@ -17,8 +17,7 @@ from typing import Any
 from brokerd.datadir.checkpoint import read_checkpoint
 from brokerd.errors import LogDamagedError, StorageError
 from brokerd.partition import flush_state
-from brokerd.partition.flush_task import FlushTask
-from brokerd.partition.partition import Partition
+from brokerd.partition.partition import FlushTask, Partition
 from brokerd.record.header import HEADER_SIZE, decode_header
 from brokerd.record.schema import payload_crc
 from tests.support.build import damaged_ranges, delete_records, first_log, open_manager, raw_batch, read_batches, run_flush

@@ -22,8 +22,7 @@ from brokerd.errors import DataDirectoryError, Fate, StorageError, WireError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.partition import flush_state
 from brokerd.partition.derived_files import snapshot_path
-from brokerd.partition.flush_task import FlushTask
-from brokerd.partition.partition import Partition
+from brokerd.partition.partition import FlushTask, Partition
 from brokerd.record.header import BatchHeader
 from brokerd.storage.names import LOG_SUFFIX, SNAPSHOT_SUFFIX, parse_offset_file
 from tests.support.build import delete_records, first_log, open_manager, raw_batch, read_batches, run_flush

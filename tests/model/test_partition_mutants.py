@@ -17,14 +17,13 @@ from brokerd.partition.aborted_transactions import AbortedTransactions
 from brokerd.partition.core import Append, PartitionCore, Role
 from brokerd.partition.derived_files import read_snapshot
 from brokerd.partition.flush_state import FlushOutcome, FlushPlan, FlushState, KeptSnapshots
-from brokerd.partition.flush_task import FlushTask
 from brokerd.partition.following import LogCut, ReplicatedCore, ReplicatedPartition, Truncation
 from brokerd.partition.leader_epochs import LeaderEpochs
 from brokerd.partition.log_ends import LOG_END_MOVED, LogEnd, LogEnds, Moved
 from brokerd.partition.log_state import Snapshot, snapshot_of
 from brokerd.partition.log_walk import LogWalk
 from brokerd.partition.markers import marker_of
-from brokerd.partition.partition import Partition
+from brokerd.partition.partition import FlushTask, Partition
 from brokerd.partition.producer_state import BatchMetadata, Marker, ProducerStates
 from brokerd.partition.reader import PartitionReader
 from brokerd.record.header import BatchHeader

@@ -13,9 +13,8 @@ from brokerd.datadir import retention
 from brokerd.datadir.partition_opening import RecoveryReport
 from brokerd.errors import LogDamagedError
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
-from brokerd.partition.flush_task import FlushTask
 from brokerd.partition.log_ends import LogEnd
-from brokerd.partition.partition import Partition
+from brokerd.partition.partition import FlushTask, Partition
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import crc_seed, encode_header, new_header
 from brokerd.record.schema import SCHEMA_0, encode_payload, payload_crc

@@ -34,8 +34,7 @@ from brokerd.partition.core import HIGH_WATERMARK, Role
 from brokerd.partition.following import ReplicatedPartition, truncate
 from brokerd.partition.log_ends import LogEnd, Moved
 from brokerd.partition.partition import LogAppendInfo
-from brokerd.purgatory.purgatory import Purgatory
-from brokerd.purgatory.timing_wheel import TimingWheel
+from brokerd.purgatory import Purgatory, TimingWheel
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.control import encode_control
 from brokerd.record.header import Attributes

@@ -11,14 +11,14 @@ import logging
 from collections.abc import Collection, Iterable, MutableMapping
 
 from brokerd.datadir.decided_members import DecidedMembers
-from brokerd.datadir.directory_time import DirectoryTime
+from brokerd.datadir.log_time import DirectoryTime
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.errors import InvalidRequestError, UnknownTopicIdError, UnknownTopicOrPartitionError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.core import OpenData
 from brokerd.partition.partition import Partition
 from brokerd.partition.unmarked import UnmarkedData, undecided_text, unmarked_data, with_lost_markers
-from brokerd.purgatory.purgatory import TimedPurgatory
+from brokerd.purgatory import TimedPurgatory
 from brokerd.record.control import encode_control
 from brokerd.server.paging import Pauses
 from brokerd.server.waiting.delayed_produce import Appended, wait_durable

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.partition import Partition
-from brokerd.purgatory.purgatory import Completion, DelayedOperation
+from brokerd.purgatory import Completion, DelayedOperation
 
 
 class ParkedPartition(NamedTuple):

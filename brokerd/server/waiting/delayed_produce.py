@@ -9,7 +9,7 @@ from typing import NamedTuple
 from brokerd.errors import Fate, NotLeaderError, NotReadyError, RequestTimedOutError, StorageError, UnknownTopicIdError, WireError
 from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.partition import Partition
-from brokerd.purgatory.purgatory import Completion, DelayedOperation, TimedPurgatory
+from brokerd.purgatory import Completion, DelayedOperation, TimedPurgatory
 
 WAIT_MAX_MS = 30_000
 

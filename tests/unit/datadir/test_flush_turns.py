@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from brokerd.datadir.flusher import Flusher
-from brokerd.partition.flush_task import FlushTask
-from brokerd.partition.partition import Partition
+from brokerd.partition.partition import FlushTask, Partition
 from brokerd.sharing import Caller
 from tests.support.build import append, open_manager
 from tests.support.files import MemoryFiles

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.datadir.log_time import SLACK_MS, START_SLACK_MS, LogTime, NotedTime
-from brokerd.datadir.node_state import read_clock
+from brokerd.datadir.log_time import SLACK_MS, START_SLACK_MS, LogTime, NotedTime, read_clock
 from brokerd.ids import ProducerIdAndEpoch
 from tests.support.build import append, first_log, open_manager
 from tests.support.clock import START_WALL_MS, ManualClock

@@ -19,8 +19,7 @@ from brokerd.partition.log_ends import LogEnd
 from brokerd.partition.log_state import LogState
 from brokerd.partition.partition import LogResources
 from brokerd.partition.producer_state import ProducerStates
-from brokerd.purgatory.purgatory import Completion, Purgatory
-from brokerd.purgatory.timing_wheel import TimingWheel
+from brokerd.purgatory import Completion, Purgatory, TimingWheel
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import HEADER_SIZE, crc_seed, decode_header
 from brokerd.server.waiting.delayed_fetch import DelayedFetch, ParkedPartition

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from brokerd.clock import SystemClock
-from brokerd.purgatory.purgatory import Completion, DelayedOperation, TimedPurgatory
+from brokerd.purgatory import Completion, DelayedOperation, TimedPurgatory
 from tests.support.wait import DEADLINE_S
 
 

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from brokerd.purgatory.purgatory import Completion, DelayedOperation, Purgatory, Waiters
-from brokerd.purgatory.timing_wheel import TimingWheel
+from brokerd.purgatory import Completion, DelayedOperation, Purgatory, TimingWheel, Waiters
 from tests.support.scale import TEST_SCALE
 
 

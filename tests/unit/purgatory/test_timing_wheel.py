@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerd.purgatory.timing_wheel import TimingWheel
+from brokerd.purgatory import TimingWheel
 from tests.support.scale import TEST_SCALE
 
 YEAR_MS = 365 * 24 * 3_600_000

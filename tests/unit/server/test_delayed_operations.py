@@ -13,8 +13,7 @@ import pytest
 from brokerd.errors import ErrorCode
 from brokerd.partition.log_ends import LogEnd, LogEnds, Moved
 from brokerd.partition.partition import Partition
-from brokerd.purgatory.purgatory import Completion, Purgatory, Waiters
-from brokerd.purgatory.timing_wheel import TimingWheel
+from brokerd.purgatory import Completion, Purgatory, TimingWheel, Waiters
 from brokerd.server.waiting.delayed_fetch import DelayedFetch, ParkedPartition
 from brokerd.server.waiting.delayed_produce import Appended, DelayedProduce
 from tests.support.scale import TEST_SCALE
