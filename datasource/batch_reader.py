@@ -15,13 +15,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
+from brokerd.client.fetching import FetchRange
 from brokerd.client.leases import lease_client
 from brokerd.clock import Clock
 from brokerd.datasource.offset_reader import OffsetReader, report_unread
 from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.partition_reader import read_partition, tasks_of
 from brokerd.datasource.planning import (
-    OffsetRange,
     TopicState,
     passed_by,
     report_losses,
@@ -29,7 +29,7 @@ from brokerd.datasource.planning import (
 )
 from brokerd.datasource.row_filter import ALL_ROWS
 from brokerd.errors import ConfigError
-from brokerd.ids import LogPosition, TopicPartition
+from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 
 
 class BrokerdBatchReader(DataSourceReader):
@@ -64,7 +64,7 @@ class BrokerdBatchReader(DataSourceReader):
         begins: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
         epochs: Mapping[TopicPartition, int],
-    ) -> list[OffsetRange]:
+    ) -> list[FetchRange]:
         options = self._options
         read = {tp: begin for tp, begin in begins.items() if options.where == ALL_ROWS or options.where.reads(tp)}
         if losses := passed_by(read, snapshot):
@@ -76,7 +76,8 @@ class BrokerdBatchReader(DataSourceReader):
             begin = max(begins[tp], snapshot.earliest[tp])
             if ends[tp] > begin:
                 end = LogPosition(ends[tp], epochs[tp]) if tp in epochs else None
-                ranges.append(OffsetRange(tp.topic, snapshot.topic_ids[tp.topic], tp.partition, begin, ends[tp], end))
+                id_tp = TopicIdPartition(snapshot.topic_ids[tp.topic], tp.partition)
+                ranges.append(FetchRange(id_tp, begin, ends[tp], tp.topic, end=end))
         return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 
 from brokerd.client.blocking import BlockingClient
+from brokerd.client.fetching import FetchRange
 from brokerd.client.metadata import TopicInfo
 from brokerd.client.offsets import (
     READ_UNCOMMITTED,
@@ -33,7 +34,7 @@ from brokerd.datasource.bounds import (
 from brokerd.datasource.offsets import INITIAL, SourceOffset
 from brokerd.datasource.options import AssignedPartitions, SourceOptions, TopicList, TopicPattern
 from brokerd.datasource.patterns import topic_matcher
-from brokerd.datasource.planning import OffsetRange, TopicState, cut_ends, share_bytes
+from brokerd.datasource.planning import TopicState, cut_ends, share_bytes
 from brokerd.datasource.row_filter import ALL_ROWS, RowFilter, Unmet, cut_ranges
 from brokerd.errors import (
     ConfigError,
@@ -167,18 +168,17 @@ class OffsetReader:
         except UnknownTopicIdError:  # deleted since the snapshot: the task that reads it reports the loss
             return dict(ends)
 
-    def sizes_bytes(self, ranges: Sequence[OffsetRange]) -> dict[TopicPartition, int]:
+    def sizes_bytes(self, ranges: Sequence[FetchRange]) -> dict[TopicIdPartition, int]:
         """The sizes of ranges on the broker's disk; none if they have too many rows to be small."""
         if sum(one.size for one in ranges) > _FEW_ROWS:
             return {}
-        wanted = {one.id_tp: AfterBytes(one.start, one.until, INT64_MAX) for one in ranges}
-        answers = self._client.list_offsets(wanted, self._isolation)
-        found = ((one, answers[one.id_tp]) for one in ranges)
-        return {one.tp: answer.size_bytes for one, answer in found if isinstance(answer, OffsetAndTimestamp)}
+        wanted = {one.tp: AfterBytes(one.start_offset, one.until_offset, INT64_MAX) for one in ranges}
+        found = self._client.list_offsets(wanted, self._isolation)
+        return {tp: answer.size_bytes for tp, answer in found.items() if isinstance(answer, OffsetAndTimestamp)}
 
     def cut(
-        self, ranges: Iterable[OffsetRange], wanted: RowFilter, time_starts: MutableMapping[TopicIdPartition, int]
-    ) -> list[OffsetRange]:
+        self, ranges: Iterable[FetchRange], wanted: RowFilter, time_starts: MutableMapping[TopicIdPartition, int]
+    ) -> list[FetchRange]:
         """The parts of `ranges` that must be fetched. `time_starts` caches the first offset at or after the filter's start time,
         which changes only if a log loses its tail.
 
@@ -188,12 +188,11 @@ class OffsetReader:
         ranges = cut_ranges(ranges, wanted, {})
         if wanted.start_time_ms is None or not ranges:
             return ranges
-        begins = {one.id_tp: one.start for one in ranges}
+        begins = {one.tp: one.start_offset for one in ranges}
         unknown = {tp: begin for tp, begin in begins.items() if tp not in time_starts}
         found = self._first_of_time(unknown, wanted.start_time_ms)
         time_starts.update({tp: offset for tp, offset in found.items() if offset is not None})
-        known: dict[TopicIdPartition, int | None] = {**found, **time_starts}
-        return cut_ranges(ranges, wanted, {one.tp: known[one.id_tp] for one in ranges if one.id_tp in known})
+        return cut_ranges(ranges, wanted, {**found, **time_starts})
 
     def _first_of_time(self, begins: Mapping[TopicIdPartition, int], time_ms: int) -> dict[TopicIdPartition, int | None]:
         """The first offset at or after a time (None without such a record), for the partitions whose log still reaches back to

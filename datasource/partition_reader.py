@@ -19,10 +19,10 @@ from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.client.leases import lease_client
 from brokerd.datasource.offset_reader import require_not_hidden
 from brokerd.datasource.options import SourceOptions
-from brokerd.datasource.planning import OffsetRange, group_ranges, range_gone, report_losses, split_ranges
+from brokerd.datasource.planning import group_ranges, range_gone, report_losses, split_ranges
 from brokerd.datasource.row_filter import ALL_ROWS, wanted_rows
 from brokerd.errors import LogTruncationError, OffsetOutOfRangeError, UnknownTopicIdError
-from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.ids import TopicIdPartition
 from brokerd.record.schema import HEADERS, SCHEMA_0
 
 logger = logging.getLogger(__name__)
@@ -37,13 +37,13 @@ _HELD_BYTES = 67_108_864
 class RangePartition(InputPartition):
     """Spark's input partition for the ranges of one task, at most one of a topic partition; pickled and sent to the task."""
 
-    def __init__(self, ranges: Sequence[OffsetRange]) -> None:
+    def __init__(self, ranges: Sequence[FetchRange]) -> None:
         super().__init__(tuple(ranges))
         self.ranges = tuple(ranges)
 
 
 def tasks_of(
-    ranges: Sequence[OffsetRange], options: SourceOptions, sizes_bytes: Mapping[TopicPartition, int]
+    ranges: Sequence[FetchRange], options: SourceOptions, sizes_bytes: Mapping[TopicIdPartition, int]
 ) -> list[RangePartition]:
     """The ranges of each task; `sizes_bytes` as in `group_ranges`."""
     pieces = split_ranges(
@@ -62,14 +62,14 @@ def read_partition(partition: InputPartition, options: SourceOptions, schema: pa
 
 
 def read_ranges(
-    client: BlockingClient, ranges: Sequence[OffsetRange], options: SourceOptions, schema: pa.Schema
+    client: BlockingClient, ranges: Sequence[FetchRange], options: SourceOptions, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """The rows of ranges of different partitions, in the columns of `schema`: range by range, each in offset order.
 
     Raises DataLossError if records are gone, LogDamagedError if they are damaged; with failOnDataLoss=false it yields the remaining
     records instead, unless the end of the damage is unknown. Raises BrokerUnreachableError, CorruptMessageError.
     """
-    shapers = {one.id_tp: _Shaper(one, schema) for one in ranges}
+    shapers = {one.tp: _Shaper(one, schema) for one in ranges}
     fetched = _counted(ranges, _fetched(client, ranges, options))
     batches: Iterator[FetchedBatch | None] = fetched if len(ranges) == 1 else _by_range(list(shapers), fetched)
     if options.where != ALL_ROWS:
@@ -77,13 +77,14 @@ def read_ranges(
     yield from _joined(arrow_batch for kept in batches if kept is not None for arrow_batch in shapers[kept.tp].shape(kept))
 
 
-def _counted(ranges: Sequence[OffsetRange], batches: Iterator[FetchedBatch]) -> Iterator[FetchedBatch]:
+def _counted(ranges: Sequence[FetchRange], batches: Iterator[FetchedBatch]) -> Iterator[FetchedBatch]:
     """Passes the batches through, and logs their total size in bytes at the end."""
     size_bytes = 0
     for fetched in batches:
         size_bytes += fetched.header.size
         yield fetched
-    logger.info("%s: %d bytes of record batches were read", ", ".join(map(str, ranges)), size_bytes)
+    if logger.isEnabledFor(logging.INFO):
+        logger.info("%s: %d bytes of record batches were read", ", ".join(map(str, ranges)), size_bytes)
 
 
 def _by_range(tps: Sequence[TopicIdPartition], batches: Iterator[FetchedBatch]) -> Iterator[FetchedBatch]:
@@ -103,33 +104,26 @@ def _by_range(tps: Sequence[TopicIdPartition], batches: Iterator[FetchedBatch]) 
         yield from waiting
 
 
-def _fetched(client: BlockingClient, ranges: Sequence[OffsetRange], options: SourceOptions) -> Iterator[FetchedBatch]:
+def _fetched(client: BlockingClient, ranges: Sequence[FetchRange], options: SourceOptions) -> Iterator[FetchedBatch]:
     """The records of ranges. If one of several cannot be read as planned, what is left of each is read by itself."""
     if len(ranges) == 1:
         yield from _fetched_alone(client, ranges[0], options)
         return
-    asked = [_fetch_range(one) for one in ranges]
-    with PartitionFetcher(client, asked, options.consumer, goes_past_damage=not options.fail_on_data_loss) as fetcher:
+    with PartitionFetcher(client, ranges, options.consumer, goes_past_damage=not options.fail_on_data_loss) as fetcher:
         try:
             yield from fetcher
             return
         except (OffsetOutOfRangeError, LogTruncationError, UnknownTopicIdError):
             left = zip(ranges, fetcher.next_offsets, strict=True)
     for one, next_offset in left:
-        yield from _fetched_alone(client, one._replace(start=next_offset), options)
+        yield from _fetched_alone(client, one._replace(start_offset=next_offset), options)
 
 
-def _fetch_range(one: OffsetRange) -> FetchRange:
-    return FetchRange(one.id_tp, one.start, one.until, str(one.tp), end=one.end)
-
-
-def _fetched_alone(client: BlockingClient, wanted: OffsetRange, options: SourceOptions) -> Iterator[FetchedBatch]:
+def _fetched_alone(client: BlockingClient, wanted: FetchRange, options: SourceOptions) -> Iterator[FetchedBatch]:
     """The records of one range, in offset order."""
-    name = wanted.tp
-    next_offset, until, end = wanted.start, wanted.until, wanted.end
-    while next_offset < until:
-        asked = _fetch_range(wanted._replace(start=next_offset, until=until, end=end))
-        with PartitionFetcher(client, [asked], options.consumer, goes_past_damage=not options.fail_on_data_loss) as fetcher:
+    left = wanted
+    while left.start_offset < left.until_offset:
+        with PartitionFetcher(client, [left], options.consumer, goes_past_damage=not options.fail_on_data_loss) as fetcher:
             try:
                 yield from fetcher
                 return
@@ -137,19 +131,20 @@ def _fetched_alone(client: BlockingClient, wanted: OffsetRange, options: SourceO
                 (next_offset,) = fetcher.next_offsets
                 if error.log_start_offset <= next_offset:  # not retention: the log ends before the range
                     raise
-                gone_until = min(error.log_start_offset, until)
-                _report(range_gone(name, next_offset, gone_until), options)
-                next_offset = gone_until
+                gone_until = min(error.log_start_offset, left.until_offset)
+                _report(range_gone(left.name, next_offset, gone_until), options)
+                left = left._replace(start_offset=gone_until)
             except LogTruncationError as error:
                 # Read only what the two histories share; planning continues from there.
                 (next_offset,) = fetcher.next_offsets
-                _report(f"{error.message}; offsets {next_offset} to {wanted.until - 1} were to be read", options)
-                until, end = min(until, error.resume_offset), None
+                _report(f"{error.message}; offsets {next_offset} to {wanted.until_offset - 1} were to be read", options)
+                shared_until = min(left.until_offset, error.resume_offset)
+                left = left._replace(start_offset=next_offset, until_offset=shared_until, end=None)
             except UnknownTopicIdError:
                 require_not_hidden(client, [wanted.topic])
                 (next_offset,) = fetcher.next_offsets
                 ended = f"topic '{wanted.topic}' was deleted, and perhaps recreated"
-                loss = f"{ended}: offsets {next_offset} to {wanted.until - 1} of {name} were not read"
+                loss = f"{ended}: offsets {next_offset} to {wanted.until_offset - 1} of {wanted.name} were not read"
                 _report(loss, options)
                 return
 
@@ -182,12 +177,12 @@ def _joined(arrow_batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 class _Shaper:
     """Converts fetched records to batches of the schema that Spark expects."""
 
-    def __init__(self, wanted: OffsetRange, schema: pa.Schema) -> None:
+    def __init__(self, wanted: FetchRange, schema: pa.Schema) -> None:
         self._schema = schema
-        rows = min(wanted.size, ROWS_PER_BATCH)
+        rows = min(wanted.until_offset - wanted.start_offset, ROWS_PER_BATCH)
         self._constants = {
             "topic": pa.repeat(pa.scalar(wanted.topic, pa.string()), rows),
-            "partition": pa.repeat(pa.scalar(wanted.partition, pa.int32()), rows),
+            "partition": pa.repeat(pa.scalar(wanted.tp.partition, pa.int32()), rows),
         }
         self._timestamp_types = [pa.repeat(pa.scalar(kind, pa.int32()), rows) for kind in (0, 1)]
         self._no_headers = pa.scalar(None, HEADERS.type)

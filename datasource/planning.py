@@ -1,7 +1,7 @@
 """Pure decisions of the source: where a batch starts and ends, what was lost in between, how it is split into tasks.
 
 This module neither contacts a broker nor reads a clock; offset_reader.py supplies the TopicState. The algorithms follow Spark's
-Kafka connector: KafkaMicroBatchStream.rateLimit (in integers here) and KafkaOffsetRangeCalculator.
+Kafka connector: KafkaMicroBatchStream.rateLimit (in integers here) and KafkaFetchRangeCalculator.
 """
 
 from __future__ import annotations
@@ -12,43 +12,15 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from brokerd.client.fetching import FetchRange
 from brokerd.client.offsets import OffsetAndTimestamp
 from brokerd.datasource.offsets import SourceOffset
 from brokerd.errors import DataLossError, UnknownTopicOrPartitionError, WireError
-from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
+from brokerd.ids import TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
 TASK_BYTES = 4_194_304  # reading this much takes a task about as long as starting it
-
-
-class OffsetRange(NamedTuple):
-    """The part of a partition that one task reads: `start` inclusive, `until` exclusive."""
-
-    topic: str
-    topic_id: bytes
-    partition: int
-    start: int
-    until: int
-    end: LogPosition | None = None  # the batch's end, for the truncation check; `until` of a piece may be lower
-
-    @property
-    def tp(self) -> TopicPartition:
-        """The partition by name."""
-        return TopicPartition(self.topic, self.partition)
-
-    @property
-    def id_tp(self) -> TopicIdPartition:
-        """The partition by topic id."""
-        return TopicIdPartition(self.topic_id, self.partition)
-
-    @property
-    def size(self) -> int:
-        """The number of offsets in the range; there may be fewer records."""
-        return self.until - self.start
-
-    def __str__(self) -> str:
-        return f"{self.tp} [{self.start}, {self.until})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,20 +194,21 @@ def cut_ends(
     return {tp: min(end, max(begins[tp] + 1, reached.get(tp, end))) for tp, end in ends.items()}
 
 
-def ranges_between(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
+def ranges_between(start: SourceOffset, end: SourceOffset) -> list[FetchRange]:
     """The range that a batch reads in each partition, without empty ones. The two offsets alone determine the ranges, so a replayed
     batch gets the same ones."""
     ranges = []
     for tp in sorted(end.offsets):
         begin = end.starts.get(tp, start.offsets.get(tp, 0))
         if end.offsets[tp] > begin:
-            ranges.append(OffsetRange(tp.topic, end.topic_ids[tp.topic], tp.partition, begin, end.offsets[tp], end.position(tp)))
+            id_tp = TopicIdPartition(end.topic_ids[tp.topic], tp.partition)
+            ranges.append(FetchRange(id_tp, begin, end.offsets[tp], tp.topic, end=end.position(tp)))
     return ranges
 
 
 def split_ranges(
-    ranges: Sequence[OffsetRange], *, min_partitions: int | None, max_records_per_partition: int | None
-) -> list[OffsetRange]:
+    ranges: Sequence[FetchRange], *, min_partitions: int | None, max_records_per_partition: int | None
+) -> list[FetchRange]:
     """Splits ranges into one per task, in the number and sizes of Spark's Kafka connector; pieces of a partition stay in order.
 
     First, every range is cut into as few pieces as `max_records_per_partition` allows. If there are fewer than `min_partitions`,
@@ -253,20 +226,20 @@ def split_ranges(
     rest_total = total - sum(one.size for one in whole)
     rest_count = max(min_partitions - len(whole), 1)
 
-    def count(one: OffsetRange) -> int:
+    def count(one: FetchRange) -> int:
         return 1 if one.tp in whole_partitions else _share(one.size, rest_total, rest_count)
 
     return [piece for one in pieces for piece in _cut(one, count(one))]
 
 
-def group_ranges(ranges: Sequence[OffsetRange], sizes_bytes: Mapping[TopicPartition, int]) -> list[tuple[OffsetRange, ...]]:
+def group_ranges(ranges: Sequence[FetchRange], sizes_bytes: Mapping[TopicIdPartition, int]) -> list[tuple[FetchRange, ...]]:
     """The ranges of each task: small ones share a task of at most TASK_BYTES, others have one each.
 
     `sizes_bytes`: of the ranges, on the broker's disk. A range of unknown size has a task of its own. Large ranges come first, so
     that Spark starts them first; small ones keep their order.
     """
-    large: list[tuple[OffsetRange, ...]] = []
-    shared: list[list[OffsetRange]] = []
+    large: list[tuple[FetchRange, ...]] = []
+    shared: list[list[FetchRange]] = []
     room_bytes = 0
     for one in ranges:
         size_bytes = sizes_bytes.get(one.tp, TASK_BYTES)
@@ -286,11 +259,11 @@ def _share(size: int, total: int, count: int) -> int:
     return max(1, math.floor(float(size) / float(total) * count + 0.5))
 
 
-def _cut(one: OffsetRange, count: int) -> Iterator[OffsetRange]:
+def _cut(one: FetchRange, count: int) -> Iterator[FetchRange]:
     """Cuts `one` into `count` non-empty pieces; the last pieces take the remainder."""
     count = min(count, one.size)
-    begin = one.start
+    begin = one.start_offset
     for number in range(count):
-        end = begin + (one.until - begin) // (count - number)
-        yield one._replace(start=begin, until=end)
+        end = begin + (one.until_offset - begin) // (count - number)
+        yield one._replace(start_offset=begin, until_offset=end)
         begin = end

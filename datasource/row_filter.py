@@ -13,9 +13,9 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from brokerd.client.columns import FetchedBatch
+from brokerd.client.fetching import FetchRange
 from brokerd.config.settings import INT64_MAX
-from brokerd.datasource.planning import OffsetRange
-from brokerd.ids import TopicPartition
+from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.record.schema import known_schema
 
 INT64_MIN = -INT64_MAX - 1
@@ -98,8 +98,8 @@ ALL_ROWS = RowFilter()
 
 
 def cut_ranges(
-    ranges: Iterable[OffsetRange], wanted: RowFilter, time_starts: Mapping[TopicPartition, int | None]
-) -> list[OffsetRange]:
+    ranges: Iterable[FetchRange], wanted: RowFilter, time_starts: Mapping[TopicIdPartition, int | None]
+) -> list[FetchRange]:
     """The parts of `ranges` that must be fetched. `time_starts`: the first offset at or after `start_time_ms`, for partitions where
     it was looked up; None if there is no such record.
 
@@ -107,13 +107,13 @@ def cut_ranges(
     """
     left = []
     for one in ranges:
-        first_in_time = time_starts.get(one.tp, one.start)
-        if not wanted.reads(one.tp) or first_in_time is None:
+        first_in_time = time_starts.get(one.tp, one.start_offset)
+        if not wanted.reads(one.name) or first_in_time is None:
             continue
-        start = max(one.start, wanted.offsets.low, first_in_time)
-        until = min(one.until, wanted.offsets.high + 1)
+        start = max(one.start_offset, wanted.offsets.low, first_in_time)
+        until = min(one.until_offset, wanted.offsets.high + 1)
         if start < until:
-            left.append(one._replace(start=start, until=until))
+            left.append(one._replace(start_offset=start, until_offset=until))
     return left
 
 

@@ -24,6 +24,7 @@ from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
 from brokerd.client.blocking import BlockingClient
+from brokerd.client.fetching import FetchRange
 from brokerd.client.leases import lease_client
 from brokerd.clock import Clock
 from brokerd.datasource.offset_reader import OffsetReader, report_unread
@@ -31,7 +32,6 @@ from brokerd.datasource.offsets import INITIAL, SourceOffset, parse_source_offse
 from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.partition_reader import RangePartition, read_partition, read_ranges, tasks_of
 from brokerd.datasource.planning import (
-    OffsetRange,
     TopicState,
     continue_from,
     limit_rows,
@@ -265,7 +265,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The plan of a batch, with its rows if it is small."""
         options = self._options
         ranges = ranges_between(start, end)
-        sizes_bytes: dict[TopicPartition, int] = {}
+        sizes_bytes: dict[TopicIdPartition, int] = {}
         if options.where != ALL_ROWS or options.shares_tasks:
             with lease_client(options.consumer) as client:
                 reader = OffsetReader(client, options)
@@ -278,7 +278,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     sizes_bytes = reader.sizes_bytes(ranges) if len(ranges) > 1 else {}
         return _Plan(tasks_of(ranges, options, sizes_bytes))
 
-    def _rows_of(self, client: BlockingClient, ranges: Sequence[OffsetRange]) -> list[pa.RecordBatch] | None:
+    def _rows_of(self, client: BlockingClient, ranges: Sequence[FetchRange]) -> list[pa.RecordBatch] | None:
         """The rows of a small batch; None if tasks are to read it. If reading fails, they do, and report why."""
         count = sum(one.size for one in ranges)
         if not _TAKES_ROWS or not 0 < count <= ROWS_WITH_PLAN:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from brokerd.client.fetching import FetchRange
+from brokerd.client.fetching import NO_END, FetchRange
 from brokerd.client.offsets import GivenOffset, LastRecords, OffsetAndTimestamp, OffsetSpec, Wanted
 from brokerd.config.durations import duration_ms
 from brokerd.config.settings import INT64_MAX
@@ -114,10 +114,10 @@ def ranges_of(client: BlockingClient, named: Named, start: Bound, end: Bound | N
     found = _found(client, named, end, isolation)
     ranges = []
     for tp, name in named.items():
-        until = None
+        until = NO_END
         if end is not None:
             until = min(offset_of(end, starts[tp]._replace(found=found.get(tp, _NO_SUCH_RECORD))), starts[tp].latest)
-        ranges.append(FetchRange(tp, offset_of(start, starts[tp]), until, f"{name}-{tp.partition}"))
+        ranges.append(FetchRange(tp, offset_of(start, starts[tp]), until, name))
     return ranges
 
 

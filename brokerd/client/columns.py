@@ -13,7 +13,7 @@ import pyarrow as pa
 from brokerd.client.response_checks import TIMESTAMP_MAX_MS
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError, WireError
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import BatchHeader, StampFlags
 from brokerd.record.schema import HEADERS, KEY, OFFSET_DELTA, TIMESTAMP, VALUE, known_schema
@@ -45,7 +45,7 @@ class BatchSlice(NamedTuple):
     batch: RecordBatch
     from_offset: int
     until_offset: int
-    name: str = ""
+    name: TopicPartition | TopicIdPartition | None = None  # of the partition, in errors
 
     @property
     def size_bytes(self) -> int:

@@ -43,7 +43,7 @@ from brokerd.errors import (
     UnsupportedVersionError,
     WireError,
 )
-from brokerd.ids import LogPosition, TopicIdPartition
+from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 from brokerd.process import end_daemon_thread
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import BatchHeader, crc_seed
@@ -56,18 +56,32 @@ logger = logging.getLogger(__name__)
 # An empty response from a log that reaches past the range means that nothing is left in the range. One is not enough: the offsets
 # in a response may be newer than its records (the fetch was parked, and the log grew before the response).
 _EMPTY_RESPONSES_AT_END = 2
+NO_END = INT64_MAX  # as the end of a range
 RESPONSES_AHEAD = 3  # requested or waiting to be decoded: one in flight, two delivered
 
 
 class FetchRange(NamedTuple):
-    """Offsets to read, from `start_offset` (inclusive) to `until_offset` (exclusive); None = follow the log for ever."""
+    """Offsets to read, from `start_offset` (inclusive) to `until_offset` (exclusive; NO_END: follow the log for ever)."""
 
     tp: TopicIdPartition
     start_offset: int
-    until_offset: int | None = None
-    name: str = ""  # the partition's name in errors, instead of its topic id
+    until_offset: int = NO_END
+    topic: str = ""  # its name; empty if errors may name the partition by topic id
     epoch_id: int = 0  # id of the leader epoch of the record before `start_offset`; 0 = unknown
-    end: LogPosition | None = None  # end of the range in the history of its log; None = check `epoch_id` only
+    end: LogPosition | None = None  # end of the range in the history of its log, for the truncation check; None = check `epoch_id`
+
+    @property
+    def name(self) -> TopicPartition:
+        """The partition by topic name."""
+        return TopicPartition(self.topic, self.tp.partition)
+
+    @property
+    def size(self) -> int:
+        """The number of offsets in the range; there may be fewer records."""
+        return self.until_offset - self.start_offset
+
+    def __str__(self) -> str:
+        return f"{self.name} [{self.start_offset}, {self.until_offset})"
 
 
 class Gap(NamedTuple):
@@ -90,7 +104,7 @@ class RangePosition:
 
     def __init__(self, wanted: FetchRange, *, is_read_committed: bool, check_headers: bool, goes_past_damage: bool = False) -> None:
         self.tp = wanted.tp
-        self.name = wanted.name or str(wanted.tp)
+        self.name = wanted.name if wanted.topic else wanted.tp
         self.next_offset = wanted.start_offset
         self.until_offset = wanted.until_offset
         self.leader_epoch = -1  # in which the present stream reads; -1 = unknown
@@ -107,7 +121,7 @@ class RangePosition:
         self.epochs: list[EpochStart] = []  # leader epochs that began in the last response
 
     def _has_reached_end(self) -> bool:
-        return self.until_offset is not None and self.next_offset >= self.until_offset
+        return self.next_offset >= self.until_offset
 
     def accept(
         self, result: fetch_pb2.PartitionFetchResult, chunks: Sequence[pa.Buffer], *, had_room: bool = True
@@ -143,9 +157,8 @@ class RangePosition:
             raise CorruptMessageError(f"{self.name}: the broker was asked for offset {asked} and returned older batches")
         if not had_room:
             return slices
-        is_past_range = self.until_offset is not None and self.end_offset >= self.until_offset
-        self._empty_responses = self._empty_responses + 1 if is_past_range else 0
-        if self.until_offset is not None and self._empty_responses >= _EMPTY_RESPONSES_AT_END:
+        self._empty_responses = self._empty_responses + 1 if self.end_offset >= self.until_offset else 0
+        if self._empty_responses >= _EMPTY_RESPONSES_AT_END:
             self.next_offset = self.until_offset
         return slices
 
@@ -168,7 +181,7 @@ class RangePosition:
         if not self._goes_past_damage:
             advice = f"skip.corrupt.batches=true (Spark: also failOnDataLoss=false) continues at offset {error.resume_offset}"
             raise LogDamagedError(f"{error.message}; {advice}", resume_offset=error.resume_offset)
-        until_offset = error.resume_offset if self.until_offset is None else min(error.resume_offset, self.until_offset)
+        until_offset = min(error.resume_offset, self.until_offset)
         self.gaps.append(Gap(self.next_offset, until_offset, error.message))
         self._enter(self.next_offset, 0)
         self.next_offset = until_offset
@@ -182,11 +195,11 @@ class RangePosition:
             next_offset, is_control = header.next_offset, header.is_control
             if next_offset <= self.next_offset:
                 continue
-            if self.until_offset is not None and header.base_offset >= self.until_offset:
-                self.next_offset = self.until_offset
-                return
             if header.base_offset < 0 or next_offset > INT64_MAX:
                 raise CorruptMessageError(f"the broker sent a batch at offset {header.base_offset}, which is not a valid offset")
+            if header.base_offset >= self.until_offset:
+                self.next_offset = self.until_offset
+                return
             from_offset = max(header.base_offset, self.next_offset)
             if from_offset > self.next_offset:
                 self.gaps.append(Gap(self.next_offset, from_offset, "they were taken out of the log"))
@@ -195,7 +208,7 @@ class RangePosition:
                 self._enter(header.base_offset, header.leader_epoch_id)
             if is_control or (aborted and is_aborted(header, aborted.get(header.producer_id, ()))):
                 continue
-            until_offset = next_offset if self.until_offset is None else min(next_offset, self.until_offset)
+            until_offset = min(next_offset, self.until_offset)
             yield BatchSlice(self.tp, RecordBatch(header, data), from_offset, until_offset, self.name)
 
 
@@ -379,7 +392,7 @@ class Pump:
         )
         for one in positions:
             position = None if one in checked else one.position
-            add_partition(request, one.tp, one.leader_epoch, one.next_offset, max_bytes, one.until_offset or 0, position)
+            add_partition(request, one.tp, one.leader_epoch, one.next_offset, max_bytes, one.until_offset, position)
         return request
 
     async def _receive(self, stream: RawStream, request: fetch_pb2.FetchRequest) -> tuple[list[PartitionResult], int]:
@@ -428,7 +441,7 @@ class Pump:
     def _stuck(self, positions: Sequence[RangePosition], *, has_moved: bool, now_ms: int) -> OffsetOutOfRangeError | None:
         stuck = None
         if not has_moved:
-            stuck = next((position for position in positions if position.until_offset is not None and not position.is_done), None)
+            stuck = next((position for position in positions if position.until_offset < NO_END and not position.is_done), None)
         if stuck is None:
             self._progress_ms = now_ms
         elif now_ms - self._progress_ms >= self._config.api_timeout_ms:

@@ -19,7 +19,7 @@ from functools import partial
 
 from brokerd.client.blocking import BlockingClient, LoopCall
 from brokerd.client.columns import decoded
-from brokerd.client.fetching import RESPONSES_AHEAD, Fetched, FetchRange, Item, Pump
+from brokerd.client.fetching import NO_END, RESPONSES_AHEAD, Fetched, FetchRange, Item, Pump
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.consumer.core.assignment import AssignedPartition, Assignment, Begin, HandedOver
 from brokerd.consumer.core.buffer import Buffer
@@ -309,4 +309,4 @@ class Fetching:
 def _range_of(id_tp: TopicIdPartition, one: AssignedPartition) -> FetchRange:
     offset = one.position if one.fetch_offset is None else one.fetch_offset
     assert offset is not None
-    return FetchRange(id_tp, offset, None, str(one.tp), one.epoch_before(offset))
+    return FetchRange(id_tp, offset, NO_END, one.tp.topic, one.epoch_before(offset))

@@ -64,23 +64,21 @@ def read(
         numbers = range(info.partition_count) if partitions is None else [checked_int(one, "partition") for one in partitions]
         named = {info.id_of(number): topic for number in numbers}
         ranges = bounds.ranges_of(client, named, first, last, reader.isolation_level)
-    return TopicReader(topic, [one._replace(start_offset=min(one.start_offset, _until(one))) for one in ranges], schema, reader)
+    return TopicReader([one._replace(start_offset=min(one.start_offset, one.until_offset)) for one in ranges], schema, reader)
 
 
 class TopicReader:
     """Part of a topic, readable any number of times. Records of one partition come in offset order."""
 
-    def __init__(self, topic: str, ranges: Sequence[FetchRange], schema: pa.Schema, config: ConsumerConfig) -> None:
+    def __init__(self, ranges: Sequence[FetchRange], schema: pa.Schema, config: ConsumerConfig) -> None:
         self.schema = schema
-        self._topic = topic
         self._ranges = tuple(ranges)
         self._config = config
 
     @property
     def offsets(self) -> dict[TopicPartition, tuple[int, int]]:
         """Start (inclusive) and end (exclusive) offset of each partition."""
-        names = {one: TopicPartition(self._topic, one.tp.partition) for one in self._ranges}
-        return {names[one]: (one.start_offset, _until(one)) for one in self._ranges}
+        return {one.name: (one.start_offset, one.until_offset) for one in self._ranges}
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """A stream for Arrow's C stream interface."""
@@ -93,19 +91,14 @@ class TopicReader:
         return pa.RecordBatchReader.from_batches(self.schema, self._batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        ranges = [one for one in self._ranges if one.start_offset < _until(one)]
-        names = {one.tp: TopicPartition(self._topic, one.tp.partition) for one in ranges}
+        ranges = [one for one in self._ranges if one.size > 0]
+        names = {one.tp: one.name for one in ranges}
         if not ranges:
             return
         with BlockingClient(self._config) as client, PartitionFetcher(client, ranges, self._config) as fetcher:
             for batch in fetcher:
                 rows = to_arrow(batch, names[batch.tp], 0, batch.record_count)
                 yield rows if self.schema is CONSUMED_SCHEMA else rows.select(self.schema.names)
-
-
-def _until(one: FetchRange) -> int:
-    assert one.until_offset is not None
-    return one.until_offset
 
 
 def _config(config: Mapping[str, object] | ConsumerConfig | None, settings: Mapping[str, object]) -> ConsumerConfig:

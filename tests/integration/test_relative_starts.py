@@ -61,7 +61,7 @@ class Topic:
 
 def ranges(partitions: Any) -> list[tuple[int, int, int]]:
     offsets = [one.ranges[0] for one in partitions if isinstance(one, RangePartition)]
-    return [(one.partition, one.start, one.until) for one in offsets]
+    return [(one.tp.partition, one.start_offset, one.until_offset) for one in offsets]
 
 
 @pytest.fixture

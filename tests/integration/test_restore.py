@@ -220,5 +220,5 @@ def test_a_query_that_runs_on_over_a_restore_says_so(restored: Restored) -> None
     end = lenient.latestOffset(start, ReadAllAvailable())
     (batch,) = lenient.partitions(start, end)
     assert isinstance(batch, RangePartition)
-    assert (batch.ranges[0].start, batch.ranges[0].until) == (BACKED_UP, BACKED_UP + NEW)
+    assert (batch.ranges[0].start_offset, batch.ranges[0].until_offset) == (BACKED_UP, BACKED_UP + NEW)
     assert reader.latestOffset(end, ReadAllAvailable()) == end

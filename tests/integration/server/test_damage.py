@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.fetching import FetchRange, PartitionFetcher
+from brokerd.client.fetching import NO_END, FetchRange, PartitionFetcher
 from brokerd.client.offsets import OffsetSpec
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import ErrorCode, LogDamagedError
@@ -75,7 +75,7 @@ def test_the_client_meets_damage_as_an_error_and_sees_the_whole_log(
         with BlockingClient(config) as client:
             latest = client.list_offsets({tp: OffsetSpec.LATEST}, isolation)[tp]
             assert latest.offset == BATCHES  # type: ignore[union-attr]
-            for until in (BATCHES, None):
+            for until in (BATCHES, NO_END):
                 seen: list[int] = []
                 with pytest.raises(LogDamagedError):
                     _follow(client, FetchRange(tp, 0, until), config, seen)

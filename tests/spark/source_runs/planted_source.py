@@ -14,10 +14,11 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
+from brokerd.client.fetching import FetchRange
 from brokerd.datasource.offset_reader import OffsetReader
 from brokerd.datasource.offsets import SourceOffset
 from brokerd.datasource.partition_reader import RangePartition
-from brokerd.datasource.planning import OffsetRange, TopicState
+from brokerd.datasource.planning import TopicState
 from brokerd.datasource.stream_reader import BrokerdStreamReader
 from tests.spark.source_runs.observed_source import ObservedSource
 from tests.support.planting import Put, plant
@@ -80,10 +81,10 @@ def ends_a_range_one_too_far(put: Put) -> None:
 
     def plan(self: BrokerdStreamReader, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         tasks = [one.ranges for one in planned(self, start, end) if isinstance(one, RangePartition)]
-        followed = {(one.topic, one.partition, one.start) for ranges in tasks for one in ranges}
+        followed = {(one.tp, one.start_offset) for ranges in tasks for one in ranges}
 
-        def longer(one: OffsetRange) -> OffsetRange:
-            return one._replace(until=one.until + ((one.topic, one.partition, one.until) in followed))
+        def longer(one: FetchRange) -> FetchRange:
+            return one._replace(until_offset=one.until_offset + ((one.tp, one.until_offset) in followed))
 
         return [RangePartition([longer(one) for one in ranges]) for ranges in tasks]
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.fetching import FetchRange, PartitionFetcher
+from brokerd.client.fetching import NO_END, FetchRange, PartitionFetcher
 from brokerd.clock import Clock
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import (
@@ -215,7 +215,7 @@ def test_corrupt_batch_is_told_with_the_partition_and_what_to_do(broker: FakeBro
     spoilt[-10] ^= 1
     partition.put(pa.py_buffer(bytes(spoilt)))
     with pytest.raises(CorruptMessageError, match=r"^t-0: batch at offset 0: payload_crc.*brokerd doctor.*skip.corrupt.batches"):
-        read(broker, [FetchRange(partition.tp, 0, 1, "t-0")])
+        read(broker, [FetchRange(partition.tp, 0, 1, "t")])
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
@@ -227,8 +227,8 @@ def test_batches_that_cannot_be_decoded_are_skipped_and_said_where_that_is_asked
     partition.put(poisoned(new_batch(key_values([b"x" * 500] * 5), compression), compression))
     fill(partition, [5])
     with pytest.raises(CorruptMessageError, match=r"^t-0: batch at offset 5.*--take-out t-0@5`.*skip\.corrupt\.batches"):
-        read(broker, [FetchRange(partition.tp, 0, 15, "t-0")])
-    assert read(broker, [FetchRange(partition.tp, 0, 15, "t-0")], skip_corrupt_batches=True) == {
+        read(broker, [FetchRange(partition.tp, 0, 15, "t")])
+    assert read(broker, [FetchRange(partition.tp, 0, 15, "t")], skip_corrupt_batches=True) == {
         0: [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
     }
     assert read(broker, [FetchRange(partition.tp, 3, 8)], skip_corrupt_batches=True) == {0: [3, 4]}
@@ -247,15 +247,15 @@ def test_damage_is_gone_past_and_said_once_where_that_is_asked(
     fill(partition, [5, 5])
     consumer = config(broker, skip_corrupt_batches=True)
     broker.errors["Fetch"] = [LogDamagedError("rotten", resume_offset=3), NotReadyError("busy")]
-    until = None if is_follower else 8
+    until = NO_END if is_follower else 8
     offsets: list[int] = []
     with (
         BlockingClient(consumer) as client,
-        PartitionFetcher(client, [FetchRange(partition.tp, 1, until, "t-0")], consumer) as fetcher,
+        PartitionFetcher(client, [FetchRange(partition.tp, 1, until, "t")], consumer) as fetcher,
     ):
-        while len(offsets) < (until or 10) - 3 and (batch := fetcher.next_batch()) is not None:
+        while len(offsets) < min(until, 10) - 3 and (batch := fetcher.next_batch()) is not None:
             offsets += batch.offsets.to_pylist()
-    assert offsets == list(range(3, until or 10))
+    assert offsets == list(range(3, min(until, 10)))
     assert [text for text in caplog.messages if "are skipped" in text] == ["t-0: offsets 1 to 2 are skipped: rotten"]
 
 
@@ -264,7 +264,7 @@ def test_a_broker_that_sends_a_reader_back_ends_it(broker: FakeBroker) -> None:
     fill(partition, [5, 5])
     broker.errors["Fetch"] = [LogDamagedError("rotten", resume_offset=offset) for offset in (3, 4, 3, 9)]
     with pytest.raises(LogDamagedError, match=r"^rotten$"):
-        read(broker, [FetchRange(partition.tp, 1, None)], skip_corrupt_batches=True)
+        read(broker, [FetchRange(partition.tp, 1)], skip_corrupt_batches=True)
     assert broker.fetched_offsets == [1, 3, 4]
 
 
@@ -274,7 +274,7 @@ def test_broker_that_stays_away_is_told_with_address_and_time() -> None:
         fill(partition, [10])
         consumer = config(broker)
         client = BlockingClient(consumer, HastyClock())
-        fetcher = PartitionFetcher(client, [FetchRange(partition.tp, 0, None)], consumer)
+        fetcher = PartitionFetcher(client, [FetchRange(partition.tp, 0)], consumer)
         assert fetcher.next_batch() is not None
     with (
         client,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from brokerd.client.fetching import FetchRange, PartitionResult, RangePosition, is_aborted
+from brokerd.client.fetching import NO_END, FetchRange, PartitionResult, RangePosition, is_aborted
 from brokerd.errors import CorruptMessageError, LogDamagedError, WireError
 from brokerd.record.header import Attributes, stamp
 from brokerd.wire.errors import to_proto
@@ -52,7 +52,7 @@ def answer(
     return result, chunks
 
 
-def position(start: int, until: int | None, *, is_read_committed: bool = True) -> RangePosition:
+def position(start: int, until: int, *, is_read_committed: bool = True) -> RangePosition:
     return RangePosition(FetchRange(TP, start, until), is_read_committed=is_read_committed, check_headers=True)
 
 
@@ -61,7 +61,7 @@ def ranges(reader: RangePosition, result: PartitionResult) -> list[tuple[int, in
 
 
 def test_whole_batches_are_read_whole() -> None:
-    reader = position(0, None)
+    reader = position(0, NO_END)
     assert ranges(reader, answer(batch(0, 10), batch(10, 5))) == [(0, 10), (10, 15)]
     assert reader.next_offset == 15
     assert not reader.is_done
@@ -80,7 +80,7 @@ def test_range_within_one_batch() -> None:
 
 
 def test_batches_of_the_offsets_before_are_left_out() -> None:
-    reader = position(10, None)
+    reader = position(10, NO_END)
     assert ranges(reader, answer(batch(0, 10), batch(10, 5))) == [(10, 15)]
 
 
@@ -179,12 +179,12 @@ def test_error_of_the_partition_is_raised() -> None:
 
 def test_answer_that_makes_no_progress_is_refused() -> None:
     with pytest.raises(CorruptMessageError, match="older batches"):
-        position(10, None).accept(*answer(batch(0, 10)))
+        position(10, NO_END).accept(*answer(batch(0, 10)))
 
 
 def test_batch_of_another_partition_is_refused() -> None:
     data = batch(0, 10).to_pybytes()
-    other = RangePosition(FetchRange(TP._replace(partition=TP.partition + 1), 0, None), is_read_committed=True, check_headers=True)
+    other = RangePosition(FetchRange(TP._replace(partition=TP.partition + 1), 0), is_read_committed=True, check_headers=True)
     with pytest.raises(CorruptMessageError, match="header_crc"):
         other.accept(*answer(pa.py_buffer(data)))
 
@@ -193,7 +193,7 @@ def test_what_is_refused_is_told_with_the_partition() -> None:
     broken = bytearray(batch(0, 10).to_pybytes())
     broken[20] ^= 1
     for data in (pa.py_buffer(bytes(broken)), pa.py_buffer(bytes(200)), new_batch(key_values([b"v"]), last_offset_delta=-5)):
-        named = RangePosition(FetchRange(TP, 0, None, "events-3"), is_read_committed=True, check_headers=True)
+        named = RangePosition(FetchRange(TP, 0, NO_END, "events"), is_read_committed=True, check_headers=True)
         with pytest.raises(CorruptMessageError, match=r"^events-3: "):
             named.accept(*answer(data))
 
@@ -201,16 +201,16 @@ def test_what_is_refused_is_told_with_the_partition() -> None:
 def test_batch_that_claims_negative_length_of_offsets_is_refused() -> None:
     data = new_batch(key_values([b"v"]), last_offset_delta=-5)
     with pytest.raises(CorruptMessageError, match="last_offset_delta is -5"):
-        position(0, None).accept(*answer(data))
+        position(0, NO_END).accept(*answer(data))
 
 
 @pytest.mark.parametrize("base_offset", [2**63 - 1, 2**63 - 9])
 def test_a_batch_at_an_offset_that_no_log_has_is_refused(base_offset: int) -> None:
     with pytest.raises(CorruptMessageError, match="which is not a valid offset"):
-        position(0, None).accept(*answer(batch(base_offset, 10)))
+        position(0, NO_END).accept(*answer(batch(base_offset, 10)))
 
 
-def past_damage(start: int, until: int | None) -> RangePosition:
+def past_damage(start: int, until: int) -> RangePosition:
     wanted = FetchRange(TP, start, until)
     return RangePosition(wanted, is_read_committed=True, check_headers=True, goes_past_damage=True)
 
@@ -220,7 +220,7 @@ def damage(resume_offset: int) -> PartitionResult:
 
 
 def test_damage_is_gone_past_where_that_is_wanted() -> None:
-    reader = past_damage(0, None)
+    reader = past_damage(0, NO_END)
     assert ranges(reader, answer(batch(0, 10))) == [(0, 10)]
     assert ranges(reader, damage(20)) == []
     assert reader.gaps == [(10, 20, "rotten")]
@@ -244,8 +244,8 @@ def test_damage_ends_the_reading_unless_asked_and_says_what_can_be_asked() -> No
 
 
 @pytest.mark.parametrize("resume_offset", [-(2**63), -1, 0, 9, 10])
-@pytest.mark.parametrize("until", [None, 30])
-def test_nobody_goes_where_no_log_goes_on(resume_offset: int, until: int | None) -> None:
+@pytest.mark.parametrize("until", [NO_END, 30])
+def test_nobody_goes_where_no_log_goes_on(resume_offset: int, until: int) -> None:
     reader = past_damage(10, until)
     with pytest.raises(LogDamagedError, match=r"^rotten$"):
         reader.accept(*damage(resume_offset))

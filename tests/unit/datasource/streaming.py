@@ -34,7 +34,7 @@ def ranges(reader: BrokerdStreamReader, start: Offset, end: Offset) -> list[tupl
     planned = []
     for partition in reader.partitions(start, end):
         assert isinstance(partition, RangePartition)
-        planned += [(one.partition, one.start, one.until) for one in partition.ranges]
+        planned += [(one.tp.partition, one.start_offset, one.until_offset) for one in partition.ranges]
     return planned
 
 

@@ -32,7 +32,10 @@ def planned(broker: FakeBroker, **options: Any) -> list[tuple[str, int, int, int
     ranges = []
     for partition in reader.partitions():
         assert isinstance(partition, RangePartition)
-        ranges += [(one.topic, one.partition, one.start, one.until) for one in pickle.loads(pickle.dumps(partition)).ranges]
+        ranges += [
+            (one.topic, one.tp.partition, one.start_offset, one.until_offset)
+            for one in pickle.loads(pickle.dumps(partition)).ranges
+        ]
     return ranges
 
 

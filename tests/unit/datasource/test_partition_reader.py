@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import InputPartition
 
+from brokerd.client.fetching import FetchRange
 from brokerd.client.leases import lease_client
 from brokerd.datasource.partition_reader import BYTES_PER_BATCH, ROWS_PER_BATCH, RangePartition, _fetched, read_partition
-from brokerd.datasource.planning import OffsetRange
 from brokerd.datasource.schema import arrow_schema, source_schema
 from brokerd.errors import DataLossError, LogDamagedError, OffsetOutOfRangeError, TopicAuthorizationFailedError
 from brokerd.record.control import encode_control
@@ -33,7 +33,7 @@ def read(
     schema: pa.Schema = ALL_COLUMNS,
     **options: Any,
 ) -> list[pa.RecordBatch]:
-    wanted = RangePartition([OffsetRange("events", partition.tp.topic_id, partition.tp.partition, start, until)])
+    wanted = RangePartition([FetchRange(partition.tp, start, until, "events")])
     return list(read_partition(wanted, options_for(broker, is_streaming=True, **options), schema))
 
 
@@ -137,7 +137,7 @@ def test_retention_after_a_batch_was_planned_says_that_it_is_planned_once(broker
     (partition,) = broker.create("events")
     fill(partition, [5, 5])
     partition.log_start_offset = 7
-    wanted = RangePartition([OffsetRange("events", partition.tp.topic_id, 0, 0, 10)])
+    wanted = RangePartition([FetchRange(partition.tp, 0, 10, "events")])
     with pytest.raises(DataLossError, match=r"the next offset is 7\. A batch DataFrame keeps the offsets .*: load\(\) it again"):
         list(read_partition(wanted, options_for(broker, is_streaming=False), ALL_COLUMNS))
     with pytest.raises(DataLossError) as streaming:
@@ -161,7 +161,7 @@ def test_retention_in_the_middle_of_a_range_loses_only_what_was_not_read(
 ) -> None:
     (partition,) = broker.create("events")
     fill(partition, [3000] * 20)
-    wanted = RangePartition([OffsetRange("events", partition.tp.topic_id, 0, 0, 60_000)])
+    wanted = RangePartition([FetchRange(partition.tp, 0, 60_000, "events")])
     options = options_for(broker, is_streaming=True, failOnDataLoss="false", **{"max.partition.fetch.bytes": 1})
     reading = read_partition(wanted, options, ALL_COLUMNS)
     offsets = next(reading).column("offset").to_pylist()
@@ -214,7 +214,7 @@ def test_damage_is_gone_past_by_either_option(
 ) -> None:
     (partition,) = broker.create("events")
     fill(partition, [5, 5])
-    wanted = RangePartition([OffsetRange("events", partition.tp.topic_id, 0, 1, 9)])
+    wanted = RangePartition([FetchRange(partition.tp, 1, 9, "events")])
     for resume_offset, left in ((7, [7, 8]), (2**63 - 1, [])):
         broker.errors["Fetch"] = [LogDamagedError("rotten", resume_offset=resume_offset)]
         caplog.clear()
@@ -227,7 +227,7 @@ def test_damage_is_gone_past_by_either_option(
 def test_damage_ends_the_query_unless_asked_or_where_nobody_knows_its_end(broker: FakeBroker, is_streaming: bool) -> None:
     (partition,) = broker.create("events")
     fill(partition, [5, 5])
-    wanted = RangePartition([OffsetRange("events", partition.tp.topic_id, 0, 1, 9)])
+    wanted = RangePartition([FetchRange(partition.tp, 1, 9, "events")])
     for resume_offset, told, option in ((7, "failOnDataLoss=false.*at offset 7", "true"), (-1, "^rotten$", "false")):
         broker.errors["Fetch"] = [LogDamagedError("rotten", resume_offset=resume_offset)]
         options = options_for(broker, is_streaming=is_streaming, failOnDataLoss=option)
@@ -237,7 +237,7 @@ def test_damage_ends_the_query_unless_asked_or_where_nobody_knows_its_end(broker
 
 def read_together(broker: FakeBroker, partitions: Sequence[Partition], until: int, **options: Any) -> dict[int, list[int]]:
     """One task reads all of `partitions` up to `until`: the offsets of each, in the order of its rows."""
-    ranges = [OffsetRange("events", one.tp.topic_id, one.tp.partition, 0, until) for one in partitions]
+    ranges = [FetchRange(one.tp, 0, until, "events") for one in partitions]
     batches = read_partition(RangePartition(ranges), options_for(broker, is_streaming=True, **options), ALL_COLUMNS)
     found: dict[int, list[int]] = {}
     for row in [row for batch in batches for row in batch.to_pylist()]:
@@ -304,7 +304,7 @@ def test_a_marker_that_was_passed_is_not_missed_when_another_partition_loses_rec
     fill(ended, [5])
     ended.put(encode_control(ControlRecord(committed_producer_ids=[1]), ended.tp, timestamp_ms=TIMESTAMP_MS).data)
     fill(lost, [3_000] * 20)
-    ranges = [OffsetRange("events", ended.tp.topic_id, 0, 0, 6), OffsetRange("events", lost.tp.topic_id, 1, 0, 60_000)]
+    ranges = [FetchRange(ended.tp, 0, 6, "events"), FetchRange(lost.tp, 0, 60_000, "events")]
     options = options_for(broker, is_streaming=True, failOnDataLoss="false", **{"max.partition.fetch.bytes": 1})
     with caplog.at_level(logging.WARNING), lease_client(options.consumer) as client:
         reading = _fetched(client, ranges, options)

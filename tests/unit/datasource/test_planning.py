@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokerd.client.fetching import FetchRange
 from brokerd.datasource.offsets import SourceOffset
 from brokerd.datasource.planning import (
     TASK_BYTES,
-    OffsetRange,
     TopicState,
     continue_from,
     cut_ends,
@@ -25,11 +25,15 @@ from brokerd.datasource.planning import (
     split_ranges,
 )
 from brokerd.errors import LogTruncationError
-from brokerd.ids import TopicPartition
+from brokerd.ids import TopicIdPartition, TopicPartition
 
 OLD, NEW = bytes(16), bytes([1]) * 16
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 U0 = TopicPartition("u", 0)
+
+
+def of_t(topic_id: bytes, number: int, start_offset: int, until_offset: int) -> FetchRange:
+    return FetchRange(TopicIdPartition(topic_id, number), start_offset, until_offset, "t")
 
 
 def snapshot(bounds: dict[TopicPartition, tuple[int, int]], topic_id: bytes = OLD) -> TopicState:
@@ -146,19 +150,26 @@ def test_a_partition_moves_whatever_the_broker_says() -> None:
 def test_ranges_follow_from_the_two_offsets_alone() -> None:
     start = SourceOffset({T0: 10, T1: 20}, {"t": OLD})
     end = SourceOffset({T0: 12, T1: 20, T2: 4}, {"t": NEW}, {T2: 1})
-    assert ranges_between(start, end) == [OffsetRange("t", NEW, 0, 10, 12), OffsetRange("t", NEW, 2, 1, 4)]
+    assert ranges_between(start, end) == [
+        of_t(NEW, 0, 10, 12),
+        of_t(NEW, 2, 1, 4),
+    ]
 
 
 def test_starts_override_where_the_last_batch_ended() -> None:
     end = SourceOffset({T0: 15}, {"t": OLD}, {T0: 13})
-    assert ranges_between(SourceOffset({T0: 10}, {"t": OLD}), end) == [OffsetRange("t", OLD, 0, 13, 15)]
+    assert ranges_between(SourceOffset({T0: 10}, {"t": OLD}), end) == [of_t(OLD, 0, 13, 15)]
 
 
-RANGES = [OffsetRange("t", OLD, 0, 0, 1000), OffsetRange("t", OLD, 1, 500, 600), OffsetRange("t", OLD, 2, 7, 8)]
+RANGES = [
+    of_t(OLD, 0, 0, 1000),
+    of_t(OLD, 1, 500, 600),
+    of_t(OLD, 2, 7, 8),
+]
 
 
-def covered(ranges: list[OffsetRange]) -> list[tuple[int, int]]:
-    return [(one.partition, offset) for one in ranges for offset in range(one.start, one.until)]
+def covered(ranges: list[FetchRange]) -> list[tuple[int, int]]:
+    return [(one.tp.partition, offset) for one in ranges for offset in range(one.start_offset, one.until_offset)]
 
 
 @pytest.mark.parametrize("min_partitions", [None, 1, 3, 4, 10, 50, 5000])
@@ -172,7 +183,7 @@ def test_splitting_covers_every_offset_once_and_in_order(min_partitions: int | N
 
 
 def sizes(given: list[int], min_partitions: int | None, max_records: int | None = None) -> list[int]:
-    ranges = [OffsetRange("t", OLD, number, 100, 100 + size) for number, size in enumerate(given)]
+    ranges = [of_t(OLD, number, 100, 100 + size) for number, size in enumerate(given)]
     return [one.size for one in split_ranges(ranges, min_partitions=min_partitions, max_records_per_partition=max_records)]
 
 
@@ -204,13 +215,13 @@ def test_no_ranges_stay_none() -> None:
 
 @given(st.lists(st.none() | st.integers(0, 2 * TASK_BYTES) | st.integers(0, TASK_BYTES // 5), max_size=30))
 def test_small_ranges_share_tasks_and_large_ones_come_first(sizes_bytes: list[int | None]) -> None:
-    ranges = [OffsetRange("t", OLD, number, 0, 10) for number in range(len(sizes_bytes))]
-    known = {TopicPartition("t", number): size for number, size in enumerate(sizes_bytes) if size is not None}
+    ranges = [of_t(OLD, number, 0, 10) for number in range(len(sizes_bytes))]
+    known = {TopicIdPartition(OLD, number): size for number, size in enumerate(sizes_bytes) if size is not None}
     groups = group_ranges(ranges, known)
     assert sorted(one for group in groups for one in group) == ranges, "each once"
 
-    def size_of(group: Sequence[OffsetRange]) -> int:
-        return sum(known.get(TopicPartition("t", one.partition), TASK_BYTES) for one in group)
+    def size_of(group: Sequence[FetchRange]) -> int:
+        return sum(known.get(one.tp, TASK_BYTES) for one in group)
 
     large = [size_of(group) >= TASK_BYTES for group in groups if len(group) == 1 and group[0] not in small(ranges, known)]
     assert all(large)
@@ -220,5 +231,5 @@ def test_small_ranges_share_tasks_and_large_ones_come_first(sizes_bytes: list[in
     assert all(size_of(left) + size_of(right[:1]) > TASK_BYTES for left, right in itertools.pairwise(shared)), "no task too many"
 
 
-def small(ranges: Sequence[OffsetRange], known: Mapping[TopicPartition, int]) -> list[OffsetRange]:
-    return [one for one in ranges if known.get(TopicPartition("t", one.partition), TASK_BYTES) < TASK_BYTES]
+def small(ranges: Sequence[FetchRange], known: Mapping[TopicIdPartition, int]) -> list[FetchRange]:
+    return [one for one in ranges if known.get(one.tp, TASK_BYTES) < TASK_BYTES]

@@ -119,7 +119,7 @@ def through_json(offset: dict[str, Any]) -> dict[str, Any]:
 def ranges_of(reader: BrokerdStreamReader, start: dict[str, Any], end: dict[str, Any]) -> Read:
     """The ranges of a micro-batch, in the order of its tasks."""
     planned = [one for task in reader.partitions(start, end) if isinstance(task, RangePartition) for one in task.ranges]
-    return [(one.partition, one.start, one.until) for one in planned]
+    return [(one.tp.partition, one.start_offset, one.until_offset) for one in planned]
 
 
 def joined(read: Read) -> dict[int, tuple[int, int]]:

@@ -9,17 +9,20 @@ import pyarrow as pa
 import pytest
 
 from brokerd.client.columns import FetchedBatch
-from brokerd.datasource.planning import OffsetRange
+from brokerd.client.fetching import FetchRange
 from brokerd.datasource.row_filter import ANY, INT64_MIN, RowFilter, Values, cut_ranges, wanted_rows
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.record.header import decode_header
 from tests.support.records import key_values, new_batch
 from tests.support.scale import TEST_SCALE
 
-ID = bytes(16)
 MAX = 2**63 - 1
 MS = 1_000
 Log = dict[TopicPartition, list[int | None]]  # timestamp of each offset, microseconds
+
+
+def id_of(tp: TopicPartition) -> TopicIdPartition:
+    return TopicIdPartition(tp.topic.encode().ljust(16), tp.partition)
 
 
 def random_values(rng: random.Random, size: int, unit: int) -> Values:
@@ -59,7 +62,7 @@ def batch_of(tp: TopicPartition, first: int, times: list[int | None]) -> Fetched
     rows = rows.set_column(3, rows.schema.field(3), pa.array(times, rows.schema.field(3).type))
     header = decode_header(new_batch().slice(0, 96).to_pybytes())
     offsets = pa.array(range(first, first + len(times)), pa.int64())
-    return FetchedBatch(TopicIdPartition(ID, tp.partition), header, rows, offsets, 0)
+    return FetchedBatch(id_of(tp), header, rows, offsets, 0)
 
 
 @pytest.mark.parametrize("case", range(10))
@@ -76,31 +79,31 @@ def test_what_is_read_is_what_is_wanted(case: int) -> None:
         ranges = []
         for tp, times in log.items():
             begin = rng.randrange(len(times) + 1)
-            ranges.append(OffsetRange(tp.topic, ID, tp.partition, begin, rng.randint(begin, len(times))))
+            ranges.append(FetchRange(id_of(tp), begin, rng.randint(begin, len(times)), tp.topic))
         starts = {}
         if wanted.start_time_ms is not None:
             known = [tp for tp in log if rng.random() < 0.8]
-            starts = {tp: first_at(log[tp], wanted.start_time_ms) for tp in known}
+            starts = {id_of(tp): first_at(log[tp], wanted.start_time_ms) for tp in known}
         read = []
         for one in cut_ranges(ranges, wanted, starts):
-            tp = TopicPartition(one.topic, one.partition)
-            for first in range(one.start, one.until, 7):
-                kept = wanted_rows(batch_of(tp, first, log[tp][first : min(first + 7, one.until)]), wanted)
+            tp = one.name
+            for first in range(one.start_offset, one.until_offset, 7):
+                kept = wanted_rows(batch_of(tp, first, log[tp][first : min(first + 7, one.until_offset)]), wanted)
                 read += [(tp, offset) for offset in kept.offsets.to_pylist()] if kept is not None else []
                 assert kept is None or kept.arrow_batch.column(1).to_pylist() == [b"%d" % one for one in kept.offsets.to_pylist()]
         assert read == [
-            (TopicPartition(one.topic, one.partition), offset)
+            (one.name, offset)
             for one in ranges
-            for offset in range(one.start, one.until)
-            if is_wanted(wanted, one, offset, log[TopicPartition(one.topic, one.partition)][offset])
+            for offset in range(one.start_offset, one.until_offset)
+            if is_wanted(wanted, one, offset, log[one.name][offset])
         ], wanted
 
 
-def is_wanted(wanted: RowFilter, one: OffsetRange, offset: int, time: int | None) -> bool:
+def is_wanted(wanted: RowFilter, one: FetchRange, offset: int, time: int | None) -> bool:
     """By the definition of each comparison."""
     return (
         (wanted.topics is None or one.topic in wanted.topics)
-        and holds(wanted.partitions, one.partition)
+        and holds(wanted.partitions, one.tp.partition)
         and holds(wanted.offsets, offset)
         and (wanted.timestamps == ANY or (time is not None and holds(wanted.timestamps, time)))
     )
@@ -111,20 +114,20 @@ def holds(values: Values, number: int) -> bool:
 
 
 def test_ranges_are_cut_as_far_as_can_be_said() -> None:
-    one = OffsetRange("t", ID, 0, 10, 90)
+    one = FetchRange(id_of(TopicPartition("t", 0)), 10, 90, "t")
     assert cut_ranges([one], RowFilter(offsets=Values(20, 29)), {}) == [replace_range(one, 20, 30)]
     assert cut_ranges([one], RowFilter(offsets=Values(90, 99)), {}) == []
     assert cut_ranges([one], RowFilter(partitions=Values(1, 1)), {}) == []
     assert cut_ranges([one], RowFilter(topics=frozenset(["u"])), {}) == []
     late = RowFilter(timestamps=Values(5, 9))
-    assert cut_ranges([one], late, {TopicPartition("t", 0): 70}) == [replace_range(one, 70, 90)]
-    assert cut_ranges([one], late, {TopicPartition("t", 0): 3}) == [one]
-    assert cut_ranges([one], late, {TopicPartition("t", 0): None}) == []
+    assert cut_ranges([one], late, {one.tp: 70}) == [replace_range(one, 70, 90)]
+    assert cut_ranges([one], late, {one.tp: 3}) == [one]
+    assert cut_ranges([one], late, {one.tp: None}) == []
     assert cut_ranges([one], late, {}) == [one], "nothing is known"
 
 
-def replace_range(one: OffsetRange, start: int, until: int) -> OffsetRange:
-    return one._replace(start=start, until=until)
+def replace_range(one: FetchRange, start: int, until: int) -> FetchRange:
+    return one._replace(start_offset=start, until_offset=until)
 
 
 @pytest.mark.parametrize(("low", "start_ms"), [(1, 0), (1_000, 1), (1_999, 1), (0, None), (-5, None), (INT64_MIN, None)])
