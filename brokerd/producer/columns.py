@@ -42,10 +42,15 @@ def import_lazy_parts() -> None:
     pa.array(np.zeros(1, np.int64)).to_numpy()
 
 
-def checked_rows(data: object) -> None:
-    """Raises TypeError unless `data` is a RecordBatch or a Table."""
+def normalized(data: object, max_request_size: int) -> list[pa.RecordBatch]:
+    """The rows of a batch or table as normalized batches, none empty. Raises TypeError, ValueError and MessageTooLargeError."""
     if not isinstance(data, (pa.RecordBatch, pa.Table)):
         raise TypeError(f"data must be a RecordBatch or a Table, not {type(data).__name__}")
+    given = data.to_batches() if isinstance(data, pa.Table) else [data]
+    arrow_batches = [normalize(arrow_batch) for arrow_batch in given if arrow_batch.num_rows]
+    for arrow_batch in arrow_batches:
+        check_row_sizes(arrow_batch, max_request_size)
+    return arrow_batches
 
 
 def checked_partitions(partitions: object, row_count: int) -> Int32s:
@@ -169,6 +174,11 @@ class SplitRows(NamedTuple):
 
     pieces: list[PartitionPiece]
     order: npt.NDArray[np.intp] | None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all pieces."""
+        return sum([part.piece.size_bytes for part in self.pieces])
 
 
 def split(

@@ -10,6 +10,7 @@ import bisect
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -79,23 +80,24 @@ class BatchSpan(NamedTuple):
     record_count: int
 
 
+@dataclass(slots=True, eq=False)
 class Placement:
     """Maps rows to batches, once the sender has placed them. The entries of a chunk share one; a large batch has its own."""
 
-    def __init__(self, topic: str, shared: SharedLock) -> None:
-        self.topic = topic
-        self.shared = shared  # guards what futures read
-        self.is_placed = False
-        self.segments: list[BatchSpan] = []  # by first_row
-        self.order: npt.NDArray[np.intp] | None = None
-        self.orders: list[tuple[int, npt.NDArray[np.intp] | None]] = []  # of send_batch: each round's first row, and its order
-        self.places: dict[int, int] | None = None  # by number, the entry's place in the chunk; None: the number itself
-        # By place, the entry's first row, and one more for the end; None: every entry is one row.
-        self.first_rows: list[int] | None = None
-        self.sent_ns: Sequence[int] = ()  # time of sending, by place
-        self.timestamps: dict[int, int] = {}  # ms, by number, of rows with an explicit timestamp
-        self.listeners: list[Callable[[], None]] = []  # called once is_placed
-        self._inverse: npt.NDArray[np.intp] | None = None
+    topic: str
+    shared: SharedLock  # guards what futures read
+    is_placed: bool = False
+    segments: list[BatchSpan] = field(default_factory=list)  # by first_row
+    order: npt.NDArray[np.intp] | None = None
+    # Of send_batch: each round's first row, and its order.
+    orders: list[tuple[int, npt.NDArray[np.intp] | None]] = field(default_factory=list)
+    places: dict[int, int] | None = None  # by number, the entry's place in the chunk; None: the number itself
+    # By place, the entry's first row, and one more for the end; None: every entry is one row.
+    first_rows: list[int] | None = None
+    sent_ns: Sequence[int] = ()  # time of sending, by place
+    timestamps: dict[int, int] = field(default_factory=dict)  # ms, by number, of rows with an explicit timestamp
+    listeners: list[Callable[[], None]] = field(default_factory=list)  # called once is_placed
+    _inverse: npt.NDArray[np.intp] | None = None
 
     def tell_placed(self) -> None:
         """Calls the listeners, in the sender's thread without the lock, once all rows are placed."""

@@ -200,7 +200,7 @@ class SplitBatch(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """Bytes of all its pieces."""
-        return sum(part.piece.size_bytes for _, rows in self.parts for part in rows.pieces)
+        return sum([rows.size_bytes for _, rows in self.parts])
 
 
 class Flush:
@@ -538,13 +538,14 @@ class Intake:
             return
         try:
             rows = self._split(chunk)
+            size_bytes = rows.size_bytes
         except Exception as error:
             self._refuse(chunk, _as_brokerd_error(chunk.topic, error))
         else:
             with self._shared.lock:
-                self._core.pool.adjust(sum(part.piece.size_bytes for part in rows.pieces) - chunk.paid_bytes)
                 chunk.placement.order = rows.order
                 self._append(chunk.topic, rows.pieces, chunk.placement, 0, chunk.created_ms)
+                self._core.pool.adjust(size_bytes - chunk.paid_bytes)
                 chunk.placement.is_placed = True
         if chunk.placement.listeners:
             chunk.placement.tell_placed()

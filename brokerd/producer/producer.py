@@ -213,15 +213,11 @@ class Producer:
     ) -> Generator[Wait[Any], Any, BatchFuture]:
         """The steps of `send_batch`: yields each Wait. They end at `deadline_ms`; each further round of a large batch gets
         max.block.ms again."""
-        columns.checked_rows(data)
+        normalized = columns.normalized(data, self.config.max_request_size)
         if partitions is not None:
             partitions = columns.checked_partitions(partitions, data.num_rows)
         if key_hashes is not None and len(key_hashes) != data.num_rows:
             raise ValueError(f"key_hashes has {len(key_hashes)} entries for {data.num_rows} rows: give one for each")
-        arrow_batches = data.to_batches() if isinstance(data, pa.Table) else [data]
-        normalized = [columns.normalize(arrow_batch) for arrow_batch in arrow_batches if arrow_batch.num_rows]
-        for arrow_batch in normalized:
-            columns.check_row_sizes(arrow_batch, self.config.max_request_size)
         if not normalized:
             placement = Placement(topic, self._shared)
             placement.is_placed = True

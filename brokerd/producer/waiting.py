@@ -16,6 +16,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from brokerd.clock import Clock
@@ -28,23 +29,18 @@ FORKED = "this producer was made before the process was forked and works in the 
 _LOOK_AGAIN_S = 1.0
 
 
+@dataclass(slots=True, eq=False)
 class Wait(Generic[T]):
-    """The condition that one call waits for."""
+    """The condition that one call waits for. `poll(now_ms)` returns the result, or None while there is none; from `deadline_ms` on
+    it raises the call's error. It runs under the lock, in the calling thread. `is_due`: a cheap check that polling may succeed, so
+    that the sender does not wake the call in vain.
+    """
 
-    __slots__ = ("deadline_ms", "is_due", "is_over", "poll", "tell")
-
-    def __init__(
-        self, poll: Callable[[int], T | None], deadline_ms: int = NEVER_MS, is_due: Callable[[], bool] = lambda: True
-    ) -> None:
-        """`poll(now_ms)` returns the result, or None while there is none; from `deadline_ms` on it raises the call's error. It runs
-        under the lock, in the calling thread. `is_due`: a cheap check that polling may succeed, so that the sender does not wake
-        the call in vain.
-        """
-        self.poll = poll
-        self.deadline_ms = deadline_ms
-        self.is_due = is_due
-        self.is_over = False  # the call has ended, so its registrations are void
-        self.tell: Callable[[], object] | None = None  # wakes the call, once
+    poll: Callable[[int], T | None]
+    deadline_ms: int = NEVER_MS
+    is_due: Callable[[], bool] = lambda: True
+    is_over: bool = False  # the call has ended, so its registrations are void
+    tell: Callable[[], object] | None = None  # wakes the call, once
 
 
 class SharedLock:

@@ -279,6 +279,14 @@ class RecordAccumulator:
         self.pool.adjust(sum(part.accounted_bytes for part in batch.parts) - batch.accounted_bytes)
         batch.accounted_bytes = 0
 
+    def complete(self, batch: ProducerBatch, base_offset: int, append_timestamp: int, throttled_until_ms: int, now_ms: int) -> bool:
+        """Ends a batch in flight as written, and frees it. Returns False if the application had its error before."""
+        self.unmute(batch.tp, throttled_until_ms)
+        is_news = batch.complete(base_offset, append_timestamp)
+        self.end(batch)
+        self.free(batch, now_ms)
+        return is_news
+
     def end(self, batch: ProducerBatch) -> None:
         """Takes a batch out of its queue, if it is there. The application has its outcome, so flushes no longer wait for it."""
         queue = self._queues.get(batch.tp)

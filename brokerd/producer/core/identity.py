@@ -363,6 +363,13 @@ class Identity:
 
     # --- results
 
+    def on_written(self, batch: ProducerBatch, *, is_news: bool) -> None:
+        """Notes that a batch is in the log. `is_news`: the application had no outcome of it before."""
+        if is_news:
+            self.note_outcome(batch)
+        if self.sequences is not None and batch.base_sequence != NO_SEQUENCE:
+            self.sequences.on_success(batch)
+
     def note_outcome(self, batch: ProducerBatch) -> None:
         """Counts a batch that was sent under this identity and has its outcome."""
         if batch.error is None:

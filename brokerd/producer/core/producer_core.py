@@ -110,8 +110,8 @@ class ProducerCore:
     def step(self, now_ms: int, *, has_unplaced: bool = False) -> Step:
         """The commands to carry out at `now_ms`, and the time of the next step. `has_unplaced`: accepted records are not in batches
         yet."""
-        self._expire(now_ms)
-        self._give_up_overdue(now_ms)
+        next_expiry_ms = self._expire(now_ms)
+        next_overdue_ms = self._give_up_overdue(now_ms)
         self.fail_stopped(now_ms)
         self.end_aborted(now_ms, has_unplaced=has_unplaced)
         if self.is_closed and has_unplaced:
@@ -124,7 +124,8 @@ class ProducerCore:
             self._step_identity(commands, now_ms, has_rows=is_busy),
             self._step_connections(commands, now_ms),
             self._step_metadata(commands, now_ms, is_busy=is_busy),
-            self.accumulator.next_expiry_ms(),
+            next_expiry_ms,
+            next_overdue_ms,
             self.close_by_ms,
         )
         closing, self.streams.closing = self.streams.closing, []
@@ -158,10 +159,12 @@ class ProducerCore:
                 self.topics.want(topic, now_ms)
             self.topics.request_refresh()
         next_ms = NEVER_MS
+        overdue_ms = now_ms + self._config.request_timeout_ms
         for node_id in check.nodes:
             connection = self.streams.to(node_id)
             if connection.may_open(now_ms):
                 commands.append(self.streams.open(connection, now_ms))
+                next_ms = min(next_ms, overdue_ms)
             elif connection.state is ConnectionState.CLOSED:
                 next_ms = min(next_ms, connection.not_before_ms)
             elif connection.throttled_until_ms > now_ms:
@@ -169,7 +172,8 @@ class ProducerCore:
             while check.nodes[node_id] and connection.may_send(self._config, now_ms):
                 batches = self.accumulator.drain(check, node_id, connection.limits, now_ms)
                 commands.append(self._request(connection, batches, now_ms))
-        return min(next_ms, check.next_check_ms, *(overdue_ms for overdue_ms, _ in self.streams.overdue()))
+                next_ms = min(next_ms, overdue_ms)
+        return min(next_ms, check.next_check_ms)
 
     def _request(self, connection: NodeConnection, drained: list[ProducerBatch], now_ms: int) -> SendRequest:
         batches = {self.topics.id_of(batch.tp): batch for batch in drained}
@@ -321,26 +325,30 @@ class ProducerCore:
             else:
                 self._on_error(batch, result.error, throttled_until_ms, now_ms)
 
-    def _give_up_overdue(self, now_ms: int) -> None:
+    def _give_up_overdue(self, now_ms: int) -> int:
         """Closes streams on which a request or the opening takes longer than request.timeout.ms. The fate of their requests is
-        unknown.
+        unknown. Returns the time when the next of the other streams is overdue.
         """
+        next_ms = NEVER_MS
         for overdue_ms, connection in self.streams.overdue():
             if overdue_ms <= now_ms:
                 self.streams.close(connection)
                 error = _overdue_error(connection.node_id, self._config)
                 self.on_stream_lost(connection.node_id, connection.incarnation, error, now_ms)
+            else:
+                next_ms = min(next_ms, overdue_ms)
+        return next_ms
 
     # --- judgement of responses
 
     def _succeed(self, batch: ProducerBatch, base_offset: int, append_timestamp: int, throttled_until_ms: int, now_ms: int) -> None:
-        self.accumulator.unmute(batch.tp, throttled_until_ms)
-        if batch.complete(base_offset, append_timestamp):
-            self._note_outcome(batch)
-        sequences = self._sequences_of(batch)
-        if sequences is not None:
-            sequences.on_success(batch)
-        self._free(batch, now_ms)
+        is_news = self.accumulator.complete(batch, base_offset, append_timestamp, throttled_until_ms, now_ms)
+        if is_news:
+            self.ended.append(batch)
+        identity = self._identity_of(batch.membership)
+        if identity is not None:
+            identity.on_written(batch, is_news=is_news)
+        self._reset_replaced(batch.tp, now_ms)
 
     def _on_error(self, batch: ProducerBatch, error: WireError, throttled_until_ms: int, now_ms: int) -> None:
         if isinstance(error, DuplicateSequenceError):
@@ -412,9 +420,6 @@ class ProducerCore:
         sequences = self._sequences_of(batch)
         if sequences is not None:
             sequences.on_ended(batch)
-        self._free(batch, now_ms)
-
-    def _free(self, batch: ProducerBatch, now_ms: int) -> None:
         self.accumulator.free(batch, now_ms)
         self._reset_replaced(batch.tp, now_ms)
 
@@ -534,12 +539,14 @@ class ProducerCore:
 
     # --- ends
 
-    def _expire(self, now_ms: int) -> None:
+    def _expire(self, now_ms: int) -> int:
+        """Fails the batches older than delivery.timeout.ms. Returns the time when the next one expires."""
         for batch in self.accumulator.expired_batches(now_ms):
             error = _expired_error(batch, self._config.delivery_timeout_ms, self.last_trouble)
             if isinstance(batch.last_error, UnknownLeaderEpochError):
                 self.topics.forget_leader(batch.tp)
             self.fail(batch, error, now_ms)
+        return self.accumulator.next_expiry_ms()
 
     def fail(self, batch: ProducerBatch, error: BrokerdError, now_ms: int) -> None:
         """Ends a batch for the application. If it is in flight, the sequences learn of its end, and its memory is freed, when its
@@ -549,17 +556,14 @@ class ProducerCore:
         is_in_flight = batch.is_in_flight
         batch.fail(error if is_in_flight else _refused_error(batch, error))
         self.metrics.records_failed.record(batch.record_count, now_ms)
-        self._note_outcome(batch)
+        self.accumulator.end(batch)
+        self.ended.append(batch)
+        self.identity.note_outcome(batch)
         if not is_in_flight:
             self._leave_gap(batch, now_ms)
         if self.identity.membership is not None and self.identity.error is None:
             assert batch.error is not None
             self.stop(batch.error, now_ms)
-
-    def _note_outcome(self, batch: ProducerBatch) -> None:
-        self.accumulator.end(batch)
-        self.ended.append(batch)
-        self.identity.note_outcome(batch)
 
     @property
     def stopped_by(self) -> BrokerdError | None:
