@@ -18,15 +18,10 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from brokerd.client.fetching import FetchRange
 from brokerd.client.leases import lease_client
 from brokerd.clock import Clock
-from brokerd.datasource.offset_reader import OffsetReader, report_unread
+from brokerd.datasource.offset_reader import OffsetReader, report_unread, require_topics
 from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.partition_reader import read_partition, tasks_of
-from brokerd.datasource.planning import (
-    TopicState,
-    passed_by,
-    report_losses,
-    require_topics,
-)
+from brokerd.datasource.planning import TopicState, passed_by, report_losses
 from brokerd.datasource.row_filter import ALL_ROWS
 from brokerd.errors import ConfigError
 from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
@@ -48,14 +43,13 @@ class BrokerdBatchReader(DataSourceReader):
             snapshot = reader.snapshot()
             require_topics(snapshot, options.subscription.option)
             report_unread(options, snapshot, None)
-            now_ms = self._clock.wall_ms()
-            begins = reader.resolve(options.starting, snapshot, now_ms=now_ms)
-            ends = reader.resolve(options.ending, snapshot, now_ms=now_ms)
+            begins = reader.resolve(options.starting, snapshot, self._clock)
+            ends = reader.resolve(options.ending, snapshot, self._clock)
             epochs = reader.epochs_before(snapshot, ends)
             ranges = self._ranges(snapshot, begins, ends, epochs)
             if options.where != ALL_ROWS:
                 ranges = reader.cut(ranges, options.where, {})
-            sizes_bytes = reader.sizes_bytes(ranges) if options.shares_tasks and len(ranges) > 1 else {}
+            sizes_bytes = reader.sizes_bytes(ranges) if len(ranges) > 1 and options.shares_tasks else {}
         return tasks_of(ranges, options, sizes_bytes)
 
     def _ranges(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, MutableMapping, Sequence
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.fetching import FetchRange
@@ -22,6 +22,7 @@ from brokerd.client.offsets import (
     OffsetSpec,
     Wanted,
 )
+from brokerd.clock import Clock
 from brokerd.config.settings import INT64_MAX
 from brokerd.datasource.bounds import (
     EARLIEST_NUMBER,
@@ -105,7 +106,7 @@ class OffsetReader:
     ) -> dict[TopicPartition, int]:
         """The ids of the leader epochs of the records before `ends`, where the broker knows them; usually known from the snapshot.
         Raises LogTruncationError if the log was truncated since the snapshot."""
-        epochs = {tp: snapshot.answers[tp].id_before(end) for tp, end in ends.items() if end <= snapshot.latest[tp]}
+        epochs = {tp: _id_before(snapshot.answers[tp], end) for tp, end in ends.items() if end <= snapshot.latest[tp]}
         unknown = {tp: GivenOffset(ends[tp]) for tp, epoch_id in epochs.items() if epoch_id is None}
         with contextlib.suppress(UnknownTopicIdError):  # deleted since: the tasks report it
             for tp, answer in self._results(snapshot, unknown, positions=previous).items():
@@ -131,8 +132,8 @@ class OffsetReader:
             matches = topic_matcher(self._subscription.pattern)
             require_not_hidden(self._client, [name for name in known if name not in snapshot.topic_ids and matches(name)])
 
-    def resolve(self, bound: Bound, snapshot: TopicState, *, now_ms: int) -> dict[TopicPartition, int]:
-        """Resolves a starting* or ending* option to offsets. `now_ms`: since 1970.
+    def resolve(self, bound: Bound, snapshot: TopicState, clock: Clock) -> dict[TopicPartition, int]:
+        """Resolves a starting* or ending* option to offsets. `clock`: for relative times.
 
         Raises ConfigError if it does not name every partition, names others, gives a time or offset past the end of the log, or
         refers to a group without committed offsets.
@@ -148,7 +149,7 @@ class OffsetReader:
                 snapshot = self.with_log_ends(snapshot, bound.offsets)
             return _specific(bound, snapshot)
         if isinstance(bound, AtTimestamp):
-            return self._at_timestamp(bound.fixed(now_ms), snapshot)
+            return self._at_timestamp(bound.fixed(clock.wall_ms()), snapshot)
         return dict(snapshot.latest)
 
     def limit_bytes(
@@ -316,6 +317,13 @@ def _named(
     return found
 
 
+def _id_before(answer: OffsetAndTimestamp, offset: int) -> int | None:
+    """Id of the leader epoch of the record before `offset`, which is not above the answer's; 0 if the broker does not know it, None
+    if the answer does not tell."""
+    is_said = offset == answer.offset or (answer.leader_epoch_id and offset > answer.epoch_start_offset)
+    return answer.leader_epoch_id if is_said else None
+
+
 def _truncations(answers: Mapping[TopicPartition, OffsetAndTimestamp]) -> dict[TopicPartition, WireError]:
     return {tp: one.truncation for tp, one in answers.items() if one.truncation is not None}
 
@@ -348,6 +356,17 @@ def _check_names(option: str, missing: list[TopicPartition], others: list[TopicP
         )
     if others:
         raise ConfigError(f"{option} names partitions that are not read: {', '.join(map(str, sorted(others)))}")
+
+
+def require_topics(snapshot: TopicState, option: str, known: Container[str] = ()) -> None:
+    """Raises UnknownTopicOrPartitionError for a missing topic, unless it is in `known`: such a topic existed in the last batch, so
+    it is a loss, which `continue_from` reports, and not a mistyped name. `option` is the option that named the topics."""
+    for name in sorted(snapshot.missing):
+        if name not in known:
+            raise UnknownTopicOrPartitionError(
+                f"topic '{name}' does not exist: create it first (brokerd topics create {name} --partitions N), or correct "
+                f"option {option}"
+            )
 
 
 def require_not_hidden(client: BlockingClient, names: Sequence[str]) -> None:

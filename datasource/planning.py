@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from brokerd.client.fetching import FetchRange
 from brokerd.client.offsets import OffsetAndTimestamp
 from brokerd.datasource.offsets import SourceOffset
-from brokerd.errors import DataLossError, UnknownTopicOrPartitionError, WireError
+from brokerd.errors import DataLossError, WireError
 from brokerd.ids import TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -57,17 +57,6 @@ class Continuation(NamedTuple):
     begins: dict[TopicPartition, int]
     starts: dict[TopicPartition, int]  # those that differ from the end of the last batch
     losses: list[str]  # one sentence each
-
-
-def require_topics(snapshot: TopicState, option: str, known: Container[str] = ()) -> None:
-    """Raises UnknownTopicOrPartitionError for a missing topic, unless it is in `known`: such a topic existed in the last batch, so
-    it is a loss, which `continue_from` reports, and not a mistyped name. `option` is the option that named the topics."""
-    for name in sorted(snapshot.missing):
-        if name not in known:
-            raise UnknownTopicOrPartitionError(
-                f"topic '{name}' does not exist: create it first (brokerd topics create {name} --partitions N), or correct "
-                f"option {option}"
-            )
 
 
 def topic_ids_after(previous: SourceOffset, snapshot: TopicState, offsets: Iterable[TopicPartition]) -> dict[str, bytes]:
@@ -215,7 +204,7 @@ def split_ranges(
     larger pieces are cut again in proportion to their size, rounded, which gives about that many. A partition with a piece too
     small to cut is left as it is; only that piece is excluded from the proportion.
     """
-    pieces = [one for one in ranges if one.size > 0]
+    pieces = [one for one in ranges if one.until_offset > one.start_offset]
     if max_records_per_partition is not None:
         pieces = [piece for one in pieces for piece in _cut(one, -(-one.size // max_records_per_partition))]
     if min_partitions is None or min_partitions <= len(pieces):

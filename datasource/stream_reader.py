@@ -27,7 +27,7 @@ from brokerd.client.blocking import BlockingClient
 from brokerd.client.fetching import FetchRange
 from brokerd.client.leases import lease_client
 from brokerd.clock import Clock
-from brokerd.datasource.offset_reader import OffsetReader, report_unread
+from brokerd.datasource.offset_reader import OffsetReader, report_unread, require_topics
 from brokerd.datasource.offsets import INITIAL, SourceOffset, parse_source_offset, user_json
 from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.partition_reader import RangePartition, read_partition, read_ranges, tasks_of
@@ -38,7 +38,6 @@ from brokerd.datasource.planning import (
     passed_by,
     ranges_between,
     report_losses,
-    require_topics,
     topic_ids_after,
 )
 from brokerd.datasource.progress import GroupProgress
@@ -229,7 +228,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch; None if there is nothing new, or too little (minOffsetsPerTrigger)."""
         require_topics(snapshot, self._options.subscription.option, previous.topic_ids)
         if previous.is_initial:
-            begins = starts = reader.resolve(self._options.starting, snapshot, now_ms=self._clock.wall_ms())
+            begins = starts = reader.resolve(self._options.starting, snapshot, self._clock)
             losses = passed_by(self._wanted(begins), snapshot)
             begins = starts = {tp: max(begin, snapshot.earliest[tp]) for tp, begin in begins.items()}
         else:

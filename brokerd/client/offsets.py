@@ -72,12 +72,6 @@ class OffsetAndTimestamp(NamedTuple):
     truncation: WireError | None = None
     log_start_offset: int = 0
 
-    def id_before(self, offset: int) -> int | None:
-        """Id of the leader epoch of the record before `offset`, which is not above this one; 0 if the broker does not know it, None
-        if this result does not tell."""
-        is_said = offset == self.offset or (self.leader_epoch_id and offset > self.epoch_start_offset)
-        return self.leader_epoch_id if is_said else None
-
 
 _SPECS = {
     OffsetSpec.EARLIEST: offsets_pb2.OFFSET_SPEC_EARLIEST,

@@ -300,7 +300,7 @@ class PartitionCore:
         if self.tenure != tenure:
             raise self._not_leader("the leader has changed meanwhile")
 
-    def latest_offset(self, *, is_committed: bool) -> int:
+    def latest_offset(self, *, is_committed: bool = False) -> int:
         """The high watermark, or the last stable offset with `is_committed`. Raises OffsetNotAvailableError until the high
         watermark has reached the log end at which the epoch began: the leader before may have acknowledged records up to there.
         """
@@ -319,7 +319,7 @@ class PartitionCore:
 
     def epoch_before(self, offset: int) -> EpochEntry | None:
         """The epoch of the record before `offset`; None if there is no such record or its epoch is unknown."""
-        if offset > self.ends.log_end_offset or damage_at(self.health.damaged, offset - 1):
+        if offset > self.ends.log_end_offset or self.health.is_damaged_at(offset - 1):
             return None
         return self.epochs.entry_at(offset - 1)
 
@@ -327,7 +327,7 @@ class PartitionCore:
         """Raises LogTruncationError if the position belongs to another history than this log. Positions at or below the log start,
         and those after a damaged record, are not checked."""
         offset, epoch_id = position
-        if not epoch_id or offset <= self.ends.log_start_offset or damage_at(self.health.damaged, offset - 1):
+        if not epoch_id or offset <= self.ends.log_start_offset or self.health.is_damaged_at(offset - 1):
             return
         parts_at = self.epochs.parts_at(offset, epoch_id, self.ends.log_end_offset)
         if parts_at is None:
@@ -442,6 +442,10 @@ class LogHealth:
         self.failure: OSError | None = None  # of a flush or a cut
         self.damaged = tuple(damaged)
         self.read_only_reason = read_only_reason
+
+    def is_damaged_at(self, offset: int) -> bool:
+        """True if the offset lies in a known damaged range."""
+        return bool(self.damaged) and damage_at(self.damaged, offset) is not None
 
     def first_damage(self, log_start_offset: int) -> DamagedRange | None:
         """The damaged range that stops the log; None if there is none."""

@@ -22,14 +22,12 @@ from brokerd.errors import (
     ResourceExhaustedError,
     StorageError,
 )
-from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
-from brokerd.partition.aborted_transactions import AbortedTransaction
-from brokerd.partition.core import Append, OpenData, PartitionCore, Role
+from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.partition.core import Append, PartitionCore, Role
 from brokerd.partition.derived_files import encode_snapshot, write_leader_epochs, write_snapshot
 from brokerd.partition.flush_state import FlushOutcome, FlushPlan
-from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.partition.log_ends import LogEnd, Moved
-from brokerd.partition.log_state import CheckpointEntry, CleanLog, CleanSegment, LogState
+from brokerd.partition.log_state import CleanLog, CleanSegment, LogState
 from brokerd.partition.look_up import LookUps
 from brokerd.partition.markers import marker_of
 from brokerd.partition.producer_state import BatchMetadata, ProducerStates
@@ -180,10 +178,13 @@ class Partition:
         self.name = str(TopicPartition(topic, tp.partition))
         self.crc_seed = crc_seed(tp)
         self.config = config
-        self.core = self._new_core(state)
-        self.ends = self.core.ends
-        self.health = self.core.health
-        self.epochs = self.core.epochs
+        self.core = core = self._new_core(state)
+        self.ends, self.health, self.epochs = core.ends, core.health, core.epochs
+        # Questions that the core alone answers.
+        self.latest_offset, self.check_history, self.epoch_before = core.latest_offset, core.check_history, core.epoch_before
+        self.aborted_transactions, self.open_data = core.aborted_transactions, core.open_data
+        self.deletion_target, self.retained_from = core.deletion_target, core.retained_from
+        self.checkpoint_entry = core.checkpoint_entry
         self.waiters: defaultdict[LogEnd, Waiters] = defaultdict(Waiters)  # the operations that wait for an end to move
         self._reader = PartitionReader(self.core, self.crc_seed, resources.open_files)
         self.look_ups = LookUps(self._reader)
@@ -355,8 +356,8 @@ class Partition:
         or epoch change during a read above the high watermark; NeedsRoom if the first batch is too large; with `cached_only`
         WouldBlock if the read would wait for the disk: repeat it in a thread, with cached_only=False.
         """
-        tenure, high_watermark, until_offset = self.core.tenure, self.ends.high_watermark, self.ends.of(below)
         self.check_in_range(offset)
+        tenure, high_watermark, until_offset = self.core.tenure, self.ends.high_watermark, self.ends.of(below)
         if offset >= until_offset:
             return FetchDataInfo([], 0, offset, offset, until_offset)
         try:
@@ -387,32 +388,12 @@ class Partition:
                 log_start_offset=ends.log_start_offset,
             )
 
-    def latest_offset(self, *, is_committed: bool = False) -> int:
-        """See PartitionCore.latest_offset. Raises OffsetNotAvailableError."""
-        return self.core.latest_offset(is_committed=is_committed)
-
-    # Histories and transactions
-
-    def check_history(self, position: LogPosition) -> None:
-        """See PartitionCore.check_history. Raises LogTruncationError."""
-        self.core.check_history(position)
-
-    def epoch_before(self, offset: int) -> EpochEntry | None:
-        """See PartitionCore.epoch_before."""
-        return self.core.epoch_before(offset)
-
-    def aborted_transactions(self, from_offset: int, until_offset: int) -> list[AbortedTransaction]:
-        """See PartitionCore.aborted_transactions. Raises OffsetOutOfRangeError."""
-        return self.core.aborted_transactions(from_offset, until_offset)
+    # Transactions
 
     @property
     def producers(self) -> ProducerStates:
         """The producer state, open transactions included. Of its changes, only `expire` is called from outside."""
         return self.core.producers
-
-    def open_data(self, producer_id: int) -> OpenData | None:
-        """The member's records in its open transaction; None if there are none."""
-        return self.core.open_data(producer_id)
 
     def hold_back(self, commit: str, first_offset: int) -> None:
         """Keeps the last stable offset at or below the commit's data until `release`; see LogEnds."""
@@ -481,14 +462,6 @@ class Partition:
 
     # Retention, truncation, deletion
 
-    def deletion_target(self, before_offset: int) -> int:
-        """The log start that DeleteRecords requests. See PartitionCore.deletion_target, also for its errors."""
-        return self.core.deletion_target(before_offset)
-
-    def retained_from(self, now_ms: int) -> int:
-        """See PartitionCore.retained_from."""
-        return self.core.retained_from(now_ms)
-
     def set_log_start(self, offset: int) -> Moved:
         """Moves the log start. It is durable once the checkpoint has been written."""
         self._resources.moved.add(self)
@@ -514,10 +487,6 @@ class Partition:
             self.core.retired(count)
             self._reader.forget_hints()
         return removable, self.core.take_old_snapshots()
-
-    def checkpoint_entry(self) -> CheckpointEntry:
-        """This log's entry for the next checkpoint."""
-        return self.core.checkpoint_entry()
 
     def write_end(self) -> CleanLog | None:
         """Writes the active segment's index and a snapshot at the log end, if missing, so that the next start need not scan the

@@ -57,7 +57,7 @@ from brokerd.server.requests import (
     without_leader_epoch,
 )
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
-from brokerd.server.streams import LARGE_BYTES, LARGE_PARTITIONS, Context, StreamHandler
+from brokerd.server.streams import LARGE_BYTES, LARGE_PARTITIONS, StreamHandler
 from brokerd.server.waiting.delayed_fetch import DelayedFetch, ParkedPartition, park
 from brokerd.sharing import Caller
 from brokerd.storage.files import Buffer, WouldBlock
@@ -126,11 +126,11 @@ def decode(broker: BrokerParts, data: bytes) -> FetchParams:
     check_count("partitions", head.partitions, partitions_max, "max.partitions.per.request")
     for name in ("max_wait_ms", "min_bytes", "max_bytes"):
         check_not_negative(name, getattr(head, name))
+    is_committed = reads_committed(head.isolation_level)
     partitions = [_decode_partition(entry) for entry in head.partitions]
     if len({asked.tp for asked in partitions}) < len(partitions):
         check_doubles(PARTITIONS, head.partitions)
     max_bytes = min(head.max_bytes, config.fetch_max_bytes)
-    is_committed = reads_committed(head.isolation_level)
     return FetchParams(
         head.correlation_id,
         min(head.max_wait_ms, config.fetch_max_wait_ms),
@@ -316,13 +316,11 @@ def encode_error(params: FetchParams, error: WireError) -> bytes:
 class FetchHandler(StreamHandler):
     """Serves one stream to its end."""
 
-    def __init__(self, broker: BrokerParts, context: Context, authorizer: TopicAuthorizer, caller: Caller) -> None:
-        super().__init__(broker, context, authorizer, caller)
-        self._is_large = False  # whether the last request named many partitions
-        self._parked: DelayedFetch | None = None
-        self._answered: asyncio.Future[None] | None = None  # done when the parked fetch is answered
-        self._answering: asyncio.Task[None] | None = None
-        self._held_bytes = 0  # charged to the response budget
+    _is_large = False  # whether the last request named many partitions
+    _parked: DelayedFetch | None = None
+    _answered: asyncio.Future[None] | None = None  # done when the parked fetch is answered
+    _answering: asyncio.Task[None] | None = None
+    _held_bytes = 0  # charged to the response budget
 
     async def run(self) -> None:
         """Returns when the client has closed its side and every request is answered. Raises BrokerdError to end the stream."""

@@ -42,8 +42,8 @@ async def handle(
     broker: BrokerParts, authorizer: TopicAuthorizer, request: offsets_pb2.ListOffsetsRequest
 ) -> offsets_pb2.ListOffsetsResponse:
     """One result per requested partition, in the same order."""
-    is_committed = reads_committed(request.isolation_level)
     asked = [(_checked(entry), entry) for entry in request.partitions]
+    is_committed = reads_committed(request.isolation_level)
     response = offsets_pb2.ListOffsetsResponse()
     pauses = Pauses(broker.turns)
     for tp, entry in asked:
