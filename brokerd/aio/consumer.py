@@ -24,6 +24,7 @@ from brokerd.consumer.core.assignment import HandedOver
 from brokerd.consumer.core.records import ConsumerRecord, Run
 from brokerd.errors import ConsumerClosedError
 from brokerd.ids import TopicPartition
+from brokerd.steps import drive_in_loop
 from brokerd.waiter import Waiter
 
 P = ParamSpec("P")
@@ -66,7 +67,7 @@ class Consumer(ConsumerBase):
         try:
             with self._guard, self._whole():
                 await asyncio.sleep(0)  # yields to other tasks, even if records are buffered
-                return self._collected(await self._await_run(self._checked_timeout(timeout_ms)), limit, handed)
+                return self._collected(await self._run_in_time(self._checked_timeout(timeout_ms)), limit, handed)
         except BaseException:
             self._take_back(handed)
             raise
@@ -78,7 +79,7 @@ class Consumer(ConsumerBase):
         try:
             with self._guard, self._whole():
                 await asyncio.sleep(0)
-                return self._columns(await self._await_run(self._checked_timeout(timeout_ms)), limit, handed)
+                return self._columns(await self._run_in_time(self._checked_timeout(timeout_ms)), limit, handed)
         except BaseException:
             self._take_back(handed)
             raise
@@ -95,27 +96,17 @@ class Consumer(ConsumerBase):
                 if self._records_in_turn >= _RECORDS_IN_A_TURN:
                     self._records_in_turn = 0
                     await asyncio.sleep(0)
-                return self._collected(await self._await_run(None), 1, handed)[0]
+                return self._collected(await self._run_in_time(None), 1, handed)[0]
         except ConsumerClosedError:
             raise StopAsyncIteration from None
         except BaseException:
             self._take_back(handed)
             raise
 
-    async def _await_run(self, timeout_ms: int | None) -> Run | None:
-        """Waits for the next records to hand over; None after `timeout_ms`."""
-        self._begin_round()
-        deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
-        left_ms = timeout_ms
-        has_waited = False
-        while True:
-            run = self._next_run()
-            if run is not None or (has_waited and left_ms == 0):
-                return run
-            await self._take(self._wait_ms(left_ms))
-            has_waited = True
-            if deadline_ms is not None:
-                left_ms = max(0, deadline_ms - self._clock.monotonic_ms())
+    async def _run_in_time(self, timeout_ms: int | None) -> Run | None:
+        """The next records to hand over; see `_begin_round` and `_await_run`."""
+        run = self._begin_round()
+        return run if run is not None else await drive_in_loop(self._await_run(timeout_ms), self._take)
 
     async def _take(self, timeout_ms: int | None) -> None:
         """As Fetching.take, but awaits. Yields to other tasks afterwards: a call cancelled there has still taken the item, and the
@@ -130,13 +121,7 @@ class Consumer(ConsumerBase):
         """The offset of the next record to return. For a partition that was not read yet, it is looked up. Raises as `poll`."""
         tp = checked_partition(partition)
         with self._guard, self._whole():
-            self._go_back_after_failures()
-            one = self._assignment.of(tp)
-            while one.position is None or one.id_tp is None:
-                self._fetching.sync()
-                self._guard.check()
-                await self._take(None)
-            return one.position
+            return await drive_in_loop(self._await_position(tp), self._take)
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
         """Commits the positions of all assigned partitions, or these offsets, durably on return. Raises as

@@ -12,8 +12,8 @@ import asyncio
 import contextlib
 import warnings
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -45,6 +45,9 @@ from brokerd.process import Open
 CLOSE_TIMEOUT_MS = 30_000
 CLOSE_AT_EXIT_MS = 10_000
 
+T = TypeVar("T")
+# Steps of a call (brokerd/steps.py) that yield how long to wait for something to arrive, in ms; None = without a limit.
+Waits: TypeAlias = Generator[int | None, None, T]
 Partitions = Iterable[TopicPartition | tuple[str, int]] | TopicPartition | tuple[str, int]
 
 
@@ -162,13 +165,28 @@ class ConsumerBase(abc.ABC):
 
     # --- records
 
-    def _begin_round(self) -> None:
-        """Begins a call for records: those handed over before count as processed. Raises ConsumerStateError if nothing is
-        assigned."""
+    def _begin_round(self) -> Run | None:
+        """Begins a call for records: those handed over before count as processed. Returns the next buffered records, if any. Raises
+        ConsumerStateError if nothing is assigned, and as `poll`."""
         if not self._assignment.partitions:
             raise ConsumerStateError("no partition is assigned to this consumer: assign() some first")
         self._go_back_after_failures()
         self._assignment.confirm()
+        return self._next_run()
+
+    def _await_run(self, timeout_ms: int | None, work: Work | None = None) -> Waits[Run | None]:
+        """Waits for records to hand over, after `_begin_round` found none; returns None after `timeout_ms`, or once a handler of
+        `work` fails."""
+        deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
+        left_ms = timeout_ms
+        while work is None or work.failure is None:
+            yield self._wait_ms(left_ms)
+            if deadline_ms is not None:
+                left_ms = max(0, deadline_ms - self._clock.monotonic_ms())
+            run = self._next_run()
+            if run is not None or left_ms == 0:
+                return run
+        return None
 
     def _next_run(self) -> Run | None:
         """The next buffered records to hand over, if any; keeps fetches and commits going. Raises as `poll`."""
@@ -245,6 +263,16 @@ class ConsumerBase(abc.ABC):
         return None if timeout_ms is None else checked_int(timeout_ms, "timeout_ms", maximum=INT32_MAX)
 
     # --- positions
+
+    def _await_position(self, tp: TopicPartition) -> Waits[int]:
+        """Waits until the position is known, and returns it."""
+        self._go_back_after_failures()
+        one = self._assignment.of(tp)
+        while one.position is None or one.id_tp is None:
+            self._fetching.sync()
+            self._guard.check()
+            yield None
+        return one.position
 
     def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
         """Sets the position to `offset`, without a call to the broker. Raises ConsumerStateError if the partition is not assigned,

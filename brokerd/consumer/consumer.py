@@ -27,6 +27,7 @@ from brokerd.consumer.processing.processing import Parts, Processing, ProcessOpt
 from brokerd.consumer.processing.work import Handler, Work
 from brokerd.errors import ConsumerClosedError
 from brokerd.ids import TopicPartition
+from brokerd.steps import drive
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -87,7 +88,7 @@ class Consumer(ConsumerBase):
         handed: HandedOver = {}
         try:
             with self._guard, self._whole():
-                return self._columns(self._await_run(self._checked_timeout(timeout_ms)), limit, handed)
+                return self._columns(self._run_in_time(self._checked_timeout(timeout_ms)), limit, handed)
         except BaseException:
             self._take_back(handed)
             raise
@@ -116,23 +117,12 @@ class Consumer(ConsumerBase):
         work: Work | None = None,
     ) -> list[ConsumerRecord]:
         with self._whole():
-            return self._collected(self._await_run(timeout_ms, work), limit, handed, limit_bytes, work)
+            return self._collected(self._run_in_time(timeout_ms, work), limit, handed, limit_bytes, work)
 
-    def _await_run(self, timeout_ms: int | None, work: Work | None = None) -> Run | None:
-        """Waits for the next records to hand over; None after `timeout_ms`, or once a handler of `work` fails. Records handed over
-        before count as processed."""
-        self._begin_round()
-        deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
-        left_ms = timeout_ms
-        has_waited = False
-        while True:
-            run = self._next_run()
-            if run is not None or (has_waited and left_ms == 0) or (work is not None and work.failure is not None):
-                return run
-            self._fetching.take(self._wait_ms(left_ms))
-            has_waited = True
-            if deadline_ms is not None:
-                left_ms = max(0, deadline_ms - self._clock.monotonic_ms())
+    def _run_in_time(self, timeout_ms: int | None, work: Work | None = None) -> Run | None:
+        """The next records to hand over; see `_begin_round` and `_await_run`."""
+        run = self._begin_round()
+        return run if run is not None else drive(self._await_run(timeout_ms, work), self._fetching.take)
 
     # --- handlers in threads
 
@@ -193,13 +183,7 @@ class Consumer(ConsumerBase):
         """The offset of the next record to return. For a partition that was not read yet, it is looked up. Raises as `poll`."""
         tp = checked_partition(partition)
         with self._guard, self._whole():
-            self._go_back_after_failures()
-            one = self._assignment.of(tp)
-            while one.position is None or one.id_tp is None:
-                self._fetching.sync()
-                self._guard.check()
-                self._fetching.take(None)
-            return one.position
+            return drive(self._await_position(tp), self._fetching.take)
 
     # --- offsets of the group
 

@@ -38,7 +38,7 @@ LAYERS: dict[str, set[str]] = {
     | {"allocator", "sharing", "steps", "storage", "partition", "datadir", "groups", "purgatory", "transaction", "wire", "wire.v1"},
     "producer": _BASE | {"arguments", "backoff", "event_loop", "process", "steps", "waiter"},
     "client": _BASE | {"arguments", "backoff", "event_loop", "process", "steps", "waiter", "wire", "wire.v1", "producer"},
-    "consumer": _BASE | {"arguments", "client", "process"},
+    "consumer": _BASE | {"arguments", "client", "process", "steps"},
     "aio": _BASE | {"arguments", "client", "consumer", "producer", "steps", "waiter"},
     "sink": _BASE | {"allocator", "client", "process", "producer"},
     "datasource": _BASE | {"arguments", "allocator", "client", "producer"},
