@@ -67,7 +67,7 @@ async def commit(
 
 
 def state_bytes(directory: str, topic_id: bytes) -> tuple[int, int]:
-    """Bytes of all partitions' producer state, and of the transaction log, the only partition of another topic."""
+    """Bytes of all partitions' producer state, and of the coordinator's log, the only partition of another topic."""
     files = [path for path in Path(directory).rglob("*") if path.is_file()]
     snapshots = sum(path.stat().st_size for path in files if path.suffix == SNAPSHOT_SUFFIX)
     logs = [path for path in files if path.suffix == ".log" and not path.parent.name.startswith(topic_id.hex())]

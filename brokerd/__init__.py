@@ -12,7 +12,7 @@ Exports are imported on first use, so a Spark worker that only discovers data so
     offline/                      doctor, dump, rebuild: for a directory that no broker has open
     purgatory.py                  waiting for a condition or a deadline
     sharing.py                    fair sharing of limited resources
-    transaction/ groups/          the rules of transactions; consumer groups' offsets
+    coordinator/                  the rules of transactions and of consumer groups' offsets
     server/                       the daemon
     wire/                         the wire contract: generated code and hand-written codecs
     client/ producer/ consumer/   the application API

@@ -13,8 +13,8 @@ from brokerd.cli.record_lines import json_printer
 from brokerd.client.columns import BatchSlice, decode_slice
 from brokerd.errors import BrokerdError
 from brokerd.ids import TopicIdPartition
+from brokerd.offline.coordinator_log import describe_records, is_coordinator_log
 from brokerd.offline.dump import describe_path
-from brokerd.offline.own_logs import describe_records, is_own_log
 from brokerd.record.batch import MAX_DECOMPRESSED_BYTES, RecordBatch
 
 Entry: TypeAlias = Mapping[str, Any]
@@ -99,8 +99,8 @@ def _time_text(timestamp_ms: int) -> str:
 def _decoded(tp: TopicIdPartition, batch: RecordBatch) -> list[Any]:
     """The records of a batch, or the problem of decoding them."""
     try:
-        if is_own_log(tp):
-            return describe_records(tp, batch)
+        if is_coordinator_log(tp):
+            return describe_records(batch)
         whole = BatchSlice(tp, batch, batch.header.base_offset, batch.header.next_offset)
         found = decode_slice(whole, max_uncompressed_bytes=MAX_DECOMPRESSED_BYTES, check_crc=True)
     except BrokerdError as error:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from brokerd.config.topic import TopicConfig
 from brokerd.datadir.coordination import Coordination
-from brokerd.datadir.topic_store import OWN_TOPICS, Topic, TopicStore
+from brokerd.datadir.topic_store import COORDINATOR, Topic, TopicStore
 from brokerd.errors import (
     FencedLeaderEpochError,
     NotLeaderError,
@@ -56,15 +56,16 @@ class PartitionTable:
 
     def get(self, tp: TopicIdPartition) -> Partition | None:
         """A partition of a client's topic; None if there is none."""
-        return self._partitions.get(tp) if tp.topic_id not in OWN_TOPICS else None
+        return self._partitions.get(tp) if tp.topic_id != COORDINATOR.id else None
 
     def of_clients(self) -> list[Partition]:
         """All partitions of clients' topics."""
-        return [partition for partition in self if partition.tp.topic_id not in OWN_TOPICS]
+        return [partition for partition in self if partition.tp.topic_id != COORDINATOR.id]
 
-    def own(self, topic: Topic) -> Partition | None:
-        """The partition of one of the broker's own topics; None if it has not been created."""
-        return self._partitions.get(TopicIdPartition(topic.id, 0))
+    @property
+    def coordinator_log(self) -> Partition | None:
+        """The partition of the coordinator's log; None if it has not been created."""
+        return self._partitions.get(TopicIdPartition(COORDINATOR.id, 0))
 
     def add(self, partition: Partition) -> None:
         """Adds an opened partition."""

@@ -18,7 +18,7 @@ from brokerd.datadir.checkpoint import Checkpoint
 from brokerd.datadir.partition_directories import create_directories, discard_directories, remove_directories
 from brokerd.datadir.partition_opening import PartitionOpening
 from brokerd.datadir.partition_table import PartitionTable
-from brokerd.datadir.topic_store import Topic, TopicStore
+from brokerd.datadir.topic_store import COORDINATOR, Topic, TopicStore
 from brokerd.errors import (
     Fate,
     InvalidConfigError,
@@ -66,10 +66,10 @@ class TopicChanges:
         yield from self._add_partitions(topic, range(topic.partition_count))
         return topic
 
-    def create_own(self, topic: Topic) -> Steps[None]:
-        """Creates one of the broker's own topics, durably on completion. Raises StorageError."""
+    def create_coordinator(self) -> Steps[None]:
+        """Creates the coordinator's log, durably on completion. Raises StorageError."""
         self._opening.check_writable()
-        yield from self._add_partitions(topic, range(topic.partition_count))
+        yield from self._add_partitions(COORDINATOR, range(COORDINATOR.partition_count))
 
     def check_create(self, name: str, partitions: int, configs: Mapping[str, str], before: Sequence[Topic] = ()) -> Topic:
         """The topic that `create` would create after those in `before`; creates nothing.

@@ -39,19 +39,14 @@ class Topic(NamedTuple):
     configs: Mapping[str, str]
 
 
-# The broker's own topics. Their ids are fixed, so that they are recognized if the topics file is lost. Retention is off: the
-# coordinators compact these logs and remove whole segments, so segments are small.
-_OWN_CONFIGS = {"retention.ms": "-1", "retention.bytes": "-1", "segment.bytes": "1048576", "segment.ms": str(INT64_MAX)}
-# The log of the transaction coordinator.
-TRANSACTION_STATE = Topic(
-    "__transaction_state",
-    b"__transaction_st",
+# The topic of the coordinator's log. Its id is fixed, so that it is recognized if the topics file is lost. Retention is off: the
+# coordinator compacts its log and removes whole segments, so segments are small.
+COORDINATOR = Topic(
+    "__coordinator",
+    b"__coordinator___",
     1,
-    _OWN_CONFIGS,
+    {"retention.ms": "-1", "retention.bytes": "-1", "segment.bytes": "1048576", "segment.ms": str(INT64_MAX)},
 )
-# The log of consumer groups' committed offsets.
-GROUP_OFFSETS = Topic("__group_offsets", b"__group_offsets_", 1, _OWN_CONFIGS)
-OWN_TOPICS = {topic.id: topic for topic in (TRANSACTION_STATE, GROUP_OFFSETS)}
 
 
 class TopicStore:

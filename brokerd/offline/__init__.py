@@ -5,5 +5,5 @@ dump.py             prints any file, down to records; works beside a running bro
 doctor.py           checks a data directory (partition_check.py: one partition), and repairs it at an operator's request
 rebuild.py          rebuilds lost files from the logs
 lost_markers.py     transaction members whose markers are lost: their outcome, or an operator's decision on it
-own_logs.py         the broker's internal logs, decoded for display and read as at start-up
+coordinator_log.py  the coordinator's log, decoded for display and read as at start-up
 """

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterator
 
+from brokerd.coordinator.markers import Outcome
 from brokerd.datadir.checkpoint import lost_leader_epoch, read_checkpoint, write_checkpoint
 from brokerd.datadir.coordination import read_node_epoch
 from brokerd.datadir.node_state import ProducerIds, read_meta, take_clean_mark
@@ -17,6 +18,7 @@ from brokerd.datadir.partition_directories import cut_log
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import BrokerdError, DataDirectoryError
 from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.offline.coordinator_log import IF_UNUSABLE, is_coordinator_log
 from brokerd.offline.lost_markers import (
     decide,
     decide_by_markers,
@@ -24,7 +26,6 @@ from brokerd.offline.lost_markers import (
     findings_of,
     problem_of_log,
 )
-from brokerd.offline.own_logs import if_unusable, is_transaction_log
 from brokerd.offline.partition_check import OUTDATED, Finding, PartitionCheck, Severity
 from brokerd.partition.log_state import LOST_ENTRY, CheckpointEntry
 from brokerd.record.header import crc_seed
@@ -42,7 +43,6 @@ from brokerd.storage.names import (
     parse_partition_directory,
 )
 from brokerd.storage.segment_walk import batches_of
-from brokerd.transaction.markers import Outcome
 
 _CONSEQUENCES = {
     META: "`--rebuild-lost` gives the cluster a new id and this node the id 0; nothing else depends on them.",
@@ -166,8 +166,9 @@ def check_data_dir(path: str, *, decodes_records: bool = False) -> list[Finding]
         for check in checks:
             found = check.run()
             findings.extend(found)
-            is_unusable = directory.checkpoint is None or any(finding.severity is Severity.ERROR for finding in found)
-            findings.extend(_if_own_log(files, check, is_unusable=is_unusable))
+            if is_coordinator_log(check.tp):
+                is_unusable = directory.checkpoint is None or any(finding.severity is Severity.ERROR for finding in found)
+                findings.extend(_of_coordinator_log(files, check, is_unusable=is_unusable))
         if directory.has_topics:
             findings.extend(directory.unknown_directories())
         if directory.checkpoint is not None:
@@ -175,17 +176,14 @@ def check_data_dir(path: str, *, decodes_records: bool = False) -> list[Finding]
         return findings
 
 
-def _if_own_log(files: Files, check: PartitionCheck, *, is_unusable: bool) -> Iterator[Finding]:
-    """The consequence of errors in one of the broker's internal logs, which it uses as a whole or not at all; and the error for a
-    transaction log whose batches are intact but which ends too early, as after a rebuilt checkpoint."""
-    text = if_unusable(check.tp) if is_unusable else None
-    if text is None and is_transaction_log(check.tp):
-        problem = problem_of_log(files, check)
-        if problem:
-            consequence = "the broker does not start, since commits could be lost or repeated"
-            text = f"{problem}: {consequence}. Restore the whole directory from a copy"
-    if text is not None:
-        yield check.finding(Severity.ERROR, "", text)
+def _of_coordinator_log(files: Files, check: PartitionCheck, *, is_unusable: bool) -> Iterator[Finding]:
+    """The consequence of errors in the coordinator's log, which the broker uses as a whole or not at all; and the error of one
+    whose batches are intact but which ends too early, as after a rebuilt checkpoint."""
+    if is_unusable:
+        yield check.finding(Severity.ERROR, "", IF_UNUSABLE)
+    elif problem := problem_of_log(files, check):
+        consequence = "the broker does not start, since commits could be lost or repeated"
+        yield check.finding(Severity.ERROR, "", f"{problem}: {consequence}. Restore the whole directory from a copy")
 
 
 def rebuild_checkpoint(path: str) -> list[Finding]:

@@ -16,7 +16,7 @@ from brokerd.datadir import checkpoint, decided_members, log_time, node_state, t
 from brokerd.datadir.coordination import NODE_EPOCH_KIND, read_node_epoch
 from brokerd.errors import BrokerdError, CorruptMessageError, DataDirectoryError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
-from brokerd.offline.own_logs import fields_of
+from brokerd.offline.coordinator_log import fields_of
 from brokerd.partition import derived_files
 from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.record.batch import RecordBatch

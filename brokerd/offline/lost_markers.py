@@ -1,5 +1,5 @@
-"""Finds transaction members whose markers are lost to damage. Their outcome comes from the transaction log, from a marker in
-another partition, or from an operator. The next start writes the markers again (brokerd/transaction/markers.py).
+"""Finds transaction members whose markers are lost to damage. Their outcome comes from the coordinator's log, from a marker in
+another partition, or from an operator. The next start writes the markers again (brokerd/coordinator/markers.py).
 """
 
 from __future__ import annotations
@@ -7,10 +7,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from brokerd.coordinator.loading import load
+from brokerd.coordinator.markers import Ending, Outcome, endings
+from brokerd.coordinator.transaction_coordinator import TransactionCoordinator, TransactionLimits
 from brokerd.datadir.decided_members import DecidedMembers, read_decided, write_decided
 from brokerd.errors import CorruptMessageError, DataDirectoryError
 from brokerd.ids import TopicIdPartition
-from brokerd.offline.own_logs import is_transaction_log, read_records
+from brokerd.offline.coordinator_log import is_coordinator_log, read_records
 from brokerd.offline.partition_check import Finding, PartitionCheck, Severity
 from brokerd.partition.markers import read_marker
 from brokerd.partition.recovery import PartitionRecovery
@@ -19,10 +22,7 @@ from brokerd.sharing import Shares
 from brokerd.storage.files import Files
 from brokerd.storage.open_files import OpenFiles
 from brokerd.storage.segment_walk import batches_of
-from brokerd.transaction.coordinator import TransactionCoordinator, TransactionLimits
-from brokerd.transaction.loading import load
-from brokerd.transaction.markers import Ending, Outcome, endings
-from brokerd.wire.v1.transaction_log_pb2 import TransactionLogRecord
+from brokerd.wire.v1.coordinator_log_pb2 import CoordinatorRecord
 
 _READ_ONLY = "brokerd doctor looks at it"
 
@@ -45,7 +45,7 @@ class LostMarker(NamedTuple):
 
     @property
     def is_unknown(self) -> bool:
-        """True if the transaction log does not tell the outcome."""
+        """True if the coordinator's log does not tell the outcome."""
         return self.ending.outcome is Outcome.UNKNOWN
 
 
@@ -53,19 +53,19 @@ def find_lost_markers(files: Files, checks: Iterable[PartitionCheck]) -> list[Lo
     """The lost markers that the next start would find; `checks` must have run. Reads no log unless a partition has lost offsets.
     Raises OSError, DataDirectoryError."""
     everything = list(checks)
-    known = [one for one in everything if not is_transaction_log(one.tp)]
+    known = [one for one in everything if not is_coordinator_log(one.tp)]
     found = {one: _unmarked(files, one) for one in known if one.has_lost}
     suspected = with_lost_markers(data for held in found.values() for data in held)
     if not suspected:
         return []
     found.update({one: _unmarked(files, one) for one in known if one not in found})
     lost = suspected & with_lost_markers(data for held in found.values() for data in held)
-    own = next((one for one in everything if is_transaction_log(one.tp)), None)
+    own = next((one for one in everything if is_coordinator_log(one.tp)), None)
     records = read_records(files, own.tp, own.entry.log_start_offset) if own is not None else []
     try:
         coordinator = _loaded(records)
     except CorruptMessageError:
-        return []  # no start succeeds before the transaction log is repaired
+        return []  # no start succeeds before the coordinator's log is repaired
     ended = endings(coordinator.presumed_aborted(lost), lost, records, {})
     unknown = {producer_id for producer_id, ending in ended.items() if ending.outcome is Outcome.UNKNOWN}
     markers = _markers_of(files, known, unknown) if unknown else {}
@@ -78,7 +78,7 @@ def find_lost_markers(files: Files, checks: Iterable[PartitionCheck]) -> list[Lo
 
 
 def problem_of_log(files: Files, check: PartitionCheck) -> str:
-    """Why a start cannot use the transaction log although each of its batches is intact; empty if it can. Raises OSError,
+    """Why a start cannot use the coordinator's log although each of its batches is intact; empty if it can. Raises OSError,
     DataDirectoryError."""
     try:
         _loaded(read_records(files, check.tp, check.entry.log_start_offset))
@@ -87,7 +87,7 @@ def problem_of_log(files: Files, check: PartitionCheck) -> str:
     return ""
 
 
-def _loaded(records: Iterable[TransactionLogRecord | None]) -> TransactionCoordinator:
+def _loaded(records: Iterable[CoordinatorRecord | None]) -> TransactionCoordinator:
     return load(
         records, lambda: TransactionCoordinator(TransactionLimits(Shares(0), Shares(0), 1, 1)), 0
     )  # loading is exempt from the limits
@@ -133,7 +133,7 @@ def _add(files: Files, outcomes: Mapping[int, Outcome]) -> None:
 
 def _finding(lost: LostMarker, decided: DecidedMembers) -> Finding:
     partition, data = lost.partition, lost.data
-    outcome, why = lost.ending.outcome, "the transaction log tells"
+    outcome, why = lost.ending.outcome, "the coordinator's log tells"
     if outcome is Outcome.UNKNOWN and data.producer_id in (*decided.committed, *decided.aborted):
         outcome, why = (Outcome.COMMITTED if data.producer_id in decided.committed else Outcome.ABORTED), "it is decided"
     if outcome is Outcome.UNKNOWN:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from brokerd.errors import BrokerdError, CorruptMessageError, UnsupportedVersionError
 from brokerd.ids import PRODUCER_NUMBERS, TopicIdPartition
-from brokerd.offline.own_logs import is_own_log, problem_of
+from brokerd.offline.coordinator_log import is_coordinator_log, problem_of
 from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.derived_files import read_leader_epochs, read_snapshot, snapshot_offsets
 from brokerd.partition.leader_epochs import EpochEntry, LeaderEpochs
@@ -195,14 +195,14 @@ class PartitionCheck:
             self._add(Severity.ERROR, name, f"{message}; {OUTDATED if self.is_outdated else _WAYS_OUT}", first)
 
     def _check_records(self, segment: Segment, file: File, position: int, header: BatchHeader) -> None:
-        """Checks, if requested, that readers with default settings can decode the batch; always for internal logs."""
+        """Checks, if requested, that readers with default settings can decode the batch; always for the coordinator's log."""
         is_out = is_covered([hole for hole in self.holes if hole.is_taken_out], header.base_offset, header.next_offset)
         is_read = not header.is_control and not is_out and header.next_offset > self.entry.log_start_offset
-        is_own = is_own_log(self.tp)
+        is_own = is_coordinator_log(self.tp)
         if not is_read or not (self._decodes_records or is_own):
             return
         batch = RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position))))
-        problem = problem_of(self.tp, batch) if is_own else _decoding_problem(batch)
+        problem = problem_of(batch) if is_own else _decoding_problem(batch)
         if problem is not None:
             text = f"readers cannot decode the batch ({problem}): `--take-out {self.name}@{header.base_offset}` takes it out"
             self._add(Severity.ERROR, offset_file(segment.base_offset, LOG_SUFFIX), text, header.base_offset)

@@ -23,7 +23,7 @@ from brokerd.datadir.node_state import (
     ProducerIds,
     create_meta,
 )
-from brokerd.datadir.topic_store import OWN_TOPICS, TOPICS_KIND, TOPICS_VERSION, Topic, TopicStore
+from brokerd.datadir.topic_store import COORDINATOR, TOPICS_KIND, TOPICS_VERSION, Topic, TopicStore
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import TopicIdPartition, producer_number, topic_name_problem
 from brokerd.offline.doctor import locked
@@ -103,8 +103,8 @@ def _is_lost(files: Files, read: Callable[[Files], object]) -> bool:
 
 def _topics(files: Files, partitions: list[TopicIdPartition], names: Mapping[str, str]) -> list[Topic]:
     ids = {tp.topic_id for tp in partitions}
-    own = [topic for topic_id, topic in OWN_TOPICS.items() if topic_id in ids]
-    ids.difference_update(OWN_TOPICS)
+    own = [COORDINATOR] if COORDINATOR.id in ids else []
+    ids.discard(COORDINATOR.id)
     unknown = sorted(set(names) - {topic_id.hex() for topic_id in ids})
     if unknown:
         raise DataDirectoryError(
@@ -129,7 +129,7 @@ def _write(files: Files, lost: list[str], topics: list[Topic], seen: _Seen) -> l
     if TOPICS in lost:
         TopicStore(files).create(topics)
         for topic in topics:
-            if topic.id not in OWN_TOPICS:  # internal topics have fixed names and settings
+            if topic.id != COORDINATOR.id:  # it has a fixed name and settings
                 count = f"{topic.partition_count} partition(s)"
                 notes.append((TOPICS, f"topic {topic.id.hex()} is called '{topic.name}' and has {count}; settings are lost"))
     if PRODUCER_IDS in lost:

@@ -91,7 +91,7 @@ class RecordBatch(NamedTuple):
 
 
 def values_of(batch: RecordBatch) -> list[bytes]:
-    """The values of a batch of one of the broker's own logs, one for each offset. Raises CorruptMessageError,
+    """The values of a batch of the coordinator's log, one for each offset. Raises CorruptMessageError,
     UnsupportedVersionError.
     """
     values = batch.to_arrow(max_uncompressed_bytes=MAX_DECOMPRESSED_BYTES).column("value")

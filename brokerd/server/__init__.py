@@ -4,9 +4,7 @@
     service.py          the gRPC methods: bytes in, bytes out, errors as status codes
     streams.py          state shared by both kinds of streams
     handlers/           the requests, by kind (requests.py: checks that come first)
-    transactions/       makes the coordinator's decisions durable, in order
-    groups.py           consumer groups' committed offsets, durably
-    own_log.py          an internal log, used by both
+    coordinator/        makes decisions on transactions and groups' offsets durable, in order
     waiting/            requests that wait for data, durability or their turn
     paging.py           long work in pieces, long lists in pages
     limits/             limits on clients

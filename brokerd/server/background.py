@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 _PRODUCER_EXPIRY_INTERVAL_MS = 60_000
 _TRANSACTIONS_INTERVAL_MS = 10_000
 _GROUPS_INTERVAL_MS = 60_000
-_OWN_LOG_INTERVAL_MS = 100  # the log grows by at most some hundred entries in between; each start reads all of it
+_COORDINATOR_LOG_INTERVAL_MS = 100  # the log grows by at most some hundred entries in between; each start reads all of it
 
 
 class Background:
@@ -50,8 +50,7 @@ class Background:
             ("slow readers", min(PATIENCE_MS, config.fetch_write_timeout_ms) // 2, self._slow_readers),
             ("transactions", _TRANSACTIONS_INTERVAL_MS, self._broker.transactions.sweep),
             ("groups", _GROUPS_INTERVAL_MS, self._broker.groups.sweep),
-            ("group log", _OWN_LOG_INTERVAL_MS, self._broker.groups.compact),
-            ("transaction log", _OWN_LOG_INTERVAL_MS, self._broker.transactions.compact),
+            ("coordinator log", _COORDINATOR_LOG_INTERVAL_MS, self._broker.transactions.compact),
             ("checkpoint", config.log_checkpoint_interval_ms, self._checkpoint),
             ("memory", memory.INTERVAL_MS, self._memory),
         ]

@@ -9,19 +9,18 @@ from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.flusher import Flusher
 from brokerd.datadir.log_manager import LogManager
-from brokerd.datadir.topic_store import GROUP_OFFSETS, TRANSACTION_STATE
 from brokerd.purgatory import TimedPurgatory
 from brokerd.server.admin import Admin
-from brokerd.server.groups import Groups
+from brokerd.server.coordinator.groups import Groups
+from brokerd.server.coordinator.local_leaders import LocalLeaders
+from brokerd.server.coordinator.log import CoordinatorLog
+from brokerd.server.coordinator.transactions import Transactions
 from brokerd.server.limits.fence import InstanceFence
 from brokerd.server.limits.response_budget import ResponseBudget
 from brokerd.server.limits.threads import Threads
 from brokerd.server.metrics.counters import Counters
-from brokerd.server.own_log import OwnLog
 from brokerd.server.security.audit import Audit
 from brokerd.server.stopping import within
-from brokerd.server.transactions.local_leaders import LocalLeaders
-from brokerd.server.transactions.transactions import Transactions
 from brokerd.server.waiting.response_queue import ResponseQueue
 from brokerd.sharing import Budget, Shares, Turns
 
@@ -57,20 +56,19 @@ class BrokerParts:
         self.fetch_purgatory = TimedPurgatory(clock)
         self.admin = Admin()
         self.reserving = Admin()  # of producer ids; separate, so that none waits for the creation of a thousand partitions
-        own_log = partial(
-            OwnLog,
-            partitions=logs.partitions,
-            changes=logs.changes,
-            retention=logs.retention,
-            time=logs.time,
+        coordinator_log = CoordinatorLog(
+            logs.partitions,
+            logs.changes,
+            logs.retention,
+            logs.time,
             purgatory=self.produce_purgatory,
             admin=self.admin,
             clock=clock,
         )
-        self.groups = Groups(config, own_log(GROUP_OFFSETS), logs.topics, logs.time)
+        self.groups = Groups(config, coordinator_log, logs.topics, logs.time)
         self.transactions = Transactions(
             config,
-            own_log(TRANSACTION_STATE),
+            coordinator_log,
             LocalLeaders(logs.partitions, logs.time, self.produce_purgatory, logs.node_epoch),
             self.groups,
             logs.producer_ids,

@@ -197,7 +197,6 @@ class Daemon:
         logger.log(level, "data directory %s %s", self.config.data_dir, _summary(report))
         self._broker = BrokerParts(self.config, logs, self._clock)
         self._broker.port = self.port
-        await self._broker.groups.start()
         await self._broker.transactions.start()
         self._callers = Callers(
             authenticator,

@@ -52,7 +52,7 @@ def gaps_are_fine(put: Put) -> None:
 def recovery_cuts_too_much(put: Put) -> None:
     """After a kill the last batch of a client's topic is taken for a torn one, although it is whole.
 
-    Not of the broker's own logs: without theirs it refuses to start, and nobody would have to look at the history.
+    Not of the coordinator's log: without it the broker refuses to start, and nobody would have to look at the history.
     """
     recover = PartitionRecovery.run
 

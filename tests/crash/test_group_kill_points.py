@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from brokerd.datadir import topic_store
-from brokerd.datadir.topic_store import GROUP_OFFSETS
-from brokerd.groups import group_table
-from brokerd.server import broker as broker_parts
-from brokerd.server import own_log
+from brokerd.coordinator import group_table
+from brokerd.datadir.topic_store import COORDINATOR
+from brokerd.server.coordinator import log as coordinator_log
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.group_offsets import committed
@@ -48,24 +46,22 @@ async def _live(files: MemoryFiles, history: History, life: int) -> None:
             else:
                 await broker.groups.commit(name, ANN, [committed(tp, number) for tp in tps])
             history.answered[name] = len(history.asked[name])
-            if broker.groups.log.has_grown():
-                await broker.groups.compact()
+            if broker.transactions.log.has_grown():
+                await broker.transactions.compact()
 
 
 @pytest.fixture(autouse=True)
 def early_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_log, "COMPACTION_MIN_BYTES", 3_500)
+    monkeypatch.setattr(coordinator_log, "COMPACTION_MIN_BYTES", 3_500)
     monkeypatch.setattr(group_table, "PIECE_SLOTS", 1)
-    small = GROUP_OFFSETS._replace(configs={**GROUP_OFFSETS.configs, "segment.bytes": "4096"})
-    for module in (topic_store, broker_parts):
-        monkeypatch.setattr(module, "GROUP_OFFSETS", small)
+    monkeypatch.setitem(COORDINATOR.configs, "segment.bytes", "4096")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_killed_at_every_operation_what_was_answered_is_there(ending: str) -> None:
     lives = Lives(_live, History(), 2)
-    own = [operation for operation in lives.operations if GROUP_OFFSETS.id.hex() in operation and operation.endswith(".log")]
+    own = [operation for operation in lives.operations if COORDINATOR.id.hex() in operation and operation.endswith(".log")]
     assert {operation.split()[0] for operation in own} >= {"pwritev", "fdatasync", "create", "unlink"}, "written, rolled, compacted"
     for files, history, where in lives.killed_everywhere(ending, random.Random(6)):
         asyncio.run(_check(files, history, where))

@@ -13,14 +13,12 @@ from typing import Any
 
 import pytest
 
-from brokerd.datadir import topic_store
-from brokerd.datadir.topic_store import GROUP_OFFSETS, TRANSACTION_STATE
-from brokerd.groups.group_table import NO_OFFSET
+from brokerd.coordinator.group_table import NO_OFFSET
+from brokerd.coordinator.snapshot import StateWriter
+from brokerd.datadir.topic_store import COORDINATOR
 from brokerd.ids import TopicIdPartition
-from brokerd.server import broker as broker_parts
-from brokerd.server import groups, own_log
-from brokerd.server.groups import AskedOffsets
-from brokerd.transaction.snapshot import StateWriter
+from brokerd.server.coordinator import log as coordinator_log
+from brokerd.server.coordinator.groups import AskedOffsets
 from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
@@ -84,7 +82,6 @@ async def _live(files: MemoryFiles, history: History, life: int) -> None:
         await _version(broker, history, 3 * life)
         await _aborted(broker, 3 * life + 1)
         await broker.transactions.compact()
-        await broker.groups.log.compact([groups._entry(entry) for entry in piece] for piece in broker.groups.table.pieces())
         await _version(broker, history, 3 * life + 1, execution="two")
         await broker.transactions.sweep()
         left = await broker.init(NAME, Execution(3 * life + 2, "left", "run"), b"left %11d" % life)
@@ -95,11 +92,9 @@ async def _live(files: MemoryFiles, history: History, life: int) -> None:
 
 @pytest.fixture(autouse=True)
 def early_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_log, "COMPACTION_MIN_BYTES", 6_000)
+    monkeypatch.setattr(coordinator_log, "COMPACTION_MIN_BYTES", 6_000)
     monkeypatch.setattr(StateWriter, "pieces", functools.partialmethod(StateWriter.pieces, 1))
-    small = TRANSACTION_STATE._replace(configs={**TRANSACTION_STATE.configs, "segment.bytes": "4096"})
-    for module in (topic_store, broker_parts):
-        monkeypatch.setattr(module, "TRANSACTION_STATE", small)
+    monkeypatch.setitem(COORDINATOR.configs, "segment.bytes", "4096")
 
 
 @pytest.mark.slow
@@ -107,11 +102,8 @@ def early_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_killed_at_every_operation_a_version_is_there_as_a_whole_or_not_at_all(ending: str) -> None:
     lives = Lives(_live, History(), 2)
     assert lives.history.answered == {0, 1, 3, 4}
-    operations = lives.operations
-    own = [operation for operation in operations if TRANSACTION_STATE.id.hex() in operation and operation.endswith(".log")]
+    own = [operation for operation in lives.operations if COORDINATOR.id.hex() in operation and operation.endswith(".log")]
     assert {operation.split()[0] for operation in own} >= {"pwritev", "fdatasync", "create", "unlink"}, "written, rolled, compacted"
-    offsets = {operation.split()[0] for operation in operations if GROUP_OFFSETS.id.hex() in operation and ".log" in operation}
-    assert offsets >= {"pwritev", "fdatasync"}
     for files, history, where in lives.killed_everywhere(ending, random.Random(5)):
         asyncio.run(_check(files, history, where))
 

@@ -17,9 +17,9 @@ from brokerd import Consumer, Producer
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.broker_client import BrokerClient
 from brokerd.config.client import ConsumerConfig
+from brokerd.coordinator.transactional_id import EARLIER_MAX
 from brokerd.errors import BrokerUnreachableError, DeliveryTimeoutError, ProducerFencedError
 from brokerd.ids import TopicPartition
-from brokerd.transaction.transactional_id import EARLIER_MAX
 from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest
 from tests.support.daemon import running_daemon
 

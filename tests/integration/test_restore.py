@@ -156,7 +156,7 @@ def test_a_commit_that_claims_no_history_gets_that_of_the_log(restored: Restored
 
 
 def test_a_group_of_another_history_says_so_until_it_is_reset(tmp_path: Path) -> None:
-    """As after a copy whose files are of different moments: the log of groups is ahead of the records."""
+    """As after a copy whose files are of different moments: the coordinator's log is ahead of the records."""
     with running_daemon(tmp_path / "data") as running:
         address = running.address
         with BlockingClient(ClientConfig(bootstrap_servers=address)) as client:

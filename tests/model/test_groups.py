@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import pytest
 
+from brokerd.coordinator import group_table
+from brokerd.coordinator.group_table import GroupLimits, GroupTable
+from brokerd.coordinator.records import decode, group_deleted, offsets_committed
 from brokerd.errors import PolicyViolationError, UnknownGroupError
-from brokerd.groups import group_table
-from brokerd.groups.group_table import GroupLimits, GroupTable
-from brokerd.groups.records import decode, group_deleted, offsets_committed
 from brokerd.ids import TopicIdPartition
 from brokerd.sharing import Shares
-from brokerd.wire.v1.group_log_pb2 import CommittedOffset, GroupLogRecord
+from brokerd.wire.v1.coordinator_log_pb2 import CommittedOffset, CoordinatorRecord
 from tests.support.group_offsets import committed
 from tests.support.scale import TEST_SCALE
 from tests.support.seeds import run_seeds
@@ -38,7 +38,7 @@ class TopicGone(NamedTuple):
     topic_id: bytes
 
 
-def holds(done: Sequence[GroupLogRecord | TopicGone], gone: set[bytes]) -> Held:
+def holds(done: Sequence[CoordinatorRecord | TopicGone], gone: set[bytes]) -> Held:
     """The groups after all that was done, by the book; `gone` are the topics that are deleted by then."""
     groups: dict[str, tuple[str, dict[TopicIdPartition, CommittedOffset]]] = {}
     for one in done:
@@ -82,15 +82,15 @@ class Run:
         self.log: list[bytes] = []
         self.log_start = 0
         self.durable = 0  # no crash takes from the log what stands before it
-        self.done: list[tuple[int, GroupLogRecord | TopicGone]] = []  # with the length of the log before it
+        self.done: list[tuple[int, CoordinatorRecord | TopicGone]] = []  # with the length of the log before it
         self.topics = [bytes([number]) * 16 for number in range(4)]
         self.gone: set[bytes] = set()
         self.now_ms = 1_000
-        self.pieces: Iterator[Sequence[GroupLogRecord]] | None = None
+        self.pieces: Iterator[Sequence[CoordinatorRecord]] | None = None
         self.begin = 0
         self.facts: Counter[str] = Counter()
 
-    def record(self, entry: GroupLogRecord) -> None:
+    def record(self, entry: CoordinatorRecord) -> None:
         self.done.append((len(self.log), entry))
         self.log.append(entry.SerializeToString())
         self.table.apply(entry)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from brokerd.datadir.topic_store import Topic
+from brokerd.datadir.topic_store import COORDINATOR
 from brokerd.offline.doctor import check_data_dir
 from brokerd.offline.partition_check import Finding, Severity
 
@@ -14,9 +14,9 @@ def errors_in(data_dir: Path) -> list[Finding]:
     return [finding for finding in check_data_dir(str(data_dir)) if finding.severity is Severity.ERROR]
 
 
-def own_segment(data_dir: Path, topic: Topic) -> Path:
-    """The only segment of one of the broker's own logs."""
-    (path,) = data_dir.glob(f"{topic.id.hex()}-0/*.log")
+def coordinator_segment(data_dir: Path) -> Path:
+    """The only segment of the coordinator's log."""
+    (path,) = data_dir.glob(f"{COORDINATOR.id.hex()}-0/*.log")
     return path
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brokerd.ids import TopicIdPartition
-from brokerd.wire.v1.group_log_pb2 import CommittedOffset
+from brokerd.wire.v1.coordinator_log_pb2 import CommittedOffset
 
 
 def committed(

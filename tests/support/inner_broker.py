@@ -17,7 +17,7 @@ from brokerd.record.header import Attributes
 from brokerd.server.broker import BrokerParts
 from brokerd.server.waiting.delayed_produce import Appended, wait_durable
 from brokerd.storage.files import Files
-from brokerd.wire.v1.transaction_log_pb2 import MemberOpened
+from brokerd.wire.v1.coordinator_log_pb2 import MemberOpened
 from brokerd.wire.v1.transaction_pb2 import (
     EndTransactionRequest,
     HeartbeatRequest,
@@ -136,7 +136,6 @@ async def running(files: Files, clock: Clock, *, is_killed: bool = False, **sett
     logs.open()
     broker = BrokerParts(config, logs, clock)
     try:
-        await broker.groups.start()
         await broker.transactions.start()
         yield TransactionBroker(logs, broker)
         if not is_killed:

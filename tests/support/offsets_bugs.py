@@ -4,26 +4,21 @@ tests/model/test_offsets_with_transactions.py."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from brokerd.groups import group_table
-from brokerd.groups.decided import Decided
-from brokerd.groups.group_table import Group, GroupTable, NameOf
-from brokerd.groups.records import offsets_committed
+from brokerd.coordinator import group_table
+from brokerd.coordinator.group_table import Group, GroupTable, NameOf
 from brokerd.ids import TopicIdPartition
-from brokerd.server.groups import AskedOffsets, Groups
-from brokerd.server.transactions.transactions import Transactions
-from brokerd.transaction.records import Event
-from brokerd.transaction.transactional_id import TransactionalIdState
-from brokerd.wire.v1.group_log_pb2 import GroupLogRecord
-from brokerd.wire.v1.transaction_log_pb2 import CommitPrepared
+from brokerd.server.coordinator.groups import Groups
+from brokerd.server.coordinator.transactions import Transactions
+from brokerd.wire.v1.coordinator_log_pb2 import CommitPrepared, CoordinatorRecord
+from tests.support.loop import one_turn
 from tests.support.mutants import Mutants
 from tests.support.offsets_simulation import Log
-from tests.support.planting import Put, plant
+from tests.support.planting import Put
 
 MUTANTS = Mutants()
 mutant, rare, bug = MUTANTS.add, MUTANTS.rare, MUTANTS.method
@@ -61,167 +56,80 @@ def a_group_that_has_an_offset_is_taken_for_one_that_the_program_began(put: Put)
 # --- what comes before what
 
 
-@bug(Groups, "bring_in")
-async def offsets_are_brought_in_before_the_commit_is_durable(original: Any, self: Groups) -> None:
-    async def at_once() -> None:
-        pass
+@bug(Transactions, "_prepare")
+def a_transaction_and_its_offsets_are_two_batches(original: Any, self: Transactions, *arguments: Any) -> None:
+    append = self.log.append
 
-    self.decisions_durable, before = at_once, self.decisions_durable
-    try:
-        await original(self)
-    finally:
-        self.decisions_durable = before
+    def one_by_one(records: list[CoordinatorRecord]) -> None:
+        for record in records:
+            append([record])
+
+    with pytest.MonkeyPatch.context() as torn:
+        torn.setattr(self.log, "append", one_by_one)
+        original(self, *arguments)
 
 
-@mutant
-def a_commit_is_complete_before_its_offsets_are_durable(put: Put) -> None:
-    original, durable = Transactions._finish, Log.durable
-    is_finishing: ContextVar[bool] = ContextVar("is_finishing", default=False)
-
-    async def finish(self: Transactions, name: str) -> None:
-        token = is_finishing.set(True)
-        try:
-            await original(self, name)
-        finally:
-            is_finishing.reset(token)
-
-    async def hasty(self: Log) -> None:
-        if self.name != "groups" or not is_finishing.get():
-            await durable(self)
-
-    plant(put, Transactions, "_finish", finish)
-    plant(put, Log, "durable", hasty)
+@bug(Transactions, "_prepare")
+def a_transactions_offsets_are_not_recorded(
+    original: Any, self: Transactions, name: str, principal: str, event: CommitPrepared, offsets: CoordinatorRecord | None
+) -> None:
+    original(self, name, principal, event, None)
+    if offsets is not None:
+        self._groups.table.apply(offsets)
 
 
 @bug(Groups, "settled")
 @contextlib.asynccontextmanager
-async def whoever_asks_is_told_of_an_offset_of_before_the_decision(_original: Any, self: Groups, group_id: str = "") -> Any:
-    try:
-        yield self.table
-    finally:
-        await self.log.durable()
-
-
-@bug(Groups, "settled")
-@contextlib.asynccontextmanager
-async def whoever_asks_is_told_of_an_offset_that_is_not_durable(_original: Any, self: Groups, group_id: str = "") -> Any:
-    if self.decided.is_waiting(group_id):
-        await self.bring_in()
-    await self.log.durable()
+async def whoever_asks_is_told_of_an_offset_that_is_not_durable(_original: Any, self: Groups) -> Any:
     yield self.table
 
 
-@mutant
-def a_plain_commit_does_not_wait_for_what_is_decided(put: Put) -> None:
-    original, is_waiting = Groups._recorded, Decided.is_waiting
-    is_plain: ContextVar[bool] = ContextVar("is_plain", default=False)
-
-    async def recorded(self: Groups, group_id: str, decide: Any) -> GroupLogRecord:
-        token = is_plain.set(True)
-        try:
-            return await original(self, group_id, decide)
-        finally:
-            is_plain.reset(token)
-
-    plant(put, Groups, "_recorded", recorded)
-    plant(put, Decided, "is_waiting", lambda self, group_id: not is_plain.get() and is_waiting(self, group_id))
+@bug(Groups, "_recorded")
+async def a_commit_is_answered_before_it_is_durable(_original: Any, self: Groups, decide: Any) -> CoordinatorRecord:
+    record: CoordinatorRecord = decide()
+    self._record(record)
+    return record
 
 
 @bug(Groups, "renew")
 async def a_renewal_repeats_offsets_of_before(_original: Any, self: Groups, group_id: str) -> None:
-    self._check_usable()
     if group_id in self.table.groups:
-        entry = self.table.renew(group_id, 1, 0)
-        await self.bring_in()
-        self._record(entry)
-        await self.log.durable()
+        record = self.table.renew(group_id, 1, 0)
+        await one_turn()
+        self._record(record)
+        await self._log.durable()
 
 
-@bug(Groups, "ready")
-async def a_decision_rests_on_offsets_that_are_not_durable(_original: Any, self: Groups, asked: AskedOffsets) -> None:
-    while self.decided.is_waiting(asked.group_id):
-        await self.bring_in()
+@bug(Groups, "_record")
+def offsets_that_the_disk_refuses_are_applied(original: Any, self: Groups, *records: CoordinatorRecord) -> None:
+    try:
+        original(self, *records)
+    except Exception:
+        for record in records:
+            self.table.apply(record)
+        raise
 
 
 # --- recovery
 
 
-@bug(Transactions, "start")
-async def a_start_forgets_what_is_decided(original: Any, self: Transactions) -> None:
-    with pytest.MonkeyPatch.context() as blind:
-        blind.setattr(self._groups.decided, "add", lambda _: None)
-        await original(self)
+@bug(Transactions, "_with_groups")
+def a_start_forgets_the_offsets(_original: Any, self: Transactions) -> Any:
+    return (record for record in self.log.read() if record is None or not record.group_id)
 
 
-@bug(Decided, "add")
-def a_start_brings_in_what_is_there_already(original: Any, self: Decided, record: GroupLogRecord) -> None:
-    known, self._table.decision = self._table.decision, 0
-    original(self, record)
-    self._table.decision = known
+@bug(GroupTable, "pieces")
+def a_compacted_log_holds_no_offsets(_original: Any, _self: GroupTable) -> Any:
+    return iter(())
 
 
-@mutant
-def a_start_brings_in_the_newest_first(put: Put) -> None:
-    original = Transactions.start
-
-    async def start(self: Transactions) -> None:
-        decided = self._groups.decided
-        await original_load(self)
-        decided._waiting.reverse()
-        await self.sweep()
-
-    async def original_load(self: Transactions) -> None:
-        with pytest.MonkeyPatch.context() as blind:
-
-            async def nothing() -> None:
-                pass
-
-            blind.setattr(self, "sweep", nothing)
-            await original(self)
-
-    plant(put, Transactions, "start", start)
+@bug(Log, "compact")
+async def a_state_without_its_offsets_replaces_the_log(original: Any, self: Log, pieces: Any) -> None:
+    known = list(pieces)
+    with_groups = [piece for piece in known if piece[0].group_id]
+    await original(self, iter([piece for piece in known if not piece[0].group_id]))
+    self.batches += map(tuple, with_groups)
 
 
-@bug(GroupTable, "pieces", first=685)
-def a_compacted_log_of_groups_does_not_say_how_far_it_is(original: Any, self: GroupTable) -> Any:
-    return ([entry for entry in piece if not entry.decision] for piece in original(self))
-
-
-@mutant
-def a_state_of_the_transactions_leaves_out_the_offsets(put: Put) -> None:
-    original = TransactionalIdState.events
-
-    def events(self: TransactionalIdState) -> list[tuple[int, Event]]:
-        return [(at, without_offsets(event) if isinstance(event, CommitPrepared) else event) for at, event in original(self)]
-
-    def without_offsets(event: CommitPrepared) -> CommitPrepared:
-        changed = CommitPrepared()
-        changed.CopyFrom(event)
-        changed.ClearField("group_offsets")
-        return changed
-
-    plant(put, TransactionalIdState, "events", events)
-
-
-@mutant
-def two_decisions_have_one_number(put: Put) -> None:
-    put(Decided, "last", property(lambda self: self._table.decision))
-
-
-# --- trouble
-
-
-@bug(Log, "append")
-def offsets_that_the_disk_refuses_are_forgotten(original: Any, self: Log, records: Sequence[Any]) -> None:
-    sim = self.sim
-    waiting = sim.groups.decided._waiting
-    try:
-        original(self, records)
-    except Exception:
-        if self.name == "groups" and waiting:
-            record = waiting[0].record
-            sim.groups.decided.apply(record, offsets_committed(record.group_id, record.principal, (), record.decision))
-        raise
-
-
+MUTANTS.instead("a_start_brings_back_offsets_of_a_topic_that_is_gone", Groups, "loaded", lambda _self: None)
 MUTANTS.instead("offsets_of_a_topic_that_is_gone_come_back", Groups, "_of_known_topics", lambda _self, offsets: offsets)

@@ -1,5 +1,5 @@
-"""Offsets that go with transactions, in random schedules: the real Groups and Transactions over two logs in memory, whose ends
-become durable at any time and are lost in a crash, each for itself. Programs read a group's offsets, think, and commit from there
+"""Offsets that go with transactions, in random schedules: the real Groups and Transactions over a log in memory, whose end
+becomes durable at any time and is lost in a crash. Programs read a group's offsets, think, and commit from there
 on, on the same and on other transactional ids; beside them, offsets are set and groups deleted without transactions.
 
 What was decided about a group, in order, is its history. It says what must hold:
@@ -22,20 +22,18 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from brokerd.config.broker import BrokerConfig
+from brokerd.coordinator.group_table import NO_OFFSET, partition_of
+from brokerd.coordinator.records import is_of_group
+from brokerd.coordinator.snapshot import StateWriter
+from brokerd.coordinator.transactional_id import Held
 from brokerd.datadir.coordination import OneNode
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.topic_store import Topic
 from brokerd.errors import StorageError, TxnAbortedError, UnknownGroupError, UnknownTopicIdError, WireError
-from brokerd.groups import records as group_records
-from brokerd.groups.group_table import NO_OFFSET, partition_of
 from brokerd.ids import TopicIdPartition
-from brokerd.server.groups import AskedOffsets, Groups
-from brokerd.server.own_log import OwnEntry
-from brokerd.server.transactions.transactions import Transactions
-from brokerd.transaction.records import decode
-from brokerd.transaction.snapshot import StateWriter
-from brokerd.transaction.transactional_id import Held
-from brokerd.wire.v1.group_log_pb2 import CommittedOffset, GroupLogRecord
+from brokerd.server.coordinator.groups import AskedOffsets, Groups
+from brokerd.server.coordinator.transactions import Transactions
+from brokerd.wire.v1.coordinator_log_pb2 import CommittedOffset, CoordinatorRecord
 from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest, TransactionTotals
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
@@ -56,23 +54,21 @@ class BrokenPromiseError(AssertionError):
 
 
 class Decided(NamedTuple):
-    """One decision about a group, and the entry of a log that makes it."""
+    """One decision about a group, and the record of the log that makes it."""
 
-    log: str
     place: int
-    entry: GroupLogRecord
+    entry: CoordinatorRecord
 
 
 class Log:
-    """One of the broker's own logs, batch by batch. `start` and `durable` are numbers of batches."""
+    """The coordinator's log, batch by batch. `start` and `durable` are numbers of batches."""
 
-    def __init__(self, name: str, sim: Simulation) -> None:
-        self.name = name
+    def __init__(self, sim: Simulation) -> None:
         self.sim = sim
-        self.batches: list[Sequence[OwnEntry]] = []
+        self.batches: list[Sequence[CoordinatorRecord]] = []
         self.start = 0
         self.durable_end = 0
-        self.late: list[OwnEntry] = []
+        self.late: list[CoordinatorRecord] = []
         self._flushed = asyncio.Event()
 
     def flush(self, end: int) -> None:
@@ -85,47 +81,39 @@ class Log:
         self.durable_end = len(self.batches)
         self.late = []
 
-    # As OwnLog
+    # As CoordinatorLog
 
     async def make(self) -> None:
         await one_turn()
 
-    @property
-    def end_offset(self) -> int:
-        return len(self.batches)
-
-    def is_durable(self, end_offset: int) -> bool:
-        return self.durable_end >= end_offset
-
     async def durable(self) -> None:
-        end = self.end_offset
-        while not self.is_durable(end):
+        end = len(self.batches)
+        while self.durable_end < end:
             await self._flushed.wait()
 
-    def append(self, records: Sequence[OwnEntry]) -> None:
-        if self.sim.refuses(self.name):
+    def append(self, records: Sequence[CoordinatorRecord]) -> None:
+        if self.sim.refuses("log"):
             raise StorageError("no space")
         self.batches.append((*self.late, *records))
         self.late = []
-        for record in self.batches[-1]:
-            self.sim.recorded(self.name, record.value)
+        self.sim.recorded(self.batches[-1])
 
-    def append_late(self, entry: OwnEntry) -> None:
+    def append_late(self, entry: CoordinatorRecord) -> None:
         self.late.append(entry)
 
     def append_rest(self) -> None:
         if self.late:
             self.append(())
 
-    def read(self) -> Iterator[bytes]:
-        return (record.value for batch in self.batches[self.start :] for record in batch)
+    def read(self) -> Iterator[CoordinatorRecord]:
+        return (record for batch in self.batches[self.start :] for record in batch)
 
     def has_grown(self) -> bool:
         return True
 
-    async def compact(self, pieces: Iterator[Sequence[OwnEntry]]) -> None:
+    async def compact(self, pieces: Iterator[Sequence[CoordinatorRecord]]) -> None:
         self.append_rest()
-        begin = self.end_offset
+        begin = len(self.batches)
         for piece in pieces:
             self.batches.append(tuple(piece))
             await one_turn()
@@ -170,7 +158,7 @@ class Simulation:
         self.rng = random.Random(seed)
         self.clock = ManualClock()
         self.facts: Counter[str] = Counter()
-        self.logs = {name: Log(name, self) for name in ("transactions", "groups")}
+        self.log = Log(self)
         self.topics = [bytes([number]) * 16 for number in range(2)]
         self.gone: set[bytes] = set()
         self.history: dict[str, list[Decided]] = {name: [] for name in GROUPS}
@@ -178,7 +166,7 @@ class Simulation:
         self.failing: frozenset[str] = frozenset()
         self.tasks: set[asyncio.Task[None]] = set()
         self.asked: dict[str, tuple[EndTransactionRequest, AskedOffsets]] = {}  # commits without an answer, by execution
-        self.compacting: set[Groups | Transactions] = set()
+        self.compacting: set[Transactions] = set()
         self.tag = 0
         self.stamps = itertools.count(_YEAR_MS, _YEAR_MS)  # so far apart that each renewal is recorded
 
@@ -187,12 +175,12 @@ class Simulation:
     def new_broker(self) -> None:
         time: Any = SimpleNamespace(stamp_ms=lambda: (next(self.stamps), 0))
         topics: Any = self
-        logs: Any = self.logs
+        log: Any = self.log
         leaders: Any = Leaders(self)
         nothing: Any = None
-        self.groups = Groups(BrokerConfig(), logs["groups"], topics, time)
+        self.groups = Groups(BrokerConfig(), log, topics, time)
         self.transactions = Transactions(
-            BrokerConfig(), logs["transactions"], leaders, self.groups, nothing, nothing, self.clock, decided_members=nothing
+            BrokerConfig(), log, leaders, self.groups, nothing, nothing, self.clock, decided_members=nothing
         )
 
     def by_id(self, topic_id: bytes) -> Topic:
@@ -204,25 +192,23 @@ class Simulation:
     def refuses(self, name: str) -> bool:
         return name in self.failing and self.rng.random() < 0.5
 
-    def recorded(self, log: str, value: bytes) -> None:
-        """An entry was appended: a decision, or the offsets of one that are brought in."""
-        place = len(self.logs[log].batches) - 1
-        if log == "groups":
-            entry = group_records.decode(value)
-            if not entry.decision:
-                self.history[entry.group_id].append(Decided(log, place, entry))
-            return
-        event = decode(value).commit_prepared
-        if event.HasField("group_offsets"):
-            self.facts["decided"] += 1
-            entry = event.group_offsets
-            _, asked = self.asked[event.execution_id]
-            before = self.fold(entry.group_id)
-            for tp, expected in asked.expected.items():
-                found = before[tp].offset if tp in before else NO_OFFSET
-                if found != expected:
-                    raise BrokenPromiseError(f"{entry.group_id}: a transaction that began at {expected} is decided on at {found}")
-            self.history[entry.group_id].append(Decided(log, place, entry))
+    def recorded(self, batch: Sequence[CoordinatorRecord]) -> None:
+        """Records were appended together: one decision about a group at most, perhaps with a transaction."""
+        place = len(self.log.batches) - 1
+        prepared = [record.commit_prepared for record in batch if record.HasField("commit_prepared")]
+        for entry in filter(is_of_group, batch):
+            if prepared:
+                self.facts["decided"] += 1
+                self.check_begun(entry.group_id, self.asked[prepared[0].execution_id][1])
+            self.history[entry.group_id].append(Decided(place, entry))
+
+    def check_begun(self, group: str, asked: AskedOffsets) -> None:
+        """A transaction is decided on where it began."""
+        before = self.fold(group)
+        for tp, expected in asked.expected.items():
+            found = before[tp].offset if tp in before else NO_OFFSET
+            if found != expected:
+                raise BrokenPromiseError(f"{group}: a transaction that began at {expected} is decided on at {found}")
 
     def fold(self, group: str, count: int | None = None) -> Offsets:
         """The group after so much of its history."""
@@ -247,8 +233,8 @@ class Simulation:
         """The offsets that the broker names, which must be those of some moment since it was asked."""
         known = len(self.history[group])
         gone = len(self.gone)
-        self.facts["waited"] += self.groups.decided.is_waiting(group)
-        async with self.groups.settled(group) as table:
+        self.facts["waited"] += self.log.durable_end < len(self.log.batches)
+        async with self.groups.settled() as table:
             held = table.groups.get(group)
             found = {tp: one for tp in held.partitions() if (one := held.offset(tp)) is not None} if held is not None else {}
         if len(self.gone) != gone:
@@ -352,13 +338,13 @@ class Simulation:
         task = asyncio.create_task(carried_out())
         self.tasks.add(task)
 
-    async def compact(self, whose: Groups | Transactions) -> None:
+    async def compact(self, transactions: Transactions) -> None:
         """One at a time."""
-        if whose in self.compacting:
+        if transactions in self.compacting:
             return
-        self.compacting.add(whose)
-        await whose.compact()
-        self.compacting.remove(whose)
+        self.compacting.add(transactions)
+        await transactions.compact()
+        self.compacting.remove(transactions)
         self.facts["compacted"] += 1
 
     def settle_tasks(self) -> None:
@@ -368,9 +354,8 @@ class Simulation:
                 task.result()
 
     def flush(self, *, all_of_it: bool = False) -> None:
-        for log in self.logs.values():
-            if all_of_it or self.rng.random() < 0.5:
-                log.flush(len(log.batches) if all_of_it else self.rng.randint(log.durable_end, len(log.batches)))
+        log = self.log
+        log.flush(len(log.batches) if all_of_it else self.rng.randint(log.durable_end, len(log.batches)))
 
     def delete_topic(self) -> None:
         place = self.rng.randrange(len(self.topics))
@@ -381,12 +366,9 @@ class Simulation:
 
     async def crash(self) -> None:
         await self.end_tasks()
-        for log in self.logs.values():
-            log.crash(self.rng)
+        self.log.crash(self.rng)
         for group, decided in self.history.items():
-            left = [one for one in decided if one.place < len(self.logs[one.log].batches)]
-            if left != decided[: len(left)]:
-                raise BrokenPromiseError(f"{group}: a crash lost a decision and left one that came after it")
+            left = [one for one in decided if one.place < len(self.log.batches)]
             if len(left) < self.told[group]:
                 raise BrokenPromiseError(f"{group}: somebody was told of what a crash took back")
             self.history[group] = left
@@ -409,7 +391,7 @@ class Simulation:
     async def start(self) -> None:
         """Brings up the broker, perhaps after a crash in its start."""
         self.new_broker()
-        starting = asyncio.create_task(self._starting())
+        starting = asyncio.create_task(self.transactions.start())
         self.tasks.add(starting)
         for _ in range(_TURNS_MAX):
             await one_turn()
@@ -424,10 +406,6 @@ class Simulation:
         if not starting.done():
             raise BrokenPromiseError("the start does not end")
 
-    async def _starting(self) -> None:
-        await self.groups.start()
-        await self.transactions.start()
-
     async def check_all(self) -> None:
         """Once all is done, the groups are what their histories say."""
         self.failing = frozenset()
@@ -441,6 +419,7 @@ class Simulation:
                 break
         if self.tasks:
             raise BrokenPromiseError("requests have no answer")
+        self.flush(all_of_it=True)  # the end of a commit, which nobody waits for
         for group in GROUPS:
             await asyncio.wait_for(self.fetch(group), 1)
 
@@ -458,9 +437,9 @@ class Simulation:
         elif choice < 0.79:
             await self.crash()
         elif choice < 0.83:
-            self.failing = frozenset(rng.sample(("groups", "transactions", "markers"), rng.randrange(3)))
+            self.failing = frozenset(rng.sample(("log", "markers"), rng.randrange(3)))
         elif choice < 0.87:
-            self.begin(self.compact, rng.choice((self.groups, self.transactions)))
+            self.begin(self.compact, self.transactions)
         elif choice < 0.9:
             self.begin(self.fetch, rng.choice(GROUPS))
         elif choice < 0.92:

@@ -17,17 +17,16 @@ from unittest import mock
 
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
+from brokerd.coordinator.records import Event, event_of
+from brokerd.coordinator.snapshot import StateWriter
 from brokerd.datadir.decided_members import DecidedMembers
-from brokerd.datadir.topic_store import TRANSACTION_STATE
 from brokerd.errors import RequestTimedOutError, StorageError, UnknownTopicIdError, WireError
 from brokerd.ids import TopicIdPartition
-from brokerd.server.own_log import OwnEntry, OwnLog
-from brokerd.server.transactions import local_leaders
-from brokerd.server.transactions.transactions import Transactions
-from brokerd.transaction.records import Event, decode, event_of
-from brokerd.transaction.snapshot import StateWriter
+from brokerd.server.coordinator import local_leaders
+from brokerd.server.coordinator.log import CoordinatorLog
+from brokerd.server.coordinator.transactions import Transactions
 from brokerd.wire.v1.control_pb2 import ControlRecord
-from brokerd.wire.v1.transaction_log_pb2 import StateBegins, StateEnds
+from brokerd.wire.v1.coordinator_log_pb2 import CoordinatorRecord, StateBegins, StateEnds
 from brokerd.wire.v1.transaction_pb2 import (
     TRANSACTION_DECISION_COMMIT,
     EndTransactionRequest,
@@ -63,7 +62,7 @@ class Disk:
 
     def __init__(self) -> None:
         self.partitions: dict[TopicIdPartition, SimulatedPartition] = {}
-        self.log: list[tuple[bytes, ...]] = []  # of the transactions, batch by batch; one that is removed is empty
+        self.log: list[tuple[CoordinatorRecord, ...]] = []  # of the coordinator, batch by batch; one that is removed is empty
         self.durable = 0  # so many of them
         self.next_producer_id = 100
 
@@ -82,36 +81,32 @@ class Witness(NamedTuple):
     marked: Callable[[ControlRecord], None]
 
 
-class SimulatedLog(OwnLog):
-    """The broker's own log on the disk's list; all else of it is real."""
+class SimulatedLog(CoordinatorLog):
+    """The coordinator's log on the disk's list; all else of it is real."""
 
     def __init__(self, broker: SimulatedBroker, parts: Any) -> None:
-        super().__init__(TRANSACTION_STATE, parts, parts, parts, parts, purgatory=parts, admin=parts, clock=broker.clock)
+        super().__init__(parts, parts, parts, parts, purgatory=parts, admin=parts, clock=broker.clock)
         self._broker = broker
         self._disk = broker.disk
         self._end_offset = len(self._disk.log)
         self._partition = SimpleNamespace(name="log")  # type: ignore[assignment]
 
-    def read(self) -> Iterator[bytes | None]:
-        return (data for batch in self._disk.log for data in batch)
+    def read(self) -> Iterator[CoordinatorRecord | None]:
+        return (record for batch in self._disk.log for record in batch)
 
-    def _append(self, records: Sequence[OwnEntry]) -> None:
-        known = [decode(record.value) for record in records]
-        if known[0].in_state or isinstance(event_of(known[0]), StateBegins | StateEnds):
+    def _append(self, records: Sequence[CoordinatorRecord]) -> None:
+        if records[0].in_state or isinstance(event_of(records[0]), StateBegins | StateEnds):
             self._broker.take_piece()
-        self._disk.log.append(tuple(record.value for record in records))
+        self._disk.log.append(tuple(records))
         self._end_offset += 1
-        for record in known:
+        for record in records:
             event = event_of(record)
             if not (record.in_state or isinstance(event, StateBegins | StateEnds)):
                 self._broker.witness.recorded(record.transactional_id, event)
 
-    def is_durable(self, end_offset: int) -> bool:
-        return self._disk.durable >= end_offset
-
     async def durable(self) -> None:
         end = self._end_offset
-        await self._broker.loop.until(lambda: self.is_durable(end))
+        await self._broker.loop.until(lambda: self._disk.durable >= end)
 
     def has_grown(self) -> bool:
         return True
@@ -134,7 +129,7 @@ class SimulatedBroker:
         self._pieces_left = -1  # of the state that is being written, until the disk refuses one; -1: it refuses none
         config = dataclasses.replace(BrokerConfig(), transaction_max_age_ms=AGE_MAX_MS)
         own: Any = self
-        groups: Any = SimpleNamespace()
+        groups: Any = SimpleNamespace(table=SimpleNamespace(pieces=tuple), loaded=lambda: None)
         log, leaders = SimulatedLog(self, own), local_leaders.LocalLeaders(own, own, own, coordinator_epoch=1)
         self.transactions = Transactions(config, log, leaders, groups, own, own, clock, decided_members=DecidedMembers((), ()))
 
@@ -170,8 +165,9 @@ class SimulatedBroker:
 
     # As PartitionTable
 
-    def own(self, _: object) -> None:
-        """The log of transactions is another."""
+    @property
+    def coordinator_log(self) -> None:
+        pass
 
     def of_clients(self) -> list[SimulatedPartition]:
         return list(self.disk.partitions.values())

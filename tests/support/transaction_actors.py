@@ -21,7 +21,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import TopicIdPartition
-from brokerd.wire.v1.transaction_log_pb2 import MemberOpened
+from brokerd.wire.v1.coordinator_log_pb2 import MemberOpened
 from brokerd.wire.v1.transaction_pb2 import (
     TRANSACTION_DECISION_ABORT,
     TRANSACTION_DECISION_COMMIT,

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from brokerd.coordinator.loading import load
+from brokerd.coordinator.markers import RecordFor, control_records
+from brokerd.coordinator.records import Event, decode, record_of
+from brokerd.coordinator.snapshot import PIECE_ENTRIES_MAX
+from brokerd.coordinator.transaction_coordinator import TransactionCoordinator, TransactionLimits
+from brokerd.coordinator.transactional_id import NO_VERSION, CommitDecision, Held, HeldData, Progress
 from brokerd.ids import TopicIdPartition
 from brokerd.sharing import Shares
-from brokerd.transaction.coordinator import TransactionCoordinator, TransactionLimits
-from brokerd.transaction.loading import load
-from brokerd.transaction.markers import RecordFor, control_records
-from brokerd.transaction.records import Event, decode, record_of
-from brokerd.transaction.snapshot import PIECE_ENTRIES_MAX
-from brokerd.transaction.transactional_id import NO_VERSION, CommitDecision, Held, HeldData, Progress
 from brokerd.wire.v1 import control_pb2
-from brokerd.wire.v1.transaction_log_pb2 import CommitCompleted, CommitPrepared, MemberOpened, MembersAborted, VersionRepeated
+from brokerd.wire.v1.coordinator_log_pb2 import CommitCompleted, CommitPrepared, MemberOpened, MembersAborted, VersionRepeated
 from brokerd.wire.v1.transaction_pb2 import (
     EndTransactionRequest,
     HeartbeatRequest,

@@ -11,19 +11,19 @@ from collections.abc import Collection, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
+from brokerd.coordinator.loading import Loading
+from brokerd.coordinator.records import Event
+from brokerd.coordinator.snapshot import PIECE_ENTRIES_MAX, StateWriter
+from brokerd.coordinator.transaction_coordinator import TransactionCoordinator
+from brokerd.coordinator.transactional_id import TransactionalIdState
 from brokerd.errors import WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.core import Append, PartitionCore
 from brokerd.partition.flush_state import FlushOutcome
-from brokerd.server.own_log import OwnLog
-from brokerd.server.transactions.local_leaders import LocalLeaders
-from brokerd.server.transactions.transactions import Transactions
-from brokerd.transaction.coordinator import TransactionCoordinator
-from brokerd.transaction.loading import Loading
-from brokerd.transaction.records import Event
-from brokerd.transaction.snapshot import PIECE_ENTRIES_MAX, StateWriter
-from brokerd.transaction.transactional_id import TransactionalIdState
-from brokerd.wire.v1.transaction_log_pb2 import CommitPrepared, HeldBack, MemberOpened, StateEnds
+from brokerd.server.coordinator.local_leaders import LocalLeaders
+from brokerd.server.coordinator.log import CoordinatorLog
+from brokerd.server.coordinator.transactions import Transactions
+from brokerd.wire.v1.coordinator_log_pb2 import CommitPrepared, HeldBack, MemberOpened, StateEnds
 from tests.support.mutants import Mutants
 from tests.support.planting import Put, plant
 from tests.support.simulated_transactions import SimulatedLog
@@ -51,7 +51,7 @@ def without(commit: CommitPrepared, field: str) -> CommitPrepared:
 
 
 def skip_the_wait(put: Put, method: str) -> None:
-    """In this method of Transactions, and in what it calls, nobody waits for the transaction log."""
+    """In this method of Transactions, and in what it calls, nobody waits for the coordinator's log."""
     original, durable = getattr(Transactions, method), SimulatedLog.durable
     is_hasty: ContextVar[bool] = ContextVar("is_hasty", default=False)
 
@@ -214,9 +214,9 @@ def a_recovery_holds_nothing_back(put: Put) -> None:
     plant(put, LocalLeaders, "hold_back", unless_loading)
 
 
-@bug(Transactions, "_record")
-def it_is_not_recorded_what_a_commit_holds_back(record: Any, self: Transactions, name: str, principal: str, event: Event) -> None:
-    record(self, name, principal, without(event, "held_back") if isinstance(event, CommitPrepared) else event)
+@bug(Transactions, "_record_of")
+def it_is_not_recorded_what_a_commit_holds_back(record_of: Any, self: Transactions, name: str, principal: str, event: Event) -> Any:
+    return record_of(self, name, principal, without(event, "held_back") if isinstance(event, CommitPrepared) else event)
 
 
 @bug(TransactionalIdState, "events", first=617)
@@ -267,10 +267,10 @@ def parts_of_a_state_bear_no_mark(pieces: Any, self: StateWriter, entries_max: i
 
 @mutant
 def the_log_goes_before_its_state_is_durable(put: Put) -> None:
-    write, durable = OwnLog._write, SimulatedLog.durable
+    write, durable = CoordinatorLog._write, SimulatedLog.durable
     is_writing: ContextVar[bool] = ContextVar("is_writing", default=False)
 
-    async def hasty(self: OwnLog, pieces: Any) -> int:
+    async def hasty(self: CoordinatorLog, pieces: Any) -> int:
         token = is_writing.set(True)
         try:
             return await write(self, pieces)
@@ -281,7 +281,7 @@ def the_log_goes_before_its_state_is_durable(put: Put) -> None:
         if not is_writing.get():
             await durable(self)
 
-    plant(put, OwnLog, "_write", hasty)
+    plant(put, CoordinatorLog, "_write", hasty)
     plant(put, SimulatedLog, "durable", at_once)
 
 

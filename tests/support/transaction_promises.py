@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from brokerd.coordinator.records import Event
+from brokerd.coordinator.transactional_id import Execution as NamesExecution
+from brokerd.coordinator.transactional_id import ExecutionOfRun
 from brokerd.errors import (
     AlreadyCommittedError,
     Fate,
@@ -21,11 +24,8 @@ from brokerd.errors import (
     TxnConflictError,
     WireError,
 )
-from brokerd.transaction.records import Event
-from brokerd.transaction.transactional_id import Execution as NamesExecution
-from brokerd.transaction.transactional_id import ExecutionOfRun
 from brokerd.wire.v1 import control_pb2
-from brokerd.wire.v1.transaction_log_pb2 import CommitPrepared, MemberOpened, MembersAborted, VersionRepeated
+from brokerd.wire.v1.coordinator_log_pb2 import CommitPrepared, MemberOpened, MembersAborted, VersionRepeated
 from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest, HeartbeatRequest, InitProducerIdRequest
 from tests.support.simulated_transactions import AGE_MAX_MS, Batch, Done, Request
 from tests.support.transaction_actors import TIMEOUT_MS, Driver, is_abort, is_commit, is_sign, totals_of

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from brokerd.errors import AlreadyCommittedError
-from brokerd.record.header import BatchHeader
-from brokerd.server.transactions.transactions import Transactions
-from brokerd.transaction.coordinator import ExecutionKey, TransactionCoordinator
-from brokerd.transaction.transactional_id import (
+from brokerd.coordinator.transaction_coordinator import ExecutionKey, TransactionCoordinator
+from brokerd.coordinator.transactional_id import (
     Execution,
     ExecutionOfRun,
     Held,
@@ -17,7 +14,10 @@ from brokerd.transaction.transactional_id import (
     Progress,
     TransactionalIdState,
 )
-from brokerd.wire.v1.transaction_log_pb2 import CommitPrepared, MemberOpened, MembersAborted, VersionRepeated
+from brokerd.errors import AlreadyCommittedError
+from brokerd.record.header import BatchHeader
+from brokerd.server.coordinator.transactions import Transactions
+from brokerd.wire.v1.coordinator_log_pb2 import CommitPrepared, MemberOpened, MembersAborted, VersionRepeated
 from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest, TransactionMember
 from tests.support.planting import Put, plant
 from tests.support.transaction_bugs import MUTANTS, bug, mutant, skip_the_wait, unprepared

@@ -14,11 +14,11 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
+from brokerd.coordinator.records import Event
 from brokerd.ids import TopicIdPartition
-from brokerd.server.transactions.transactions import MAX_MS
-from brokerd.transaction.records import Event
+from brokerd.server.coordinator.transactions import MAX_MS
 from brokerd.wire.v1 import control_pb2
-from brokerd.wire.v1.transaction_log_pb2 import CommitPrepared, MembersAborted, VersionRepeated
+from brokerd.wire.v1.coordinator_log_pb2 import CommitPrepared, MembersAborted, VersionRepeated
 from tests.support.clock import ManualClock
 from tests.support.simulated_loop import SimulatedLoop
 from tests.support.simulated_transactions import Disk, SimulatedBroker, Witness, simulated

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from brokerd.coordinator.group_table import METADATA_MAX_BYTES, Group
 from brokerd.errors import (
     LogTruncationError,
     OffsetMetadataTooLargeError,
     OffsetOutOfRangeError,
     counted,
 )
-from brokerd.groups.group_table import METADATA_MAX_BYTES, Group
 from brokerd.ids import LogPosition, TopicIdPartition
 from brokerd.partition.look_up import Backlog
 from brokerd.partition.partition import Partition
@@ -22,7 +22,7 @@ from brokerd.server.requests import check_id, check_not_negative, check_text, pa
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.sharing import CALLER
 from brokerd.wire.v1 import offsets_pb2, transaction_pb2
-from brokerd.wire.v1.group_log_pb2 import CommittedOffset
+from brokerd.wire.v1.coordinator_log_pb2 import CommittedOffset
 from brokerd.wire.v1.offsets_pb2 import FetchGroupOffsetsRequest as Request
 from brokerd.wire.v1.offsets_pb2 import FetchGroupOffsetsResponse as Response
 
@@ -48,7 +48,7 @@ async def commit_group_offsets(
     """Records how far a group has read.
 
     - Partitions are checked independently: unknown partitions, offsets beyond the high watermark, and metadata that is too long are
-      errors of their partition. All others are recorded in one batch of the log of group offsets: all or none, durable before the
+      errors of their partition. All others are recorded in one batch of the coordinator's log: all or none, durable before the
       response.
     - An offset must be one that a reader can reach: not negative, and not beyond the high watermark. (Kafka accepts any number; a
       mistake shows up much later, as negative lag or as a reader that starts elsewhere.) It may be below the log start, since
@@ -140,7 +140,7 @@ async def fetch_group_offsets(broker: BrokerParts, authorizer: TopicAuthorizer, 
     response = Response()
     with fails_with(response, f"offsets of group {request.group_id!r}"):
         authorizer.require_group(request.group_id)
-        async with broker.groups.settled(request.group_id) as table:
+        async with broker.groups.settled() as table:
             group = table.groups.get(request.group_id)
             if request.partitions:
                 await _add_asked(broker, authorizer, request, group, response)
@@ -196,7 +196,7 @@ async def describe_group(
     page: list[tuple[TopicIdPartition, CommittedOffset | None]] = []
     with fails_with(response, f"description of group {request.group_id!r}"):
         authorizer.require_group(request.group_id)
-        async with broker.groups.settled(request.group_id) as table:
+        async with broker.groups.settled() as table:
             group = table.required(request.group_id)
             response.group.CopyFrom(listing(group))
             page = _page(authorizer, group, after, broker.topics.count_of)

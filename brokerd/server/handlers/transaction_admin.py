@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from itertools import islice
 from operator import itemgetter
 
+from brokerd.coordinator.transactional_id import MEMBER_EPOCH, TransactionalIdState
 from brokerd.errors import InvalidRequestError, TransactionalIdAuthorizationFailedError, counted
 from brokerd.partition.partition import Partition
 from brokerd.server.broker import BrokerParts
@@ -14,9 +15,8 @@ from brokerd.server.failures import fails_with, malformed
 from brokerd.server.paging import LISTED_MAX, Pauses, page_of
 from brokerd.server.requests import check_id, check_not_negative, check_text
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
-from brokerd.transaction.transactional_id import MEMBER_EPOCH, TransactionalIdState
 from brokerd.wire.v1 import transaction_pb2
-from brokerd.wire.v1.transaction_log_pb2 import MemberOpened
+from brokerd.wire.v1.coordinator_log_pb2 import MemberOpened
 
 MEMBERS_MAX = 1_000
 PARTITIONS_MAX = 10_000

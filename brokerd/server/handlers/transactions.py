@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from brokerd.coordinator.group_table import NO_OFFSET
+from brokerd.coordinator.transactional_id import MEMBER_EPOCH
 from brokerd.errors import TxnAbortedError, UnknownTopicIdError, UnknownTopicOrPartitionError
-from brokerd.groups.group_table import NO_OFFSET
 from brokerd.ids import NO_PRODUCER, PRODUCER_EPOCH_MAX, ProducerIdAndEpoch, TopicIdPartition, is_member_producer_id
 from brokerd.server.broker import BrokerParts
+from brokerd.server.coordinator.groups import AskedOffsets
 from brokerd.server.failures import fails_with, malformed
-from brokerd.server.groups import AskedOffsets
 from brokerd.server.handlers.groups import check_entry, checked_offset
 from brokerd.server.requests import check_id, check_not_negative, check_text, topic_id_partition
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
-from brokerd.transaction.transactional_id import MEMBER_EPOCH
 from brokerd.wire.v1 import transaction_pb2
-from brokerd.wire.v1.group_log_pb2 import CommittedOffset
+from brokerd.wire.v1.coordinator_log_pb2 import CommittedOffset
 
 _NOT_GIVEN = ((-1, -1), (0, 0))
 _DECISIONS = (transaction_pb2.TRANSACTION_DECISION_COMMIT, transaction_pb2.TRANSACTION_DECISION_ABORT)
@@ -58,7 +58,7 @@ async def init_producer_id(
       principal's (security/topic_authorizer.py).
     - With a transactional id: the caller becomes a member of an execution of a version, with a new id and epoch 0, durable when
       answered. Repeating a member_id returns the same id. A version already committed is ALREADY_COMMITTED or PRODUCER_FENCED
-      (brokerd/transaction/transactional_id.py has the table).
+      (brokerd/coordinator/transactional_id.py has the table).
     """
     _check_init_producer_id(request)
     authorizer.require_somewhere(Right.WRITE)
@@ -152,7 +152,7 @@ async def end_transaction(
     - A committed version is OK if the totals are equal, else REPLAY_MISMATCH; TXN_CONFLICT for another write of a known run. An
       older version is OK for its committer while that is remembered, else PRODUCER_FENCED, whose fate says whether certainly
       nothing of it is visible, or that is unknown. What cannot be committed is TXN_ABORTED, and changes nothing
-      (brokerd/transaction/transactional_id.py has the table).
+      (brokerd/coordinator/transactional_id.py has the table).
     - A retriable error means that the decision is unknown or unfinished, and the broker continues: repeat the request to find out.
     - ABORT voids the data of those listed members that are open; it never undoes a commit.
     - A COMMIT may include offsets of a group, recorded with it in one step or not at all. Each must be valid in a plain commit, on

@@ -17,14 +17,14 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
 import brokerd
+from brokerd.coordinator.group_table import GroupTable
+from brokerd.coordinator.transaction_coordinator import ExecutionKey, TransactionCoordinator
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.topic_store import TopicStore
-from brokerd.groups.group_table import GroupTable
 from brokerd.partition.partition import Partition
 from brokerd.server.broker import BrokerParts
 from brokerd.server.metrics.counters import Traffic
 from brokerd.server.paging import Pauses
-from brokerd.transaction.coordinator import ExecutionKey, TransactionCoordinator
 
 _MEMBERS_AT_ONCE = 1_000
 _NO_OFFSET = -1

@@ -8,7 +8,7 @@ import grpc
 import pyarrow as pa
 import pytest
 
-from brokerd.datadir.topic_store import TRANSACTION_STATE
+from brokerd.datadir.topic_store import COORDINATOR
 from brokerd.errors import ErrorCode
 from brokerd.ids import TopicIdPartition
 from brokerd.server.metrics.families import families
@@ -96,7 +96,7 @@ def test_the_answers_about_a_committed_version(client: RawClient) -> None:
 @pytest.mark.parametrize("settings", [{"auto_create_topics_enable": True}], indirect=True)
 def test_the_coordinators_log_does_not_exist_for_clients(client: RawClient) -> None:
     Txn(client).member()
-    name, tp = TRANSACTION_STATE.name, TopicIdPartition(TRANSACTION_STATE.id, 0)
+    name, tp = COORDINATOR.name, TopicIdPartition(COORDINATOR.id, 0)
     assert not client.call("Metadata", metadata_pb2.MetadataRequest(all_topics=True)).topics
     assert code_of(client.metadata(name).topics[0]) is ErrorCode.INVALID_TOPIC  # it cannot be created either
     assert code_of(client.call("Metadata", metadata_pb2.MetadataRequest(topic_ids=[tp.topic_id])).topics[0]) is UNKNOWN_ID

@@ -1,4 +1,4 @@
-"""The broker's own topics, the logs of transactions and of group offsets: they last like the others, and clients find none."""
+"""The broker's own topic, the coordinator's log: it lasts like the others, and clients do not find it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.datadir.topic_store import GROUP_OFFSETS, TRANSACTION_STATE, Topic
+from brokerd.datadir.topic_store import COORDINATOR
 from brokerd.errors import InvalidTopicError, UnknownTopicIdError, UnknownTopicOrPartitionError
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.doctor import check_data_dir
@@ -24,41 +24,33 @@ from tests.support.steps import run_here
 YEAR_MS = 31_536_000_000
 
 
-@pytest.fixture(params=[TRANSACTION_STATE, GROUP_OFFSETS], ids=lambda topic: topic.name)
-def own(request: pytest.FixtureRequest) -> Topic:
-    topic: Topic = request.param
-    return topic
-
-
-def opened(
-    own: Topic, files: MemoryFiles | RealFiles, clock: ManualClock | None = None, **settings: int
-) -> tuple[LogManager, Partition]:
-    """A data directory that has a log of the broker's own."""
+def opened(files: MemoryFiles | RealFiles, clock: ManualClock | None = None, **settings: int) -> tuple[LogManager, Partition]:
+    """A data directory that has the coordinator's log."""
     manager, _ = open_manager(files, clock, **settings)
-    if manager.partitions.own(own) is None:
-        run_here(manager.changes.create_own(own))
-    log = manager.partitions.own(own)
+    if manager.partitions.coordinator_log is None:
+        run_here(manager.changes.create_coordinator())
+    log = manager.partitions.coordinator_log
     assert log is not None
     return manager, log
 
 
-def test_it_is_there_again_after_a_power_cut(own: Topic) -> None:
+def test_it_is_there_again_after_a_power_cut() -> None:
     files = MemoryFiles()
-    manager, log = opened(own, files)
+    manager, log = opened(files)
     append(log, b"decided.")
     log.flush()
     manager.write_checkpoint()
     files.power_cut(random.Random(1))
-    manager, log = opened(own, files)
+    manager, log = opened(files)
     assert payloads(log) == [b"decided."]
     manager.close()
-    _, log = opened(own, files)
+    _, log = opened(files)
     assert payloads(log) == [b"decided."]
 
 
-def test_clients_find_nothing_of_it(own: Topic) -> None:
-    manager, _ = opened(own, MemoryFiles(), max_topics=1, max_partitions=1)
-    topics, name = manager.topics, own.name
+def test_clients_find_nothing_of_it() -> None:
+    manager, _ = opened(MemoryFiles(), max_topics=1, max_partitions=1)
+    topics, name = manager.topics, COORDINATOR.name
     assert (topics.list(), len(topics), topics.partition_count(), manager.partitions.of_clients()) == ([], 0, 0, [])
     assert not topics.has(name)
     by_name: list[Callable[[], object]] = [
@@ -70,9 +62,9 @@ def test_clients_find_nothing_of_it(own: Topic) -> None:
         with pytest.raises(UnknownTopicOrPartitionError, match=f"^there is no topic '{name}'$"):
             find()
     by_id: list[Callable[[], object]] = [
-        lambda: topics.by_id(own.id),
-        lambda: manager.partitions.leader(TopicIdPartition(own.id, 0)),
-        lambda: manager.partitions.leader(TopicIdPartition(own.id, 1)),
+        lambda: topics.by_id(COORDINATOR.id),
+        lambda: manager.partitions.leader(TopicIdPartition(COORDINATOR.id, 0)),
+        lambda: manager.partitions.leader(TopicIdPartition(COORDINATOR.id, 1)),
     ]
     for find in by_id:
         with pytest.raises(UnknownTopicIdError):
@@ -84,9 +76,9 @@ def test_clients_find_nothing_of_it(own: Topic) -> None:
     manager.create_topic("t", 1, {})  # it takes no room from clients
 
 
-def test_retention_leaves_it_alone_but_for_what_its_coordinator_gives_up(own: Topic) -> None:
+def test_retention_leaves_it_alone_but_for_what_its_coordinator_gives_up() -> None:
     clock = ManualClock()
-    manager, log = opened(own, MemoryFiles(), clock, log_retention_ms=1, log_segment_bytes=4_096, log_retention_bytes=0)
+    manager, log = opened(MemoryFiles(), clock, log_retention_ms=1, log_segment_bytes=4_096, log_retention_bytes=0)
     for _ in range(3):
         append(log, b"v" * 600_000)
     log.flush()
@@ -98,17 +90,17 @@ def test_retention_leaves_it_alone_but_for_what_its_coordinator_gives_up(own: To
     assert len(log.segments) == 1
 
 
-def test_it_is_recognized_where_the_topics_file_is_lost(own: Topic, tmp_path: Path) -> None:
-    manager, log = opened(own, RealFiles(str(tmp_path)))
+def test_it_is_recognized_where_the_topics_file_is_lost(tmp_path: Path) -> None:
+    manager, log = opened(RealFiles(str(tmp_path)))
     manager.create_topic("t", 1, {})
     manager.close()
     assert not [finding for finding in check_data_dir(str(tmp_path)) if finding.severity.name == "ERROR"]
-    manager, log = opened(own, RealFiles(str(tmp_path)))
+    manager, log = opened(RealFiles(str(tmp_path)))
     append(log, b"decided.")
     manager.close()
     (tmp_path / "topics").unlink()
     rebuild_lost(str(tmp_path), {})
-    manager, log = opened(own, RealFiles(str(tmp_path)))
+    manager, log = opened(RealFiles(str(tmp_path)))
     assert payloads(log) == [b"decided."]
     assert log.config.retention_ms == -1
     assert len(manager.topics.list()) == 1

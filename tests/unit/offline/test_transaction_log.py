@@ -1,4 +1,4 @@
-"""The transaction log, as `brokerd dump-log` shows and `brokerd doctor` checks it."""
+"""Transactions in the coordinator's log, as `brokerd dump-log` shows and `brokerd doctor` checks it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from pathlib import Path
 import pytest
 
 from brokerd.cli import main
-from brokerd.datadir.topic_store import TRANSACTION_STATE
-from brokerd.groups.group_table import NO_OFFSET
+from brokerd.coordinator import records as transaction_records
+from brokerd.coordinator.group_table import NO_OFFSET
+from brokerd.coordinator.records import record_of
+from brokerd.coordinator.snapshot import StateWriter
+from brokerd.datadir.topic_store import COORDINATOR
 from brokerd.offline.doctor import check_data_dir, rebuild_checkpoint
-from brokerd.server import own_log
-from brokerd.server.groups import AskedOffsets
-from brokerd.server.own_log import OwnEntry
+from brokerd.server.coordinator import log as coordinator_log
+from brokerd.server.coordinator.groups import AskedOffsets
 from brokerd.storage.files import RealFiles
-from brokerd.transaction import records as transaction_records
-from brokerd.transaction.records import record_of
-from brokerd.transaction.snapshot import StateWriter
-from brokerd.wire.v1.transaction_log_pb2 import CommitCompleted, StateBegins
+from brokerd.wire.v1.coordinator_log_pb2 import CommitCompleted, StateBegins
 from tests.support.clock import ManualClock
-from tests.support.findings import errors_in, flip, own_segment
+from tests.support.findings import coordinator_segment, errors_in, flip
 from tests.support.group_offsets import committed
 from tests.support.inner_broker import PRINCIPAL, Write, end_request, running
 from tests.support.transaction_bench import Execution, commit_of
@@ -51,17 +50,17 @@ def data_dir(tmp_path: Path) -> Path:
 
 
 def test_records_are_shown_decoded(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["dump-log", str(own_segment(data_dir, TRANSACTION_STATE)), "--print-data", "--json"]) == 0
+    assert main(["dump-log", str(coordinator_segment(data_dir)), "--print-data", "--json"]) == 0
     entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     records = [record for entry in entries for record in entry.get("records", ())]
+    offsets = records.pop(2)
+    assert (offsets["event"], offsets["group_id"], offsets["offsets"][0]["offset"]) == ("OffsetsCommitted", "g", 1)
     assert [record["event"] for record in records] == ["MemberOpened", "CommitPrepared", "CommitCompleted", "MemberOpened"]
     assert {record["transactional_id"] for record in records} == {NAME}
-    offsets = records[1]["group_offsets"]
-    assert (offsets["group_id"], offsets["decision"], offsets["offsets"][0]["offset"]) == ("g", 1, 1)
     assert (records[1]["txn_version"], records[1]["execution_id"], records[1]["run_id"]) == (0, "one", "run")
     assert records[1]["committed_producer_ids"] == [records[0]["producer_id"]]
     assert records[1]["totals"]["rows"] == 2
-    assert main(["dump-log", str(own_segment(data_dir, TRANSACTION_STATE)), "--print-data"]) == 0
+    assert main(["dump-log", str(coordinator_segment(data_dir)), "--print-data"]) == 0
     shown = capsys.readouterr().out
     assert f'transactional id "{NAME}" of "anybody", CommitCompleted: txn_version 0\n' in shown
 
@@ -71,11 +70,11 @@ def test_a_healthy_log_has_no_findings(data_dir: Path) -> None:
 
 
 def test_damage_says_that_the_broker_does_not_start_and_what_accepting_means(data_dir: Path) -> None:
-    path = own_segment(data_dir, TRANSACTION_STATE)
+    path = coordinator_segment(data_dir)
     flip(path, path.stat().st_size // 2)
     damage, consequence = errors_in(data_dir)
     assert "durable and are damaged" in damage.message
-    assert consequence.partition == "__transaction_state-0"
+    assert consequence.partition == "__coordinator-0"
     assert "the broker does not start" in consequence.message
     assert "may be written a second time" in consequence.message
 
@@ -87,8 +86,8 @@ def test_records_of_a_later_version_are_found_and_shown_as_such(
     first, *_, consequence = errors_in(data_dir)
     assert "has version 1; this broker reads 2" in first.message
     assert "the broker does not start" in consequence.message
-    assert main(["dump-log", str(own_segment(data_dir, TRANSACTION_STATE)), "--print-data"]) == 0
-    assert "PROBLEM: a record of the transaction log has version 1" in capsys.readouterr().out
+    assert main(["dump-log", str(coordinator_segment(data_dir)), "--print-data"]) == 0
+    assert "PROBLEM: a record of the coordinator's log has version 1" in capsys.readouterr().out
 
 
 def test_a_lost_checkpoint_keeps_a_broker_with_transactions_from_starting(data_dir: Path) -> None:
@@ -100,9 +99,9 @@ def test_a_broker_starts_with_a_rebuilt_checkpoint_wherever_its_first_segment_be
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also among the parts of a state that was given up with the segment before: the log start is not known any more."""
-    monkeypatch.setattr(own_log, "COMPACTION_MIN_BYTES", 1)
+    monkeypatch.setattr(coordinator_log, "COMPACTION_MIN_BYTES", 1)
     monkeypatch.setattr(StateWriter, "pieces", functools.partialmethod(StateWriter.pieces, 2))
-    monkeypatch.setitem(TRANSACTION_STATE.configs, "segment.bytes", str(SEGMENT_BYTES))
+    monkeypatch.setitem(COORDINATOR.configs, "segment.bytes", str(SEGMENT_BYTES))
     clock, begins_in_state = ManualClock(), []
 
     async def commits(version: int) -> None:
@@ -119,7 +118,7 @@ def test_a_broker_starts_with_a_rebuilt_checkpoint_wherever_its_first_segment_be
 
     async def versions() -> list[int]:
         async with running(RealFiles(str(tmp_path)), clock) as broker:
-            first = next(broker.transactions._records())
+            first = next(broker.transactions.log.read())
             begins_in_state.append(first is not None and first.in_state)
             return [state.last_version for state in broker.transactions.coordinator.states.values()]
 
@@ -138,11 +137,11 @@ def test_a_log_that_no_start_can_use_is_an_error_though_all_its_batches_are_whol
         async with running(RealFiles(str(tmp_path)), ManualClock()) as broker:
             log = broker.transactions.log
             await log.make()
-            log.append([OwnEntry(b"", record_of("", "", 1, StateBegins()).SerializeToString())])
+            log.append([record_of("", "", 1, StateBegins())])
             await log.durable()
 
     asyncio.run(scenario())
     (error,) = errors_in(tmp_path)
     assert "a state without its end" in error.message
     assert "the broker does not start" in error.message
-    assert error.partition == "__transaction_state-0"
+    assert error.partition == "__coordinator-0"

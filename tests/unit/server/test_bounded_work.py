@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from brokerd.groups.records import offsets_committed
+from brokerd.coordinator.records import offsets_committed, record_of
+from brokerd.coordinator.transactional_id import Held
 from brokerd.ids import TopicIdPartition
 from brokerd.server.broker import BrokerParts
 from brokerd.server.handlers import groups, list_offsets, metadata, transaction_admin, transactions
@@ -18,10 +19,8 @@ from brokerd.server.metrics.families import families
 from brokerd.server.paging import LISTED_MAX, Pauses, page_of
 from brokerd.server.security.topic_authorizer import ANYBODY, Principal, Right, TopicAuthorizer, TopicRights
 from brokerd.sharing import CALLER, Caller, Turns
-from brokerd.transaction.records import record_of
-from brokerd.transaction.transactional_id import Held
 from brokerd.wire.v1 import metadata_pb2, offsets_pb2, transaction_pb2
-from brokerd.wire.v1.transaction_log_pb2 import CommitCompleted
+from brokerd.wire.v1.coordinator_log_pb2 import CommitCompleted
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.group_offsets import committed

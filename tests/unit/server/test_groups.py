@@ -1,4 +1,4 @@
-"""Groups inside the broker: time, topics that go, disks that refuse, a log that is compacted or damaged."""
+"""Groups inside the broker: time, topics that go, disks that refuse, a log that is compacted."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import errno
 
 import pytest
 
-from brokerd.datadir.topic_store import GROUP_OFFSETS
-from brokerd.errors import LogDamagedError, StorageError, UnknownGroupError
-from brokerd.groups.group_table import GroupTable
+from brokerd.coordinator.group_table import GroupTable
+from brokerd.datadir.topic_store import COORDINATOR
+from brokerd.errors import StorageError, UnknownGroupError
 from brokerd.ids import TopicIdPartition
-from brokerd.server import own_log
+from brokerd.server.coordinator import log as coordinator_log
 from brokerd.server.handlers import groups
 from brokerd.server.security.topic_authorizer import UNLIMITED, Principal, TopicAuthorizer
 from brokerd.wire.v1 import offsets_pb2
@@ -24,13 +24,20 @@ from tests.support.loop import all_wait, one_turn
 
 ANN, BEN = "ann", "ben"
 MINUTE_MS = 60_000
-PATH = f"{GROUP_OFFSETS.id.hex()}-0"
+PATH = f"{COORDINATOR.id.hex()}-0"
 
 
 async def commit(broker: TransactionBroker, group_id: str, tp: TopicIdPartition, offset: int) -> None:
     """Commits one offset, at the broker's time."""
     now_ms, ahead_ms = broker.logs.time.stamp_ms()
     await broker.groups.commit(group_id, ANN, [committed(tp, offset, timestamp=now_ms, ahead_ms=ahead_ms)])
+
+
+def end_offset(broker: TransactionBroker) -> int:
+    """Of the coordinator's log."""
+    log = broker.logs.partitions.coordinator_log
+    assert log is not None
+    return log.ends.log_end_offset
 
 
 async def settled(broker: TransactionBroker) -> GroupTable:
@@ -75,12 +82,12 @@ async def test_a_group_that_is_renewed_does_not_expire_and_costs_few_records() -
         await commit(broker, "b", first, 0)
         clock.advance(MINUTE_MS)
         await commit(broker, "a", second, 0)
-        begin = broker.groups.log.end_offset
+        begin = end_offset(broker)
         for _ in range(120):
             clock.advance(MINUTE_MS // 4)
             await broker.groups.renew("a")
             await broker.groups.renew("nobody's")
-        assert broker.groups.log.end_offset - begin == 10, "one in a quarter of the retention"
+        assert end_offset(broker) - begin == 10, "one in a quarter of the retention"
         await broker.groups.sweep()
         assert held(broker) == {"a": {first: 0, second: 0}}
     clock.advance(8 * MINUTE_MS)
@@ -136,13 +143,13 @@ async def test_a_topic_that_goes_while_the_log_is_made_leaves_no_offset(monkeypa
     async with running(MemoryFiles(), ManualClock()) as broker:
         tp, _ = await broker.topic("t")
         other, _ = await broker.topic("u")
-        make = broker.groups.log.make
+        make = broker.transactions.log.make
 
         async def make_late() -> None:
             await broker.broker.admin.run(broker.logs.changes.delete("t", lambda topic: broker.groups.forget_topic(topic.id)))
             await make()
 
-        monkeypatch.setattr(broker.groups.log, "make", make_late)
+        monkeypatch.setattr(broker.transactions.log, "make", make_late)
         await broker.groups.commit("a", ANN, [committed(tp), committed(other)])
         assert held(broker) == {"a": {other: 0}}
 
@@ -177,7 +184,7 @@ async def test_many_groups_that_expire_do_so_in_few_batches() -> None:
             await commit(broker, f"group-{number}", tp, 0)
         clock.advance(11 * MINUTE_MS)
         await commit(broker, "kept", tp, 0)
-        log = broker.logs.partitions.own(GROUP_OFFSETS)
+        log = broker.logs.partitions.coordinator_log
         assert log is not None
         size_bytes = log.core.size_bytes
         await broker.groups.sweep()
@@ -256,49 +263,28 @@ async def test_a_failed_flush_stops_the_groups_and_nothing_else() -> None:
         assert held(broker)["a"] == {tp: 0}
 
 
-async def test_a_damaged_log_is_not_served_and_all_else_is() -> None:
-    files, clock = MemoryFiles(), ManualClock()
-    async with running(files, clock) as broker:
-        tp, _ = await broker.topic()
-        await commit(broker, "a", tp, 0)
-    path = f"{PATH}/{0:020d}.log"
-    damaged = bytearray(files.read_file(path))
-    damaged[-50] ^= 1
-    files.write_file(path, bytes(damaged))
-    async with running(files, clock) as broker:
-        with pytest.raises(LogDamagedError, match=r"offsets of groups cannot be used: .*`brokerd doctor`"):
-            await settled(broker)
-        with pytest.raises(LogDamagedError):
-            await commit(broker, "a", tp, 0)
-        with pytest.raises(LogDamagedError):
-            await broker.groups.delete("a")
-        await broker.groups.sweep()
-        await broker.groups.compact()
-        assert await broker.topic("other")
-
-
 async def test_the_log_is_compacted_while_others_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_log, "COMPACTION_MIN_BYTES", 20_000)
-    monkeypatch.setattr("brokerd.groups.group_table.PIECE_SLOTS", 10)
+    monkeypatch.setattr(coordinator_log, "COMPACTION_MIN_BYTES", 20_000)
+    monkeypatch.setattr("brokerd.coordinator.group_table.PIECE_SLOTS", 10)
 
     files, clock = MemoryFiles(), ManualClock()
     async with running(files, clock, is_killed=True) as broker:
         tps = await broker.topic(partitions=40)
         offsets = [committed(tp, timestamp=clock.wall_ms()) for tp in tps]
         await broker.groups.commit("large", ANN, offsets)
-        while not broker.groups.log.has_grown():
+        while not broker.transactions.log.has_grown():
             await commit(broker, "a", tps[0], 0)
-        log = broker.logs.partitions.own(GROUP_OFFSETS)
+        log = broker.logs.partitions.coordinator_log
         assert log is not None
         before = log.ends.log_end_offset
-        compacting = asyncio.create_task(broker.groups.compact())
+        compacting = asyncio.create_task(broker.transactions.compact())
         count = 0
         while not compacting.done():
             await commit(broker, f"during-{count % 3}", tps[count % 40], 0)
             count += 1
         await compacting
         assert before <= log.ends.log_start_offset < log.ends.log_end_offset
-        assert not broker.groups.log.has_grown()
+        assert not broker.transactions.log.has_grown()
         expected = held(broker)
         assert len(expected) == 2 + min(count, 3), "large, a, and those that came during it"
     files.kill()
@@ -309,22 +295,22 @@ async def test_the_log_is_compacted_while_others_commit(monkeypatch: pytest.Monk
 async def test_a_compaction_that_the_disk_refuses_gives_up_nothing_and_is_not_tried_again_at_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(own_log, "COMPACTION_MIN_BYTES", 5_000)
+    monkeypatch.setattr(coordinator_log, "COMPACTION_MIN_BYTES", 5_000)
 
     files, clock = MemoryFiles(), ManualClock()
     async with running(files, clock) as broker:
         tp, _ = await broker.topic()
-        while not broker.groups.log.has_grown():
+        while not broker.transactions.log.has_grown():
             await commit(broker, "a", tp, 0)
         with Gate(files, "pwritev", path=PATH, error=errno.ENOSPC):
-            await broker.groups.compact()
-        assert "cannot be compacted" in caplog.text
-        assert not broker.groups.log.has_grown()
-        log = broker.logs.partitions.own(GROUP_OFFSETS)
+            await broker.transactions.compact()
+        assert "transactions: " in caplog.text
+        assert not broker.transactions.log.has_grown()
+        log = broker.logs.partitions.coordinator_log
         assert log is not None
         assert log.ends.log_start_offset == 0
-        while not broker.groups.log.has_grown():
+        while not broker.transactions.log.has_grown():
             await commit(broker, "a", tp, 0)
-        await broker.groups.compact()
+        await broker.transactions.compact()
         assert log.ends.log_start_offset > 0
         assert held(broker) == {"a": {tp: 0}}

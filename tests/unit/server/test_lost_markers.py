@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from brokerd.cli import main
-from brokerd.datadir.topic_store import TRANSACTION_STATE
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.doctor import accept_damaged, check_data_dir, decide_members, give_up_damaged, take_out
 from brokerd.offline.dump import describe_path
 from brokerd.offline.partition_check import Finding, Severity
 from brokerd.record.header import HEADER_SIZE, decode_header
-from brokerd.server.transactions.transactions import FIRST_MS
+from brokerd.server.coordinator.transactions import FIRST_MS
 from brokerd.storage.files import RealFiles
 from tests.support.build import raw_batch
 from tests.support.clock import ManualClock
@@ -30,8 +29,8 @@ from tests.unit.server.one_execution import NAME
 
 @pytest.fixture
 def compacting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The transaction log is replaced however small it is."""
-    monkeypatch.setattr("brokerd.server.own_log.COMPACTION_MIN_BYTES", 1)
+    """The coordinator's log is replaced however small it is."""
+    monkeypatch.setattr("brokerd.server.coordinator.log.COMPACTION_MIN_BYTES", 1)
 
 
 Repair = Callable[[str], list[Finding]]
@@ -85,7 +84,7 @@ class Scene:
             await broker.transactions.abort_all(NAME, "")
 
     async def aborted_without_marker_in(self, refusing: int, *partitions: int) -> None:
-        """A life that aborts a member, whose marker one partition refuses, and keeps nothing of it in the transaction log."""
+        """A life that aborts a member, whose marker one partition refuses, and keeps nothing of it in the coordinator's log."""
         async with running(self.files, self.clock, is_killed=True) as broker:
             self.tps = await broker.topic()
             self.append(broker, b"before".ljust(32))
@@ -99,7 +98,7 @@ class Scene:
         self.save()
 
     async def forgotten(self, broker: TransactionBroker, *partitions: int, ends: str = "commit", between: bytes = b"") -> None:
-        """An execution that nothing in the transaction log tells of any more. Needs `compacting`."""
+        """An execution that nothing in the coordinator's log tells of any more. Needs `compacting`."""
         await self.execution(broker, 0, *partitions, ends=ends, between=between)
         if between:
             self.append(broker, between)
@@ -107,8 +106,8 @@ class Scene:
         await self.compact(broker)
 
     async def compact(self, broker: TransactionBroker) -> None:
-        """The transaction log becomes a state of everything."""
-        log = broker.logs.partitions.own(TRANSACTION_STATE)
+        """The coordinator's log becomes a state of everything."""
+        log = broker.logs.partitions.coordinator_log
         assert log is not None
         await broker.transactions.compact()
         assert log.ends.log_start_offset > 0
@@ -296,12 +295,12 @@ async def test_data_below_the_log_start_waits_for_nobody(tmp_path: Path, compact
 async def test_the_doctor_reads_a_damaged_log_of_the_transactions_as_a_start_does(
     tmp_path: Path, compacting: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("brokerd.transaction.snapshot.PIECE_BYTES_MAX", 1)
+    monkeypatch.setattr("brokerd.coordinator.snapshot.PIECE_BYTES_MAX", 1)
 
     scene = Scene(tmp_path)
     async with scene.before() as broker:
         await scene.forgotten(broker, 0)
-        log = broker.logs.partitions.own(TRANSACTION_STATE)
+        log = broker.logs.partitions.coordinator_log
         assert log is not None
         piece = log.ends.log_start_offset
     scene.rot(1)

@@ -10,10 +10,10 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
+from brokerd.coordinator.group_table import GroupLimits, GroupTable
 from brokerd.datadir.coordination import OneNode
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.topic_store import TopicStore
-from brokerd.groups.group_table import GroupLimits, GroupTable
 from brokerd.ids import TopicIdPartition
 from brokerd.server.metrics.counters import Counters, Traffic
 from brokerd.server.metrics.families import equal_shares, families, group_figures, render

@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from brokerd.datadir.topic_store import GROUP_OFFSETS, TRANSACTION_STATE
+from brokerd.coordinator.group_table import METADATA_MAX_BYTES
+from brokerd.datadir.topic_store import COORDINATOR
 from brokerd.errors import ErrorCode
-from brokerd.groups.group_table import METADATA_MAX_BYTES
 from brokerd.ids import TopicIdPartition
+from brokerd.server.coordinator import log as coordinator_log
 from brokerd.server.failures import MalformedError
 from brokerd.server.handlers import groups, transactions
 from brokerd.server.security.topic_authorizer import ANYBODY, Principal, Right, TopicAuthorizer, TopicRights
 from brokerd.wire.v1 import offsets_pb2, transaction_pb2
-from brokerd.wire.v1.transaction_log_pb2 import MemberOpened
+from brokerd.wire.v1.coordinator_log_pb2 import MemberOpened
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
@@ -28,8 +29,7 @@ from tests.support.transaction_bench import Execution
 from tests.unit.server.one_execution import run
 
 NONE = -1
-GROUP_PATH = f"{GROUP_OFFSETS.id.hex()}-0"
-TRANSACTION_PATH = f"{TRANSACTION_STATE.id.hex()}-0"
+LOG_PATH = f"{COORDINATOR.id.hex()}-0"
 BOB = Principal("bob", TopicRights({Right.READ: ["t"], Right.WRITE: ["t"]}, ["bobs"]))
 WRITER = Principal("writer", TopicRights({Right.WRITE: ["t"]}, ["w"]))
 
@@ -196,15 +196,13 @@ async def test_whoever_asks_about_the_group_waits_for_a_decision_that_is_not_dur
     files = MemoryFiles()
     async with running(files, ManualClock()) as broker:
         one = await Program(broker).begin()
-        with Gate(files, "fdatasync", path=TRANSACTION_PATH) as gate:
+        with Gate(files, "fdatasync", path=LOG_PATH) as gate:
             committing = asyncio.create_task(one.end({one.tps[0]: (1, NONE)}))
             await asyncio.to_thread(gate.wait_until_reached)
             reading = asyncio.create_task(fetched(broker, one.tps))
             setting = asyncio.create_task(set_offset(broker, one.tps[0], 0))
             zombie = asyncio.create_task(Program(broker, "b").end({one.tps[0]: (1, NONE)}))
-            other = asyncio.create_task(fetched(broker, one.tps, "other"))
             await all_wait()
-            assert await other == [NONE, NONE], "only that group"
             assert not any(task.done() for task in (committing, reading, setting, zombie))
         assert await committing == ""
         assert (await reading)[0] in (0, 1)
@@ -237,66 +235,44 @@ def test_commits_without_an_end_do_not_keep_a_transaction_from_its_decision() ->
     scenario(work)
 
 
-async def test_offsets_that_the_disk_refuses_hold_back_the_rows_until_they_are_written() -> None:
+async def test_a_decision_that_the_disk_refuses_leaves_the_old_offset_and_no_rows() -> None:
     files = MemoryFiles()
     async with running(files, ManualClock()) as broker:
         one = await Program(broker).begin()
         await set_offset(broker, one.tps[0], 0)
-        full = Gate(files, "pwritev", path=GROUP_PATH, error=errno.ENOSPC)
-        with full:
+        with Gate(files, "pwritev", path=LOG_PATH, error=errno.ENOSPC):
             assert await one.end({one.tps[0]: (1, 0)}) == "STORAGE_ERROR"
-            assert (one.visible(), await fetched(broker, [one.tps[0]])) == ([], [-2]), "neither the old offset nor the rows"
+            assert (one.visible(), await fetched(broker, [one.tps[0]])) == ([], [0])
         assert await one.end({one.tps[0]: (1, 0)}) == ""
         assert (one.visible(), await fetched(broker, [one.tps[0]])) == ([b"row"], [1])
 
 
-@pytest.mark.parametrize("is_deleted", [False, True])
-async def test_a_start_brings_in_what_the_life_before_has_decided(is_deleted: bool) -> None:
+async def test_a_start_finds_a_decision_with_its_offsets() -> None:
     files, clock = MemoryFiles(), ManualClock()
     async with running(files, clock, is_killed=True) as broker:
         one = await Program(broker).begin()
         await set_offset(broker, one.tps[0], 0)
-        with Gate(files, "pwritev", path=GROUP_PATH, error=errno.ENOSPC):
+        with Gate(files, "pwritev", path=one.tps[0].directory_name, error=errno.ENOSPC):  # refuses its marker
             assert await one.end({one.tps[0]: (1, 0)}) == "STORAGE_ERROR"
+        assert (one.visible(), await fetched(broker, [one.tps[0]])) == ([], [1]), "decided, though its rows are not visible yet"
     files.kill()
     async with running(files, clock) as broker:
-        assert broker.visible(one.tps[0]) == [b"row"]
-        assert await fetched(broker, [one.tps[0]]) == [1]
+        assert (broker.visible(one.tps[0]), await fetched(broker, [one.tps[0]])) == ([b"row"], [1])
         await set_offset(broker, one.tps[0], 0)
-        if is_deleted:
-            await broker.broker.admin.run(broker.logs.changes.delete("t", lambda topic: broker.groups.forget_topic(topic.id)))
     async with running(files, clock) as broker:
-        if is_deleted:
-            assert broker.groups.table.groups == {}
-        else:
-            assert await fetched(broker, [one.tps[0]]) == [0], "it is brought in once"
+        assert await fetched(broker, [one.tps[0]]) == [0], "what was set after the decision stays"
 
 
-async def test_a_topic_that_goes_between_the_decision_and_its_offsets_takes_them_with_it() -> None:
-    files = MemoryFiles()
-    async with running(files, ManualClock()) as broker:
-        one = await Program(broker).begin()
-        stays = (await broker.topic("stays"))[0]
-        await set_offset(broker, one.tps[0], 0)
-        with Gate(files, "pwritev", path=GROUP_PATH, error=errno.ENOSPC):
-            assert await one.end({one.tps[0]: (1, 0), stays: (0, NONE)}) == "STORAGE_ERROR"
-            await broker.broker.admin.run(broker.logs.changes.delete("t", lambda topic: broker.groups.forget_topic(topic.id)))
-        assert await one.end({}) == ""
-        assert await fetched(broker, [stays]) == [0]
-        assert list(broker.groups.table.groups["g"].topic_ids()) == [stays.topic_id]
-
-
-async def test_nothing_with_offsets_is_decided_while_the_log_of_groups_is_not_served() -> None:
+async def test_a_compacted_log_holds_transactions_and_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator_log, "COMPACTION_MIN_BYTES", 1)
     files, clock = MemoryFiles(), ManualClock()
     async with running(files, clock) as broker:
-        await set_offset(broker, (await broker.topic())[0], 0)
-    path = f"{GROUP_PATH}/{0:020d}.log"
-    damaged = bytearray(files.read_file(path))
-    damaged[-50] ^= 1
-    files.write_file(path, bytes(damaged))
-    async with running(files, clock) as broker:
         one = await Program(broker).begin()
-        assert await one.end({one.tps[0]: (1, 0)}) == "LOG_DAMAGED"
-        assert one.visible() == []
-        assert await one.end({}) == "", "without offsets it can be committed"
-        assert one.visible() == [b"row"]
+        assert await one.end({one.tps[0]: (1, NONE)}) == ""
+        await broker.transactions.compact()
+        log = broker.logs.partitions.coordinator_log
+        assert log is not None
+        assert log.ends.log_start_offset > 0
+    async with running(files, clock) as broker:
+        assert await fetched(broker, one.tps) == [1, NONE]
+        assert broker.transactions.coordinator.states["app"].last_version == 0

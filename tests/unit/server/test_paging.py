@@ -111,7 +111,7 @@ def test_others_have_their_turn_while_many_offsets_of_a_group_are_checked() -> N
         async with running(MemoryFiles(), ManualClock()) as broker:
             tps = await broker.topic(partitions=PARTITIONS)
             table = broker.groups.table
-            await broker.groups.log.make()
+            await broker.transactions.log.make()
             offsets = [offsets_pb2.PartitionGroupOffset(topic_id=tp.topic_id, partition=tp.partition) for tp in tps]
             request = offsets_pb2.CommitGroupOffsetsRequest(group_id="g", offsets=offsets)
             commit = asyncio.create_task(groups.commit_group_offsets(broker.broker, authorizer_of(broker.broker), request))

@@ -1,4 +1,4 @@
-"""The transaction log's compaction: in pieces, while events go on, on disks that refuse, cut off anywhere."""
+"""The compaction of the coordinator's log: in pieces, while events go on, on disks that refuse, cut off anywhere."""
 
 from __future__ import annotations
 
@@ -13,18 +13,24 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from brokerd.datadir.topic_store import TRANSACTION_STATE
+from brokerd.coordinator.records import decode
+from brokerd.coordinator.snapshot import StateWriter
+from brokerd.datadir.topic_store import COORDINATOR
 from brokerd.errors import StorageError, WireError
 from brokerd.offline.doctor import accept_damaged
 from brokerd.partition.partition import Partition
 from brokerd.record.batch import values_of, walk_batches
-from brokerd.server import own_log
-from brokerd.server.own_log import OwnEntry, OwnLog
+from brokerd.server.coordinator import log as coordinator_log
+from brokerd.server.coordinator.log import CoordinatorLog
 from brokerd.steps import Steps
 from brokerd.storage.files import RealFiles
-from brokerd.transaction.records import decode
-from brokerd.transaction.snapshot import StateWriter
-from brokerd.wire.v1.transaction_log_pb2 import CommitCompleted, CommitPrepared, MemberOpened, TransactionalIdForgotten
+from brokerd.wire.v1.coordinator_log_pb2 import (
+    CommitCompleted,
+    CommitPrepared,
+    CoordinatorRecord,
+    MemberOpened,
+    TransactionalIdForgotten,
+)
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.gate import Gate
@@ -32,7 +38,7 @@ from tests.support.inner_broker import PRINCIPAL, TransactionBroker, end_request
 from tests.support.transaction_bench import Execution, commit_of, known_of, totals
 
 IDS = 6
-DIRECTORY = f"{TRANSACTION_STATE.id.hex()}-0"
+DIRECTORY = f"{COORDINATOR.id.hex()}-0"
 SEGMENT = f"{DIRECTORY}/{0:020d}.log"
 MEMBER = MemberOpened(member_id=b"m" * 16, producer_id=7, txn_version=1, execution_id="e1", owner="task", timeout_ms=60_000)
 
@@ -40,12 +46,12 @@ MEMBER = MemberOpened(member_id=b"m" * 16, producer_id=7, txn_version=1, executi
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two entries each: an id is one or two. Every log has grown."""
-    monkeypatch.setattr(own_log, "COMPACTION_MIN_BYTES", 1)
+    monkeypatch.setattr(coordinator_log, "COMPACTION_MIN_BYTES", 1)
     monkeypatch.setattr(StateWriter, "pieces", functools.partialmethod(StateWriter.pieces, 2))
 
 
 def log_of(broker: TransactionBroker) -> Partition:
-    log = broker.logs.partitions.own(TRANSACTION_STATE)
+    log = broker.logs.partitions.coordinator_log
     assert log is not None
     return log
 
@@ -76,18 +82,17 @@ class AfterPieces:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, act: Callable[[int], None]) -> None:
         self.pieces = 0
-        append = OwnLog._append
+        append = CoordinatorLog._append
 
-        def noted(log: OwnLog, records: Sequence[OwnEntry]) -> None:
+        def noted(log: CoordinatorLog, records: Sequence[CoordinatorRecord]) -> None:
             append(log, records)
-            entries = [decode(record.value) for record in records]
-            if entries[0].HasField("state_begins"):
+            if records[0].HasField("state_begins"):
                 self.pieces = 0
-            if entries[-1].in_state or not entries[-1].transactional_id:
+            if records[-1].in_state or records[-1].HasField("state_ends"):
                 self.pieces += 1
                 act(self.pieces)
 
-        monkeypatch.setattr(OwnLog, "_append", noted)
+        monkeypatch.setattr(CoordinatorLog, "_append", noted)
 
 
 async def test_a_state_of_many_pieces_takes_the_place_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +147,7 @@ async def test_a_disk_that_refuses_a_waiting_entry_delays_the_compaction() -> No
 
 
 async def test_entries_wait_for_the_next_batch_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_log, "_LATE_MAX", 2)
+    monkeypatch.setattr(coordinator_log, "_LATE_MAX", 2)
     async with running(MemoryFiles(), ManualClock()) as broker:
         await broker.transactions.log.make()
         for number in range(3):
@@ -153,21 +158,9 @@ async def test_entries_wait_for_the_next_batch_up_to_a_number(monkeypatch: pytes
             assert len(events_in(broker)) == before + recorded
 
 
-async def test_the_end_of_a_commit_with_group_offsets_does_not_wait() -> None:
-    """Without it, a start would hide the rows again until the log of groups can be read."""
-    async with running(MemoryFiles(), ManualClock()) as broker:
-        await broker.transactions.log.make()
-        commit(broker, "id", 0, is_complete=False)
-        prepared = CommitPrepared(txn_version=0)
-        prepared.group_offsets.SetInParent()
-        broker.transactions._record_completed("id", PRINCIPAL, prepared)
-        assert events_in(broker)[-1] == "commit_completed"
-
-
 def events_in(broker: TransactionBroker) -> list[str]:
     """The kinds of the events in the log."""
-    values = [value for batch in broker.transactions.log.batches() if batch is not None for value in values_of(batch)]
-    return [decode(value).WhichOneof("event") or "" for value in values]
+    return [record.WhichOneof("event") or "" for record in broker.transactions.log.read() if record is not None]
 
 
 @pytest.mark.parametrize("at", range(1, IDS + 2))
@@ -198,7 +191,7 @@ async def test_events_between_the_pieces_are_read_again_as_they_were(monkeypatch
 async def loaded(files: MemoryFiles, clock: ManualClock) -> AsyncIterator[TransactionBroker]:
     """A broker that has read the log, and finished nothing."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("brokerd.server.transactions.transactions.Transactions.sweep", _nothing)
+        patch.setattr("brokerd.server.coordinator.transactions.Transactions.sweep", _nothing)
         async with running(files, clock, is_killed=True) as broker:
             yield broker
 

@@ -7,7 +7,8 @@ import errno
 
 import pytest
 
-from brokerd.datadir.topic_store import TRANSACTION_STATE
+from brokerd.coordinator.transaction_coordinator import JOB_KEPT_MS
+from brokerd.datadir.topic_store import COORDINATOR
 from brokerd.errors import (
     AlreadyCommittedError,
     DataDirectoryError,
@@ -17,10 +18,9 @@ from brokerd.errors import (
     TxnAbortedError,
 )
 from brokerd.ids import ProducerIdAndEpoch
-from brokerd.server.transactions.transactions import FIRST_MS
+from brokerd.server.coordinator.transactions import FIRST_MS
 from brokerd.server.waiting.delayed_produce import Appended, wait_durable
-from brokerd.transaction.coordinator import JOB_KEPT_MS
-from brokerd.wire.v1.transaction_log_pb2 import CommitCompleted, MemberOpened
+from brokerd.wire.v1.coordinator_log_pb2 import CommitCompleted, MemberOpened
 from tests.support.build import raw_batch
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
@@ -141,7 +141,7 @@ async def test_nothing_is_decided_on_a_log_that_a_flush_failed_of() -> None:
     async with running(files, clock, is_killed=True) as broker:
         one = await OneExecution(broker).begin()
         with (
-            Gate(files, "fdatasync", path=TRANSACTION_STATE.id.hex(), error=errno.EIO),
+            Gate(files, "fdatasync", path=COORDINATOR.id.hex(), error=errno.EIO),
             pytest.raises(StorageError, match="refused to make"),
         ):
             await one.commit()
@@ -245,11 +245,11 @@ async def test_a_broker_does_not_start_without_all_of_its_log() -> None:
     async with running(files, clock) as broker:
         one = await OneExecution(broker).begin()
         await one.commit()
-    path = f"{TRANSACTION_STATE.id.hex()}-0/{0:020d}.log"
+    path = f"{COORDINATOR.id.hex()}-0/{0:020d}.log"
     damaged = bytearray(files.read_file(path))
     damaged[200] ^= 1
     files.write_file(path, bytes(damaged))
-    with pytest.raises(DataDirectoryError, match=r"transaction log cannot be used.*`brokerd doctor`"):
+    with pytest.raises(DataDirectoryError, match=r"coordinator's log cannot be used.*`brokerd doctor`"):
         async with running(files, clock):
             raise AssertionError("it serves")
 

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.datadir.topic_store import TRANSACTION_STATE
 from brokerd.errors import AlreadyCommittedError, StorageError
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.doctor import accept_damaged, give_up_damaged
 from brokerd.offline.partition_check import Finding
+from brokerd.server.coordinator.transactions import FIRST_MS, MAX_MS
 from brokerd.server.handlers import transaction_admin
 from brokerd.server.security.topic_authorizer import ANYBODY, Principal, TopicAuthorizer, TopicRights
-from brokerd.server.transactions.transactions import FIRST_MS, MAX_MS
 from brokerd.storage.files import RealFiles
 from brokerd.wire.v1 import transaction_pb2
 from tests.support.build import raw_batch
@@ -164,7 +163,7 @@ async def hanging(broker: TransactionBroker, principal: Principal, idle_ms: int)
 
 
 async def test_a_state_of_everything_knows_what_a_commit_holds_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("brokerd.server.own_log.COMPACTION_MIN_BYTES", 1)
+    monkeypatch.setattr("brokerd.server.coordinator.log.COMPACTION_MIN_BYTES", 1)
 
     files, clock = MemoryFiles(), ManualClock()
     one = await prepared_with_one_marker(files, clock)
@@ -172,7 +171,7 @@ async def test_a_state_of_everything_knows_what_a_commit_holds_back(monkeypatch:
         async with refusing(files, clock, one) as broker:
             assert stable(broker, one.tps) == [0, 0]
             await broker.transactions.compact()
-            log = broker.logs.partitions.own(TRANSACTION_STATE)
+            log = broker.logs.partitions.coordinator_log
             assert log is not None
             assert log.ends.log_start_offset > 0
 

@@ -6,6 +6,9 @@ import uuid
 
 import pytest
 
+from brokerd.coordinator import transaction_coordinator
+from brokerd.coordinator.transaction_coordinator import JOB_KEPT_MS
+from brokerd.coordinator.transactional_id import Progress
 from brokerd.errors import (
     InvalidRequestError,
     InvalidTxnStateError,
@@ -15,10 +18,7 @@ from brokerd.errors import (
 )
 from brokerd.producer.core.membership import ONE_WRITE_KEPT_MS
 from brokerd.sink.commit import JOB_COMMIT_TIMEOUT_MAX_MS
-from brokerd.transaction import coordinator
-from brokerd.transaction.coordinator import JOB_KEPT_MS
-from brokerd.transaction.transactional_id import Progress
-from brokerd.wire.v1.transaction_log_pb2 import TransactionalIdForgotten
+from brokerd.wire.v1.coordinator_log_pb2 import TransactionalIdForgotten
 from tests.support.transaction_bench import AGE_MAX_MS, ID, TIMEOUT_MS, TransactionBench, execution
 
 ONE = execution(5)
@@ -97,7 +97,7 @@ def test_timeouts_have_a_limit(bench: TransactionBench, timeout_ms: int) -> None
 
 
 def test_the_memory_of_ended_members_has_a_limit(bench: TransactionBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator, "ENDED_MEMBERS_MAX", 2)
+    monkeypatch.setattr(transaction_coordinator, "ENDED_MEMBERS_MAX", 2)
     for who in "abc":
         bench.init(who, ONE)
         bench.abort(bench.end_request(ONE, {who: 0}))
@@ -223,7 +223,7 @@ def test_a_state_remembers_the_members_of_the_last_commit(bench: TransactionBenc
 
 def test_members_of_the_oldest_commits_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = TransactionBench()
-    monkeypatch.setattr(coordinator, "COMMITTED_IDS_MAX", 3)
+    monkeypatch.setattr(transaction_coordinator, "COMMITTED_IDS_MAX", 3)
     ids = {}
     for name in ("x", "y", "x", "z"):
         of = execution(len(bench.log))
@@ -248,7 +248,7 @@ def test_members_of_the_oldest_commits_are_forgotten_first(monkeypatch: pytest.M
 
 def test_a_start_knows_whose_commits_are_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = TransactionBench()
-    monkeypatch.setattr(coordinator, "COMMITTED_IDS_MAX", 4)
+    monkeypatch.setattr(transaction_coordinator, "COMMITTED_IDS_MAX", 4)
     for name in ("x", "y", "x", "z"):
         of = execution(len(bench.log))
         members = [f"{name}{number}{of.txn_version}" for number in range(2)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from brokerd.coordinator.transactional_id import EARLIER_MAX, REPEATS_MAX, Progress
 from brokerd.errors import (
     AlreadyCommittedError,
     Fate,
@@ -14,8 +15,7 @@ from brokerd.errors import (
     TxnAbortedError,
     TxnConflictError,
 )
-from brokerd.transaction.transactional_id import EARLIER_MAX, REPEATS_MAX, Progress
-from brokerd.wire.v1.transaction_log_pb2 import CommitPrepared
+from brokerd.wire.v1.coordinator_log_pb2 import CommitPrepared
 from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest, TransactionMember, TransactionTotals
 from tests.support.transaction_bench import (
     FIRST_PRODUCER_ID,

@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, MutableMapping
 
+from brokerd.coordinator.markers import Ending, Outcome, RecordFor, endings
+from brokerd.coordinator.transactional_id import Held, HeldData
 from brokerd.datadir.decided_members import DecidedMembers
 from brokerd.datadir.log_time import DirectoryTime
 from brokerd.datadir.partition_table import PartitionTable
@@ -23,9 +25,7 @@ from brokerd.record.control import encode_control
 from brokerd.server.paging import Pauses
 from brokerd.server.waiting.delayed_produce import Appended, wait_durable
 from brokerd.sharing import CALLER
-from brokerd.transaction.markers import Ending, Outcome, RecordFor, endings
-from brokerd.transaction.transactional_id import Held, HeldData
-from brokerd.wire.v1.transaction_log_pb2 import HeldBack, TransactionLogRecord
+from brokerd.wire.v1.coordinator_log_pb2 import CoordinatorRecord, HeldBack
 
 logger = logging.getLogger(__name__)
 
@@ -222,11 +222,11 @@ class LostMarkers:
         self,
         ended_ids: Collection[int],
         logs: Iterable[Partition],
-        records: Iterable[TransactionLogRecord | None],
+        records: Iterable[CoordinatorRecord | None],
         decided: DecidedMembers,
     ) -> None:
         """Determines the outcomes. `ended_ids`: members with open data that are neither open nor in a prepared commit. `records`:
-        the whole transaction log, read only if there are such members.
+        the whole log, read only if there are such members.
         """
         if not ended_ids:
             return

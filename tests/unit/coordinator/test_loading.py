@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from brokerd.coordinator import loading
+from brokerd.coordinator.records import decode, record_of
+from brokerd.coordinator.snapshot import PIECE_BYTES_MAX, PIECE_ENTRIES_MAX
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
-from brokerd.transaction import loading
-from brokerd.transaction.records import decode, record_of
-from brokerd.transaction.snapshot import PIECE_BYTES_MAX, PIECE_ENTRIES_MAX
-from brokerd.wire.v1.transaction_log_pb2 import MemberOpened, StateEnds, TransactionalIdForgotten, TransactionLogRecord
+from brokerd.wire.v1.coordinator_log_pb2 import CoordinatorRecord, MemberOpened, StateEnds, TransactionalIdForgotten
 from tests.support.transaction_bench import ID, PRINCIPAL, TransactionBench, execution, known_of
 
 ONE = execution(5)
 LOST = None
-Record = TransactionLogRecord | None
+Record = CoordinatorRecord | None
 
 
 @pytest.fixture
@@ -307,7 +307,7 @@ def test_an_unknown_version_is_refused() -> None:
         decode(b"")
 
 
-@pytest.mark.parametrize("data", [b"\xff\xff", TransactionLogRecord(version=1).SerializeToString()])
+@pytest.mark.parametrize("data", [b"\xff\xff", CoordinatorRecord(version=1).SerializeToString()])
 def test_what_is_no_record_is_refused(data: bytes) -> None:
-    with pytest.raises(CorruptMessageError, match="transaction log"):
+    with pytest.raises(CorruptMessageError, match="coordinator's log"):
         decode(data)

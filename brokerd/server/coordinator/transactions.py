@@ -3,7 +3,7 @@
     member durable -> its response            end of members durable -> the markers that void their data
     commit durable -> its markers             all its markers durable -> last stable offsets advance, atomically -> its response
 
-Group offsets of a commit are part of its record, and are copied to the group log (../groups.py) before the commit is finished.
+Group offsets of a commit (groups.py) are in the batch of its record: a crash keeps both or neither.
 
 The record of a commit lists the partitions it holds back, each with an offset: their last stable offsets do not pass it until the
 commit is finished, restarts included.
@@ -17,14 +17,21 @@ void: it is aborted at the start and by each sweep, unless its partition may hav
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import itertools
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
+from brokerd.coordinator.loading import load
+from brokerd.coordinator.markers import RecordFor, control_records
+from brokerd.coordinator.pages import Pages
+from brokerd.coordinator.records import Event, is_of_group, record_of
+from brokerd.coordinator.transaction_coordinator import TransactionCoordinator, TransactionLimits
+from brokerd.coordinator.transactional_id import MEMBER_EPOCH, NO_VERSION, Held, Progress, execution_text
 from brokerd.datadir.decided_members import DecidedMembers
 from brokerd.datadir.node_state import ProducerIds
 from brokerd.errors import (
@@ -33,31 +40,23 @@ from brokerd.errors import (
     Fate,
     NotReadyError,
     StorageError,
-    UnsupportedVersionError,
     WireError,
 )
 from brokerd.ids import TopicIdPartition, member_producer_id
 from brokerd.record.header import BatchHeader
 from brokerd.server.admin import STOPPING, Admin
+from brokerd.server.coordinator.groups import AskedOffsets, Groups
+from brokerd.server.coordinator.local_leaders import LocalLeaders, LostMarkers, Markers
+from brokerd.server.coordinator.log import CoordinatorLog
 from brokerd.server.failures import to_its_end
-from brokerd.server.groups import AskedOffsets, Groups
-from brokerd.server.own_log import OwnEntry, OwnLog
 from brokerd.server.paging import Pauses
-from brokerd.server.transactions.local_leaders import LocalLeaders, LostMarkers, Markers
 from brokerd.sharing import Shares
-from brokerd.transaction.coordinator import TransactionCoordinator, TransactionLimits
-from brokerd.transaction.loading import load
-from brokerd.transaction.markers import RecordFor, control_records
-from brokerd.transaction.pages import Pages
-from brokerd.transaction.records import Event, decode, record_of
-from brokerd.transaction.transactional_id import MEMBER_EPOCH, NO_VERSION, Held, Progress, execution_text
-from brokerd.wire.v1.group_log_pb2 import GroupLogRecord
-from brokerd.wire.v1.transaction_log_pb2 import (
+from brokerd.wire.v1.coordinator_log_pb2 import (
     CommitCompleted,
     CommitPrepared,
+    CoordinatorRecord,
     MemberOpened,
     MembersAborted,
-    TransactionLogRecord,
 )
 from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest, HeartbeatRequest, InitProducerIdRequest
 
@@ -92,7 +91,7 @@ class Transactions:
     def __init__(
         self,
         config: BrokerConfig,
-        log: OwnLog,
+        log: CoordinatorLog,
         leaders: LocalLeaders,
         groups: Groups,
         producer_ids: ProducerIds,
@@ -105,7 +104,6 @@ class Transactions:
         self.log = log
         self.leaders = leaders
         self._groups = groups
-        groups.decisions_durable = log.durable
         self._producer_ids = producer_ids
         self._reserving = reserving
         self._clock = clock
@@ -133,33 +131,36 @@ class Transactions:
     # Start and stop
 
     async def start(self) -> None:
-        """Loads the log, finishes prepared commits and voids the data of ended members. Call it after the groups have started and
-        before the broker serves requests. A commit that cannot be finished stays held back and is retried. Raises
-        DataDirectoryError if any part of the log is unusable: running without it would lose commits or apply them twice.
+        """Loads the log, of groups too, finishes prepared commits and voids the data of ended members. Call it before the broker
+        serves requests. A commit that cannot be finished stays held back and is retried. Raises DataDirectoryError if any part of
+        the log is unusable: running without it would lose commits or apply them twice.
         """
         try:
             await self._load()
-        except (DataDirectoryError, CorruptMessageError, UnsupportedVersionError) as error:
+        except (DataDirectoryError, CorruptMessageError) as error:
             raise DataDirectoryError(
-                f"the transaction log cannot be used: {error.message.rstrip('.')}. Without it commits could be lost or done twice, "
-                "so the broker does not start; run `brokerd doctor` for advice"
+                f"the coordinator's log cannot be used: {error.message.rstrip('.')}. Without it commits could be lost or done "
+                "twice, so the broker does not start; run `brokerd doctor` for advice"
             ) from error
         await self.sweep()
 
     async def _load(self) -> None:
         now_ms = self._clock.monotonic_ms()
-        self.coordinator = await asyncio.to_thread(lambda: load(self._records(), self._new_coordinator, now_ms))
+        self.coordinator = await asyncio.to_thread(lambda: load(self._with_groups(), self._new_coordinator, now_ms))
+        self._groups.loaded()
         prepared = self.coordinator.prepared()
         for name, commit in prepared:
             self.leaders.hold_back(name, commit.held_back)  # there, markers in the log have taken effect already
-        offsets = [commit.group_offsets for _, commit in prepared if commit.HasField("group_offsets")]
-        for record in sorted(offsets, key=lambda record: record.decision):
-            self._groups.decided.add(record)
         ended = self.coordinator.presumed_aborted(self.leaders.producer_ids)
-        self._lost_markers.find(ended, self.leaders.known.of_clients(), self._records(), self._decided_members)
+        self._lost_markers.find(ended, self.leaders.known.of_clients(), self.log.read(), self._decided_members)
 
-    def _records(self) -> Iterator[TransactionLogRecord | None]:
-        return (decode(value) if value is not None else None for value in self.log.read())
+    def _with_groups(self) -> Iterator[CoordinatorRecord | None]:
+        """The records of transactions. Applies those of groups."""
+        for record in self.log.read():
+            if record is not None and is_of_group(record):
+                self._groups.table.apply(record)
+            else:
+                yield record
 
     def begin_stop(self) -> None:
         """Refuses new decisions; pending ones continue."""
@@ -245,16 +246,12 @@ class Transactions:
         async with self._lock(name):
             while True:
                 decided = await self._decided(lambda: self.coordinator.commit(principal, asked, self._held(asked)))
-                if isinstance(decided, CommitPrepared) and offsets is not None:
-                    await self._groups.ready(offsets)
-                    # The state may have changed during the await: decide again, without an await before the group's decision.
-                    decided = await self._decided(lambda: self.coordinator.commit(principal, asked, self._held(asked)))
                 if decided is Progress.COMPLETE:
                     await self.log.durable()
                     return
                 if isinstance(decided, CommitPrepared):
-                    group_offsets = await self._decided_offsets(offsets) if offsets is not None else None
-                    self._prepare(name, principal, decided, group_offsets)
+                    committed = await self._decided(partial(self._groups.decide, offsets)) if offsets is not None else None
+                    self._prepare(name, principal, decided, committed)
                 elif decided is not Progress.UNFINISHED:
                     self._record(name, principal, decided)
                     continue
@@ -262,24 +259,15 @@ class Transactions:
                 if isinstance(decided, CommitPrepared):  # CommitCompleted need not be durable: a restart finishes it again
                     return
 
-    def _prepare(self, name: str, principal: str, event: CommitPrepared, group_offsets: GroupLogRecord | None) -> None:
+    def _prepare(self, name: str, principal: str, event: CommitPrepared, offsets: CoordinatorRecord | None) -> None:
         event.held_back.extend(self.leaders.held_back((*event.committed_producer_ids, *event.aborted_producer_ids)))
-        if group_offsets is not None:
-            event.group_offsets.CopyFrom(group_offsets)
-        self._record(name, principal, event)
+        record = self._record_of(name, principal, event)
+        self.log.append([record] if offsets is None else [record, offsets])
+        self.coordinator.apply(record, self._clock.monotonic_ms())
+        if offsets is not None:
+            self._groups.table.apply(offsets)
         self.leaders.hold_back(name, event.held_back)
-        if group_offsets is not None:
-            self._groups.decided.add(group_offsets)
         self.outcomes.committed += 1
-
-    async def _decided_offsets(self, offsets: AskedOffsets) -> GroupLogRecord:
-        """Decides the offsets without an await. A refusal is raised once everything it depends on is durable."""
-        try:
-            return self._groups.decide(offsets)
-        except WireError:
-            await self.log.durable()
-            await self._groups.log.durable()
-            raise
 
     def _held(self, asked: EndTransactionRequest) -> Held:
         named = [TopicIdPartition(one.topic_id, one.partition) for one in asked.partitions]
@@ -296,11 +284,7 @@ class Transactions:
         await self.log.durable()
         markers = self._markers.setdefault(name, {})
         try:
-            if prepared.HasField("group_offsets"):
-                await self._groups.bring_in()
             await self.leaders.write_markers(self.leaders.partitions_of((*winners, *losers)), record_for, markers)
-            if prepared.HasField("group_offsets"):
-                await self._groups.log.durable()
         except NotReadyError:
             raise
         except WireError as error:
@@ -318,10 +302,7 @@ class Transactions:
     def _record_completed(self, name: str, principal: str, prepared: CommitPrepared) -> None:
         """Records the end of a commit with the next event. If a crash loses it, the next start only looks for missing markers."""
         record = self._record_of(name, principal, CommitCompleted(txn_version=prepared.txn_version))
-        self.log.append_late(_entry(record))
-        if prepared.HasField("group_offsets"):  # without the record, a start needs the log of groups to show the rows again
-            with contextlib.suppress(WireError):
-                self.log.append_rest()
+        self.log.append_late(record)
         self.coordinator.apply(record, self._clock.monotonic_ms())
 
     async def _abort(self, name: str, decide: Callable[[], MembersAborted | None]) -> int:
@@ -375,10 +356,11 @@ class Transactions:
             await self._try(part())
 
     async def compact(self) -> None:
-        """Replaces the log by a snapshot if it has grown, while requests are served. Must not run twice at once. Logs errors."""
+        """Replaces the log by its state, of groups too, if it has grown, while requests are served. Must not run twice at once.
+        Logs errors."""
         if self.log.has_grown():
             with self.coordinator.writing_state(self._clock.wall_ms()) as state:
-                await self._try(self.log.compact([_entry(record) for record in piece] for piece in state.pieces()))
+                await self._try(self.log.compact(itertools.chain(state.pieces(), self._groups.table.pieces())))
 
     async def _try(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -464,10 +446,10 @@ class Transactions:
     def _record(self, name: str, principal: str, event: Event) -> None:
         """Appends an event and applies it; no effect if it raises."""
         record = self._record_of(name, principal, event)
-        self.log.append([_entry(record)])
+        self.log.append([record])
         self.coordinator.apply(record, self._clock.monotonic_ms())
 
-    def _record_of(self, name: str, principal: str, event: Event) -> TransactionLogRecord:
+    def _record_of(self, name: str, principal: str, event: Event) -> CoordinatorRecord:
         return record_of(name, principal, self._clock.wall_ms(), event)
 
     async def _record_rest(self) -> None:
@@ -481,10 +463,6 @@ class Transactions:
         """The executions of open members, for log messages."""
         members = [known.member for pid in producer_ids if (known := self.coordinator.open_members.get(pid)) is not None]
         return f"{len(members)} members of " + ", ".join(dict.fromkeys(map(execution_text, members)))
-
-
-def _entry(record: TransactionLogRecord) -> OwnEntry:
-    return OwnEntry(record.transactional_id.encode(), record.SerializeToString())
 
 
 def _subject(name: str, prepared: CommitPrepared) -> str:

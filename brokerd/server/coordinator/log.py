@@ -1,7 +1,7 @@
-"""A log of the broker's own: the single partition of an internal topic, stored by the same engine as all others.
+"""The coordinator's log: the single partition of an internal topic, stored by the same engine as all others. It holds the decisions
+on transactions and on the offsets of groups, in one order.
 
-An entry is a record of schema 0 with a key and a value. Entries appended together form one batch, so a crash keeps all of them or
-none. Their meaning is up to the caller.
+Records appended together form one batch, so a crash keeps all of them or none, and with them all earlier ones.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 import pyarrow as pa
 
 from brokerd.clock import Clock
+from brokerd.coordinator.records import decode
 from brokerd.datadir.log_time import DirectoryTime
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.retention import Retention
 from brokerd.datadir.topic_changes import TopicChanges
-from brokerd.datadir.topic_store import Topic
+from brokerd.datadir.topic_store import COORDINATOR
 from brokerd.errors import (
     CorruptMessageError,
     DataDirectoryError,
@@ -37,29 +37,21 @@ from brokerd.record.schema import SCHEMA_0, encode_payload
 from brokerd.server.admin import Admin
 from brokerd.server.waiting.delayed_produce import Appended, wait_durable
 from brokerd.sharing import CALLER
+from brokerd.wire.v1.coordinator_log_pb2 import CoordinatorRecord
 
 logger = logging.getLogger(__name__)
 
-COMPACTION_MIN_BYTES = 524_288  # some 1,000 entries; a start reads 10,000 of them in a second
-_LATE_MAX = 100  # entries that wait for the next batch, which is encoded in one step
+COMPACTION_MIN_BYTES = 524_288  # some 1,000 records; a start reads 10,000 of them in a second
+_LATE_MAX = 100  # records that wait for the next batch, which is encoded in one step
 _UNSYNCED_MAX_BYTES = 4 * 1_048_576  # while writing a state: unsynced bytes use up the budget that all producers share
 _READ_BYTES = 1_048_576
-READ_ERRORS = (LogDamagedError, CorruptMessageError, UnsupportedVersionError, StorageError, OSError)
 
 
-class OwnEntry(NamedTuple):
-    """An entry of the log."""
-
-    key: bytes
-    value: bytes
-
-
-class OwnLog:
-    """An internal log; see the module. Belongs to the event loop, except `read`."""
+class CoordinatorLog:
+    """See the module. Belongs to the event loop, except `read`."""
 
     def __init__(
         self,
-        topic: Topic,
         partitions: PartitionTable,
         changes: TopicChanges,
         retention: Retention,
@@ -69,7 +61,6 @@ class OwnLog:
         admin: Admin,
         clock: Clock,
     ) -> None:
-        self._topic = topic
         self._partitions = partitions
         self._changes = changes
         self._retention = retention
@@ -79,16 +70,16 @@ class OwnLog:
         self._clock = clock
         self._making = asyncio.Lock()
         self._partition: Partition | None = None
-        self._leader_epoch = 0  # in which the log was opened: `is_durable` holds for this epoch only
+        self._leader_epoch = 0  # in which the log was opened: `durable` holds for this epoch only
         self._end_offset = 0  # after the last append
         self._size_bytes = 0  # from the log start
         self._state_bytes = 0  # of the newest state in it; 0 = unknown
         self._retry_bytes = 0  # after a failed compaction: the size at which to try again
-        self._late: list[OwnEntry] = []  # see append_late
+        self._late: list[CoordinatorRecord] = []  # see append_late
         self._find()
 
     def _find(self) -> None:
-        self._partition = self._partitions.own(self._topic)
+        self._partition = self._partitions.coordinator_log
         if self._partition is not None:
             self._leader_epoch = self._partition.leader_epoch
             self._end_offset = self._partition.ends.log_end_offset
@@ -99,23 +90,21 @@ class OwnLog:
             return
         async with self._making:
             if self._partition is None:
-                await self._admin.run(self._changes.create_own(self._topic))
+                await self._admin.run(self._changes.create_coordinator())
                 self._find()
 
-    def read(self) -> Iterator[bytes | None]:
-        """The values of all entries, oldest first; None stands for entries lost to damage that an operator accepted. May run in any
-        thread and more than once, before the first append. Raises DataDirectoryError if the log is damaged otherwise.
+    def read(self) -> Iterator[CoordinatorRecord | None]:
+        """All records, oldest first; None stands for records lost to damage that an operator accepted. May run in any thread and
+        more than once, before the first append. Raises DataDirectoryError if the log is damaged otherwise.
         """
         try:
-            for batch in self.batches():
-                yield from values_of(batch) if batch is not None else (None,)
-        except READ_ERRORS as error:
-            raise DataDirectoryError(f"{self._topic.name}: {error}") from error
+            for batch in self._batches():
+                yield from map(decode, values_of(batch)) if batch is not None else (None,)
+        except (LogDamagedError, CorruptMessageError, UnsupportedVersionError, StorageError, OSError) as error:
+            raise DataDirectoryError(f"{COORDINATOR.name}: {error}") from error
 
-    def batches(self) -> Iterator[RecordBatch | None]:
-        """All batches, oldest first; None stands for batches lost to damage that an operator accepted. May be read more than once,
-        before the first append. Raises READ_ERRORS.
-        """
+    def _batches(self) -> Iterator[RecordBatch | None]:
+        """All batches; None stands for lost ones."""
         log = self._partition
         if log is None:
             return
@@ -142,16 +131,16 @@ class OwnLog:
                     yield batch
             offset = found.next_offset
 
-    def append(self, records: Sequence[OwnEntry]) -> None:
-        """Appends entries, all or none; a later `durable` makes them durable. Raises StorageError and others: the entries must then
+    def append(self, records: Sequence[CoordinatorRecord]) -> None:
+        """Appends records, all or none; a later `durable` makes them durable. Raises StorageError and others: the records must then
         not be applied.
         """
         self._append([*self._late, *records])
         self._late = []
 
-    def append_late(self, entry: OwnEntry) -> None:
-        """Puts an entry in front of the next batch: saves a write and a flush. A crash may lose it, whatever `durable` said."""
-        self._late.append(entry)
+    def append_late(self, record: CoordinatorRecord) -> None:
+        """Puts a record in front of the next batch: saves a write and a flush. A crash may lose it, whatever `durable` said."""
+        self._late.append(record)
         if len(self._late) >= _LATE_MAX:
             with contextlib.suppress(WireError):
                 self.append_rest()
@@ -161,7 +150,7 @@ class OwnLog:
         if self._late:
             self.append(())
 
-    def _append(self, records: Sequence[OwnEntry]) -> None:
+    def _append(self, records: Sequence[CoordinatorRecord]) -> None:
         partition = self._partition
         assert partition is not None, "made before"
         batch = _batch(records, partition.crc_seed, self._clock.wall_ms())
@@ -170,22 +159,12 @@ class OwnLog:
         self._end_offset = info.last_offset + 1
         self._size_bytes += batch.header.size
 
-    @property
-    def end_offset(self) -> int:
-        """The offset after the last append."""
-        return self._end_offset
-
-    def is_durable(self, end_offset: int) -> bool:
-        """True if everything below this offset is durable."""
-        partition = self._partition
-        return partition is None or (partition.leads_in(self._leader_epoch) and partition.ends.high_watermark >= end_offset)
-
     async def durable(self) -> None:
         """Returns once everything appended before the call is durable. Raises StorageError if the log has stopped, NotReadyError
         at a stop, NotLeaderError, RequestTimedOutError.
         """
         partition, end_offset = self._partition, self._end_offset
-        if partition is None or self.is_durable(end_offset):
+        if partition is None or (partition.leads_in(self._leader_epoch) and partition.ends.high_watermark >= end_offset):
             return
         errors = await wait_durable(self._purgatory, [Appended(partition, end_offset - 1, self._leader_epoch)])
         if errors:
@@ -195,9 +174,9 @@ class OwnLog:
         """True if `compact` should be called."""
         return self._size_bytes >= max(COMPACTION_MIN_BYTES, 2 * self._state_bytes, self._retry_bytes)
 
-    async def compact(self, pieces: Iterable[Sequence[OwnEntry]]) -> None:
-        """Appends `pieces`, which repeat the complete state, then drops all entries before them. Each piece is produced when it is
-        appended. Other entries may be appended in between, and a crash at any point must leave a log with the same meaning. One
+    async def compact(self, pieces: Iterable[Sequence[CoordinatorRecord]]) -> None:
+        """Appends `pieces`, which repeat the complete state, then drops all records before them. Each piece is produced when it is
+        appended. Other records may be appended in between, and a crash at any point must leave a log with the same meaning. One
         call at a time. Raises as `append` and `durable` do, having dropped nothing.
         """
         log = self._partition
@@ -214,9 +193,9 @@ class OwnLog:
             raise
         self._size_bytes -= before_bytes
         self._state_bytes, self._retry_bytes = state_bytes, 0
-        logger.debug("%s: %d bytes of entries became a state of %d bytes", log.name, before_bytes, state_bytes)
+        logger.debug("%s: %d bytes of records became a state of %d bytes", log.name, before_bytes, state_bytes)
 
-    async def _write(self, pieces: Iterable[Sequence[OwnEntry]]) -> int:
+    async def _write(self, pieces: Iterable[Sequence[CoordinatorRecord]]) -> int:
         """Appends the pieces, durable on return. Returns their bytes."""
         written_bytes = unsynced_bytes = 0
         for piece in pieces:
@@ -232,11 +211,11 @@ class OwnLog:
         return written_bytes
 
 
-def _batch(records: Sequence[OwnEntry], seed: int, now_wall_ms: int) -> RecordBatch:
+def _batch(records: Sequence[CoordinatorRecord], seed: int, now_wall_ms: int) -> RecordBatch:
     count = len(records)
     columns = [
-        pa.array([record.key for record in records], pa.binary()),
-        pa.array([record.value for record in records], pa.binary()),
+        pa.array([(record.transactional_id or record.group_id).encode() for record in records], pa.binary()),
+        pa.array([record.SerializeToString() for record in records], pa.binary()),
         SCHEMA_0.column("headers").nulls(count),
         pa.array([now_wall_ms * 1_000] * count, SCHEMA_0.column("timestamp").type),
     ]

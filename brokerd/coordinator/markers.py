@@ -2,8 +2,8 @@
 lost.
 
 In an undamaged partition no marker is lost: open data of a member that is neither open nor in a prepared commit is void. In a
-damaged one a missing marker proves nothing. The outcome then comes from the transaction log while it is recorded there (always for
-the last commit of an id), or from an operator's decision; otherwise it is unknown and the data stays open.
+damaged one a missing marker proves nothing. The outcome then comes from the coordinator's log while it is recorded there (always
+for the last commit of an id), or from an operator's decision; otherwise it is unknown and the data stays open.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import enum
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from brokerd.transaction.transactional_id import NO_VERSION
+from brokerd.coordinator.transactional_id import NO_VERSION
 from brokerd.wire.v1.control_pb2 import ControlRecord
-from brokerd.wire.v1.transaction_log_pb2 import TransactionLogRecord
+from brokerd.wire.v1.coordinator_log_pb2 import CoordinatorRecord
 
 # Maps the producer ids with open data in a partition to its control record; None if the decision concerns none of them. A partition
 # whose marker is written has no such data left, so no marker is written twice.
@@ -60,10 +60,10 @@ class Ending(NamedTuple):
 def endings(
     producer_ids: Collection[int],
     lost: Collection[int],
-    records: Iterable[TransactionLogRecord | None],
+    records: Iterable[CoordinatorRecord | None],
     decided: Mapping[int, Outcome],
 ) -> dict[int, Ending]:
-    """How these members ended. `lost`: those whose marker may be lost. `records`: the whole transaction log. `decided`: an
+    """How these members ended. `lost`: those whose marker may be lost. `records`: the whole log. `decided`: an
     operator's decisions.
     """
     found = _recorded(frozenset(producer_ids), records)
@@ -74,7 +74,7 @@ def endings(
     return found
 
 
-def _recorded(producer_ids: Collection[int], records: Iterable[TransactionLogRecord | None]) -> dict[int, Ending]:
+def _recorded(producer_ids: Collection[int], records: Iterable[CoordinatorRecord | None]) -> dict[int, Ending]:
     found: dict[int, Ending] = {}
     for record in records if producer_ids else ():
         if record is None:

@@ -1,4 +1,4 @@
-"""Rebuilds the coordinator from the transaction log.
+"""Rebuilds the coordinator from its log.
 
 A snapshot (snapshot.py) replaces all events before it once its end has been read; events interleaved with its pieces are applied
 after it. A snapshot without an end is ignored.
@@ -14,20 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from brokerd.coordinator.transaction_coordinator import TransactionCoordinator
 from brokerd.errors import CorruptMessageError
-from brokerd.transaction.coordinator import TransactionCoordinator
-from brokerd.wire.v1.transaction_log_pb2 import StateEnds, TransactionLogRecord
+from brokerd.wire.v1.coordinator_log_pb2 import CoordinatorRecord, StateEnds
 
-_NO_BEGINNING = "the transaction log has part of a state without its beginning, and nothing that replaces it"
-_NO_END = "the transaction log has a state without its end, and nothing that replaces it"
+_NO_BEGINNING = "the coordinator's log has part of a state without its beginning, and nothing that replaces it"
+_NO_END = "the coordinator's log has a state without its end, and nothing that replaces it"
 
 
 def load(
-    records: Iterable[TransactionLogRecord | None], new: Callable[[], TransactionCoordinator], now_ms: int
+    records: Iterable[CoordinatorRecord | None], new: Callable[[], TransactionCoordinator], now_ms: int
 ) -> TransactionCoordinator:
-    """The coordinator after `records`: the whole log, with None where records are lost. `new` makes an empty coordinator; all of
-    them share their limits. Every execution gets its full time-out from now on. Raises CorruptMessageError if a snapshot does not
-    match its end, or is incomplete with nothing to replace it.
+    """The coordinator after `records`: the whole log without records of groups, with None where records are lost. `new` makes an
+    empty coordinator; all of them share their limits. Every execution gets its full time-out from now on. Raises
+    CorruptMessageError if a snapshot does not match its end, or is incomplete with nothing to replace it.
     """
     loading = Loading(new, now_ms)
     for record in records:
@@ -42,7 +42,7 @@ class _State:
         self.known = known  # its content so far
         self.is_first = is_first  # nothing usable precedes it
         self.has_lost = False
-        self.later: list[TransactionLogRecord] = []  # interleaved events, applied after it
+        self.later: list[CoordinatorRecord] = []  # interleaved events, applied after it
 
 
 class Loading:
@@ -56,7 +56,7 @@ class Loading:
         self._unusable = ""  # why the records so far are unusable, unless a snapshot replaces them
         self.known = new()  # without the snapshot being read
 
-    def take(self, record: TransactionLogRecord | None) -> None:
+    def take(self, record: CoordinatorRecord | None) -> None:
         """Takes the next record; None where some are lost, possibly with the beginning of a snapshot."""
         state = self._state
         if record is None:
@@ -105,7 +105,7 @@ class Loading:
             self._settle(state)
         elif len(state.known.states) != end.transactional_ids:
             raise CorruptMessageError(
-                f"the transaction log has a state that ends with {end.transactional_ids} transactional ids, but "
+                f"the coordinator's log has a state that ends with {end.transactional_ids} transactional ids, but "
                 f"{len(state.known.states)} were read"
             )
         else:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from brokerd.coordinator import pages as limits
+from brokerd.coordinator.pages import PAGES_KEPT_MS, Pages
+from brokerd.coordinator.transactional_id import Held, HeldData, Progress
 from brokerd.errors import InvalidRequestError, NotReadyError
-from brokerd.transaction import pages as limits
-from brokerd.transaction.pages import PAGES_KEPT_MS, Pages
-from brokerd.transaction.transactional_id import Held, HeldData, Progress
-from brokerd.wire.v1.transaction_log_pb2 import CommitPrepared
+from brokerd.wire.v1.coordinator_log_pb2 import CommitPrepared
 from brokerd.wire.v1.transaction_pb2 import (
     TRANSACTION_DECISION_ABORT,
     TRANSACTION_DECISION_COMMIT,

@@ -13,6 +13,9 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from brokerd.coordinator.records import event_of
+from brokerd.coordinator.snapshot import StateWriter
+from brokerd.coordinator.transactional_id import CommitDecision, Execution, Held, TransactionalIdState, aborted
 from brokerd.errors import (
     InvalidRequestError,
     InvalidTxnStateError,
@@ -20,17 +23,14 @@ from brokerd.errors import (
     TransactionalIdAuthorizationFailedError,
 )
 from brokerd.sharing import Shares
-from brokerd.transaction.records import event_of
-from brokerd.transaction.snapshot import StateWriter
-from brokerd.transaction.transactional_id import CommitDecision, Execution, Held, TransactionalIdState, aborted
-from brokerd.wire.v1.transaction_log_pb2 import (
+from brokerd.wire.v1.coordinator_log_pb2 import (
     CommitPrepared,
+    CoordinatorRecord,
     MemberOpened,
     MembersAborted,
     StateBegins,
     StateEnds,
     TransactionalIdForgotten,
-    TransactionLogRecord,
 )
 from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest, HeartbeatRequest, InitProducerIdRequest
 
@@ -278,7 +278,7 @@ class TransactionCoordinator:
         finally:
             self._writer = None
 
-    def apply(self, record: TransactionLogRecord, now_ms: int) -> None:
+    def apply(self, record: CoordinatorRecord, now_ms: int) -> None:
         """Applies an event that is in the log."""
         name, principal, event = record.transactional_id, record.principal, event_of(record)
         assert not isinstance(event, StateBegins | StateEnds), "what the log says of itself is for loading.py"

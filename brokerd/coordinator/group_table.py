@@ -15,11 +15,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from brokerd.coordinator.records import group_deleted, offsets_committed, offsets_deleted
 from brokerd.errors import Fate, PolicyViolationError, ProducerFencedError, UnknownGroupError
-from brokerd.groups.records import group_deleted, offsets_committed, offsets_deleted
 from brokerd.ids import TopicIdPartition
 from brokerd.sharing import Shares
-from brokerd.wire.v1.group_log_pb2 import CommittedOffset, GroupLogRecord, OffsetsDeleted
+from brokerd.wire.v1.coordinator_log_pb2 import CommittedOffset, CoordinatorRecord, OffsetsDeleted
 
 METADATA_MAX_BYTES = 4_096
 NO_OFFSET = -1  # the group has no offset of the partition
@@ -129,7 +129,6 @@ class GroupTable:
         self._name_of = name_of
         self._groups: dict[str, Group] = {}
         self.offset_count = 0  # over all groups
-        self.decision = 0  # transactional offsets are applied up to this decision number
 
     # Reading
 
@@ -153,7 +152,7 @@ class GroupTable:
         principal: str,
         offsets: Collection[CommittedOffset],
         expected: Mapping[TopicIdPartition, int] | None = None,
-    ) -> GroupLogRecord:
+    ) -> CoordinatorRecord:
         """The record of these offsets. `expected`: the group's offsets when the caller read its input, NO_OFFSET for none. A new
         group counts towards the limits of `principal`. Raises PolicyViolationError; ProducerFencedError if an offset differs from
         the expected one, UnknownGroupError if it is gone.
@@ -173,7 +172,7 @@ class GroupTable:
             )
         return offsets_committed(group_id, owner, offsets)
 
-    def renew(self, group_id: str, now_ms: int, ahead_ms: int) -> GroupLogRecord:
+    def renew(self, group_id: str, now_ms: int, ahead_ms: int) -> CoordinatorRecord:
         """The record that refreshes the timestamp of some of a group's offsets, which renews the group. Raises
         UnknownGroupError."""
         group = self.required(group_id)
@@ -182,11 +181,11 @@ class GroupTable:
             committed.timestamp, committed.clock_ahead_ms = now_ms, ahead_ms
         return record
 
-    def delete(self, group_id: str) -> GroupLogRecord:
+    def delete(self, group_id: str) -> CoordinatorRecord:
         """The record that forgets a group. Raises UnknownGroupError."""
         return group_deleted(group_id, self.required(group_id).principal)
 
-    def delete_offsets(self, group_id: str, tps: Iterable[TopicIdPartition]) -> GroupLogRecord:
+    def delete_offsets(self, group_id: str, tps: Iterable[TopicIdPartition]) -> CoordinatorRecord:
         """The record that forgets some offsets; ignores partitions without one. Raises as `delete` does."""
         group = self.required(group_id)
         deleted = OffsetsDeleted()
@@ -195,7 +194,7 @@ class GroupTable:
                 deleted.partitions.add(topic_id=tp.topic_id, partition=tp.partition)
         return offsets_deleted(group_id, group.principal, deleted)
 
-    def expired(self, before_ms: int) -> Iterator[GroupLogRecord]:
+    def expired(self, before_ms: int) -> Iterator[CoordinatorRecord]:
         """The records that forget the groups whose last commit was before `before_ms` (log time). Lazy: each must be appended at
         once, and other commits may come in between.
         """
@@ -205,15 +204,14 @@ class GroupTable:
 
     # The log
 
-    def apply(self, record: GroupLogRecord) -> None:
+    def apply(self, record: CoordinatorRecord) -> None:
         """Applies a record that is in the log."""
         group_id, principal = record.group_id, record.principal
-        self.decision = max(self.decision, record.decision)
         group = self._groups.get(group_id)
         if record.HasField("offsets_committed"):
             offsets = record.offsets_committed.offsets
             if not offsets:
-                return  # their topics are deleted, or it records only the decision number
+                return  # their topics are deleted
             if group is not None and group.principal != principal:  # the old group vanished with its topics, without a record
                 self._change(group, lambda known: known.drop(list(known.partitions())))
                 group = None
@@ -248,10 +246,10 @@ class GroupTable:
             del self._groups[group.group_id]
             self._limits.groups.add(group.principal, -1)
 
-    def pieces(self) -> Iterator[Sequence[GroupLogRecord]]:
+    def pieces(self) -> Iterator[Sequence[CoordinatorRecord]]:
         """The whole state, in pieces. Lazy: each must be appended at once, and other commits may come in between. Once all are in
         the log, the log from the first piece on yields the same state."""
-        piece = [offsets_committed("", "", decision=self.decision)] if self.decision else []
+        piece: list[CoordinatorRecord] = []
         slots = 0
         for group in list(self._groups.values()):  # a group deleted meanwhile has no offsets
             tps = list(group.partitions())

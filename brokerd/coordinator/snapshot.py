@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 
-from brokerd.transaction.records import record_of
-from brokerd.transaction.transactional_id import TransactionalIdState
-from brokerd.wire.v1.transaction_log_pb2 import StateBegins, StateEnds, TransactionLogRecord
+from brokerd.coordinator.records import record_of
+from brokerd.coordinator.transactional_id import TransactionalIdState
+from brokerd.wire.v1.coordinator_log_pb2 import CoordinatorRecord, StateBegins, StateEnds
 
 PIECE_ENTRIES_MAX = 100  # encoding these blocks the event loop for 2 ms
 PIECE_BYTES_MAX = 262_144  # exceeded by at most one record
@@ -30,7 +30,7 @@ class StateWriter:
         self._count = len(states)
         self._left = dict(states)  # ids not written yet
         self._names = iter(list(states))  # in the order of their last commits
-        self._ready: deque[TransactionLogRecord] = deque()
+        self._ready: deque[CoordinatorRecord] = deque()
 
     def keep(self, transactional_id: str) -> None:
         """Encodes the id before it changes, unless it is encoded already."""
@@ -40,7 +40,7 @@ class StateWriter:
                 at = timestamp or self._now_wall_ms
                 self._ready.append(record_of(transactional_id, state.principal, at, event, in_state=True))
 
-    def pieces(self, entries_max: int = PIECE_ENTRIES_MAX) -> Iterator[list[TransactionLogRecord]]:
+    def pieces(self, entries_max: int = PIECE_ENTRIES_MAX) -> Iterator[list[CoordinatorRecord]]:
         """The pieces, in order. The first must be appended before any further event."""
         piece = [record_of("", "", self._now_wall_ms, StateBegins()), *self._take(entries_max)]
         while self._has_more:
@@ -52,8 +52,8 @@ class StateWriter:
     def _has_more(self) -> bool:
         return bool(self._left or self._ready)
 
-    def _take(self, entries_max: int) -> list[TransactionLogRecord]:
-        taken: list[TransactionLogRecord] = []
+    def _take(self, entries_max: int) -> list[CoordinatorRecord]:
+        taken: list[CoordinatorRecord] = []
         size_bytes = 0
         while self._has_more and len(taken) < entries_max and size_bytes < PIECE_BYTES_MAX:
             while not self._ready:

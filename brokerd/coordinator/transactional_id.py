@@ -32,6 +32,7 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from brokerd.coordinator.records import Event
 from brokerd.errors import (
     AlreadyCommittedError,
     Fate,
@@ -42,8 +43,7 @@ from brokerd.errors import (
     TxnConflictError,
 )
 from brokerd.ids import TopicIdPartition
-from brokerd.transaction.records import Event
-from brokerd.wire.v1.transaction_log_pb2 import (
+from brokerd.wire.v1.coordinator_log_pb2 import (
     CommitCompleted,
     CommitPrepared,
     EarlierCommit,
@@ -344,7 +344,7 @@ class TransactionalIdState:
         elif self.last is None or isinstance(event, TransactionalIdForgotten) or event.txn_version != self.last_version:
             return []
         elif isinstance(event, CommitCompleted):
-            self.last, self.is_prepared = _changed(self.last, partitions=(), held_back=(), group_offsets=None), False
+            self.last, self.is_prepared = _changed(self.last, partitions=(), held_back=()), False
         else:
             self.repeats = (*self.repeats, event)[-REPEATS_MAX:]
         return []

@@ -1,0 +1,156 @@
+"""One broker's groups: appends the table's decisions to the coordinator's log, waits until they are durable, and responds.
+
+There is no await between a decision and `apply`, so decisions do not interleave. A response is sent only when everything it
+depends on is durable: an offset that was read is never undone by a crash. A transaction may commit offsets too: they are in the
+batch of its decision (transactions.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from brokerd.config.broker import BrokerConfig
+from brokerd.coordinator.group_table import GroupLimits, GroupTable
+from brokerd.datadir.log_time import DirectoryTime
+from brokerd.datadir.topic_store import TopicStore
+from brokerd.errors import UnknownGroupError, UnknownTopicIdError, WireError
+from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.server.coordinator.log import CoordinatorLog
+from brokerd.sharing import Shares
+from brokerd.wire.v1.coordinator_log_pb2 import CommittedOffset, CoordinatorRecord
+
+logger = logging.getLogger(__name__)
+
+_MS_PER_MINUTE = 60_000
+_EXPIRED_AT_ONCE = 100
+_RENEWED_PARTS = 4  # renewals recorded per offsets.retention.minutes for a group that is being read
+_NAMED_MAX = 5
+
+
+class AskedOffsets(NamedTuple):
+    """Offsets of a group to commit with a transaction."""
+
+    group_id: str
+    principal: str
+    offsets: Callable[[], Collection[CommittedOffset]]  # validates them at the time of the decision; raises WireError
+    expected: Mapping[TopicIdPartition, int]  # the group's offsets when the transaction's input was read
+
+
+class Groups:
+    """The broker's groups. Create it inside the running event loop."""
+
+    def __init__(self, config: BrokerConfig, log: CoordinatorLog, topics: TopicStore, time: DirectoryTime) -> None:
+        self._log = log
+        self._topics = topics
+        self._time = time
+        self._retention_ms = config.offsets_retention_minutes * _MS_PER_MINUTE
+        self.table = GroupTable(GroupLimits(Shares(config.max_groups), Shares(config.max_group_offsets)), self._name_of)
+
+    def loaded(self) -> None:
+        """Forgets the offsets of topics that are deleted. Call it once the log's records are applied to the table."""
+        self.table.keep_topics(self._exists)
+
+    # Requests
+
+    async def commit(self, group_id: str, principal: str, offsets: Collection[CommittedOffset]) -> None:
+        """Commits offsets atomically; durable on return. Raises the errors of GroupTable.commit, and retriable errors."""
+        await self._log.make()
+        await self._recorded(lambda: self.table.commit(group_id, principal, self._of_known_topics(offsets)))
+
+    async def renew(self, group_id: str) -> None:
+        """Keeps a group from expiring while it is read. Recorded only if a quarter of the retention has passed since its last
+        commit, so most calls cost no write. Raises retriable errors."""
+        now_ms, ahead_ms = self._time.stamp_ms()
+        async with self.settled() as table:
+            group = table.groups.get(group_id)
+        if group is not None and now_ms - ahead_ms - group.last_commit_ms >= self._retention_ms // _RENEWED_PARTS:
+            with contextlib.suppress(UnknownGroupError):  # deleted meanwhile
+                await self._recorded(lambda: self.table.renew(group_id, now_ms, ahead_ms))
+
+    async def delete(self, group_id: str) -> int:
+        """Deletes a group, durably on return; returns the number of offsets it had. Raises the errors of GroupTable.delete, and
+        retriable errors."""
+        group = self.table.groups.get(group_id)
+        count = group.count if group is not None else 0
+        await self._recorded(lambda: self.table.delete(group_id))
+        return count
+
+    async def delete_offsets(self, group_id: str, tps: Iterable[TopicIdPartition]) -> int:
+        """Deletes some offsets of a group, durably on return; returns their number. Raises as `delete` does."""
+        record = await self._recorded(lambda: self.table.delete_offsets(group_id, tps))
+        return len(record.offsets_deleted.partitions)
+
+    @contextlib.asynccontextmanager
+    async def settled(self) -> AsyncIterator[GroupTable]:
+        """Yields the table. On exit, and before it re-raises a WireError, waits until everything in the table is durable. Raises
+        retriable errors."""
+        try:
+            yield self.table
+        except WireError:
+            await self._log.durable()
+            raise
+        await self._log.durable()
+
+    def decide(self, asked: AskedOffsets) -> CoordinatorRecord:
+        """The record of a transaction's offsets. Raises the errors of GroupTable.commit and of `asked.offsets`; await
+        `CoordinatorLog.durable` before you report them."""
+        return self.table.commit(asked.group_id, asked.principal, self._of_known_topics(asked.offsets()), asked.expected)
+
+    def forget_topic(self, topic_id: bytes) -> None:
+        """Forgets the offsets of a deleted topic."""
+        self.table.forget_topic(topic_id)
+
+    # Time
+
+    async def sweep(self) -> None:
+        """Deletes expired groups. Logs errors."""
+        expired = self.table.expired(self._time.now_ms() - self._retention_ms)
+        try:
+            while records := list(itertools.islice(expired, _EXPIRED_AT_ONCE)):
+                self._record(*records)
+                names = ", ".join(repr(record.group_id) for record in records[:_NAMED_MAX])
+                logger.info("%d groups have expired by offsets.retention.minutes, among them %s", len(records), names)
+                await asyncio.sleep(0)
+        except WireError as error:
+            logger.warning("groups cannot expire: %s", error)
+
+    # Recording
+
+    async def _recorded(self, decide: Callable[[], CoordinatorRecord]) -> CoordinatorRecord:
+        """The decision, once it is durable. A refusal is raised once everything it depends on is durable."""
+        try:
+            record = decide()
+        except WireError:
+            await self._log.durable()
+            raise
+        self._record(record)
+        await self._log.durable()
+        return record
+
+    def _record(self, *records: CoordinatorRecord) -> None:
+        """Appends records and applies them; no effect if it raises."""
+        self._log.append(records)
+        for record in records:
+            self.table.apply(record)
+
+    def _of_known_topics(self, offsets: Collection[CommittedOffset]) -> Collection[CommittedOffset]:
+        """The offsets without those of topics deleted since the request was validated."""
+        known = {topic_id for topic_id in {one.topic_id for one in offsets} if self._exists(topic_id)}
+        return [one for one in offsets if one.topic_id in known]
+
+    def _name_of(self, tp: TopicIdPartition) -> str:
+        if not self._exists(tp.topic_id):
+            return str(tp)
+        return str(TopicPartition(self._topics.by_id(tp.topic_id).name, tp.partition))
+
+    def _exists(self, topic_id: bytes) -> bool:
+        try:
+            self._topics.by_id(topic_id)
+        except UnknownTopicIdError:
+            return False
+        return True
