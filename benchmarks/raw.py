@@ -110,7 +110,7 @@ class RawProducer:
         """Opens a stream to any node, with a producer id of its own."""
         identity = await init_producer_id(client)
         raw = await client.open_produce_stream()
-        stream = GrpcProduceStream(raw, Hello(secrets.token_bytes(16), 1, "bench"), _ONE_BATCH)
+        stream = GrpcProduceStream(raw, Hello(secrets.token_bytes(16), 1), _ONE_BATCH)
         return cls(client, stream, identity, payload)
 
     async def send(self, tp: TopicIdPartition) -> None:
@@ -147,7 +147,7 @@ class RawMembers:
     async def open(cls, client: BrokerClient, payload: Payload) -> RawMembers:
         """Opens a stream to any node."""
         raw = await client.open_produce_stream()
-        return cls(client, GrpcProduceStream(raw, Hello(secrets.token_bytes(16), 1, "bench"), _MANY_BATCHES), payload)
+        return cls(client, GrpcProduceStream(raw, Hello(secrets.token_bytes(16), 1), _MANY_BATCHES), payload)
 
     async def write(self, written: Sequence[tuple[ProducerIdAndEpoch, Sequence[TopicIdPartition]]]) -> None:
         """Writes each member's first batch in each of its partitions, until all are acknowledged. Raises the first error."""

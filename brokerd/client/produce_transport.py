@@ -110,7 +110,6 @@ def encode_request(request: ProduceRequest, hello: Hello | None) -> bytes:
     if hello is not None:
         head.hello.instance_id = hello.instance_id
         head.hello.incarnation = hello.incarnation
-        head.hello.client_id = hello.client_id
     for batch in request.batches:
         head.partitions.add(topic_id=batch.tp.topic_id, partition=batch.tp.partition, current_leader_epoch=batch.leader_epoch)
     return join_records(head, [(batch.header, batch.payload) for batch in request.batches])

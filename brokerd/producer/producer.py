@@ -88,7 +88,6 @@ class Producer:
             rng=rng,
             metrics=ProducerMetrics(self._clock.monotonic_ms()),
             splitter=split_rows,
-            client_id=self.config.client_id,
         )
         self.is_forked = False  # this is a child of the process that made it
         self._shared = self._new_lock()

@@ -201,7 +201,7 @@ def test_streams_of_one_instance_replace_each_other_alike(tmp_path: Path) -> Non
         heard: list[tuple[object, ...]] = []
         for incarnation in (5, 6, 5):
             try:
-                stream = await session.transport.open_stream(0, Hello(instance, incarnation, "contract"))
+                stream = await session.transport.open_stream(0, Hello(instance, incarnation))
                 again = Session(session.transport, session.topic_id, stream)
                 heard.append(answer(await again.send(identity, len(heard), 1)))
             except BrokerdError as error:

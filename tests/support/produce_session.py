@@ -88,7 +88,7 @@ def in_session(factory: TransportFactory, work: Callable[[Session, ProducerIdAnd
             view = (await transport.metadata(["t"]))["t"]
             assert isinstance(view, TopicView)
             assert len(view.leaders) == 2
-            stream = await transport.open_stream(view.leaders[0], Hello(os.urandom(16), 1, "contract"))
+            stream = await transport.open_stream(view.leaders[0], Hello(os.urandom(16), 1))
             identity = await transport.init_producer_id(NO_PRODUCER)
             assert identity.epoch == 0
             await work(Session(transport, view.topic_id, stream), identity)

@@ -83,11 +83,10 @@ class RawProducer(RawStream):
         *,
         instance_id: bytes | None = None,
         incarnation: int = 1,
-        client_id: str = "test",
     ) -> None:
         super().__init__(channel, PRODUCE)
         self.hello: produce_pb2.Hello | None = produce_pb2.Hello(
-            instance_id=instance_id or secrets.token_bytes(16), incarnation=incarnation, client_id=client_id
+            instance_id=instance_id or secrets.token_bytes(16), incarnation=incarnation
         )
         self.epoch_of = epoch_of
         self._correlation_ids = itertools.count(1)

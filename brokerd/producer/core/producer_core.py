@@ -83,7 +83,6 @@ class ProducerCore:
         rng: random.Random,
         metrics: ProducerMetrics,
         splitter: Splitter,
-        client_id: str = "",
     ) -> None:
         self._config = config
         self._splitter = splitter
@@ -94,7 +93,7 @@ class ProducerCore:
         self.own_identity = self.identity = Identity(config, rng)  # the lasting one, and the one in use
         self.accumulator = RecordAccumulator(config, self.sequences, self.pool)
         self.topics = TopicRegistry(config, rng)
-        self.streams = Streams(config, rng, instance_id=instance_id, client_id=client_id)
+        self.streams = Streams(config, rng, instance_id=instance_id)
         self.fatal_error: BrokerdError | None = None
         self.last_trouble: BrokerdError | None = None  # the latest error of a request or stream, for error messages
         self.last_report = MemberReport()  # of the last member that ended

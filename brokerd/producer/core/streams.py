@@ -127,11 +127,10 @@ class NodeConnection:
 class Streams:
     """The streams of one producer."""
 
-    def __init__(self, config: ProducerConfig, rng: random.Random, *, instance_id: bytes, client_id: str) -> None:
+    def __init__(self, config: ProducerConfig, rng: random.Random, *, instance_id: bytes) -> None:
         self._config = config
         self._rng = rng
         self._instance_id = instance_id
-        self._client_id = client_id
         self.by_node: dict[int, NodeConnection] = {}
         self._incarnation = 0
         self._correlation_id = 0
@@ -157,7 +156,7 @@ class Streams:
         connection.state = ConnectionState.OPENING
         connection.incarnation = self._incarnation
         connection.opened_ms = now_ms
-        return OpenStream(connection.node_id, Hello(self._instance_id, self._incarnation, self._client_id))
+        return OpenStream(connection.node_id, Hello(self._instance_id, self._incarnation))
 
     def on_open(self, node_id: int, incarnation: int, limits: RequestLimits) -> None:
         """Notes that a stream takes requests, each within `limits`."""

@@ -35,7 +35,6 @@ class Hello(NamedTuple):
 
     instance_id: bytes  # 16 random bytes, one per producer
     incarnation: int  # counts the instance's streams, from 1
-    client_id: str
 
 
 class BatchToProduce(NamedTuple):

@@ -84,7 +84,6 @@ _WAITING_BYTES_MAX = 67_108_864
 _HARD_LIMIT = 2  # times max.in.flight.bytes
 _RETRY_AFTER_MS = 100
 _LAST_RESPONSES_S = 1.0
-_CLIENT_ID_MAX_CHARACTERS = 255
 _INSTANCE_ID_BYTES = 16
 
 
@@ -357,10 +356,6 @@ class ProduceHandler(StreamHandler):
             raise malformed("hello.instance_id", f"has {len(hello.instance_id)} bytes, but must have {_INSTANCE_ID_BYTES}")
         if hello.incarnation < 1:
             raise malformed("hello.incarnation", f"is {hello.incarnation}, but must be at least 1")
-        if len(hello.client_id) > _CLIENT_ID_MAX_CHARACTERS:
-            raise malformed(
-                "hello.client_id", f"has {len(hello.client_id)} characters, at most {_CLIENT_ID_MAX_CHARACTERS} are allowed"
-            )
         self.authorizer.require_somewhere(Right.WRITE)
         now_ms = self._broker.clock.monotonic_ms()
         self._instance = self._broker.fence.hello(self.authorizer.principal, hello.instance_id, hello.incarnation, now_ms=now_ms)

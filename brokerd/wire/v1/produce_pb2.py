@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from brokerd.wire.v1 import error_pb2 as brokerd_dot_wire_dot_v1_dot_error__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x62rokerd/wire/v1/produce.proto\x12\x0f\x62rokerd.wire.v1\x1a\x1b\x62rokerd/wire/v1/error.proto\"D\n\x05Hello\x12\x13\n\x0binstance_id\x18\x01 \x01(\x0c\x12\x13\n\x0bincarnation\x18\x02 \x01(\x03\x12\x11\n\tclient_id\x18\x03 \x01(\t\"U\n\x10PartitionProduce\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x1c\n\x14\x63urrent_leader_epoch\x18\x03 \x01(\x05\"\xe6\x01\n\x0eProduceRequest\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x03\x12\x0c\n\x04\x61\x63ks\x18\x02 \x01(\x05\x12\x12\n\ntimeout_ms\x18\x03 \x01(\x05\x12\x18\n\x10transactional_id\x18\x04 \x01(\t\x12\x11\n\tmember_id\x18\x05 \x01(\x0c\x12%\n\x05hello\x18\x06 \x01(\x0b\x32\x16.brokerd.wire.v1.Hello\x12\x35\n\npartitions\x18\x07 \x03(\x0b\x32!.brokerd.wire.v1.PartitionProduce\x12\x0f\n\x07records\x18\x0f \x03(\x0c\"\xaf\x01\n\x16PartitionProduceResult\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12%\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x13\n\x0b\x62\x61se_offset\x18\x04 \x01(\x03\x12\x18\n\x10\x61ppend_timestamp\x18\x05 \x01(\x03\x12\x1a\n\x12is_log_append_time\x18\x07 \x01(\x08\"\xa4\x01\n\x0fProduceResponse\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x03\x12\x18\n\x10throttle_time_ms\x18\x02 \x01(\x05\x12%\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x38\n\x07results\x18\x04 \x03(\x0b\x32\'.brokerd.wire.v1.PartitionProduceResultb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x62rokerd/wire/v1/produce.proto\x12\x0f\x62rokerd.wire.v1\x1a\x1b\x62rokerd/wire/v1/error.proto\"1\n\x05Hello\x12\x13\n\x0binstance_id\x18\x01 \x01(\x0c\x12\x13\n\x0bincarnation\x18\x02 \x01(\x03\"U\n\x10PartitionProduce\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x1c\n\x14\x63urrent_leader_epoch\x18\x03 \x01(\x05\"\xe6\x01\n\x0eProduceRequest\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x03\x12\x0c\n\x04\x61\x63ks\x18\x02 \x01(\x05\x12\x12\n\ntimeout_ms\x18\x03 \x01(\x05\x12\x18\n\x10transactional_id\x18\x04 \x01(\t\x12\x11\n\tmember_id\x18\x05 \x01(\x0c\x12%\n\x05hello\x18\x06 \x01(\x0b\x32\x16.brokerd.wire.v1.Hello\x12\x35\n\npartitions\x18\x07 \x03(\x0b\x32!.brokerd.wire.v1.PartitionProduce\x12\x0f\n\x07records\x18\x0f \x03(\x0c\"\xaf\x01\n\x16PartitionProduceResult\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12%\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x13\n\x0b\x62\x61se_offset\x18\x04 \x01(\x03\x12\x18\n\x10\x61ppend_timestamp\x18\x05 \x01(\x03\x12\x1a\n\x12is_log_append_time\x18\x07 \x01(\x08\"\xa4\x01\n\x0fProduceResponse\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x03\x12\x18\n\x10throttle_time_ms\x18\x02 \x01(\x05\x12%\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x38\n\x07results\x18\x04 \x03(\x0b\x32\'.brokerd.wire.v1.PartitionProduceResultb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,13 +33,13 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'brokerd.wire.v1.produce_pb2
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_HELLO']._serialized_start=79
-  _globals['_HELLO']._serialized_end=147
-  _globals['_PARTITIONPRODUCE']._serialized_start=149
-  _globals['_PARTITIONPRODUCE']._serialized_end=234
-  _globals['_PRODUCEREQUEST']._serialized_start=237
-  _globals['_PRODUCEREQUEST']._serialized_end=467
-  _globals['_PARTITIONPRODUCERESULT']._serialized_start=470
-  _globals['_PARTITIONPRODUCERESULT']._serialized_end=645
-  _globals['_PRODUCERESPONSE']._serialized_start=648
-  _globals['_PRODUCERESPONSE']._serialized_end=812
+  _globals['_HELLO']._serialized_end=128
+  _globals['_PARTITIONPRODUCE']._serialized_start=130
+  _globals['_PARTITIONPRODUCE']._serialized_end=215
+  _globals['_PRODUCEREQUEST']._serialized_start=218
+  _globals['_PRODUCEREQUEST']._serialized_end=448
+  _globals['_PARTITIONPRODUCERESULT']._serialized_start=451
+  _globals['_PARTITIONPRODUCERESULT']._serialized_end=626
+  _globals['_PRODUCERESPONSE']._serialized_start=629
+  _globals['_PRODUCERESPONSE']._serialized_end=793
 # @@protoc_insertion_point(module_scope)

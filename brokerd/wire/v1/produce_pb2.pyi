@@ -8,14 +8,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Hello(_message.Message):
-    __slots__ = ("instance_id", "incarnation", "client_id")
+    __slots__ = ("instance_id", "incarnation")
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
-    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     instance_id: bytes
     incarnation: int
-    client_id: str
-    def __init__(self, instance_id: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., client_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, instance_id: _Optional[bytes] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class PartitionProduce(_message.Message):
     __slots__ = ("topic_id", "partition", "current_leader_epoch")

@@ -57,7 +57,6 @@ def test_hello_stands_in_the_first_message_only_and_what_came_before_is_answered
         ({"instance_id": b"short"}, "hello.instance_id: has 5 bytes, but must have 16"),
         ({"incarnation": 0}, "hello.incarnation: is 0, but must be at least 1"),
         ({"incarnation": -4}, "hello.incarnation: is -4, but must be at least 1"),
-        ({"client_id": "c" * 256}, "hello.client_id: has 256 characters, at most 255 are allowed"),
     ],
 )
 def test_a_malformed_hello_names_its_field(client: RawClient, hello: dict[str, Any], details: str) -> None:

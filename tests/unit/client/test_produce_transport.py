@@ -26,7 +26,7 @@ from tests.support.loop import all_wait
 from tests.support.records import key_values, new_batch
 from tests.support.wait import DEADLINE_S
 
-HELLO = Hello(b"i" * 16, 3, "test")
+HELLO = Hello(b"i" * 16, 3)
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_stream_says_hello_once_and_answers_come_in_order(broker: FakeBroker, lo
         await stream.close()
 
     with_transport(loop_thread, broker.port, work)
-    assert [(hello.instance_id, hello.incarnation, hello.client_id) for hello in broker.hellos] == [HELLO]
+    assert [(hello.instance_id, hello.incarnation) for hello in broker.hellos] == [HELLO]
     assert [data.slice(96) for _, _, data in partitions[0].batches] == [batch_for(partitions[0]).payload] * 3
 
 
