@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from brokerd.producer.core.batch import ProducerBatch
-from brokerd.producer.core.identity import IdempotenceState, Identity
+from brokerd.producer.core.identity import Identity
 from brokerd.producer.core.membership import MemberReport
 from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.core.streams import Streams
@@ -58,16 +58,16 @@ MUTANTS.instead("member_outlives_a_failed_batch", ProducerCore, "fail", without_
 @mutant
 def epoch_raised_inside_a_transaction(put: Put) -> None:
     plant(put, ProducerCore, "fail", without_stop)
-    wanted = IdempotenceState.identity_wanted
+    wanted = Identity.identity_wanted
 
-    def wanted_by_anybody(self: IdempotenceState) -> Any:
+    def wanted_by_anybody(self: Identity) -> Any:
         membership, self.membership = self.membership, None
         try:
             return wanted(self)
         finally:
             self.membership = membership
 
-    plant(put, IdempotenceState, "identity_wanted", wanted_by_anybody)
+    plant(put, Identity, "identity_wanted", wanted_by_anybody)
 
 
 @mutant
@@ -101,21 +101,21 @@ def request_that_does_not_name_its_member(
 
 @bug(ProducerCore, "_leave_gap")
 def late_end_noted_in_the_next_identity(_original: Any, self: ProducerCore, batch: ProducerBatch, now_ms: int) -> None:
-    if batch.has_sequence and self.sequences is not None:
-        self.sequences.on_ended(batch)
+    if batch.has_sequence:
+        self.identity.on_ended(batch)
     self.accumulator.free(batch, now_ms)
     self._reset_replaced(batch.tp, now_ms)
 
 
 @mutant
 def same_id_for_the_next_member(put: Put) -> None:
-    kept: WeakKeyDictionary[ProducerCore, IdempotenceState] = WeakKeyDictionary()  # each schedule has its own
+    kept: WeakKeyDictionary[ProducerCore, Identity] = WeakKeyDictionary()  # each schedule has its own
     use = ProducerCore._use
 
     def use_same(self: ProducerCore, identity: Identity) -> None:
         if identity.membership is not None:
-            assert identity.sequences is not None
-            identity.sequences = kept.setdefault(self, identity.sequences)
+            first = kept.setdefault(self, identity)
+            identity.granted, identity.sequences = first.granted, first.sequences
         use(self, identity)
 
     plant(put, ProducerCore, "_use", use_same)

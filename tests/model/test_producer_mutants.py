@@ -11,7 +11,7 @@ import pytest
 from brokerd.ids import NO_PRODUCER, NO_SEQUENCE
 from brokerd.producer.core.accumulator import BufferPool, ReadyCheck, RecordAccumulator
 from brokerd.producer.core.batch import NEVER_MS, Piece, ProducerBatch
-from brokerd.producer.core.identity import IdempotenceState
+from brokerd.producer.core.identity import Identity
 from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.core.streams import NodeConnection
 from brokerd.producer.core.topics import WaitingCall
@@ -54,18 +54,17 @@ def sequence_reassigned_on_retry(put: Put) -> None:
 
     def forgetful(self: RecordAccumulator, batch: ProducerBatch, retry_at_ms: int) -> None:
         reenqueue(self, batch, retry_at_ms)
-        assert isinstance(self.sequences, IdempotenceState)
-        state = self.sequences._partitions[batch.tp]
+        state = self.identity.sequences[batch.tp]
         if batch in state.sequenced:
             state.sequenced.remove(batch)
         batch.identity, batch.base_sequence = NO_PRODUCER, NO_SEQUENCE
 
     plant(put, RecordAccumulator, "reenqueue", forgetful)
-    plant(put, IdempotenceState, "_drop", lambda self, batch: _drop_if_there(self, batch))
+    plant(put, Identity, "_drop", lambda self, batch: _drop_if_there(self, batch))
 
 
-def _drop_if_there(state: IdempotenceState, batch: ProducerBatch) -> None:
-    sequenced = state._partitions[batch.tp].sequenced
+def _drop_if_there(state: Identity, batch: ProducerBatch) -> None:
+    sequenced = state.sequences[batch.tp].sequenced
     if batch in sequenced:
         sequenced.remove(batch)
 
@@ -85,7 +84,7 @@ def expired_batch_freed_while_in_flight(fail: Any, self: ProducerCore, batch: Pr
 
 MUTANTS.instead(
     "epoch_not_bumped_after_expiry",
-    IdempotenceState,
+    Identity,
     "on_ended",
     lambda self, batch: self._drop(batch) if batch.has_sequence else None,
 )
@@ -110,7 +109,7 @@ def flush_misses_a_reenqueued_batch(_original: Any, self: RecordAccumulator) -> 
 def unknown_fate_gets_a_new_sequence(put: Put) -> None:
     plant(
         put,
-        IdempotenceState,
+        Identity,
         "_awaits_epoch",
         lambda _self, state: state.has_gap and not any(batch.is_in_flight for batch in state.sequenced),
     )
@@ -123,8 +122,8 @@ def unknown_fate_gets_a_new_sequence(put: Put) -> None:
 
 @mutant
 def retry_drains_though_not_first(put: Put) -> None:
-    may_drain = IdempotenceState.may_drain
-    plant(put, IdempotenceState, "may_drain", lambda self, batch: batch.has_sequence or may_drain(self, batch))
+    may_drain = Identity.may_drain
+    plant(put, Identity, "may_drain", lambda self, batch: batch.has_sequence or may_drain(self, batch))
 
 
 @bug(ProducerCore, "_judge")
@@ -151,9 +150,9 @@ def linger_is_forgotten(put: Put) -> None:
     plant(put, RecordAccumulator, "next_expiry_ms", lambda _self: NEVER_MS)
 
 
-@bug(IdempotenceState, "may_drain")
-def a_wrapped_batch_overtakes(may_drain: Any, self: IdempotenceState, batch: ProducerBatch) -> Any:
-    state = self._partitions.get(batch.tp)
+@bug(Identity, "may_drain")
+def a_wrapped_batch_overtakes(may_drain: Any, self: Identity, batch: ProducerBatch) -> Any:
+    state = self.sequences.get(batch.tp)
     if state is None or batch.has_sequence or state.next_sequence != 0 or not state.sequenced:
         return may_drain(self, batch)
     return not state.has_gap and not any(earlier.is_done for earlier in state.sequenced)
@@ -181,9 +180,9 @@ def parts_share_one_number(split_into: Any, self: ProducerBatch, pieces: list[Pi
         part.base_sequence = self.base_sequence
 
 
-@bug(IdempotenceState, "on_split")
-def parts_are_numbered_anew(_original: Any, self: IdempotenceState, batch: ProducerBatch) -> None:
-    state = self._partitions[batch.tp]
+@bug(Identity, "on_split")
+def parts_are_numbered_anew(_original: Any, self: Identity, batch: ProducerBatch) -> None:
+    state = self.sequences[batch.tp]
     at = state.sequenced.index(batch)
     state.sequenced[at : at + 1] = batch.parts
     for part in batch.parts:

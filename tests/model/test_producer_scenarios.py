@@ -104,8 +104,7 @@ def test_a_day_of_idling_and_bursts_leaves_nothing_behind(in_flight: int) -> Non
     assert core.streams.requests_in_flight == 0
     assert set(core.accumulator.partitions()) <= {TopicPartition(TOPIC, partition) for partition in range(3)}
     assert not core.accumulator.begin_flush()
-    assert core.sequences is not None
-    assert all(not state.sequenced for state in core.sequences._partitions.values())
+    assert all(not state.sequenced for state in core.identity.sequences.values())
     simulation.check()
 
 

@@ -9,7 +9,7 @@ from brokerd.config.settings import from_mapping
 from brokerd.ids import ProducerIdAndEpoch, TopicPartition
 from brokerd.producer.core.accumulator import BufferPool, RecordAccumulator
 from brokerd.producer.core.batch import Piece
-from brokerd.producer.core.identity import IdempotenceState
+from brokerd.producer.core.identity import Identity
 from brokerd.producer.core.transport import RequestLimits
 
 PARTITIONS = 64
@@ -21,9 +21,9 @@ def assert_nobody_starves() -> None:
     leaves within two rounds of drain."""
     settings = {"batch.size": 1_000, "max.request.size": 40 * 1_128, "linger.ms": 0, "max.in.flight.batches.per.partition": 5}
     config = from_mapping(ProducerConfig, settings)
-    sequences = IdempotenceState()
-    sequences.set_identity(ProducerIdAndEpoch(1, 0))
-    accumulator = RecordAccumulator(config, sequences, BufferPool(2**40))
+    identity = Identity(config, random.Random(1))
+    identity.on_granted(ProducerIdAndEpoch(1, 0), 0)
+    accumulator = RecordAccumulator(config, identity, BufferPool(2**40))
     partitions = list(range(PARTITIONS))
     random.Random(1).shuffle(partitions)
     for partition in partitions:

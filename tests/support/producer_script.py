@@ -252,8 +252,8 @@ class Script:
     def _do_state(self) -> None:
         core = self.simulation.core
         facts = [f"{core.streams.requests_in_flight} requests in flight", f"{core.pool.used_bytes} bytes held"]
-        if core.sequences is not None:
-            producer_id, epoch = core.sequences.identity
+        if core.identity.is_idempotent:
+            producer_id, epoch = core.identity.granted
             facts += [f"producer {producer_id}", f"epoch {epoch}"]
         for batches in self.simulation.flushes:
             facts.append("flush done" if all(batch.is_notified for batch in batches) else "flush waiting")

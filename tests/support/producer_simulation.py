@@ -120,15 +120,14 @@ class Simulation(MemberOperations):
     def begin_late(self, start: str) -> None:
         """As if much had been sent before: "wrap" is three records before sequence 0 comes again, "last epoch" one before
         the epochs are used up."""
-        assert self.core.sequences is not None
         identity = ProducerIdAndEpoch(500, PRODUCER_EPOCH_MAX - 1 if start == "last epoch" else 0)
-        self.core.sequences.set_identity(identity)
+        self.core.identity.on_granted(identity, self.now_ms)
         for partition, log in enumerate(self.log):
             tp = TopicPartition(TOPIC, partition)
             batch = ProducerBatch(tp, self.now_ms)
             batch.record_count = SEQUENCE_MAX - 2
-            self.core.sequences.assign(batch)
-            self.core.sequences.on_success(batch)
+            self.core.identity.assign(batch)
+            self.core.identity.on_written(batch, is_news=False)
             entry = log.producers[identity.producer_id] = ProducerEntry(identity.epoch)
             entry.batches.append((0, batch.last_sequence, -1))
 

@@ -18,7 +18,7 @@ from brokerd.config.client import ProducerConfig
 from brokerd.errors import BrokerdError
 from brokerd.ids import NO_LEADER, TopicPartition
 from brokerd.producer.core.batch import NEVER_MS, BatchState, Piece, ProducerBatch
-from brokerd.producer.core.identity import IdempotenceState
+from brokerd.producer.core.identity import Identity
 from brokerd.producer.core.partitioner import PartitionLoad
 from brokerd.producer.core.topics import TopicView, WaitingCall
 from brokerd.producer.core.transport import BATCH_OVERHEAD_BYTES, RequestLimits
@@ -104,11 +104,11 @@ class ReadyCheck:
 
 
 class RecordAccumulator:
-    """All batches of one producer that are queued or in flight. `sequences` is None without idempotence."""
+    """All batches of one producer that are queued or in flight."""
 
-    def __init__(self, config: ProducerConfig, sequences: IdempotenceState | None, pool: BufferPool) -> None:
+    def __init__(self, config: ProducerConfig, identity: Identity, pool: BufferPool) -> None:
         self._config = config
-        self.sequences = sequences  # assigns sequences; replaced only while no queued batch has one
+        self.identity = identity  # assigns sequences; replaced only while no queued batch has one
         self.pool = pool
         self._queues: OrderedDict[TopicPartition, PartitionQueue] = OrderedDict()
         self.incomplete: dict[ProducerBatch, None] = {}  # without an outcome, in order of creation
@@ -186,7 +186,7 @@ class RecordAccumulator:
         if not queue.batches or self._is_muted(queue):
             return NEVER_MS
         batch = queue.batches[0]
-        if self.sequences is not None and not self.sequences.may_drain(batch):
+        if not self.identity.may_drain(batch):
             return NEVER_MS
         not_before_ms = max(queue.muted_until_ms, batch.retry_at_ms)
         if batch.attempts > 0 or self._is_full(queue, batch) or batch in self._flushing:
@@ -240,8 +240,7 @@ class RecordAccumulator:
     def _take(self, batch: ProducerBatch) -> None:
         queue = self._queues[batch.tp]
         queue.batches.popleft()
-        if self.sequences is not None:
-            self.sequences.assign(batch)
+        self.identity.assign(batch)
         batch.send()
         queue.in_flight_count += 1  # mutes the partition at max.in.flight.batches.per.partition
         self._queues.move_to_end(batch.tp)
@@ -269,8 +268,8 @@ class RecordAccumulator:
         batch.split_into(pieces)
         for part in batch.parts:
             self.reenqueue(part, 0)
-        if self.sequences is not None and batch.has_sequence:
-            self.sequences.on_split(batch)
+        if batch.has_sequence:
+            self.identity.on_split(batch)
         if batch in self._flushing:
             self._flushing.remove(batch)
             self._flushing.update(batch.parts)

@@ -64,153 +64,6 @@ class PartitionSequences:
         self.is_forgotten = False  # the broker has no producer state, so an unknown fate stays unknown
 
 
-class IdempotenceState:
-    """A producer id, and the sequences of all partitions. `membership`: for one transaction, in one epoch."""
-
-    def __init__(self, membership: Membership | None = None) -> None:
-        self.membership = membership
-        self.identity = NO_PRODUCER
-        self._partitions: dict[TopicPartition, PartitionSequences] = {}
-        self._is_bump_wanted = False
-        self._is_id_spent = False  # a broker has forgotten the id and may refuse it for good, so a new one is needed
-
-    # --- identity
-
-    @property
-    def has_identity(self) -> bool:
-        """True once there is a producer id."""
-        return self.identity != NO_PRODUCER
-
-    def identity_wanted(self) -> ProducerIdAndEpoch | None:
-        """The identity to send with InitProducerId: NO_PRODUCER for a new id (at first, if a broker has forgotten this one, or if
-        its epochs are exhausted), the current identity to raise its epoch, None if there is nothing to request.
-        """
-        if self.identity == NO_PRODUCER:
-            return NO_PRODUCER
-        if self.membership is not None or not self._is_bump_wanted:
-            return None
-        return NO_PRODUCER if self._is_id_spent or self.identity.epoch >= PRODUCER_EPOCH_MAX else self.identity
-
-    def set_identity(self, identity: ProducerIdAndEpoch) -> None:
-        """Sets the identity that the broker has granted. A partition with a gap moves to it, unless a batch may still arrive."""
-        self.identity = identity
-        self._is_bump_wanted = self._is_id_spent = False
-        for tp in list(self._partitions):
-            self.renumber(tp)
-
-    # --- sequences
-
-    def may_drain(self, batch: ProducerBatch) -> bool:
-        """False for a retry that is not first, or a new batch after a gap, an ended batch still in flight, or a wrap-around."""
-        if self.identity == NO_PRODUCER:
-            return False
-        state = self._partitions.get(batch.tp)
-        if state is None:
-            return True
-        if batch.base_sequence != NO_SEQUENCE:
-            return state.sequenced[0] is batch and not self._awaits_epoch(state)
-        if state.next_sequence == 0 and state.sequenced:
-            # After a wrap-around. A broker that has forgotten this producer accepts any batch that begins at 0, and would then
-            # refuse earlier ones still in flight, so this batch is sent alone.
-            return False
-        return not state.has_gap and not any(earlier.is_done for earlier in state.sequenced)
-
-    def assign(self, batch: ProducerBatch) -> None:
-        """Assigns the next sequence of its partition to the batch that is sent; a retry keeps its own."""
-        if batch.base_sequence != NO_SEQUENCE:
-            batch.was_first = True  # a retry is drained only once all batches before it have their outcome
-            return
-        state = self._partitions.get(batch.tp)
-        if state is None:
-            state = self._partitions[batch.tp] = PartitionSequences(self.identity)
-        batch.assign_sequence(state.identity, state.next_sequence, self.membership)
-        batch.was_first = not state.sequenced
-        state.next_sequence = add_sequence(state.next_sequence, batch.record_count)
-        state.sequenced.append(batch)
-
-    def on_split(self, batch: ProducerBatch) -> None:
-        """Replaces the batch by its parts, which have its sequences. They are sent one at a time, as retries are."""
-        sequenced = self._partitions[batch.tp].sequenced
-        at = sequenced.index(batch)
-        sequenced[at : at + 1] = batch.parts
-
-    # --- results of batches with sequences
-
-    def on_success(self, batch: ProducerBatch) -> None:
-        """Notes that a batch is in the log."""
-        self._drop(batch)
-        self.renumber(batch.tp)
-
-    def on_ended(self, batch: ProducerBatch) -> None:
-        """Notes that a batch has ended without being known to be in the log, and is not in flight: it leaves a gap."""
-        self._drop(batch)
-        self._partitions[batch.tp].has_gap = True
-        self.renumber(batch.tp)
-
-    def on_out_of_order(self, batch: ProducerBatch, error: OutOfOrderSequenceError) -> Verdict:
-        """Judges OUT_OF_ORDER_SEQUENCE_NUMBER. Its expected_sequence also shows which other batches were never appended."""
-        state = self._partitions[batch.tp]
-        if not batch.was_first:
-            return Verdict.RETRY  # the broker may have missed an earlier batch then, even if that one is acknowledged now
-        if not state.has_gap:
-            return Verdict.ACKNOWLEDGED_LOST
-        for numbered in state.sequenced:
-            if not numbered.is_in_flight and _proves_absent(numbered, error):
-                numbered.is_fate_unknown = False
-        return Verdict.RETRY
-
-    def on_unknown_producer_id(self, batch: ProducerBatch) -> Verdict:
-        """Judges UNKNOWN_PRODUCER_ID: the broker has no state of this producer (it expired, or no batch ever arrived)."""
-        state = self._partitions[batch.tp]
-        if not batch.was_first:
-            return Verdict.RETRY
-        state.has_gap = True
-        state.is_forgotten = True
-        return Verdict.FAIL if batch.is_fate_unknown or self.membership is not None else Verdict.RETRY
-
-    def unknowable(self, tp: TopicPartition) -> list[ProducerBatch]:
-        """After UNKNOWN_PRODUCER_ID for the first batch: the queued batches of unknown fate, which no response can settle now."""
-        state = self._partitions.get(tp)
-        if state is None or not state.is_forgotten:  # None: the verdict on that batch has ended the sequences of an old topic
-            return []
-        return [batch for batch in state.sequenced if batch.is_fate_unknown and not batch.is_in_flight]
-
-    def renumber(self, tp: TopicPartition) -> None:
-        """Moves a partition with a gap to the raised epoch, unless a batch of it is in flight or of unknown fate. Requests an epoch
-        bump if the producer still has the old epoch.
-        """
-        state = self._partitions.get(tp)
-        if state is None or not self._awaits_epoch(state):
-            return
-        if self.identity == state.identity:
-            self._is_bump_wanted = True
-            self._is_id_spent = self._is_id_spent or state.is_forgotten
-            return
-        state.identity = self.identity
-        state.next_sequence = 0
-        state.has_gap = False
-        state.is_forgotten = False
-        for batch in state.sequenced:
-            batch.clear_sequence()
-        state.sequenced.clear()
-
-    def partitions(self) -> list[TopicPartition]:
-        """Partitions that have sequences."""
-        return list(self._partitions)
-
-    def forget(self, tp: TopicPartition) -> None:
-        """Drops the sequences of a partition whose topic was recreated. None of its batches may be in flight."""
-        state = self._partitions.pop(tp, None)
-        for batch in state.sequenced if state is not None else ():
-            batch.clear_sequence()
-
-    def _awaits_epoch(self, state: PartitionSequences) -> bool:
-        return state.has_gap and not any(batch.is_in_flight or batch.is_fate_unknown for batch in state.sequenced)
-
-    def _drop(self, batch: ProducerBatch) -> None:
-        self._partitions[batch.tp].sequenced.remove(batch)
-
-
 def _proves_absent(batch: ProducerBatch, error: OutOfOrderSequenceError) -> bool:
     """True if the broker's producer state proves that the batch is not in the log: it is of an earlier epoch, or expects a sequence
     at or before the batch's. No earlier attempt can arrive later, since a stream's Hello fences earlier streams.
@@ -223,8 +76,9 @@ def _proves_absent(batch: ProducerBatch, error: OutOfOrderSequenceError) -> bool
     return distance < 2**30
 
 
-def verdict_on(batch: ProducerBatch, error: BrokerdError, sequences: IdempotenceState | None, *, retries: int) -> Verdict:
-    """Decides whether to retry, split or fail a batch of a producer that is not stopped."""
+def verdict_on(batch: ProducerBatch, error: BrokerdError, identity: Identity | None, *, retries: int) -> Verdict:
+    """Decides whether to retry, split or fail a batch of a producer that is not stopped. `identity`: the one under
+    which it has a sequence."""
     if isinstance(error, MessageTooLargeError) and batch.record_count > 1:
         return Verdict.SPLIT
     if batch.attempts > retries:
@@ -232,10 +86,10 @@ def verdict_on(batch: ProducerBatch, error: BrokerdError, sequences: Idempotence
     if isinstance(error, BrokerUnreachableError):
         return Verdict.RETRY
     assert isinstance(error, WireError)
-    if sequences is not None and isinstance(error, OutOfOrderSequenceError):
-        return sequences.on_out_of_order(batch, error)
-    if sequences is not None and isinstance(error, UnknownProducerIdError):
-        return sequences.on_unknown_producer_id(batch)
+    if identity is not None and isinstance(error, OutOfOrderSequenceError):
+        return identity.on_out_of_order(batch, error)
+    if identity is not None and isinstance(error, UnknownProducerIdError):
+        return identity.on_unknown_producer_id(batch)
     return Verdict.RETRY if error.retriable else Verdict.FAIL
 
 
@@ -288,11 +142,14 @@ class DeliveredTotals(NamedTuple):
 
 
 class Identity:
-    """The lasting identity of a producer (`membership` is None), or one member."""
+    """The lasting identity of a producer (`membership` is None), or one member. Without idempotence it has no producer id, and
+    batches have no sequences."""
 
     def __init__(self, config: ProducerConfig, rng: random.Random, membership: Membership | None = None) -> None:
         self.membership = membership
-        self.sequences = IdempotenceState(membership) if config.enable_idempotence else None
+        self.is_idempotent = config.enable_idempotence
+        self.granted = NO_PRODUCER  # by the broker: the producer id and its epoch
+        self.sequences: dict[TopicPartition, PartitionSequences] = {}
         self.delivered: dict[TopicPartition, DeliveredTotals] = {}  # of immutable values: other threads copy it without the lock
         self.first_error: BrokerdError | None = None
         self.error: BrokerdError | None = None  # set once nothing more can be written
@@ -306,6 +163,8 @@ class Identity:
         self._heartbeats = RepeatedRequests(config, rng)
         self.partitions: dict[TopicIdPartition, None] = {}  # that the member writes to
         self._id_due_ms = NEVER_MS  # when a member without rows requests its id
+        self._is_bump_wanted = False
+        self._is_id_spent = False  # a broker has forgotten the id and may refuse it for good, so a new one is needed
 
     def __str__(self) -> str:
         """The transaction, for error messages."""
@@ -322,12 +181,12 @@ class Identity:
 
     def step(self, commands: list[Command], now_ms: int, *, has_rows: bool) -> int:
         """Adds the requests that are due to the commands. Returns the time of the next step."""
-        if self.sequences is None or self.error is not None:
+        if not self.is_idempotent or self.error is not None:
             return NEVER_MS
-        return min(self._step_id(self.sequences, commands, now_ms, has_rows=has_rows), self._step_heartbeat(commands, now_ms))
+        return min(self._step_id(commands, now_ms, has_rows=has_rows), self._step_heartbeat(commands, now_ms))
 
-    def _step_id(self, sequences: IdempotenceState, commands: list[Command], now_ms: int, *, has_rows: bool) -> int:
-        wanted = sequences.identity_wanted()
+    def _step_id(self, commands: list[Command], now_ms: int, *, has_rows: bool) -> int:
+        wanted = self.identity_wanted()
         if wanted is None or (self.membership is None and not has_rows):
             return NEVER_MS
         if self.membership is not None and not has_rows:
@@ -337,18 +196,30 @@ class Identity:
                 return self._id_due_ms
         return self._id_requests.step(commands, RequestProducerId(wanted, self.membership), now_ms)
 
+    def identity_wanted(self) -> ProducerIdAndEpoch | None:
+        """The identity to send with InitProducerId: NO_PRODUCER for a new id (at first, if a broker has forgotten this one, or if
+        its epochs are exhausted), the current identity to raise its epoch, None if there is nothing to request.
+        """
+        if self.granted == NO_PRODUCER:
+            return NO_PRODUCER
+        if self.membership is not None or not self._is_bump_wanted:
+            return None
+        return NO_PRODUCER if self._is_id_spent or self.granted.epoch >= PRODUCER_EPOCH_MAX else self.granted
+
     def _step_heartbeat(self, commands: list[Command], now_ms: int) -> int:
-        if self.membership is None or self.sequences is None or not self.sequences.has_identity:
+        if self.membership is None or self.granted == NO_PRODUCER:
             return NEVER_MS
         return self._heartbeats.step(commands, SendHeartbeat(self.membership), now_ms)
 
     # --- responses
 
-    def on_granted(self, identity: ProducerIdAndEpoch, now_ms: int) -> None:
-        """Takes a granted id or raised epoch."""
-        assert self.sequences is not None
+    def on_granted(self, granted: ProducerIdAndEpoch, now_ms: int) -> None:
+        """Takes a granted id or raised epoch. A partition with a gap moves to it, unless a batch may still arrive."""
         self._id_requests.on_success(now_ms)
-        self.sequences.set_identity(identity)
+        self.granted = granted
+        self._is_bump_wanted = self._is_id_spent = False
+        for tp in list(self.sequences):
+            self.renumber(tp)
         self.on_heartbeat(now_ms)
 
     def on_failed(self, command: RequestProducerId | SendHeartbeat, now_ms: int) -> None:
@@ -367,8 +238,9 @@ class Identity:
         """Notes that a batch is in the log. `is_news`: the application had no outcome of it before."""
         if is_news:
             self.note_outcome(batch)
-        if self.sequences is not None and batch.base_sequence != NO_SEQUENCE:
-            self.sequences.on_success(batch)
+        if batch.base_sequence != NO_SEQUENCE:
+            self._drop(batch)
+            self.renumber(batch.tp)
 
     def note_outcome(self, batch: ProducerBatch) -> None:
         """Counts a batch that was sent under this identity and has its outcome."""
@@ -380,6 +252,114 @@ class Identity:
 
     def report(self) -> MemberReport:
         """The report of a member."""
-        assert self.sequences is not None
         rows = {tp: totals.record_count for tp, totals in self.delivered.items()}
-        return MemberReport(*self.sequences.identity, sum(rows.values()), tuple(self.partitions), rows)
+        return MemberReport(*self.granted, sum(rows.values()), tuple(self.partitions), rows)
+
+    # --- sequences
+
+    def may_drain(self, batch: ProducerBatch) -> bool:
+        """False for a retry that is not first, or a new batch after a gap, an ended batch still in flight, or a wrap-around. Always
+        True without idempotence."""
+        if not self.is_idempotent:
+            return True
+        if self.granted == NO_PRODUCER:
+            return False
+        state = self.sequences.get(batch.tp)
+        if state is None:
+            return True
+        if batch.base_sequence != NO_SEQUENCE:
+            return state.sequenced[0] is batch and not self._awaits_epoch(state)
+        if state.next_sequence == 0 and state.sequenced:
+            # After a wrap-around. A broker that has forgotten this producer accepts any batch that begins at 0, and would then
+            # refuse earlier ones still in flight, so this batch is sent alone.
+            return False
+        return not state.has_gap and not any(earlier.is_done for earlier in state.sequenced)
+
+    def assign(self, batch: ProducerBatch) -> None:
+        """Assigns the next sequence of its partition to the batch that is sent; a retry keeps its own. Does
+        nothing without idempotence."""
+        if not self.is_idempotent:
+            return
+        if batch.base_sequence != NO_SEQUENCE:
+            batch.was_first = True  # a retry is drained only once all batches before it have their outcome
+            return
+        state = self.sequences.get(batch.tp)
+        if state is None:
+            state = self.sequences[batch.tp] = PartitionSequences(self.granted)
+        batch.assign_sequence(state.identity, state.next_sequence, self.membership)
+        batch.was_first = not state.sequenced
+        state.next_sequence = add_sequence(state.next_sequence, batch.record_count)
+        state.sequenced.append(batch)
+
+    def on_split(self, batch: ProducerBatch) -> None:
+        """Replaces the batch by its parts, which have its sequences. They are sent one at a time, as retries are."""
+        sequenced = self.sequences[batch.tp].sequenced
+        at = sequenced.index(batch)
+        sequenced[at : at + 1] = batch.parts
+
+    # --- results of batches with sequences
+
+    def on_ended(self, batch: ProducerBatch) -> None:
+        """Notes that a batch has ended without being known to be in the log, and is not in flight: it leaves a gap."""
+        self._drop(batch)
+        self.sequences[batch.tp].has_gap = True
+        self.renumber(batch.tp)
+
+    def on_out_of_order(self, batch: ProducerBatch, error: OutOfOrderSequenceError) -> Verdict:
+        """Judges OUT_OF_ORDER_SEQUENCE_NUMBER. Its expected_sequence also shows which other batches were never appended."""
+        state = self.sequences[batch.tp]
+        if not batch.was_first:
+            return Verdict.RETRY  # the broker may have missed an earlier batch then, even if that one is acknowledged now
+        if not state.has_gap:
+            return Verdict.ACKNOWLEDGED_LOST
+        for numbered in state.sequenced:
+            if not numbered.is_in_flight and _proves_absent(numbered, error):
+                numbered.is_fate_unknown = False
+        return Verdict.RETRY
+
+    def on_unknown_producer_id(self, batch: ProducerBatch) -> Verdict:
+        """Judges UNKNOWN_PRODUCER_ID: the broker has no state of this producer (it expired, or no batch ever arrived)."""
+        state = self.sequences[batch.tp]
+        if not batch.was_first:
+            return Verdict.RETRY
+        state.has_gap = True
+        state.is_forgotten = True
+        return Verdict.FAIL if batch.is_fate_unknown or self.membership is not None else Verdict.RETRY
+
+    def unknowable(self, tp: TopicPartition) -> list[ProducerBatch]:
+        """After UNKNOWN_PRODUCER_ID for the first batch: the queued batches of unknown fate, which no response can settle now."""
+        state = self.sequences.get(tp)
+        if state is None or not state.is_forgotten:  # None: the verdict on that batch has ended the sequences of an old topic
+            return []
+        return [batch for batch in state.sequenced if batch.is_fate_unknown and not batch.is_in_flight]
+
+    def renumber(self, tp: TopicPartition) -> None:
+        """Moves a partition with a gap to the raised epoch, unless a batch of it is in flight or of unknown fate. Requests an epoch
+        bump if the producer still has the old epoch.
+        """
+        state = self.sequences.get(tp)
+        if state is None or not self._awaits_epoch(state):
+            return
+        if self.granted == state.identity:
+            self._is_bump_wanted = True
+            self._is_id_spent = self._is_id_spent or state.is_forgotten
+            return
+        state.identity = self.granted
+        state.next_sequence = 0
+        state.has_gap = False
+        state.is_forgotten = False
+        for batch in state.sequenced:
+            batch.clear_sequence()
+        state.sequenced.clear()
+
+    def forget(self, tp: TopicPartition) -> None:
+        """Drops the sequences of a partition whose topic was recreated. None of its batches may be in flight."""
+        state = self.sequences.pop(tp, None)
+        for batch in state.sequenced if state is not None else ():
+            batch.clear_sequence()
+
+    def _awaits_epoch(self, state: PartitionSequences) -> bool:
+        return state.has_gap and not any(batch.is_in_flight or batch.is_fate_unknown for batch in state.sequenced)
+
+    def _drop(self, batch: ProducerBatch) -> None:
+        self.sequences[batch.tp].sequenced.remove(batch)

@@ -47,7 +47,7 @@ from brokerd.errors import (
 from brokerd.ids import NO_SEQUENCE, ProducerIdAndEpoch, TopicIdPartition, TopicPartition
 from brokerd.producer.core.accumulator import BufferPool, RecordAccumulator
 from brokerd.producer.core.batch import NEVER_MS, NO_OFFSET, NO_TIMESTAMP, Piece, ProducerBatch
-from brokerd.producer.core.identity import IdempotenceState, Identity, Verdict, verdict_on
+from brokerd.producer.core.identity import Identity, Verdict, verdict_on
 from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.core.metrics import ProducerMetrics
 from brokerd.producer.core.streams import (
@@ -91,7 +91,7 @@ class ProducerCore:
         self.metrics = metrics
         self.pool = BufferPool(config.buffer_memory)
         self.own_identity = self.identity = Identity(config, rng)  # the lasting one, and the one in use
-        self.accumulator = RecordAccumulator(config, self.sequences, self.pool)
+        self.accumulator = RecordAccumulator(config, self.identity, self.pool)
         self.topics = TopicRegistry(config, rng)
         self.streams = Streams(config, rng, instance_id=instance_id)
         self.fatal_error: BrokerdError | None = None
@@ -192,9 +192,7 @@ class ProducerCore:
         self.accumulator.forget_batch_sizes(now_ms - self._config.metadata_max_age_ms)
         for topic in self.topics.on_result(response, now_ms):
             self.accumulator.forget_batch_size(topic)
-            known = dict.fromkeys(
-                (*self.accumulator.partitions(), *(tp for sequences in self._all_sequences() for tp in sequences.partitions()))
-            )
+            known = dict.fromkeys((*self.accumulator.partitions(), *self.own_identity.sequences, *self.identity.sequences))
             for tp in [tp for tp in known if tp.topic == topic]:
                 self.topics.replaced.add(tp)
                 self._reset_replaced(tp, now_ms)
@@ -260,8 +258,8 @@ class ProducerCore:
         for batch in self.accumulator.queued(tp):
             if batch.is_fate_unknown:
                 self.fail(batch, _replaced_error(tp), now_ms)
-        for sequences in self._all_sequences():
-            sequences.forget(tp)
+        for identity in (self.own_identity, self.identity):
+            identity.forget(tp)
         self.topics.replaced.discard(tp)
 
     def _fail_topic(self, topic: str, error: WireError, now_ms: int) -> None:
@@ -374,18 +372,17 @@ class ProducerCore:
             self._leave_gap(batch, now_ms)
             return
         is_stopped = self.stopped_by is not None
-        verdict = Verdict.FAIL if is_stopped else verdict_on(batch, error, self._sequences_of(batch), retries=self._config.retries)
+        verdict = Verdict.FAIL if is_stopped else verdict_on(batch, error, self._numbered_by(batch), retries=self._config.retries)
         if verdict is Verdict.RETRY:
             self._retry(batch, error, now_ms)
         elif verdict is Verdict.SPLIT:
             self._split(batch, now_ms)
         else:
             self.fail(batch, error, now_ms)
-        if self.sequences is not None:
-            if isinstance(error, UnknownProducerIdError):
-                for other in self.sequences.unknowable(batch.tp):
-                    self.fail(other, error, now_ms)
-            self.sequences.renumber(batch.tp)
+        if isinstance(error, UnknownProducerIdError):
+            for other in self.identity.unknowable(batch.tp):
+                self.fail(other, error, now_ms)
+        self.identity.renumber(batch.tp)
         if verdict is Verdict.ACKNOWLEDGED_LOST:
             self.stop(_lost_error(batch, error), now_ms)
         self._reset_replaced(batch.tp, now_ms)
@@ -416,9 +413,9 @@ class ProducerCore:
 
     def _leave_gap(self, batch: ProducerBatch, now_ms: int) -> None:
         """Frees a batch that has ended without being known to be in the log."""
-        sequences = self._sequences_of(batch)
-        if sequences is not None:
-            sequences.on_ended(batch)
+        identity = self._numbered_by(batch)
+        if identity is not None:
+            identity.on_ended(batch)
         self.accumulator.free(batch, now_ms)
         self._reset_replaced(batch.tp, now_ms)
 
@@ -430,19 +427,9 @@ class ProducerCore:
             return self.own_identity
         return self.identity if self.identity.membership == membership else None
 
-    def _sequences_of(self, batch: ProducerBatch) -> IdempotenceState | None:
-        """The sequences that hold the batch; None if it has no sequence, or if its member has ended."""
-        identity = self._identity_of(batch.membership) if batch.base_sequence != NO_SEQUENCE else None
-        return identity.sequences if identity is not None else None
-
-    def _all_sequences(self) -> list[IdempotenceState]:
-        identities = dict.fromkeys((self.own_identity, self.identity))
-        return [identity.sequences for identity in identities if identity.sequences is not None]
-
-    @property
-    def sequences(self) -> IdempotenceState | None:
-        """The sequences of the present identity; None without idempotence."""
-        return self.identity.sequences
+    def _numbered_by(self, batch: ProducerBatch) -> Identity | None:
+        """The identity under which the batch has its sequence; None if it has none, or if its member has ended."""
+        return self._identity_of(batch.membership) if batch.base_sequence != NO_SEQUENCE else None
 
     def begin_member(self, membership: Membership, now_ms: int, *, has_unplaced: bool = False) -> bool:
         """Makes the producer a member of a transaction. Returns False while a member that is being aborted has not ended. Raises
@@ -493,7 +480,7 @@ class ProducerCore:
     def _use(self, identity: Identity) -> None:
         # Only assignments, so no interrupt can separate them (brokerd/producer/waiting.py).
         self.identity = identity
-        self.accumulator.sequences = identity.sequences
+        self.accumulator.identity = identity
 
     # --- open or closed
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from brokerd.errors import BrokerUnreachableError
 from brokerd.ids import TopicPartition
 from brokerd.producer.core.accumulator import REQUEST_FILL_BYTES, BufferPool, LeaderOf, RecordAccumulator
 from brokerd.producer.core.batch import NEVER_MS, BatchState, Piece, ProducerBatch
+from brokerd.producer.core.identity import Identity
 from brokerd.producer.core.metrics import WINDOW_MS, WindowedStat
 from brokerd.producer.core.transport import BATCH_OVERHEAD_BYTES, RequestLimits
 from tests.support.producer_simulation import WaitingAppend
@@ -22,9 +24,12 @@ OTHER = TopicPartition("t", 1)
 LIMITS = RequestLimits(1_000, 100_000_000)
 
 
+NO_SEQUENCES = Identity(ProducerConfig(enable_idempotence=False), random.Random(1))
+
+
 def accumulator(**settings: Any) -> RecordAccumulator:
     config = from_mapping(ProducerConfig, {"batch.size": 100, "linger.ms": 5, "max.request.size": 1_000} | settings)
-    return RecordAccumulator(config, None, BufferPool(1_000))
+    return RecordAccumulator(config, NO_SEQUENCES, BufferPool(1_000))
 
 
 def append(queue: RecordAccumulator, tp: TopicPartition = TP, size: int = 40, now_ms: int = 0) -> ProducerBatch:
@@ -123,7 +128,7 @@ def test_one_look_serves_several_requests_and_knows_what_stays_behind() -> None:
 def test_a_full_request_leaves_the_other_partitions_to_the_next_ones() -> None:
     config = from_mapping(ProducerConfig, {"linger.ms": 0})
     assert config.max_request_size > 2 * REQUEST_FILL_BYTES
-    queue = RecordAccumulator(config, None, BufferPool(8 * REQUEST_FILL_BYTES))
+    queue = RecordAccumulator(config, NO_SEQUENCES, BufferPool(8 * REQUEST_FILL_BYTES))
     tps = [TopicPartition("t", number) for number in range(5)]
     for tp in tps:
         append(queue, tp, size=REQUEST_FILL_BYTES // 2)

@@ -21,7 +21,7 @@ from brokerd.errors import (
     UnknownTopicOrPartitionError,
 )
 from brokerd.ids import NO_LEADER, TopicPartition
-from brokerd.producer.core.identity import IdempotenceState
+from brokerd.producer.core.identity import Identity
 from brokerd.producer.core.topics import TopicRegistry, TopicView, TopicWaiter
 from brokerd.producer.intake import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 from brokerd.producer.producer import Producer
@@ -371,7 +371,7 @@ def test_a_restored_copy_is_believed_once_its_leader_was_forgotten(topics: Topic
 
 def test_sequences_that_a_verdict_has_reset_leave_nothing_to_settle() -> None:
     """The refused batch was the last of a recreated topic's old partition, so its end has dropped the partition's sequences."""
-    sequences = IdempotenceState()
+    identity = Identity(ProducerConfig(), random.Random(1))
     tp = TopicPartition("t", 0)
-    sequences.forget(tp)
-    assert sequences.unknowable(tp) == []
+    identity.forget(tp)
+    assert identity.unknowable(tp) == []
