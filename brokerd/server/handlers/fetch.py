@@ -58,7 +58,7 @@ from brokerd.server.requests import (
 )
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.server.streams import LARGE_BYTES, LARGE_PARTITIONS, StreamHandler
-from brokerd.server.waiting.delayed_fetch import DelayedFetch, ParkedPartition, park
+from brokerd.server.waiting.delayed_fetch import DelayedFetch, park
 from brokerd.sharing import Caller
 from brokerd.storage.files import Buffer, WouldBlock
 from brokerd.wire.errors import to_proto
@@ -93,20 +93,13 @@ class FetchParams(NamedTuple):
 
 
 class PartitionRead(NamedTuple):
-    """The data read from one partition. `partition` is None, and `error` set, if it does not exist. `visible_end`: the end
-    visible to the reader at the time of the read."""
+    """The data read from one partition. `partition` is None, and `error` set, if it does not exist."""
 
     asked: FetchPartition
     partition: Partition | None
-    data: FetchDataInfo | None
-    error: WireError | None
-    visible_end: int = -1
+    data: FetchDataInfo
+    error: WireError | None = None
     aborted: Sequence[AbortedTransaction] = ()
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of the data; 0 if there is none."""
-        return self.data.size_bytes if self.data is not None else 0
 
 
 class _Left(NamedTuple):
@@ -163,8 +156,8 @@ async def read(
     for asked in params.partitions:
         result = await _read_partition(broker, authorizer, caller, asked, params.end, left)
         reads.append(result)
-        if result.size_bytes:
-            left = _Left(max(0, left.bytes - result.size_bytes))
+        if result.data.size_bytes:
+            left = _Left(max(0, left.bytes - result.data.size_bytes))
     return reads
 
 
@@ -182,22 +175,26 @@ async def _read_partition(
         visible_end = partition.ends.of(end)
         if asked.fetch_offset >= visible_end or (left.bytes == 0 and left.first_batch_bytes is None):
             partition.check_in_range(asked.fetch_offset)
-            return PartitionRead(asked, partition, None, None, visible_end)
+            return PartitionRead(asked, partition, _nothing(asked, visible_end))
         try:
             data = await _read_log(broker, caller, partition, asked, left, end)
         except NeedsRoom:
             if left.first_batch_bytes is not None:
                 raise
-            return PartitionRead(asked, partition, None, None, visible_end)
+            return PartitionRead(asked, partition, _nothing(asked, visible_end))
         aborted = _aborted(partition, asked.fetch_offset, data) if end is LogEnd.LAST_STABLE_OFFSET else ()
-        return PartitionRead(asked, partition, data, None, data.until_offset, aborted)
+        return PartitionRead(asked, partition, data, None, aborted)
     except NeedsRoom:
         raise
     except WireError as error:
         broker.counters.failed_fetch.labels(error.code.name).inc()
-        return PartitionRead(asked, partition, None, error)
+        return PartitionRead(asked, partition, _nothing(asked), error)
     except Exception as error:
-        return PartitionRead(asked, partition, None, internal(f"read of {asked.tp}", error))
+        return PartitionRead(asked, partition, _nothing(asked), internal(f"read of {asked.tp}", error))
+
+
+def _nothing(asked: FetchPartition, visible_end: int = -1) -> FetchDataInfo:
+    return FetchDataInfo([], 0, asked.fetch_offset, asked.fetch_offset, visible_end)
 
 
 def _aborted(partition: Partition, fetch_offset: int, data: FetchDataInfo) -> Sequence[AbortedTransaction]:
@@ -253,29 +250,9 @@ def must_answer_now(params: FetchParams, reads: Sequence[PartitionRead]) -> bool
 def _available_bytes(params: FetchParams, result: PartitionRead) -> int:
     """The bytes that a partition counts towards min_bytes. If more is available than was read, it counts in full, since waiting
     would not read more of it."""
-    read_until = result.data.next_offset if result.data is not None else result.asked.fetch_offset
-    if read_until < result.visible_end:
+    if result.data.next_offset < result.data.until_offset:
         return min(result.asked.max_bytes, params.max_bytes)
-    return result.size_bytes
-
-
-def to_park(params: FetchParams, reads: Sequence[PartitionRead]) -> list[ParkedPartition]:
-    """What a DelayedFetch needs of each partition, without data. No partition may have an error."""
-    return [_parked(params, result) for result in reads if result.partition is not None]
-
-
-def _parked(params: FetchParams, result: PartitionRead) -> ParkedPartition:
-    partition = result.partition
-    assert partition is not None
-    # The read ended at the end visible then or, if it found nothing, the offset is at or above that end.
-    read_until = result.data.next_offset if result.data is not None else result.asked.fetch_offset
-    return park(
-        partition,
-        result.asked.fetch_offset,
-        read_until,
-        found_bytes=_available_bytes(params, result),
-        max_bytes=min(result.asked.max_bytes, params.max_bytes),
-    )
+    return result.data.size_bytes
 
 
 def encode(params: FetchParams, reads: Sequence[PartitionRead]) -> bytes:
@@ -283,13 +260,12 @@ def encode(params: FetchParams, reads: Sequence[PartitionRead]) -> bytes:
     head = fetch_pb2.FetchResponse(correlation_id=params.correlation_id)
     records: list[list[Bytes]] = []
     for result in reads:
-        chunks = result.data.chunks if result.data is not None else []
-        _fill(head.results.add(), result, len(chunks))
-        records.extend([chunk] for chunk in chunks)
+        _fill(head.results.add(), result)
+        records.extend([chunk] for chunk in result.data.chunks)
     return join_records(head, records)
 
 
-def _fill(out: fetch_pb2.PartitionFetchResult, result: PartitionRead, chunk_count: int) -> None:
+def _fill(out: fetch_pb2.PartitionFetchResult, result: PartitionRead) -> None:
     out.topic_id = result.asked.tp.topic_id
     out.partition = result.asked.tp.partition
     if result.error is not None:
@@ -301,7 +277,7 @@ def _fill(out: fetch_pb2.PartitionFetchResult, result: PartitionRead, chunk_coun
     out.high_watermark = ends.high_watermark
     out.last_stable_offset = ends.last_stable_offset
     out.log_start_offset = ends.log_start_offset
-    out.record_chunks = chunk_count
+    out.record_chunks = len(result.data.chunks)
     for entry in result.aborted:
         out.aborted.add(producer_id=entry.producer_id, first_offset=entry.first_offset, marker_offset=entry.marker_offset)
 
@@ -388,7 +364,7 @@ class FetchHandler(StreamHandler):
                 await self._broker.response_budget.take(self.caller, needs.size_bytes)
                 self._held_bytes = needs.size_bytes
             else:
-                self._hold(sum([result.size_bytes for result in reads]))
+                self._hold(sum([result.data.size_bytes for result in reads]))
                 return reads
 
     async def _turn(self) -> None:
@@ -411,9 +387,20 @@ class FetchHandler(StreamHandler):
             look_at_end(self._answering, "response to a parked fetch")
             return self._answering
 
+        parked = [
+            park(
+                read.partition,
+                read.asked.fetch_offset,
+                read.data.next_offset,
+                found_bytes=_available_bytes(params, read),
+                max_bytes=min(read.asked.max_bytes, params.max_bytes),
+            )
+            for read in reads
+            if read.partition is not None
+        ]
         operation = DelayedFetch(
             self._broker.clock.monotonic_ms() + params.max_wait_ms,
-            to_park(params, reads),
+            parked,
             end=params.end,
             min_bytes=params.min_bytes,
             on_done=lambda: self._broker.response_queue.put(self.caller, start_response),
@@ -450,9 +437,13 @@ class FetchHandler(StreamHandler):
             self._parked = None
 
     async def _answer(self, params: FetchParams, reads: list[PartitionRead], received_ns: int, *, parked_ns: int) -> None:
-        """Writes the response, and clears `reads`."""
+        """Writes the response. Clears `reads`, which would otherwise keep a second copy of the data while the client reads."""
         await self._turn()
-        data = self._encode(params, reads)
+        for result in reads:
+            if result.data.size_bytes:
+                self._broker.counters.traffic(result.asked.tp.topic_id).bytes_out += result.data.size_bytes
+        data = encode(params, reads)
+        reads.clear()
         await self._turn()
         ready_ns = stopwatch_ns()
         await self._write(data)
@@ -460,15 +451,6 @@ class FetchHandler(StreamHandler):
         self._broker.counters.fetch_time.observe(
             local_ns=ready_ns - received_ns - parked_ns, remote_ns=parked_ns, send_ns=stopwatch_ns() - ready_ns
         )
-
-    def _encode(self, params: FetchParams, reads: list[PartitionRead]) -> bytes:
-        """The response's bytes. Clears `reads`, which would otherwise keep a second copy of the data while the client reads."""
-        for result in reads:
-            if result.data is not None:
-                self._broker.counters.traffic(result.asked.tp.topic_id).bytes_out += result.data.size_bytes
-        data = encode(params, reads)
-        reads.clear()
-        return data
 
     async def _write(self, data: bytes) -> None:
         if self._is_revoked:
