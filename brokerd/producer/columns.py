@@ -170,10 +170,12 @@ _TAKES_MAX = 24
 
 
 class SplitRows(NamedTuple):
-    """Rows by partition. `order` maps each position to its row of the input; None = the order of the input."""
+    """Rows by partition. `order` maps each position to its row of the input; None = the order of the input. `first_row`: the number
+    of the first row among all that were sent together."""
 
     pieces: list[PartitionPiece]
     order: npt.NDArray[np.intp] | None
+    first_row: int = 0
 
     @property
     def size_bytes(self) -> int:

@@ -88,8 +88,7 @@ class Placement:
     shared: SharedLock  # guards what futures read
     is_placed: bool = False
     segments: list[BatchSpan] = field(default_factory=list)  # by first_row
-    order: npt.NDArray[np.intp] | None = None
-    # Of send_batch: each round's first row, and its order.
+    # The first row of each split, and its order (columns.SplitRows). A chunk is split once; a large batch several times.
     orders: list[tuple[int, npt.NDArray[np.intp] | None]] = field(default_factory=list)
     places: dict[int, int] | None = None  # by number, the entry's place in the chunk; None: the number itself
     # By place, the entry's first row, and one more for the end; None: every entry is one row.
@@ -120,8 +119,9 @@ class Placement:
 
     def segment_of(self, row: int) -> tuple[BatchSpan, int]:
         """The segment that holds row `row` of the input, and the row's position there."""
-        if self.order is not None:
-            row = int(self._inverse_of(self.order)[row])
+        order = self.orders[0][1] if self.orders else None  # none if they were refused
+        if order is not None:
+            row = int(self._inverse_of(order)[row])
         segment = self.segments[bisect.bisect_right(self.segments, row, key=_first_row) - 1]
         return segment, row - segment.first_row
 
@@ -138,7 +138,8 @@ class Placement:
         assert self.first_rows is not None, "some entry is a batch"
         place = self._place_of(number)
         first, end = self.first_rows[place], self.first_rows[place + 1]
-        rows = np.arange(first, end) if self.order is None else self._inverse_of(self.order)[first:end]
+        order = self.orders[0][1] if self.orders else None
+        rows = np.arange(first, end) if order is None else self._inverse_of(order)[first:end]
         order = np.argsort(rows, kind="stable")
         rows = rows[order]
         part = Placement(self.topic, self.shared)

@@ -189,18 +189,17 @@ def _entry(key: str, value: bytes | None) -> dict[str, str | bytes | None]:
 
 
 class SplitBatch(NamedTuple):
-    """Rows of `send_batch`, split by partition. Each part comes with the number of its first row. `is_last`: the placement gets no
-    more rows."""
+    """Rows of `send_batch`, split by partition. `is_last`: the placement gets no more rows."""
 
     topic: str
-    parts: list[tuple[int, columns.SplitRows]]
+    parts: list[columns.SplitRows]
     placement: Placement
     is_last: bool
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all its pieces."""
-        return sum([rows.size_bytes for _, rows in self.parts])
+        return sum([rows.size_bytes for rows in self.parts])
 
 
 class Flush:
@@ -370,9 +369,9 @@ class Intake:
         first_row: int,
         partitions: Int32s | None,
         key_hashes: Int32s | None,
-    ) -> list[tuple[int, columns.SplitRows]]:
-        """Splits large batches by partition, in the calling thread; each part comes with the number of its first row, from
-        `first_row` on. `partitions` and `key_hashes`: of all these rows, if known."""
+    ) -> list[columns.SplitRows]:
+        """Splits large batches by partition, in the calling thread; their rows are numbered from `first_row` on. `partitions` and
+        `key_hashes`: of all these rows, if known."""
         batch_size = self._core.accumulator.batch_size_of(topic)
         count, timestamp_ms = len(view.leaders), self._clock.wall_ms()
         parts = []
@@ -386,7 +385,8 @@ class Intake:
                     load = self._core.accumulator.load_of(topic, view)
                     keyless = self.partitioning.keyless_rows(topic, rows, wanted, load)
             chosen = self.partitioning.choose(rows, wanted, keyless, count, hashes=hashes)
-            parts.append((first_row + at, columns.split(rows, chosen, count, batch_size=batch_size, timestamp_ms=timestamp_ms)))
+            split = columns.split(rows, chosen, count, batch_size=batch_size, timestamp_ms=timestamp_ms)
+            parts.append(split._replace(first_row=first_row + at))
             at += rows.num_rows
         return parts
 
@@ -543,8 +543,7 @@ class Intake:
             self._refuse(chunk, _as_brokerd_error(chunk.topic, error))
         else:
             with self._shared.lock:
-                chunk.placement.order = rows.order
-                self._append(chunk.topic, rows.pieces, chunk.placement, 0, chunk.created_ms)
+                self._append(chunk.topic, rows, chunk.placement, chunk.created_ms)
                 self._core.pool.adjust(size_bytes - chunk.paid_bytes)
                 chunk.placement.is_placed = True
         if chunk.placement.listeners:
@@ -578,20 +577,18 @@ class Intake:
     def _place_batch(self, batch: SplitBatch) -> None:
         with self._shared.lock:
             now_ms = self._clock.monotonic_ms()
-            for first_row, rows in batch.parts:
-                batch.placement.orders.append((first_row, rows.order))
-                self._append(batch.topic, rows.pieces, batch.placement, first_row, now_ms)
+            for rows in batch.parts:
+                self._append(batch.topic, rows, batch.placement, now_ms)
             batch.placement.is_placed = batch.is_last
         if batch.is_last:
             batch.placement.tell_placed()
 
-    def _append(
-        self, topic: str, pieces: list[columns.PartitionPiece], placement: Placement, first_row: int, created_ms: int
-    ) -> None:
-        """Appends pieces, whose memory is already reserved, to batches."""
-        for partition, piece, at in pieces:
+    def _append(self, topic: str, rows: columns.SplitRows, placement: Placement, created_ms: int) -> None:
+        """Appends rows, whose memory is already reserved, to batches."""
+        placement.orders.append((rows.first_row, rows.order))
+        for partition, piece, at in rows.pieces:
             batch, at_in_batch = self._core.accumulator.append(TopicPartition(topic, partition), piece, created_ms)
-            placement.segments.append(BatchSpan(first_row + at, batch, at_in_batch, piece.record_count))
+            placement.segments.append(BatchSpan(rows.first_row + at, batch, at_in_batch, piece.record_count))
 
 
 def _as_brokerd_error(topic: str, error: Exception) -> BrokerdError:

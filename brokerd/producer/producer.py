@@ -449,7 +449,6 @@ class Producer:
 
     def delivered(self) -> dict[TopicPartition, DeliveredTotals]:
         """Acknowledged records and batches by partition, of the open member, or without one since the producer was made."""
-        self._shared.refuse_fork()
         return self._core.identity.delivered.copy()
 
     def metrics(self) -> dict[str, float]:
