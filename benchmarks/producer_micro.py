@@ -14,12 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 import pyarrow as pa
 
 from brokerd.errors import WireError
-from brokerd.ids import ProducerIdAndEpoch
+from brokerd.ids import ProducerIdAndEpoch, TopicInfo
 from brokerd.producer import columns
 from brokerd.producer.columns import encode_pieces
 from brokerd.producer.core.membership import Membership
 from brokerd.producer.core.partitioner import partition_for_keys
-from brokerd.producer.core.topics import TopicView
 from brokerd.producer.core.transport import Hello, PartitionResult, ProduceRequest, ProduceResponse, RequestLimits
 from brokerd.producer.producer import Producer
 
@@ -57,9 +56,9 @@ class NullStream:
 class NullTransport:
     """A transport without a broker."""
 
-    async def metadata(self, topics: Sequence[str]) -> Mapping[str, TopicView | WireError]:
+    async def metadata(self, topics: Sequence[str]) -> Mapping[str, TopicInfo | WireError]:
         """Reports every topic as existing."""
-        return dict.fromkeys(topics, TopicView(bytes(16), (0,) * PARTITIONS))
+        return dict.fromkeys(topics, TopicInfo(bytes(16), (0,) * PARTITIONS))
 
     async def init_producer_id(self, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
         """Always the same id."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import uuid
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 TOPIC_NAME_MAX_LENGTH = 249
 TRANSACTIONAL_ID_MAX_LENGTH = 249
@@ -62,9 +62,6 @@ def producer_number(producer_id: int) -> int:
     return producer_id & (PRODUCER_NUMBERS - 1)
 
 
-Leaders: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]  # of a topic: node id and leader epoch of each partition
-
-
 class LogPosition(NamedTuple):
     """A reader's position, with the leader epoch id of the record before `offset`, which identifies the log's history (0 =
     unknown)."""
@@ -83,19 +80,40 @@ def is_member_producer_id(producer_id: int) -> bool:
     return producer_id >= 0 and producer_id & MEMBER_BIT != 0
 
 
-def newest_leaders(now: Leaders, seen: Leaders) -> Leaders:
-    """The leaders that a node names now, except where those seen before have a higher epoch. A node that missed an election must
-    not send its clients back to the old leader: that one may lack what the new one has acknowledged, which would look like loss.
-    """
-    (leaders, epochs), (seen_leaders, seen_epochs) = now, seen
-    known = [*epochs, *[NO_EPOCH] * (len(leaders) - len(epochs))]
-    newer = [number for number, epoch in enumerate(seen_epochs[: len(known)]) if epoch > known[number]]
-    if not newer:
-        return now
-    kept = list(leaders)
-    for number in newer:
-        kept[number], known[number] = seen_leaders[number], seen_epochs[number]
-    return tuple(kept), tuple(known)
+class TopicInfo(NamedTuple):
+    """The facts about a topic that a client needs to read and write it."""
+
+    topic_id: bytes  # 16 bytes
+    leaders: tuple[int, ...]  # node id per partition; -1 = none at present
+    unwritable: frozenset[int] = frozenset()  # partitions that refuse records although they have a leader: damaged, or stopped
+    leader_epochs: tuple[int, ...] = ()  # of `leaders`; -1 = unknown
+    name: str = ""
+
+    @property
+    def partition_count(self) -> int:
+        """Number of partitions."""
+        return len(self.leaders)
+
+    def leader_epoch(self, number: int) -> int:
+        """The leader epoch of a partition; -1 = unknown."""
+        return self.leader_epochs[number] if number < len(self.leader_epochs) else NO_EPOCH
+
+    def led_by(self, number: int, leader: int, epoch: int) -> TopicInfo:
+        """This topic, with another leader of one partition."""
+        leaders, epochs = list(self.leaders), [self.leader_epoch(each) for each in range(len(self.leaders))]
+        leaders[number], epochs[number] = leader, epoch
+        return self._replace(leaders=tuple(leaders), leader_epochs=tuple(epochs))
+
+    def newer_than(self, seen: TopicInfo) -> TopicInfo:
+        """This topic, with the leaders of `seen` where their epochs are higher. A node that missed an election must not send its
+        clients back to the old leader: that one may lack what the new one has acknowledged, which would look like loss."""
+        newer = [one for one, epoch in enumerate(seen.leader_epochs[: self.partition_count]) if epoch > self.leader_epoch(one)]
+        if not newer:
+            return self
+        leaders, epochs = list(self.leaders), [self.leader_epoch(each) for each in range(self.partition_count)]
+        for number in newer:
+            leaders[number], epochs[number] = seen.leaders[number], seen.leader_epochs[number]
+        return self._replace(leaders=tuple(leaders), leader_epochs=tuple(epochs))
 
 
 NO_PRODUCER = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)

@@ -12,7 +12,6 @@ from collections.abc import Collection, Container, Iterable, Mapping, MutableMap
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.fetching import FetchRange
-from brokerd.client.metadata import TopicInfo
 from brokerd.client.offsets import (
     READ_UNCOMMITTED,
     AfterBytes,
@@ -44,7 +43,7 @@ from brokerd.errors import (
     UnknownTopicOrPartitionError,
     WireError,
 )
-from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
+from brokerd.ids import LogPosition, TopicIdPartition, TopicInfo, TopicPartition
 
 logger = logging.getLogger(__name__)
 

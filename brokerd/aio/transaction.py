@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.leases import ids_in
+from brokerd.client.metadata import ids_in
 from brokerd.client.transactions import NO_VERSION, end_transaction, find_transaction
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import BrokerdError

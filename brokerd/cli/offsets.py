@@ -11,14 +11,13 @@ from brokerd.cli.parser import checked, client_config, connect
 from brokerd.cli.topic_lookup import find_topics, named_partitions, topic_patterns
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.bounds import parse_timestamp
-from brokerd.client.metadata import TopicInfo
 from brokerd.client.offsets import OffsetAndTimestamp
 from brokerd.client.response_checks import error_in
 from brokerd.client.topics import offset_count
 from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import WireError, counted
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import TopicIdPartition, TopicInfo
 from brokerd.wire.v1.topics_pb2 import PartitionDescription
 
 

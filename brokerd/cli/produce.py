@@ -17,10 +17,10 @@ from brokerd.cli.output import note
 from brokerd.cli.parser import checked, client_settings, connect, pair_list, usage_error, where
 from brokerd.cli.record_lines import LineSplitter, records_from_json, records_from_lines, unescaped
 from brokerd.cli.topic_lookup import check_partition, find_topic
-from brokerd.client.metadata import TopicInfo
 from brokerd.clock import SystemClock
 from brokerd.config.client import ProducerConfig, producer_config
 from brokerd.errors import BrokerdError, ConfigError, counted
+from brokerd.ids import TopicInfo
 from brokerd.producer.futures import BatchFuture
 from brokerd.producer.producer import Producer
 

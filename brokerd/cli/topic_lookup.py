@@ -8,10 +8,9 @@ from collections.abc import Iterable, Sequence
 
 from brokerd.cli.parser import usage_error
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.metadata import TopicInfo
 from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import UnknownTopicOrPartitionError, WireError
-from brokerd.ids import TopicIdPartition, topic_name_problem
+from brokerd.ids import TopicIdPartition, TopicInfo, topic_name_problem
 
 
 def topic_patterns(args: argparse.Namespace) -> list[re.Pattern[str]]:

@@ -26,7 +26,7 @@ from brokerd.backoff import backoff_ms
 from brokerd.client.metadata import (
     Metadata,
     Node,
-    TopicInfo,
+    id_of,
     parse_bootstrap_servers,
     read_metadata,
 )
@@ -49,7 +49,7 @@ from brokerd.errors import (
     UnsupportedVersionError,
     WireError,
 )
-from brokerd.ids import NO_EPOCH, NO_LEADER, TopicIdPartition
+from brokerd.ids import NO_EPOCH, NO_LEADER, TopicIdPartition, TopicInfo
 from brokerd.wire.channel import CALLS_PER_CONNECTION, STREAMS_PER_CONNECTION
 from brokerd.wire.errors import from_proto, from_trailer
 from brokerd.wire.methods import FETCH, PRODUCE, UNARY
@@ -149,7 +149,7 @@ class BrokerClient:
         if topic is None or tp.partition >= len(topic.leaders):
             (await self.metadata_by_id([tp.topic_id])).topic_by_id(tp.topic_id)
             topic = self._topics[tp.topic_id]
-            topic.id_of(tp.partition)
+            id_of(topic, tp.partition)
         node_id = topic.leaders[tp.partition]
         if node_id == NO_LEADER:
             raise NotLeaderError(f"partition {tp.partition} of topic '{topic.name}' has no leader at present")
@@ -158,8 +158,7 @@ class BrokerClient:
     def leader_epoch(self, tp: TopicIdPartition) -> int:
         """The highest leader epoch that this client has seen for a partition; -1 = unknown."""
         topic = self._topics.get(tp.topic_id)
-        epochs = topic.leader_epochs if topic is not None else ()
-        return epochs[tp.partition] if tp.partition < len(epochs) else NO_EPOCH
+        return topic.leader_epoch(tp.partition) if topic is not None else NO_EPOCH
 
     async def refresh_leaders(self, tps: Iterable[TopicIdPartition]) -> None:
         """Requests the leaders of these partitions anew; the topics that are gone become unknown."""

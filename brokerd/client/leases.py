@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Generic, TypeVar
 
 from brokerd import process
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.metadata import Metadata
+from brokerd.client.metadata import ids_in
 from brokerd.client.transactions import NO_VERSION
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ClientConfig, ProducerConfig
-from brokerd.errors import UnknownTopicOrPartitionError
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.producer.core.membership import TransactionEnd
 
@@ -142,11 +141,3 @@ class ClientCoordinator:
         with lease_client(self._config) as client:
             metadata = client.metadata(sorted({tp.topic for tp in wanted}))
         return ids_in(metadata, wanted)
-
-
-def ids_in(metadata: Metadata, tps: Sequence[TopicPartition]) -> dict[TopicPartition, TopicIdPartition]:
-    """The ids of partitions. Raises UnknownTopicOrPartitionError."""
-    for tp in tps:
-        if tp.partition >= metadata.topic(tp.topic).partition_count:
-            raise UnknownTopicOrPartitionError(f"topic '{tp.topic}' has no partition {tp.partition}")
-    return {tp: TopicIdPartition(metadata.topic(tp.topic).topic_id, tp.partition) for tp in tps}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from brokerd.client.response_checks import senseless
 from brokerd.errors import ConfigError, UnknownTopicIdError, UnknownTopicOrPartitionError, WireError, fresh
-from brokerd.ids import NO_EPOCH, TopicIdPartition, newest_leaders, topic_name_problem
+from brokerd.ids import NO_EPOCH, TopicIdPartition, TopicInfo, TopicPartition, topic_name_problem
 from brokerd.wire.errors import from_proto
 from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import metadata_pb2
@@ -32,35 +32,6 @@ class Node(NamedTuple):
         """host:port, as gRPC takes it."""
         host = f"[{self.host}]" if ":" in self.host and not self.host.startswith("[") else self.host
         return f"{host}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True)
-class TopicInfo:
-    """The facts about a topic that a client needs to read and write it."""
-
-    name: str
-    topic_id: bytes  # 16 bytes
-    leaders: tuple[int, ...]  # node id per partition; -1 = none now
-    unwritable: frozenset[int] = frozenset()  # partitions that accept no appends, though they may be readable
-    leader_epochs: tuple[int, ...] = ()  # of `leaders`; -1 = unknown
-
-    @property
-    def partition_count(self) -> int:
-        """Number of partitions."""
-        return len(self.leaders)
-
-    def id_of(self, number: int) -> TopicIdPartition:
-        """The partition of this number. Raises UnknownTopicOrPartitionError."""
-        if number >= self.partition_count:
-            raise UnknownTopicOrPartitionError(
-                f"topic '{self.name}' has no partition {number}, it has 0 to {self.partition_count - 1}"
-            )
-        return TopicIdPartition(self.topic_id, number)
-
-    def newer_than(self, seen: TopicInfo) -> TopicInfo:
-        """This topic, with the leaders of `seen` where their epochs are higher: see `newest_leaders`."""
-        leaders, epochs = newest_leaders((self.leaders, self.leader_epochs), (seen.leaders, seen.leader_epochs))
-        return replace(self, leaders=leaders, leader_epochs=epochs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +58,20 @@ class Metadata:
         raise UnknownTopicIdError(f"the broker returned nothing for topic id {topic_id.hex()}")
 
 
+def id_of(topic: TopicInfo, number: int) -> TopicIdPartition:
+    """The topic's partition of this number. Raises UnknownTopicOrPartitionError."""
+    if number >= topic.partition_count:
+        raise UnknownTopicOrPartitionError(
+            f"topic '{topic.name}' has no partition {number}, it has 0 to {topic.partition_count - 1}"
+        )
+    return TopicIdPartition(topic.topic_id, number)
+
+
+def ids_in(metadata: Metadata, tps: Iterable[TopicPartition]) -> dict[TopicPartition, TopicIdPartition]:
+    """The ids of partitions. Raises UnknownTopicOrPartitionError."""
+    return {tp: id_of(metadata.topic(tp.topic), tp.partition) for tp in tps}
+
+
 def read_metadata(response: metadata_pb2.MetadataResponse) -> Metadata:
     """The response as values."""
     what = "Metadata"
@@ -102,7 +87,7 @@ def read_metadata(response: metadata_pb2.MetadataResponse) -> Metadata:
         leaders = tuple(partition.leader for partition in topic.partitions)
         unwritable = frozenset(partition.partition for partition in topic.partitions if partition.HasField("error"))
         epochs = tuple(max(NO_EPOCH, partition.leader_epoch) for partition in topic.partitions)
-        topics[topic.name] = TopicInfo(topic.name, topic.topic_id, leaders, unwritable, epochs)
+        topics[topic.name] = TopicInfo(topic.topic_id, leaders, unwritable, epochs, topic.name)
     for node in response.nodes:
         _check_address(what, node.host, node.port)
     nodes = {node.node_id: Node(node.node_id, node.host, node.port) for node in response.nodes}

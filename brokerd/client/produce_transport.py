@@ -19,10 +19,9 @@ from brokerd.config.client import ClientConfig, ProducerConfig
 from brokerd.config.settings import INT32_MAX, INT64_MAX
 from brokerd.errors import UnknownServerError, WireError
 from brokerd.event_loop import settle
-from brokerd.ids import TRANSACTIONAL_ID_MAX_LENGTH, ProducerIdAndEpoch, TopicIdPartition
+from brokerd.ids import TRANSACTIONAL_ID_MAX_LENGTH, ProducerIdAndEpoch, TopicIdPartition, TopicInfo
 from brokerd.producer.core.batch import NO_OFFSET, NO_TIMESTAMP
 from brokerd.producer.core.membership import Membership
-from brokerd.producer.core.topics import TopicView
 from brokerd.producer.core.transport import Hello, PartitionResult, ProduceRequest, ProduceResponse, RequestLimits
 from brokerd.wire.errors import from_proto
 from brokerd.wire.records import join_records
@@ -45,13 +44,10 @@ class GrpcProduceTransport:
         """Does not connect yet. Raises ConfigError if bootstrap.servers is malformed."""
         self._client = BrokerClient(config, clock, is_retrying=False)
 
-    async def metadata(self, topics: Sequence[str]) -> Mapping[str, TopicView | WireError]:
-        """The view of each requested topic, or its error."""
+    async def metadata(self, topics: Sequence[str]) -> Mapping[str, TopicInfo | WireError]:
+        """Each requested topic, or its error."""
         metadata = await self._client.metadata(topics)
-        views: dict[str, TopicView | WireError] = dict(metadata.errors)
-        for name, topic in metadata.topics.items():
-            views[name] = TopicView(topic.topic_id, topic.leaders, topic.unwritable, topic.leader_epochs)
-        return views
+        return {**metadata.errors, **metadata.topics}
 
     async def init_producer_id(self, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
         """A new producer id for NO_PRODUCER, otherwise the same id with its epoch increased."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from brokerd.arguments import OffsetAndMetadata
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.groups import group_offsets
+from brokerd.client.metadata import id_of
 from brokerd.client.offsets import OffsetSpec, Wanted, list_offsets
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.consumer.core.assignment import NO_OFFSET, AssignedPartition, Begin
@@ -99,7 +100,7 @@ async def ids_of(
             assert metadata is not None
             if tp.topic in metadata.errors:
                 raise metadata.errors[tp.topic]
-            id_tp = metadata.topics[tp.topic].id_of(tp.partition)
+            id_tp = id_of(metadata.topics[tp.topic], tp.partition)
         ids[tp] = id_tp
     return ids
 

@@ -15,6 +15,7 @@ from brokerd.client import bounds
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.columns import CONSUMED_SCHEMA
 from brokerd.client.fetching import FetchRange, PartitionFetcher
+from brokerd.client.metadata import id_of
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ConsumerConfig
 from brokerd.config.settings import by_name, from_mapping
@@ -62,7 +63,7 @@ def read(
     with BlockingClient(reader, clock) as client:
         info = client.metadata([topic]).topic(topic)
         numbers = range(info.partition_count) if partitions is None else [checked_int(one, "partition") for one in partitions]
-        named = {info.id_of(number): topic for number in numbers}
+        named = {id_of(info, number): topic for number in numbers}
         ranges = bounds.ranges_of(client, named, first, last, reader.isolation_level)
     return TopicReader([one._replace(start_offset=min(one.start_offset, one.until_offset)) for one in ranges], schema, reader)
 

@@ -38,14 +38,14 @@ from brokerd.errors import (
     UnknownTopicOrPartitionError,
     fresh,
 )
-from brokerd.ids import TopicPartition
+from brokerd.ids import TopicInfo, TopicPartition
 from brokerd.producer import columns
 from brokerd.producer.arguments import Headers
 from brokerd.producer.columns import RECORD_OVERHEAD_BYTES, joined
 from brokerd.producer.core.batch import NEVER_MS, Piece, ProducerBatch
 from brokerd.producer.core.partitioner import Int32s, RowPartitioner
 from brokerd.producer.core.producer_core import ProducerCore
-from brokerd.producer.core.topics import TopicView, TopicWaiter
+from brokerd.producer.core.topics import TopicWaiter
 from brokerd.producer.futures import BatchSpan, Placement
 from brokerd.producer.waiting import SharedLock, Wait
 from brokerd.record.schema import HEADERS, KEY, TIMESTAMP, VALUE
@@ -267,7 +267,7 @@ class Intake:
         *,
         is_to_write: bool = True,
         call: Wait[Any] | None = None,
-    ) -> Wait[TopicView]:
+    ) -> Wait[TopicInfo]:
         """Waits for a topic, and for a newer view of it if it lacks `partition`: the topic may have grown. Raises
         UnknownTopicOrPartitionError, BrokerUnreachableError and the broker's error for the topic. `is_to_write` False: also while
         nothing may be written. `call`: the enclosing wait, if any."""
@@ -277,7 +277,7 @@ class Intake:
         is_logged = False
         seen = 0
 
-        def poll(now_ms: int) -> TopicView | None:
+        def poll(now_ms: int) -> TopicInfo | None:
             nonlocal waiter, is_logged, seen
             check()
             seen = topics.answer_count
@@ -301,14 +301,14 @@ class Intake:
         wait = Wait(poll, deadline_ms, lambda: self._core.is_unusable or topics.answer_count != seen)
         return wait
 
-    def peek(self, topic: str) -> TopicView | None:
+    def peek(self, topic: str) -> TopicInfo | None:
         """The topic's view, if rows for it are accepted now. Needs no lock, since whatever takes the rows checks again under it."""
         return None if self._core.is_unusable else self._core.topics.peek(topic, self._shared.now_ms())
 
     def for_chunk(self, topic: str, size: int, partition: int | None, deadline_ms: int, add: Callable[[RecordChunk], T]) -> Wait[T]:
         """Waits for a chunk of the topic with room for `size` bytes and, if given, with `partition`; calls `add` with it. Raises
         ValueError, MessageTooLargeError, BufferExhaustedError, and the errors of `for_topic`."""
-        view: TopicView | None = None
+        view: TopicInfo | None = None
 
         def poll(now_ms: int) -> T | None:
             nonlocal view
@@ -332,7 +332,7 @@ class Intake:
         return wait
 
     def _chunk_for(
-        self, topic: str, view: TopicView, size: int, partition: int | None, call: Wait[T], now_ms: int
+        self, topic: str, view: TopicInfo, size: int, partition: int | None, call: Wait[T], now_ms: int
     ) -> RecordChunk | None:
         """The topic's chunk if it has room or can grow, else a new one; None if there is no memory."""
         pool = self._core.pool
@@ -364,7 +364,7 @@ class Intake:
     def split(
         self,
         topic: str,
-        view: TopicView,
+        view: TopicInfo,
         together: list[pa.RecordBatch],
         first_row: int,
         partitions: Int32s | None,
@@ -561,7 +561,7 @@ class Intake:
         """Splits the taken rows by partition. Changes no state but the sticky partition."""
         topic, rows, wanted = chunk.topic, chunk.to_arrow(), chunk.chosen_partitions
         with self._shared.lock:
-            view = self._core.topics.view(topic) or TopicView(b"", (0,) * chunk.partition_count)
+            view = self._core.topics.view(topic) or TopicInfo(b"", (0,) * chunk.partition_count)
             count = len(view.leaders)
             batch_size = self._core.accumulator.batch_size_of(topic)
             load = self._core.accumulator.load_of(topic, view)

@@ -25,7 +25,7 @@ from brokerd.errors import (
     TransactionStateError,
     fresh,
 )
-from brokerd.ids import TopicPartition
+from brokerd.ids import TopicInfo, TopicPartition
 from brokerd.process import Open, end_daemon_thread
 from brokerd.producer import arguments, columns
 from brokerd.producer.arguments import Headers
@@ -36,7 +36,6 @@ from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.core.metrics import ProducerMetrics
 from brokerd.producer.core.partitioner import Int32s
 from brokerd.producer.core.producer_core import ProducerCore
-from brokerd.producer.core.topics import TopicView
 from brokerd.producer.futures import BatchFuture, Placement, RecordFuture
 from brokerd.producer.intake import Intake, RecordChunk, SplitBatch
 from brokerd.producer.sender import Sender, TransportFactory
@@ -468,7 +467,7 @@ class Producer:
         """Number of partitions of a topic. Blocks up to max.block.ms while the topic is unknown, and raises like `send`."""
         return len(self._wait(self.view(topic)).leaders)
 
-    def view(self, topic: str) -> Wait[TopicView]:
+    def view(self, topic: str) -> Wait[TopicInfo]:
         """The Wait of `partitions_for`."""
         return self._intake.for_topic(topic, self._deadline_ms(), is_to_write=False)
 

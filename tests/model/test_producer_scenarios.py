@@ -14,8 +14,7 @@ from brokerd.errors import (
     NotReadyError,
     UnknownTopicIdError,
 )
-from brokerd.ids import TopicIdPartition, TopicPartition
-from brokerd.producer.core.topics import TopicView
+from brokerd.ids import TopicIdPartition, TopicInfo, TopicPartition
 from brokerd.producer.core.transport import PartitionResult, ProduceResponse
 from tests.support.producer_scenarios import assert_nobody_starves
 from tests.support.producer_simulation import TOPIC, TOPIC_ID, Op, Simulation
@@ -60,7 +59,7 @@ def test_a_topic_created_anew_gets_what_the_old_one_certainly_did_not() -> None:
     simulation = do(five_in_flight(), [*OPENED, *[("append", 0, 2)] * 2])
     gone = UnknownTopicIdError("no such topic", fate=Fate.NOT_APPENDED)
     answer(simulation, PartitionResult(TopicIdPartition(TOPIC_ID, 0), -1, -1, gone))
-    simulation.core.on_metadata({TOPIC: TopicView(b"another topic id", (0, 0, 0))}, simulation.now_ms)
+    simulation.core.on_metadata({TOPIC: TopicInfo(b"another topic id", (0, 0, 0))}, simulation.now_ms)
     simulation.step()
     do(simulation, [("cut", 0), ("tick", 500), ("open", 1), ("tick", 1)])
     assert errors(simulation)[3:5] == ["UnknownTopicIdError"] * 2
@@ -113,12 +112,12 @@ def test_a_node_that_missed_an_election_is_not_asked_again() -> None:
     its OUT_OF_ORDER_SEQUENCE_NUMBER would be taken for the loss of acknowledged records."""
     simulation = do(five_in_flight(), OPENED)
     before = copy.deepcopy(simulation.log[0])
-    elected = TopicView(TOPIC_ID, (1, 0, 0), leader_epochs=(5, 4, 4))
+    elected = TopicInfo(TOPIC_ID, (1, 0, 0), leader_epochs=(5, 4, 4))
     simulation.core.on_metadata({TOPIC: elected}, simulation.now_ms)
     simulation.leaders[0] = 1
     do(simulation, [("append", 0, 1), ("tick", 5), ("open", 1), ("request", 1), ("answer", 1)])
     assert errors(simulation) == [None, None]
-    stale = TopicView(TOPIC_ID, (0, 0, 0), leader_epochs=(4, 4, 4))
+    stale = TopicInfo(TOPIC_ID, (0, 0, 0), leader_epochs=(4, 4, 4))
     simulation.core.on_metadata({TOPIC: stale}, simulation.now_ms)
     do(simulation, [("append", 0, 1), ("tick", 5)])
     (asked,) = [stream.node_id for stream in simulation.streams if stream.requests]

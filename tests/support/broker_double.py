@@ -27,9 +27,8 @@ from brokerd.errors import (
     UnknownTopicOrPartitionError,
     WireError,
 )
-from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition, new_topic_id
+from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicInfo, TopicPartition, new_topic_id
 from brokerd.producer.core.membership import Membership, TransactionEnd
-from brokerd.producer.core.topics import TopicView
 from brokerd.producer.core.transport import (
     BATCH_OVERHEAD_BYTES,
     Hello,
@@ -234,10 +233,10 @@ class TransportDouble:
         self._broker = broker
         self._opened = itertools.count()
 
-    async def metadata(self, topics: Sequence[str]) -> Mapping[str, TopicView | WireError]:
+    async def metadata(self, topics: Sequence[str]) -> Mapping[str, TopicInfo | WireError]:
         """Views of the topics that exist."""
         _raise_next(self._broker.metadata_errors)
-        answer: dict[str, TopicView | WireError] = {}
+        answer: dict[str, TopicInfo | WireError] = {}
         for name in topics:
             topic = self._broker.topics.get(name)
             if name in self._broker.topic_errors:
@@ -245,7 +244,7 @@ class TransportDouble:
             elif topic is None:
                 answer[name] = UnknownTopicOrPartitionError(f"no topic '{name}'")
             else:
-                answer[name] = TopicView(topic.topic_id, tuple(topic.leaders))
+                answer[name] = TopicInfo(topic.topic_id, tuple(topic.leaders))
         return answer
 
     async def init_producer_id(self, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:

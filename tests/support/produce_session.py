@@ -11,11 +11,10 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from brokerd.client.blocking import LoopThread
-from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
+from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition, TopicInfo
 from brokerd.producer.columns import encode_batch_header, encode_pieces
 from brokerd.producer.core.batch import Piece, ProducerBatch
 from brokerd.producer.core.membership import Membership
-from brokerd.producer.core.topics import TopicView
 from brokerd.producer.core.transport import (
     BatchToProduce,
     Hello,
@@ -86,7 +85,7 @@ def in_session(factory: TransportFactory, work: Callable[[Session, ProducerIdAnd
         transport = factory()
         try:
             view = (await transport.metadata(["t"]))["t"]
-            assert isinstance(view, TopicView)
+            assert isinstance(view, TopicInfo)
             assert len(view.leaders) == 2
             stream = await transport.open_stream(view.leaders[0], Hello(os.urandom(16), 1))
             identity = await transport.init_producer_id(NO_PRODUCER)

@@ -26,7 +26,7 @@ from brokerd.errors import (
     NotReadyError,
     WireError,
 )
-from brokerd.ids import PRODUCER_EPOCH_MAX, ProducerIdAndEpoch, TopicIdPartition, TopicPartition
+from brokerd.ids import PRODUCER_EPOCH_MAX, ProducerIdAndEpoch, TopicIdPartition, TopicInfo, TopicPartition
 from brokerd.producer.core.batch import NEVER_MS, Piece, ProducerBatch
 from brokerd.producer.core.membership import Membership
 from brokerd.producer.core.metrics import ProducerMetrics
@@ -40,7 +40,6 @@ from brokerd.producer.core.streams import (
     SendHeartbeat,
     SendRequest,
 )
-from brokerd.producer.core.topics import TopicView
 from brokerd.producer.core.transport import PartitionResult, ProduceResponse, RequestLimits
 from brokerd.record.header import SEQUENCE_MAX
 from tests.support.broker_model import IdentityModel, PartitionModel, ProducerEntry
@@ -438,7 +437,7 @@ class Simulation(MemberOperations):
         lost = BrokerUnreachableError("no response")
         if isinstance(command, FetchMetadata):
             if is_answered:
-                self.core.on_metadata({TOPIC: TopicView(TOPIC_ID, tuple(self.leaders))}, self.now_ms)
+                self.core.on_metadata({TOPIC: TopicInfo(TOPIC_ID, tuple(self.leaders))}, self.now_ms)
             else:
                 self.core.on_metadata_failed(lost, self.now_ms)
         elif isinstance(command, RequestProducerId):

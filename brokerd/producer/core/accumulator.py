@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import BrokerdError
-from brokerd.ids import NO_LEADER, TopicPartition
+from brokerd.ids import NO_LEADER, TopicInfo, TopicPartition
 from brokerd.producer.core.batch import NEVER_MS, BatchState, Piece, ProducerBatch
 from brokerd.producer.core.identity import Identity
 from brokerd.producer.core.partitioner import PartitionLoad
-from brokerd.producer.core.topics import TopicView, WaitingCall
+from brokerd.producer.core.topics import WaitingCall
 from brokerd.producer.core.transport import BATCH_OVERHEAD_BYTES, RequestLimits
 
 
@@ -337,7 +337,7 @@ class RecordAccumulator:
         queue = self._queues.get(tp)
         return tuple(queue.batches) if queue is not None else ()
 
-    def load_of(self, topic: str, view: TopicView) -> PartitionLoad:
+    def load_of(self, topic: str, view: TopicInfo) -> PartitionLoad:
         """The current load of the topic's partitions, for choosing one for records without a key."""
         return PartitionLoad(view, lambda: self._queue_sizes(topic), lambda number: self._is_backing_off(topic, number))
 

@@ -17,8 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from brokerd.config.client import ProducerConfig
-from brokerd.ids import NO_LEADER
-from brokerd.producer.core.topics import TopicView
+from brokerd.ids import NO_LEADER, TopicInfo
 from brokerd.producer.core.transport import ROW_OVERHEAD_BYTES
 from brokerd.record.schema import KEY
 
@@ -159,7 +158,7 @@ class PartitionLoad:
     """The current load of each partition of a topic. Computed lazily."""
 
     def __init__(
-        self, view: TopicView, queue_sizes: Callable[[], Mapping[int, int]], is_backing_off: Callable[[int], bool]
+        self, view: TopicInfo, queue_sizes: Callable[[], Mapping[int, int]], is_backing_off: Callable[[int], bool]
     ) -> None:
         """`queue_sizes`: queued batches by partition; `is_backing_off`: whether the first of them is a retry."""
         self._view = view

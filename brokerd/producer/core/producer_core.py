@@ -44,7 +44,7 @@ from brokerd.errors import (
     counted,
     fresh,
 )
-from brokerd.ids import NO_SEQUENCE, ProducerIdAndEpoch, TopicIdPartition, TopicPartition
+from brokerd.ids import NO_SEQUENCE, ProducerIdAndEpoch, TopicIdPartition, TopicInfo, TopicPartition
 from brokerd.producer.core.accumulator import BufferPool, RecordAccumulator
 from brokerd.producer.core.batch import NEVER_MS, NO_OFFSET, NO_TIMESTAMP, Piece, ProducerBatch
 from brokerd.producer.core.identity import Identity, Verdict, verdict_on
@@ -61,7 +61,7 @@ from brokerd.producer.core.streams import (
     Step,
     Streams,
 )
-from brokerd.producer.core.topics import TopicRegistry, TopicView
+from brokerd.producer.core.topics import TopicRegistry
 from brokerd.producer.core.transport import PartitionResult, ProduceResponse, RequestLimits
 
 # Splits an encoded batch of two or more records, in order, into at least two pieces of about the given size (or one record).
@@ -186,7 +186,7 @@ class ProducerCore:
 
     # --- metadata and identity
 
-    def on_metadata(self, response: Mapping[str, TopicView | WireError], now_ms: int) -> None:
+    def on_metadata(self, response: Mapping[str, TopicInfo | WireError], now_ms: int) -> None:
         """Takes the broker's view of the requested topics."""
         self._was_accepted = True
         self.accumulator.forget_batch_sizes(now_ms - self._config.metadata_max_age_ms)

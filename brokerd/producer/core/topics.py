@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from brokerd.backoff import backoff_ms
 from brokerd.config.client import ProducerConfig
@@ -17,34 +17,10 @@ from brokerd.ids import (
     NO_LEADER,
     TOPIC_NAME_MAX_LENGTH,
     TopicIdPartition,
+    TopicInfo,
     TopicPartition,
-    newest_leaders,
     topic_name_problem,
 )
-
-
-class TopicView(NamedTuple):
-    """A topic's metadata, as far as a producer needs it."""
-
-    topic_id: bytes  # 16 bytes
-    leaders: tuple[int, ...]  # node id per partition, -1 = none at present
-    unwritable: frozenset[int] = frozenset()  # partitions that refuse records although they have a leader: damaged, or stopped
-    leader_epochs: tuple[int, ...] = ()  # of `leaders`; -1 = unknown
-
-    def leader_epoch(self, number: int) -> int:
-        """The leader epoch of a partition; -1 = unknown."""
-        return self.leader_epochs[number] if number < len(self.leader_epochs) else NO_EPOCH
-
-    def newer_than(self, seen: TopicView) -> TopicView:
-        """This view, with the leaders of `seen` where their epochs are higher: see `newest_leaders`."""
-        leaders, epochs = newest_leaders((self.leaders, self.leader_epochs), (seen.leaders, seen.leader_epochs))
-        return self._replace(leaders=leaders, leader_epochs=epochs)
-
-    def led_by(self, number: int, leader: int, epoch: int) -> TopicView:
-        """This view, with another leader of one partition."""
-        leaders, epochs = list(self.leaders), [self.leader_epoch(each) for each in range(len(self.leaders))]
-        leaders[number], epochs[number] = leader, epoch
-        return self._replace(leaders=tuple(leaders), leader_epochs=tuple(epochs))
 
 
 class WaitingCall(Protocol):
@@ -65,7 +41,7 @@ class TopicWaiter:
         self.topic = topic
         self.request_count = request_count  # requests sent before the wait began
         self.error: WireError | None = None
-        self.view: TopicView | None = None
+        self.view: TopicInfo | None = None
 
 
 class TopicRegistry:
@@ -77,8 +53,8 @@ class TopicRegistry:
     def __init__(self, config: ProducerConfig, rng: random.Random) -> None:
         self._config = config
         self._rng = rng
-        self._views: dict[str, TopicView] = {}
-        self._seen: dict[str, TopicView] = {}  # the last view of each topic, also of those not in use
+        self._views: dict[str, TopicInfo] = {}
+        self._seen: dict[str, TopicInfo] = {}  # the last view of each topic, also of those not in use
         self.replaced: set[TopicPartition] = set()  # of recreated topics, while batches to the old partition are in flight
         self._waiters: dict[str, list[TopicWaiter]] = {}
         self._used_ms: dict[str, int] = {}  # time of the last use of each topic in use
@@ -124,7 +100,7 @@ class TopicRegistry:
             if topic not in self._views and any(waiter.error is not None for waiter in waiters):
                 self._drop(topic)
 
-    def use(self, topic: str, now_ms: int) -> TopicView | None:
+    def use(self, topic: str, now_ms: int) -> TopicInfo | None:
         """Marks the topic as used, and returns its last view; None if there is none, or if it was idle for too long."""
         if topic not in self._used_ms:
             return None
@@ -134,7 +110,7 @@ class TopicRegistry:
         self._used_ms[topic] = now_ms
         return self._views.get(topic)
 
-    def peek(self, topic: str, now_ms: int) -> TopicView | None:
+    def peek(self, topic: str, now_ms: int) -> TopicInfo | None:
         """Like `use`, but changes nothing, so it needs no lock."""
         return None if self._is_idle(topic, now_ms) else self._views.get(topic)
 
@@ -148,7 +124,7 @@ class TopicRegistry:
         self._views.pop(topic, None)
         self._new.discard(topic)
 
-    def view(self, topic: str) -> TopicView | None:
+    def view(self, topic: str) -> TopicInfo | None:
         """The last view of the topic, without marking it as used."""
         return self._views.get(topic)
 
@@ -176,7 +152,7 @@ class TopicRegistry:
         if view is not None:
             self._see(tp.topic, view.led_by(tp.partition, NO_LEADER, NO_EPOCH))
 
-    def _see(self, topic: str, view: TopicView) -> None:
+    def _see(self, topic: str, view: TopicInfo) -> None:
         self._views[topic] = self._seen[topic] = view
 
     def id_of(self, tp: TopicPartition) -> TopicIdPartition:
@@ -221,7 +197,7 @@ class TopicRegistry:
         self._request_count += 1
         return self._asked
 
-    def on_result(self, response: Mapping[str, TopicView | WireError], now_ms: int) -> list[str]:
+    def on_result(self, response: Mapping[str, TopicInfo | WireError], now_ms: int) -> list[str]:
         """Takes a response. Returns the recreated topics, whose id has changed."""
         self.answer_count += 1
         self._forget_ended_waits()
@@ -235,7 +211,7 @@ class TopicRegistry:
             view = response.get(topic)
             if topic not in self._used_ms:
                 continue
-            if not isinstance(view, TopicView):
+            if not isinstance(view, TopicInfo):
                 is_complete = False
                 self._on_absent(topic, view)
                 continue
@@ -250,7 +226,7 @@ class TopicRegistry:
         self._wait(now_ms, 0 if is_complete else self._failures + 1)
         return replaced
 
-    def _on_found(self, topic: str, view: TopicView) -> None:
+    def _on_found(self, topic: str, view: TopicInfo) -> None:
         self._new.discard(topic)
         for waiter in self._waiters.get(topic, ()):
             if waiter.request_count < self._request_count:

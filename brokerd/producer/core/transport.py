@@ -13,9 +13,8 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from brokerd.errors import WireError
-from brokerd.ids import NO_EPOCH, ProducerIdAndEpoch, TopicIdPartition
+from brokerd.ids import NO_EPOCH, ProducerIdAndEpoch, TopicIdPartition, TopicInfo
 from brokerd.producer.core.membership import Membership
-from brokerd.producer.core.topics import TopicView
 
 # Upper bound of a batch's overhead in a request: the partition's id and length prefixes.
 BATCH_OVERHEAD_BYTES = 128
@@ -97,7 +96,7 @@ class ProduceTransport(Protocol):
     """The network operations of a producer. All methods run in one event loop and try once: they raise BrokerUnreachableError if no
     response came, and a WireError if that is the response."""
 
-    async def metadata(self, topics: Sequence[str]) -> Mapping[str, TopicView | WireError]:
+    async def metadata(self, topics: Sequence[str]) -> Mapping[str, TopicInfo | WireError]:
         """The view of each requested topic, or the error instead."""
 
     async def init_producer_id(self, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:

@@ -25,30 +25,32 @@ from brokerd.errors import (
     UnknownLeaderEpochError,
     WireError,
 )
-from brokerd.ids import NO_EPOCH, NO_LEADER, newest_leaders
+from brokerd.ids import NO_EPOCH, NO_LEADER, TopicInfo
 from tests.support.fake_broker import FakeBroker
 from tests.support.records import key_values, new_batch
 from tests.support.wait import DEADLINE_S
 
 DEADLINE_MS = int(DEADLINE_S * 1_000)
 
+ID = bytes(16)
 VIEWS = st.lists(st.tuples(st.integers(-1, 3), st.integers(-1, 9)), max_size=5).map(
-    lambda pairs: (tuple(node for node, _ in pairs), tuple(epoch for _, epoch in pairs))
+    lambda pairs: TopicInfo(ID, tuple(node for node, _ in pairs), leader_epochs=tuple(epoch for _, epoch in pairs))
 )
 
 
 @given(VIEWS, VIEWS)
-def test_the_higher_epoch_of_each_partition_wins(now: tuple[tuple[int, ...], ...], seen: tuple[tuple[int, ...], ...]) -> None:
-    leaders, epochs = newest_leaders((now[0], now[1]), (seen[0], seen[1]))
-    assert len(leaders) == len(now[0]), "partitions are as many as the node says"
-    for number, pair in enumerate(zip(leaders, epochs, strict=True)):
-        pairs = [(view[0][number], view[1][number]) for view in (now, seen) if number < len(view[0])]
+def test_the_higher_epoch_of_each_partition_wins(now: TopicInfo, seen: TopicInfo) -> None:
+    newest = now.newer_than(seen)
+    assert newest.partition_count == now.partition_count, "partitions are as many as the node says"
+    for number, pair in enumerate(zip(newest.leaders, newest.leader_epochs, strict=True)):
+        pairs = [(one.leaders[number], one.leader_epochs[number]) for one in (now, seen) if number < one.partition_count]
         assert pair == max(pairs, key=lambda one: one[1]), "of equal epochs, the first: what the node says now"
 
 
 def test_a_view_without_epochs_is_older_than_one_with_them() -> None:
-    assert newest_leaders(((1, 1), ()), ((0,), (4,))) == ((0, 1), (4, NO_EPOCH))
-    assert newest_leaders(((1, 1), ()), ((0, 0), ())) == ((1, 1), ())
+    now = TopicInfo(ID, (1, 1))
+    assert now.newer_than(TopicInfo(ID, (0,), leader_epochs=(4,))) == TopicInfo(ID, (0, 1), leader_epochs=(4, NO_EPOCH))
+    assert now.newer_than(TopicInfo(ID, (0, 0))) == now
 
 
 @pytest.fixture

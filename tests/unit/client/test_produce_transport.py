@@ -17,8 +17,7 @@ from brokerd.clock import SystemClock
 from brokerd.config.client import GRPC_MAX_MESSAGE_BYTES, ClientConfig
 from brokerd.config.settings import INT32_MAX, INT64_MAX
 from brokerd.errors import BrokerUnreachableError, NotReadyError, UnknownTopicIdError, UnknownTopicOrPartitionError
-from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
-from brokerd.producer.core.topics import TopicView
+from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition, TopicInfo
 from brokerd.producer.core.transport import BATCH_OVERHEAD_BYTES, BatchToProduce, Hello, ProduceRequest, ProduceTransport
 from brokerd.wire.v1 import produce_pb2
 from tests.support.fake_broker import FakeBroker, Partition, fake_broker
@@ -57,7 +56,7 @@ def test_metadata_and_producer_ids(broker: FakeBroker, loop_thread: LoopThread) 
 
     async def work(transport: ProduceTransport) -> None:
         views = await transport.metadata(["t", "no"])
-        assert views["t"] == TopicView(partitions[0].tp.topic_id, (0, 0), leader_epochs=(1, 1))
+        assert views["t"] == TopicInfo(partitions[0].tp.topic_id, (0, 0), leader_epochs=(1, 1), name="t")
         assert isinstance(views["no"], UnknownTopicOrPartitionError)
         granted = await transport.init_producer_id(NO_PRODUCER)
         assert await transport.init_producer_id(granted) == ProducerIdAndEpoch(granted.producer_id, 1)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from brokerd.client.metadata import Metadata, TopicInfo
+from brokerd.client.metadata import Metadata
 from brokerd.client.offsets import (
     READ_COMMITTED,
     AfterBytes,
@@ -20,7 +20,7 @@ from brokerd.client.offsets import (
     Wanted,
 )
 from brokerd.errors import UnsupportedVersionError
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import TopicIdPartition, TopicInfo
 
 TOPIC_ID = bytes(range(16))
 TOPIC = "events"
@@ -78,7 +78,7 @@ class ModelClient:
 
     def metadata(self, _topics: Sequence[str] | None = None) -> Metadata:
         """One topic."""
-        return Metadata({}, {TOPIC: TopicInfo(TOPIC, TOPIC_ID, (0,) * len(self.partitions))})
+        return Metadata({}, {TOPIC: TopicInfo(TOPIC_ID, (0,) * len(self.partitions), name=TOPIC)})
 
     def list_offsets(
         self, wanted: Mapping[TopicIdPartition, Wanted], isolation: str = READ_COMMITTED, _positions: object = None

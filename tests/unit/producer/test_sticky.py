@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from brokerd.ids import TopicInfo
 from brokerd.producer.core.partitioner import RUN_BYTES, PartitionLoad, StickyPartitioner
-from brokerd.producer.core.topics import TopicView
 
 
 class CountingRandom(random.Random):
@@ -35,7 +35,7 @@ def load_of(
     backing_off: tuple[int, ...] = (),
 ) -> PartitionLoad:
     leaders = tuple(-1 if partition in leaderless else 0 for partition in range(partitions))
-    view = TopicView(b"1" * 16, leaders, frozenset(unwritable))
+    view = TopicInfo(b"1" * 16, leaders, frozenset(unwritable))
     return PartitionLoad(view, lambda: queues or {}, lambda partition: partition in backing_off)
 
 

@@ -20,9 +20,9 @@ from brokerd.errors import (
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
-from brokerd.ids import NO_LEADER, TopicPartition
+from brokerd.ids import NO_LEADER, TopicInfo, TopicPartition
 from brokerd.producer.core.identity import Identity
-from brokerd.producer.core.topics import TopicRegistry, TopicView, TopicWaiter
+from brokerd.producer.core.topics import TopicRegistry, TopicWaiter
 from brokerd.producer.intake import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 from brokerd.producer.producer import Producer
 from tests.support.broker_double import BrokerDouble, TopicDouble
@@ -31,7 +31,7 @@ from tests.support.clock import ManualClock
 from tests.support.wait import DEADLINE_S, wait_until
 
 IDLE_MS = 10_000
-VIEW = TopicView(b"1" * 16, (0, 0))
+VIEW = TopicInfo(b"1" * 16, (0, 0))
 ABSENT = UnknownTopicOrPartitionError("no such topic")
 REFUSED = TopicAuthorizationFailedError("not yours", fate=Fate.NOT_APPENDED)
 
@@ -88,7 +88,7 @@ def test_a_topic_created_anew_while_it_was_forgotten_is_another(topics: TopicReg
     assert topics.use("idle", IDLE_MS) is None
     topics.want("idle", IDLE_MS)
     topics.begin(IDLE_MS)
-    assert topics.on_result({"idle": TopicView(b"2" * 16, (0,))}, IDLE_MS) == ["idle"]
+    assert topics.on_result({"idle": TopicInfo(b"2" * 16, (0,))}, IDLE_MS) == ["idle"]
 
 
 def test_nothing_in_use_asks_for_nothing(topics: TopicRegistry) -> None:
@@ -343,7 +343,7 @@ def test_a_node_that_missed_an_election_does_not_lead_back(topics: TopicRegistry
     topics.want("busy", IDLE_MS)
     topics.on_result({"busy": stale}, IDLE_MS)
     assert (topics.leader_of(tp), topics.leader_epoch_of(tp)) == (1, 5)
-    topics.on_result({"busy": TopicView(b"2" * 16, (0, 0), leader_epochs=(1, 1))}, IDLE_MS)
+    topics.on_result({"busy": TopicInfo(b"2" * 16, (0, 0), leader_epochs=(1, 1))}, IDLE_MS)
     assert (topics.leader_of(tp), topics.leader_epoch_of(tp)) == (0, 1), "a recreated topic is another"
 
 
