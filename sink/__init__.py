@@ -1,7 +1,7 @@
 """The PySpark sink, installed as brokerd.sink.
 
-    options.py          the options of .option(...), parsed into a frozen SinkOptions
-    columns.py          the columns that a DataFrame may have, and their conversion to records
+    options.py          the options of .option(...), parsed into a frozen SinkOptions; the columns that a DataFrame may have
+    columns.py          the conversion of a DataFrame's columns to records
     transaction_ids.py  the transaction that a task's rows belong to
     writer.py           Spark's writers, on the driver and in each task
     task.py             one task's write, as a member of the transaction, with a reused producer

@@ -1,13 +1,14 @@
-"""The columns that a DataFrame may have, and the conversion of its Arrow batches to records. Works by column, never by row.
+"""The conversion of a DataFrame's Arrow batches to records. Works by column, never by row.
 
-Types are checked once, on the driver, against Spark's schema. Arrow types are not checked: nullability, time zones and list item
-names vary with Spark's settings, and the producer casts. The module also computes the sums over all rows of a transaction, by which
-the broker tells a replay from another batch; they depend neither on the order of rows nor on how batches divide them.
+Types are checked once, on the driver, against Spark's schema (options.py). Arrow types are not checked: nullability, time zones
+and list item names vary with Spark's settings, and the producer casts. The module also computes the sums over all rows of a
+transaction, by which the broker tells a replay from another batch; they depend neither on the order of rows nor on how batches
+divide them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -15,35 +16,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from brokerd.config.suggestions import did_you_mean
-from brokerd.errors import ConfigError, InvalidRecordError
+from brokerd.errors import InvalidRecordError
 from brokerd.ids import topic_name_problem
 from brokerd.producer import columns
 from brokerd.producer.core.membership import HASH_SUM_MODULUS, Totals
 from brokerd.producer.core.partitioner import Int32s, murmur2
 from brokerd.record.schema import HEADERS, KEY, SCHEMA_0, VALUE
 
-_TEXT = ("string", "binary")
-_HEADERS = "array<struct<key:string,value:binary>>"
-
-# Column -> the types it may have, in Spark's simpleString notation.
-ACCEPTED: dict[str, tuple[str, ...]] = {
-    "key": _TEXT,
-    "value": _TEXT,
-    "headers": (_HEADERS,),
-    "topic": ("string",),
-    "partition": ("int", "smallint", "tinyint", "bigint"),
-    "timestamp": ("timestamp",),
-}
-
-# Columns of the source that no writer can set: ignored, so that one topic can be copied to another unchanged.
-SOURCE_ONLY = ("offset", "timestampType")
-
 UNSET_PARTITION = -1
-
-_ACCEPTED_TEXT = (
-    "value (string or binary) is required; key (string or binary), headers, topic, partition (int) and timestamp are optional"
-)
 
 
 class TopicRows(NamedTuple):
@@ -53,33 +33,6 @@ class TopicRows(NamedTuple):
     records: pa.RecordBatch  # key, value, headers and timestamp, as far as present, in Spark's types
     partitions: npt.NDArray[np.int32] | None  # -1 = chosen by the partitioner; None = all rows are
     key_hashes: npt.NDArray[np.int32] | None = None  # the partitioner's hashes, if computed already
-
-
-def check_columns(columns: Sequence[tuple[str, str]], *, topic: str | None, include_headers: bool) -> None:
-    """Checks that a DataFrame's columns, as (name, Spark type), can become records. Raises ConfigError naming the column.
-
-    `topic` is the sink's option: without it each row must name its topic. Unlike Spark's Kafka sink, which ignores unknown columns,
-    this refuses them: the data of a mistyped `Key` would be lost silently.
-    """
-    names = [name for name, _ in columns]
-    if "value" not in names:
-        raise ConfigError(f"column 'value' is missing (found: {_listed(names)}); {_ACCEPTED_TEXT}")
-    for name, kind in columns:
-        if name in SOURCE_ONLY:
-            continue
-        if name not in ACCEPTED:
-            raise ConfigError(
-                f"column '{name}' is not one that the sink writes{_hint(name)}; drop it, or rename it: {_ACCEPTED_TEXT}"
-            )
-        if _plain_type(kind) not in ACCEPTED[name]:
-            raise ConfigError(f"column '{name}' is {kind}, but must be {' or '.join(ACCEPTED[name])}; {_cast_text(name)}")
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ConfigError(f"column '{twice}' is given twice: keep one")
-    if "headers" in names and not include_headers:
-        raise ConfigError("column 'headers' is not written with option includeHeaders=false: remove the option, or drop the column")
-    if topic is None and "topic" not in names:
-        raise ConfigError("no topic to write to: set option 'topic', or add a column 'topic'")
 
 
 def to_records(
@@ -145,25 +98,6 @@ def _partition_column(column: pa.Array) -> npt.NDArray[np.int32] | None:
         raise InvalidRecordError(f"column 'partition' holds {wrong}, which is not a partition: partitions are numbered from 0")
     chosen: npt.NDArray[np.int32] = pc.fill_null(column.cast(pa.int32()), UNSET_PARTITION).to_numpy()
     return chosen
-
-
-def _plain_type(kind: str) -> str:
-    return "string" if kind.startswith(("varchar(", "char(")) else kind
-
-
-def _hint(name: str) -> str:
-    hint = did_you_mean(name, ACCEPTED, otherwise="")
-    return f" ({hint})" if hint else ""
-
-
-def _cast_text(name: str) -> str:
-    if name in ("key", "value"):
-        return f"cast it, such as CAST({name} AS STRING) or to_json(struct(*))"
-    return f"cast it to {ACCEPTED[name][0]}"
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names) or "none"
 
 
 # The hash of a null key: a number beyond 32 bits, which no murmur2 equals, so that a null key differs from an empty one.

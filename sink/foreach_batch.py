@@ -24,9 +24,8 @@ from pyspark.sql import DataFrame
 from brokerd.clock import SystemClock
 from brokerd.config.spark_options import SINK, split_options
 from brokerd.errors import ConfigError
-from brokerd.sink.columns import ACCEPTED
 from brokerd.sink.commit import abort_parts, commit_parts, parts_of
-from brokerd.sink.options import Delivery, SinkOptions, parse_sink_options
+from brokerd.sink.options import ACCEPTED, Delivery, SinkOptions, parse_sink_options
 from brokerd.sink.task import write_as_member, write_at_least_once
 from brokerd.sink.transaction_ids import TransactionIds, batch_ids
 from brokerd.sink.writer import plan_write

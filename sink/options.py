@@ -1,16 +1,17 @@
 """Parses the sink's options: those of Spark's Kafka connector and Delta Lake by their names, and every producer setting, with or
-without the prefix `kafka.`. The result is checked and frozen.
+without the prefix `kafka.`. The result is checked and frozen. Checks the columns that a DataFrame may have, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from brokerd.config.client import ProducerConfig, producer_config, transaction_conflict
 from brokerd.config.settings import INT64_MAX, is_number
 from brokerd.config.spark_options import SINK, SplitOptions, parse_flag, require_servers, split_options
+from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError
 from brokerd.ids import topic_name_problem
 from brokerd.sink.transaction_ids import NO_TRANSACTION_OPTIONS, TransactionOptions
@@ -26,6 +27,27 @@ _NO_TRANSACTIONAL_ID = (
 )
 _OF_TRANSACTIONS = ("txnAppId", "txnVersion", "txnLabel", "failOnReplayMismatch")
 _PART_MAX_LENGTH = 200  # of one part of a transactional id
+
+
+_TEXT = ("string", "binary")
+_HEADERS = "array<struct<key:string,value:binary>>"
+
+# Column -> the types it may have, in Spark's simpleString notation.
+ACCEPTED: dict[str, tuple[str, ...]] = {
+    "key": _TEXT,
+    "value": _TEXT,
+    "headers": (_HEADERS,),
+    "topic": ("string",),
+    "partition": ("int", "smallint", "tinyint", "bigint"),
+    "timestamp": ("timestamp",),
+}
+
+# Columns of the source that no writer can set: ignored, so that one topic can be copied to another unchanged.
+SOURCE_ONLY = ("offset", "timestampType")
+
+_ACCEPTED_TEXT = (
+    "value (string or binary) is required; key (string or binary), headers, topic, partition (int) and timestamp are optional"
+)
 
 
 class Delivery(Enum):
@@ -116,3 +138,49 @@ def _parse_version(text: str | None) -> int | None:
     if not is_number(digits, INT64_MAX):
         raise ConfigError(f"txnVersion must be a whole number between 0 and {INT64_MAX}, not '{text:.200}'")
     return int(digits)
+
+
+def check_columns(columns: Sequence[tuple[str, str]], *, topic: str | None, include_headers: bool) -> None:
+    """Checks that a DataFrame's columns, as (name, Spark type), can become records. Raises ConfigError naming the column.
+
+    `topic` is the sink's option: without it each row must name its topic. Unlike Spark's Kafka sink, which ignores unknown columns,
+    this refuses them: the data of a mistyped `Key` would be lost silently.
+    """
+    names = [name for name, _ in columns]
+    if "value" not in names:
+        raise ConfigError(f"column 'value' is missing (found: {_listed(names)}); {_ACCEPTED_TEXT}")
+    for name, kind in columns:
+        if name in SOURCE_ONLY:
+            continue
+        if name not in ACCEPTED:
+            raise ConfigError(
+                f"column '{name}' is not one that the sink writes{_hint(name)}; drop it, or rename it: {_ACCEPTED_TEXT}"
+            )
+        if _plain_type(kind) not in ACCEPTED[name]:
+            raise ConfigError(f"column '{name}' is {kind}, but must be {' or '.join(ACCEPTED[name])}; {_cast_text(name)}")
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigError(f"column '{twice}' is given twice: keep one")
+    if "headers" in names and not include_headers:
+        raise ConfigError("column 'headers' is not written with option includeHeaders=false: remove the option, or drop the column")
+    if topic is None and "topic" not in names:
+        raise ConfigError("no topic to write to: set option 'topic', or add a column 'topic'")
+
+
+def _plain_type(kind: str) -> str:
+    return "string" if kind.startswith(("varchar(", "char(")) else kind
+
+
+def _hint(name: str) -> str:
+    hint = did_you_mean(name, ACCEPTED, otherwise="")
+    return f" ({hint})" if hint else ""
+
+
+def _cast_text(name: str) -> str:
+    if name in ("key", "value"):
+        return f"cast it, such as CAST({name} AS STRING) or to_json(struct(*))"
+    return f"cast it to {ACCEPTED[name][0]}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"

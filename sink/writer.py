@@ -7,7 +7,7 @@ process, which has only the tasks' commit messages.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -20,11 +20,9 @@ from pyspark.sql.datasource import (
 from brokerd.allocator import tune_spark_worker
 from brokerd.client.leases import lease_client
 from brokerd.errors import ConfigError, UnknownTopicOrPartitionError
-from brokerd.sink.columns import check_columns
 from brokerd.sink.commit import SinkCommitMessage, abort_parts, commit_parts, parts_of
-from brokerd.sink.options import Delivery, SinkOptions, parse_sink_options
-from brokerd.sink.task import write_as_member, write_at_least_once
-from brokerd.sink.transaction_ids import NO_VERSIONS_OF_STREAMS, batch_ids, streaming_ids
+from brokerd.sink.options import Delivery, SinkOptions, check_columns, parse_sink_options
+from brokerd.sink.transaction_ids import NO_VERSIONS_OF_STREAMS, TransactionIds, batch_ids, streaming_ids
 
 # Spark expects truncation for mode("overwrite"), and for outputMode("complete"), which writes the whole result each time.
 _NO_OVERWRITE = 'a log cannot be overwritten: write with .mode("append")'
@@ -72,12 +70,11 @@ class BrokerdBatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Writes one task's rows; returns once all are acknowledged."""
-        tune_spark_worker()
-        options = self._options
-        if options.delivery is Delivery.AT_LEAST_ONCE:
-            return write_at_least_once(options, iterator)
-        ids = batch_ids(options.transaction, _local_property, topic=options.topic, job_id=self._job_id)
-        return write_as_member(options, ids, iterator)
+
+        def ids() -> TransactionIds:
+            return batch_ids(self._options.transaction, _local_property, topic=self._options.topic, job_id=self._job_id)
+
+        return _write(self._options, ids, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Makes the rows of these tasks visible, atomically."""
@@ -96,11 +93,7 @@ class BrokerdStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Writes one task's rows of a micro-batch; returns once all are acknowledged."""
-        tune_spark_worker()
-        options = self._options
-        if options.delivery is Delivery.AT_LEAST_ONCE:
-            return write_at_least_once(options, iterator)
-        return write_as_member(options, streaming_ids(options.transaction, _local_property), iterator)
+        return _write(self._options, lambda: streaming_ids(self._options.transaction, _local_property), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 (Spark's; the parts say it too)
         """Makes the rows of the micro-batch visible, atomically. Idempotent."""
@@ -109,6 +102,16 @@ class BrokerdStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
         """Discards the rows of these tasks, best effort; the rest goes with the next commit."""
         abort_parts(self._options, parts_of(messages))
+
+
+def _write(options: SinkOptions, ids: Callable[[], TransactionIds], iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
+    # Imported here: it takes 40 ms of processor, which the processes that plan or commit a write need not pay.
+    from brokerd.sink.task import write_as_member, write_at_least_once
+
+    tune_spark_worker()
+    if options.delivery is Delivery.AT_LEAST_ONCE:
+        return write_at_least_once(options, iterator)
+    return write_as_member(options, ids(), iterator)
 
 
 def _local_property(name: str) -> str | None:
