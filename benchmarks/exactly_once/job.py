@@ -70,14 +70,14 @@ def is_first(made: Made) -> bool:
 
 
 def was_read(made: Made, partition: int) -> bool:
-    """True if the rows of a partition were read before as often as the accident wants. Counts this read."""
-    for number in range(made.get("reads", 0)):
-        try:
-            os.close(os.open(f"{made['mark']}.read-{partition}-{number}", os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            continue
-        return False
-    return True
+    """True if the rows are read to be written: append_to looks at them before, in one task, which is partition 0."""
+    if partition or not made.get("is_looked_at"):
+        return True
+    try:
+        os.close(os.open(f"{made['mark']}.looked", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return True
+    return False
 
 
 def kill_jvm() -> None:
@@ -114,7 +114,8 @@ def accident(made: Made) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Rec
         for batch in batches:
             if not is_there and any(made["from"] <= number < made["until"] for number in batch.column("number").to_pylist()):
                 is_there = was_read(made, task.partitionId())
-            if made["kind"] == "driver-killed" and is_there and task.partitionId() == TASKS - 1 and is_first(made):
+            is_last = task.partitionId() == TASKS - 1 or made.get("is_one_task")
+            if made["kind"] == "driver-killed" and is_there and is_last and is_first(made):
                 kill_jvm()
             for start in range(0, batch.num_rows, _SLICE_ROWS):
                 yield batch.slice(start, _SLICE_ROWS)
@@ -125,12 +126,13 @@ def accident(made: Made) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Rec
 
 
 def appender(step: dict[str, Any]) -> Callable[[DataFrame, int], None]:
-    """append_to, with the limits of each micro-batch set so that it takes its turn."""
+    """append_to, with the limit of each micro-batch set so that it takes its turn."""
     module: Any = importlib.import_module("brokerd.sink.foreach_batch")
+    module.next_query = lambda *_: module.Query.ONE_TASK  # one look at the rows of each micro-batch
     append = module.append_to(step["append_to"]["topic"], step["options"])
 
     def write(rows: DataFrame, batch_id: int) -> None:
-        module.ROWS_MAX = module.VERY_FEW_ROWS_MAX = 0 if is_for_sink(step, batch_id) else 100_000
+        module.ROWS_MAX = 0 if is_for_sink(step, batch_id) else 100_000
         append(rows.select(*step["columns"]), batch_id)
 
     return write
@@ -186,12 +188,16 @@ class Driver:
         return rows.writeStream.foreachBatch(write)
 
     def _appended(self, rows: DataFrame, step: dict[str, Any]) -> DataStreamWriter:
-        """Writes by append_to. The accident happens when the rows are read to be written, not to see how many there are."""
+        """Writes by append_to. The accident happens when the rows are read to be written, not to see how many there are. Where the
+        driver writes them, one task reads all partitions, and a driver dies as it begins the second.
+        """
         append, made = appender(step), step.get("accident")
 
         def write(batch: DataFrame, batch_id: int) -> None:
             if made:
-                batch = batch.mapInArrow(accident({**made, "reads": int(is_for_sink(step, batch_id))}), batch.schema)
+                is_one_task = not is_for_sink(step, batch_id)
+                is_looked_at = made["kind"] == "driver-killed" or not is_one_task
+                batch = batch.mapInArrow(accident({**made, "is_one_task": is_one_task, "is_looked_at": is_looked_at}), batch.schema)
             append(batch, batch_id)
 
         return rows.writeStream.foreachBatch(write)
