@@ -13,7 +13,6 @@ from brokerd.errors import ConfigError
 
 FILE_BYTES_MAX = 4 * 1_048_576
 _KINDS = (
-    (stat.S_ISDIR, "a directory"),
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
@@ -24,10 +23,8 @@ _KINDS = (
 def read_small_file(path: str, what: str) -> bytes:
     """The content of a regular file. Raises ConfigError naming `what` (such as `ssl.key.file`) and the path."""
     try:
-        # Without O_NONBLOCK, opening a pipe waits for a writer.
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        with open(fd, "rb") as file:
-            mode = os.fstat(fd).st_mode
+        with open(path, "rb", opener=_opened) as file:
+            mode = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(mode):
                 raise ConfigError(f"cannot read {what} {path}: it is {_kind(mode)}, but must be a regular file")
             data = file.read(FILE_BYTES_MAX + 1)
@@ -37,6 +34,11 @@ def read_small_file(path: str, what: str) -> bytes:
     if len(data) > FILE_BYTES_MAX:
         raise ConfigError(f"cannot read {what} {path}: it has more than {FILE_BYTES_MAX} bytes; is it the right file?")
     return data
+
+
+def _opened(path: str, flags: int) -> int:
+    """Without O_NONBLOCK, opening a pipe waits for a writer."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 def _kind(mode: int) -> str:

@@ -56,6 +56,7 @@ def test_what_is_no_file_is_refused_by_name(tmp_path: Path, make: Callable[[Path
         read_small_file(str(path), "ssl.key.file")
     assert refused.value.message.startswith(f"cannot read ssl.key.file {path}: ")
     assert kind in refused.value.message
+    assert not [fd for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink() and os.path.realpath(fd) == str(path)]
 
 
 def client_config(**settings: str) -> ClientConfig:
