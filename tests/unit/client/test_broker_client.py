@@ -212,7 +212,7 @@ def test_a_host_that_does_not_answer_is_named_at_once(caplog: pytest.LogCaptureF
         assert not call.has_ended
         loop_thread.close()
     assert "Connection refused" in caplog.text
-    assert caplog.text.count("retrying") == 1
+    assert caplog.text.count(f"(at {address}): retrying") == 1
 
 
 def test_topics_that_are_remembered_are_bounded_and_asked_again(

@@ -29,6 +29,7 @@ from tests.support.clock import ManualClock
 from tests.support.consumers import LONG_MS, T0, T1, fill, offsets, read, settings
 from tests.support.fake_broker import FakeBroker
 from tests.support.fake_groups import RENEWAL
+from tests.support.logged import messages_of
 from tests.support.wait import DEADLINE_S, wait_until
 
 INTERVAL_MS = 5_000
@@ -431,7 +432,7 @@ def test_auto_commit_that_fails_is_said_and_made_up_for(broker: FakeBroker, capl
             clock.advance(INTERVAL_MS)
             consumer.poll(0, 1)
         assert (committed(broker) or 0) >= 3
-    assert ["offsets are not committed: it is etl's" in text for text in caplog.messages] == [True]
+    assert ["offsets are not committed: it is etl's" in text for text in messages_of(caplog, "brokerd.consumer")] == [True]
 
 
 def test_commit_waits_for_the_one_under_way_so_that_the_newer_one_counts(broker: FakeBroker) -> None:

@@ -30,6 +30,7 @@ from brokerd.errors import (
 from tests.support.clock import HastyClock, ManualClock
 from tests.support.consumers import LONG_MS, T0, T1, fill, offsets, read, settings
 from tests.support.fake_broker import FakeBroker, Partition, fake_broker
+from tests.support.logged import messages_of
 from tests.support.records import key_values, new_batch
 from tests.support.wait import DEADLINE_S, wait_until
 
@@ -254,7 +255,9 @@ def test_errors_are_skipped_and_logged_where_that_is_asked(
 
     with caplog.at_level(logging.ERROR):
         assert consumer.process(Until(10, consumer.close, handle), on_error="skip") == 10
-    assert sorted(caplog.messages) == [f"t-0@{offset} is skipped (on_error=skip), as its handler failed" for offset in (1, 4)]
+    assert sorted(messages_of(caplog, "brokerd.consumer")) == [
+        f"t-0@{offset} is skipped (on_error=skip), as its handler failed" for offset in (1, 4)
+    ]
     assert committed(broker) == 10
 
 
@@ -281,7 +284,7 @@ def test_handler_that_hangs_is_told_and_its_record_comes_again(broker: FakeBroke
         error = processing.outcome()
         assert isinstance(error, HandlerTimeoutError)
         assert str(error).startswith("the handler of t-0@1 has run for more than 300000 ms (handler_timeout_ms) and still runs")
-        assert caplog.messages == [str(error)]
+        assert messages_of(caplog, "brokerd.consumer") == [str(error)]
         assert consumer.position(T0) == 1
     assert committed(broker) == 1
     gate.let(1, 3)  # so that its thread ends

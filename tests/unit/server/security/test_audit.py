@@ -9,6 +9,7 @@ import pytest
 from brokerd.server.security.audit import LINES_MAX, WINDOW_MS, Audit
 from brokerd.sharing import CALLER, Caller
 from tests.support.clock import ManualClock
+from tests.support.logged import messages_of
 
 
 def test_each_caller_has_lines_of_its_own_and_the_rest_is_counted(caplog: pytest.LogCaptureFixture) -> None:
@@ -19,11 +20,11 @@ def test_each_caller_has_lines_of_its_own_and_the_rest_is_counted(caplog: pytest
         audit.refused("loud", f"number {number}")
     CALLER.set(Caller("quiet", "ipv4:192.0.2.1:5"))
     audit.changed("created topic 't'")
-    assert len(caplog.messages) == LINES_MAX + 1
-    assert caplog.messages[-1] == "quiet created topic 't' (from ipv4:192.0.2.1:5)"
+    assert len(messages_of(caplog, "brokerd.audit")) == LINES_MAX + 1
+    assert messages_of(caplog, "brokerd.audit")[-1] == "quiet created topic 't' (from ipv4:192.0.2.1:5)"
     clock.advance(WINDOW_MS)
     audit.refused("loud", "again")
-    assert caplog.messages[-2:] == ["loud refused: 7 more requests", "loud refused: again"]
+    assert messages_of(caplog, "brokerd.audit")[-2:] == ["loud refused: 7 more requests", "loud refused: again"]
 
 
 def test_what_is_still_counted_is_written_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
@@ -31,9 +32,9 @@ def test_what_is_still_counted_is_written_at_the_end(caplog: pytest.LogCaptureFi
     for _ in range(LINES_MAX + 2):
         audit.refused("loud", "no")
     audit.end()
-    assert caplog.messages[-1] == "loud refused: 2 more requests"
+    assert messages_of(caplog, "brokerd.audit")[-1] == "loud refused: 2 more requests"
     audit.end()
-    assert len(caplog.messages) == LINES_MAX + 1
+    assert len(messages_of(caplog, "brokerd.audit")) == LINES_MAX + 1
 
 
 def test_no_more_callers_are_kept_than_have_room(caplog: pytest.LogCaptureFixture) -> None:
@@ -43,12 +44,12 @@ def test_no_more_callers_are_kept_than_have_room(caplog: pytest.LogCaptureFixtur
     for number in range(3_000):
         audit.refused(f"ipv4:192.0.2.{number}", "no")
     assert len(audit._windows) == 1_000
-    assert "first refused: 1 more requests" in caplog.messages
+    assert "first refused: 1 more requests" in messages_of(caplog, "brokerd.audit")
 
 
 def test_control_characters_are_escaped_and_long_texts_cut(caplog: pytest.LogCaptureFixture) -> None:
     Audit(ManualClock()).refused("a\nb", "topic '\x1b[2J\r\n2026-01-01 forged'" + "x" * 10_000)
-    (line,) = caplog.messages
+    (line,) = messages_of(caplog, "brokerd.audit")
     assert "\n" not in line
     assert "\x1b" not in line
     assert "\\x1b[2J\\r\\n" in line
@@ -66,5 +67,5 @@ def test_a_change_has_its_line_however_much_was_refused_or_changed_before(caplog
         audit.changed(what)
     audit.refused("etl", "again")
     audit.end()
-    assert caplog.messages[LINES_MAX:-1] == [f"etl {what} (from ipv4:192.0.2.1:5)" for what in changed]
-    assert caplog.messages[-1] == "etl refused: 6 more requests", "changes take no refusal's place"
+    assert messages_of(caplog, "brokerd.audit")[LINES_MAX:-1] == [f"etl {what} (from ipv4:192.0.2.1:5)" for what in changed]
+    assert messages_of(caplog, "brokerd.audit")[-1] == "etl refused: 6 more requests", "changes take no refusal's place"

@@ -27,6 +27,7 @@ from tests.support.clock import ManualClock
 from tests.support.files import MemoryFiles
 from tests.support.identities import AUTH_FILE, TOKENS
 from tests.support.inner_broker import running
+from tests.support.logged import messages_of
 from tests.support.loop import all_wait
 
 
@@ -117,7 +118,7 @@ def test_a_topic_whose_deletion_has_no_caller_any_more_leaves_its_line(caplog: p
             await all_wait()
 
     asyncio.run(scenario())
-    assert [line.partition(":")[0] for line in caplog.messages] == [
+    assert [line.partition(":")[0] for line in messages_of(caplog, "brokerd.audit")] == [
         "outsider refused",
         "outsider deleted topic 'elsewhere' (from ipv4",
     ]

@@ -1,0 +1,11 @@
+"""What was logged about the subject of a test. Other threads of the process may log as well, even gRPC's."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def messages_of(caplog: pytest.LogCaptureFixture, *loggers: str) -> list[str]:
+    """The messages of these loggers and of those below them."""
+    beginnings = tuple(f"{logger}." for logger in loggers)
+    return [record.getMessage() for record in caplog.records if f"{record.name}.".startswith(beginnings)]
