@@ -43,7 +43,7 @@ from brokerd.errors import (
     UnknownTopicOrPartitionError,
     WireError,
 )
-from brokerd.ids import LogPosition, TopicIdPartition, TopicInfo, TopicPartition
+from brokerd.ids import TopicIdPartition, TopicInfo, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -84,9 +84,7 @@ class OffsetReader:
 
     def _ends_of(self, topic_ids: Mapping[str, bytes], tps: Iterable[TopicPartition], previous: SourceOffset) -> TopicState:
         """The first and next offsets of partitions; checks the positions of `previous`. Raises UnknownTopicIdError."""
-        ids = {tp: TopicIdPartition(topic_ids[tp.topic], tp.partition) for tp in tps}
-        ends = dict.fromkeys(ids.values(), OffsetSpec.LATEST)
-        answers = _named(ids, self._client.list_offsets(ends, self._isolation, _same(previous, ids)) if ids else {})
+        answers = self._results(topic_ids, dict.fromkeys(tps, OffsetSpec.LATEST), positions=previous)
         earliest = {tp: one.log_start_offset for tp, one in answers.items()}
         latest = {tp: one.offset for tp, one in answers.items()}
         return TopicState(topic_ids, earliest, latest, answers=answers, truncations=_truncations(answers))
@@ -95,7 +93,7 @@ class OffsetReader:
         """The snapshot, with its truncations replaced by a fresh check of the positions of `previous`."""
         known = {tp: GivenOffset(previous.offsets[tp]) for tp in previous.epochs if tp in snapshot.latest}
         try:
-            answers = self._results(snapshot, known, positions=previous)
+            answers = self._results(snapshot.topic_ids, known, positions=previous)
         except UnknownTopicIdError:  # deleted since: the tasks report it
             return snapshot
         return dataclasses.replace(snapshot, truncations=_truncations(answers))
@@ -108,7 +106,7 @@ class OffsetReader:
         epochs = {tp: _id_before(snapshot.answers[tp], end) for tp, end in ends.items() if end <= snapshot.latest[tp]}
         unknown = {tp: GivenOffset(ends[tp]) for tp, epoch_id in epochs.items() if epoch_id is None}
         with contextlib.suppress(UnknownTopicIdError):  # deleted since: the tasks report it
-            for tp, answer in self._results(snapshot, unknown, positions=previous).items():
+            for tp, answer in self._results(snapshot.topic_ids, unknown, positions=previous).items():
                 if answer.truncation is not None and tp not in snapshot.truncations:
                     raise answer.truncation
                 epochs[tp] = answer.leader_epoch_id
@@ -159,7 +157,7 @@ class OffsetReader:
         """
         waiting = {tp: AfterBytes(begins[tp], end, INT64_MAX) for tp, end in ends.items() if end > begins[tp]}
         try:
-            sizes = {tp: found.size_bytes for tp, found in self._results(snapshot, waiting).items()}
+            sizes = {tp: found.size_bytes for tp, found in self._results(snapshot.topic_ids, waiting).items()}
             shares = share_bytes(sizes, max_bytes)
             if shares is None:
                 return dict(ends)
@@ -241,21 +239,33 @@ class OffsetReader:
     def _offsets(
         self, snapshot: TopicState, wanted: Mapping[TopicPartition, Wanted], isolation: str | None = None
     ) -> dict[TopicPartition, int]:
-        return {tp: found.offset for tp, found in self._results(snapshot, wanted, isolation).items()}
+        return {tp: found.offset for tp, found in self._results(snapshot.topic_ids, wanted, isolation).items()}
 
     def _results(
         self,
-        snapshot: TopicState,
+        topic_ids: Mapping[str, bytes],
         wanted: Mapping[TopicPartition, Wanted],
         isolation: str | None = None,
         positions: SourceOffset = INITIAL,
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Answers by partition. Checks `positions` in topics that were not recreated."""
+        """Answers by partition. Also checks `positions`, in topics that were not recreated. Raises the first error among them."""
         if not wanted:
             return {}
-        ids = snapshot.ids_of(wanted)
+        ids = {tp: TopicIdPartition(topic_ids[tp.topic], tp.partition) for tp in wanted}
+        checked = {
+            id_tp: position
+            for tp, id_tp in ids.items()
+            if positions.topic_ids.get(tp.topic) == id_tp.topic_id and (position := positions.position(tp)) is not None
+        }
         asked = {ids[tp]: one for tp, one in wanted.items()}
-        return _named(ids, self._client.list_offsets(asked, isolation or self._isolation, _same(positions, ids)))
+        results = self._client.list_offsets(asked, isolation or self._isolation, checked)
+        answers = {}
+        for tp, id_tp in ids.items():
+            result = results[id_tp]
+            if isinstance(result, WireError):
+                raise result
+            answers[tp] = result
+        return answers
 
     def _committed(self, snapshot: TopicState) -> SpecificOffsets:
         """The group's offsets. Raises ConfigError if it has none in any of these partitions: its name may be mistyped."""
@@ -292,28 +302,6 @@ class OffsetReader:
                     "startingOffsetsByTimestampStrategy=latest"
                 )
         return {tp: min(offset, snapshot.latest[tp]) if offset >= 0 else snapshot.latest[tp] for tp, offset in found.items()}
-
-
-def _same(positions: SourceOffset, ids: Mapping[TopicPartition, TopicIdPartition]) -> dict[TopicIdPartition, LogPosition]:
-    """The positions in topics that were not recreated."""
-    return {
-        id_tp: position
-        for tp, id_tp in ids.items()
-        if positions.topic_ids.get(tp.topic) == id_tp.topic_id and (position := positions.position(tp)) is not None
-    }
-
-
-def _named(
-    ids: Mapping[TopicPartition, TopicIdPartition], results: Mapping[TopicIdPartition, OffsetAndTimestamp | WireError]
-) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """Results by name. Raises the first error among them."""
-    found = {}
-    for tp, id_tp in ids.items():
-        result = results[id_tp]
-        if isinstance(result, WireError):
-            raise result
-        found[tp] = result
-    return found
 
 
 def _id_before(answer: OffsetAndTimestamp, offset: int) -> int | None:

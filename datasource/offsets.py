@@ -48,10 +48,10 @@ class SourceOffset:
         if self.source_id:
             meta["sourceId"] = self.source_id
         if self.starts:
-            meta["starts"] = _nested(self.starts)
+            meta["starts"] = nested(self.starts)
         if self.epochs:
-            meta["epochs"] = _nested({tp: f"{epoch_id:08x}" for tp, epoch_id in self.epochs.items()})
-        return {**_nested(self.offsets), META: meta}
+            meta["epochs"] = nested({tp: f"{epoch_id:08x}" for tp, epoch_id in self.epochs.items()})
+        return {**nested(self.offsets), META: meta}
 
     def position(self, tp: TopicPartition) -> LogPosition | None:
         """The offset of a partition with its leader epoch; None if the epoch is unknown."""
@@ -85,16 +85,12 @@ def parse_source_offset(stored: Mapping[str, Any]) -> SourceOffset:
         raise ConfigError(f"the checkpoint's offsets cannot be read ({error}): {dict(stored)}") from None
 
 
-def user_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """Offsets in the JSON format of the options."""
-    return _nested(offsets)
-
-
-def _nested(offsets: Mapping[TopicPartition, T]) -> dict[str, dict[str, T]]:
-    nested: dict[str, dict[str, T]] = {}
+def nested(offsets: Mapping[TopicPartition, T]) -> dict[str, dict[str, T]]:
+    """Values by partition in the JSON format of the options, sorted."""
+    found: dict[str, dict[str, T]] = {}
     for tp in sorted(offsets):
-        nested.setdefault(tp.topic, {})[str(tp.partition)] = offsets[tp]
-    return nested
+        found.setdefault(tp.topic, {})[str(tp.partition)] = offsets[tp]
+    return found
 
 
 def _flat(nested: Mapping[str, Mapping[str, int | str]], *, base: int = 0) -> dict[TopicPartition, int]:

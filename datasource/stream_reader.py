@@ -28,7 +28,7 @@ from brokerd.client.fetching import FetchRange
 from brokerd.client.leases import lease_client
 from brokerd.clock import Clock
 from brokerd.datasource.offset_reader import OffsetReader, report_unread, require_topics
-from brokerd.datasource.offsets import INITIAL, SourceOffset, parse_source_offset, user_json
+from brokerd.datasource.offsets import INITIAL, SourceOffset, nested, parse_source_offset
 from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.partition_reader import RangePartition, read_partition, read_ranges, tasks_of
 from brokerd.datasource.planning import (
@@ -146,7 +146,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """The readable end of each partition, regardless of limits, for the query's progress report."""
-        return None if self._seen is None else user_json(self._seen.latest)
+        return None if self._seen is None else nested(self._seen.latest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The ranges of each task. The two offsets alone determine the rows, so that a replayed batch is the same; who reads them

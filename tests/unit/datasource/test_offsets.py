@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.datasource.offsets import INITIAL, SourceOffset, parse_source_offset, user_json
+from brokerd.datasource.offsets import INITIAL, SourceOffset, nested, parse_source_offset
 from brokerd.errors import ConfigError
 from brokerd.ids import TopicPartition
 
@@ -77,4 +77,4 @@ def test_damaged_offsets_are_refused_with_their_text(stored: dict[str, Any]) -> 
 
 
 def test_users_see_only_their_topics() -> None:
-    assert user_json({A1: 2, A0: 5}) == {"a": {"0": 5, "1": 2}}
+    assert nested({A1: 2, A0: 5}) == {"a": {"0": 5, "1": 2}}
