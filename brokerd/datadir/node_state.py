@@ -14,7 +14,7 @@ from brokerd.storage.files import Files
 from brokerd.storage.names import CLEAN_SHUTDOWN, META, PRODUCER_IDS, is_foreign, parse_partition_directory
 from brokerd.storage.spare_files import SpareFiles
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1: transactions and group offsets in two logs
 META_KIND = "data-directory"
 CLEAN_KIND = "clean-shutdown"
 PRODUCER_IDS_KIND = "producer-ids"

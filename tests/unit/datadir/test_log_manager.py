@@ -205,14 +205,15 @@ def test_a_second_broker_is_refused_while_the_first_lives(tmp_path: Path) -> Non
     open_manager(RealFiles(str(tmp_path)))[0].close()
 
 
-def test_an_unknown_format_version_is_refused_and_nothing_is_modified() -> None:
+@pytest.mark.parametrize("version", [1, 3])
+def test_an_unknown_format_version_is_refused_and_nothing_is_modified(version: int) -> None:
     files = MemoryFiles()
     manager, _ = open_manager(files)
     append(first_log(manager), b"x")
     manager.close()
-    files.write_file("meta", encode_document("data-directory", 2, b"{}"))
+    files.write_file("meta", encode_document("data-directory", version, b"{}"))
     before = {path: files.read_file(path) for path in files.paths()}
-    with pytest.raises(DataDirectoryError, match="format version 2; this brokerd reads version 1"):
+    with pytest.raises(DataDirectoryError, match=f"format version {version}; this brokerd reads version 2"):
         open_manager(files)
     assert {path: files.read_file(path) for path in files.paths()} == before
 

@@ -143,7 +143,7 @@ def test_what_cannot_be_done_changes_nothing(data_dir: Path, tmp_path_factory: p
         with pytest.raises(DataDirectoryError, match=problem):
             rebuild_lost(str(data_dir), names)
         assert _tree(data_dir) == before
-    newer = (data_dir / "meta").read_bytes().replace(b"data-directory 1 ", b"data-directory 2 ")
+    newer = (data_dir / "meta").read_bytes().replace(b"data-directory 2 ", b"data-directory 3 ")
     (data_dir / "meta").write_bytes(newer)
     rebuild_lost(str(data_dir), {})
     assert (data_dir / "meta.damaged").read_bytes() == newer, "its CRC covers the version: it is damaged, not newer"
@@ -152,9 +152,9 @@ def test_what_cannot_be_done_changes_nothing(data_dir: Path, tmp_path_factory: p
 def test_a_newer_format_is_not_rebuilt(data_dir: Path) -> None:
     from brokerd.storage.checksummed_file import encode_document
 
-    (data_dir / "meta").write_bytes(encode_document("data-directory", 2, b"{}"))
+    (data_dir / "meta").write_bytes(encode_document("data-directory", 3, b"{}"))
     (data_dir / "topics").unlink()
-    with pytest.raises(DataDirectoryError, match="format version 2"):
+    with pytest.raises(DataDirectoryError, match="format version 3"):
         rebuild_lost(str(data_dir), {})
     assert not (data_dir / "topics").exists()
 
