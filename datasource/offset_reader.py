@@ -12,6 +12,7 @@ from collections.abc import Collection, Container, Iterable, Mapping, MutableMap
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.fetching import FetchRange
+from brokerd.client.metadata import Metadata
 from brokerd.client.offsets import (
     READ_UNCOMMITTED,
     AfterBytes,
@@ -221,10 +222,7 @@ class OffsetReader:
             matching = {name: topic for name, topic in topics.items() if matches(name)}
             return matching, frozenset()
         wanted = subscription.names if isinstance(subscription, TopicList) else sorted({tp.topic for tp in subscription.partitions})
-        metadata = self._client.metadata(wanted)
-        for error in metadata.errors.values():
-            if not isinstance(error, (UnknownTopicOrPartitionError, InvalidTopicError)):
-                raise error
+        metadata = _visible(self._client, wanted)
         return dict(metadata.topics), frozenset(metadata.errors)
 
     def _partitions(self, topics: Mapping[str, TopicInfo]) -> tuple[list[TopicPartition], frozenset[TopicPartition]]:
@@ -360,11 +358,17 @@ def require_not_hidden(client: BlockingClient, names: Sequence[str]) -> None:
     """Raises the broker's error for a topic that is invisible for any reason but not existing. To a principal that lost its rights
     a topic seems deleted, and it would be read from its start once they are restored.
     """
-    if not names:
-        return
-    for error in client.metadata(names).errors.values():
+    if names:
+        _visible(client, names)
+
+
+def _visible(client: BlockingClient, names: Sequence[str]) -> Metadata:
+    """The topics of these names; the only `errors` are of those that do not exist. Raises the others."""
+    metadata = client.metadata(names)
+    for error in metadata.errors.values():
         if not isinstance(error, (UnknownTopicOrPartitionError, InvalidTopicError)):
             raise error
+    return metadata
 
 
 def report_unread(options: SourceOptions, now: TopicState, before: TopicState | None) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from brokerd.arguments import OffsetAndMetadata
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.groups import group_offsets
-from brokerd.client.metadata import id_of
+from brokerd.client.metadata import ids_in
 from brokerd.client.offsets import OffsetSpec, Wanted, list_offsets
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.consumer.core.assignment import NO_OFFSET, AssignedPartition, Begin
@@ -92,17 +92,9 @@ async def ids_of(
     client: BrokerClient, wanted: Mapping[TopicPartition, TopicIdPartition | None]
 ) -> dict[TopicPartition, TopicIdPartition]:
     """Ids of partitions; looks up those that are None. Raises UnknownTopicOrPartitionError and the broker's errors."""
-    topics = sorted({tp.topic for tp, id_tp in wanted.items() if id_tp is None})
-    metadata = await client.metadata(topics) if topics else None
-    ids = {}
-    for tp, id_tp in wanted.items():
-        if id_tp is None:
-            assert metadata is not None
-            if tp.topic in metadata.errors:
-                raise metadata.errors[tp.topic]
-            id_tp = id_of(metadata.topics[tp.topic], tp.partition)
-        ids[tp] = id_tp
-    return ids
+    unknown = [tp for tp, id_tp in wanted.items() if id_tp is None]
+    found = ids_in(await client.metadata(sorted({tp.topic for tp in unknown})), unknown) if unknown else {}
+    return {tp: id_tp if id_tp is not None else found[tp] for tp, id_tp in wanted.items()}
 
 
 def _had_offset(search: Search, id_tp: TopicIdPartition) -> int:
