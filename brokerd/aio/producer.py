@@ -216,7 +216,7 @@ class Producer:
 
     def __del__(self) -> None:
         """Warns that the producer was dropped without `close`. Sent records are still delivered; it is closed at exit."""
-        if not self._is_closed and not self._engine.is_forked:
+        if not self._is_closed and not self._engine.shared.is_forked:
             self._own_coordinator.close()
             warnings.warn(
                 f"unclosed {self!r}: use it in an `async with` block, or await close()", ResourceWarning, source=self, stacklevel=2

@@ -88,7 +88,6 @@ class Producer:
             metrics=ProducerMetrics(self._clock.monotonic_ms()),
             splitter=split_rows,
         )
-        self.is_forked = False  # this is a child of the process that made it
         self._shared = self._new_lock()
         self._sender = Sender(
             config=self.config, core=self._core, shared=self._shared, clock=self._clock, transport_factory=transport_factory
@@ -473,7 +472,6 @@ class Producer:
 
     def after_fork(self) -> None:
         """In the child process, which has no sender's thread: makes every send raise ForkedProducerError."""
-        self.is_forked = True
         self._shared.after_fork()
         self._chunks = {}  # makes every `send` take the slow path, which refuses it
 

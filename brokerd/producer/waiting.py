@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,7 +48,7 @@ class SharedLock:
     def __init__(self, clock: Clock) -> None:
         self.lock = threading.RLock()  # has an owner, which `wait` checks
         self.now_ms = clock.monotonic_ms  # the clock of deadlines
-        self._pid = os.getpid()
+        self.is_forked = False  # this is a child of the process that made it
         self._waits: list[Wait[Any]] = []
         self._sender_id = 0
         self.is_ended = False  # the sender's thread has ended: the state no longer changes
@@ -68,11 +67,12 @@ class SharedLock:
 
     def refuse_fork(self, what: str = "") -> None:
         """Raises ForkedProducerError in a forked child."""
-        if os.getpid() != self._pid:
+        if self.is_forked:
             raise ForkedProducerError(what + FORKED)
 
     def after_fork(self) -> None:
         """In the child process: replaces the lock, which a thread of the parent may have held."""
+        self.is_forked = True
         self.lock = threading.RLock()
 
     def wait(self, wait: Wait[T]) -> T:
