@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.config.client import ClientConfig, ProducerConfig
-from brokerd.producer.core.membership import MemberReport, Membership, TransactionEnd, TransactionMember
+from brokerd.producer.core.membership import MemberReport, Membership, TransactionEnd
 from brokerd.producer.producer import Producer
 
 CALL = "an empty call"
@@ -80,6 +80,6 @@ def measure_parts(servers: str, topic: str, *, rows: int, turns: int) -> dict[st
 
 
 def _commit(name: str, version: int, report: MemberReport | None) -> TransactionEnd:
-    members = [] if report is None else [TransactionMember(report.producer_id, report.epoch, report.records)]
+    members = [] if report is None else [report]
     partitions = () if report is None else report.partitions
     return TransactionEnd(name, version, "execution", "run", is_commit=True, members=members, partitions=partitions)

@@ -22,7 +22,7 @@ from benchmarks.raw import RawMembers, raw_client, run_in_loop, small_payload
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.transactions import end_transaction, init_member
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
-from brokerd.producer.core.membership import Membership, TransactionEnd, TransactionMember
+from brokerd.producer.core.membership import MemberReport, Membership, TransactionEnd
 from brokerd.storage.names import SNAPSHOT_SUFFIX
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ async def commit(
     client: BrokerClient, name: str, version: int, members: Sequence[ProducerIdAndEpoch], tps: list[TopicIdPartition]
 ) -> float:
     """Commits members that wrote one record to each of these partitions; returns the ms."""
-    ended = [TransactionMember(member.producer_id, member.epoch, len(tps)) for member in members]
+    ended = [MemberReport(member.producer_id, member.epoch, len(tps)) for member in members]
     started = time.perf_counter()
     end = TransactionEnd(name, version, f"e{version}", "run", is_commit=True, members=ended, partitions=tps)
     await end_transaction(client, end)

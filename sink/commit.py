@@ -16,7 +16,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from brokerd.client.leases import lease_client
 from brokerd.errors import BrokerdError, ReplayMismatchError
-from brokerd.producer.core.membership import MemberReport, Totals, TransactionEnd, TransactionMember
+from brokerd.producer.core.membership import MemberReport, Totals, TransactionEnd
 from brokerd.sink.options import SinkOptions
 from brokerd.sink.transaction_ids import TransactionIds
 
@@ -94,7 +94,7 @@ def _end(parts: Sequence[TransactionPart], *, is_commit: bool) -> TransactionEnd
     return TransactionEnd(
         *parts[0].ids[:4],
         is_commit=is_commit,
-        members=[TransactionMember(member.producer_id, member.epoch, member.records) for member in members],
+        members=members,
         partitions={tp for member in members for tp in member.partitions},
         totals=totals if is_commit else Totals(),
         any_skipped=any(part.is_skipped for part in parts),

@@ -16,7 +16,7 @@ from brokerd.errors import (
     TxnAbortedError,
 )
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition
-from brokerd.producer.core.membership import ONE_WRITE_KEPT_MS, Membership, TransactionEnd, TransactionMember
+from brokerd.producer.core.membership import ONE_WRITE_KEPT_MS, MemberReport, Membership, TransactionEnd
 from brokerd.wire.methods import UNARY_REQUEST_MAX_BYTES
 from brokerd.wire.v1 import transaction_pb2 as pb
 
@@ -197,7 +197,7 @@ def end_requests(end: TransactionEnd, *, request_bytes_max: int, entries_max: in
         )
     fitting = room_bytes // _ENTRY_BYTES
     size = max(1, min(entries_max, fitting))
-    entries: Sequence[TransactionMember | TopicIdPartition] = [*end.members, *end.partitions]
+    entries: Sequence[MemberReport | TopicIdPartition] = [*end.members, *end.partitions]
     pages = [entries[at : at + size] for at in range(0, len(entries), size)] or [[]]
     for number, page in enumerate(pages):
         request = pb.EndTransactionRequest()
@@ -208,7 +208,7 @@ def end_requests(end: TransactionEnd, *, request_bytes_max: int, entries_max: in
         else:
             request.group_offsets.extend(offsets)
         for entry in page:
-            if isinstance(entry, TransactionMember):
+            if isinstance(entry, MemberReport):
                 request.members.add(producer_id=entry.producer_id, producer_epoch=entry.epoch, records=entry.records)
             else:
                 request.partitions.add(topic_id=entry.topic_id, partition=entry.partition)

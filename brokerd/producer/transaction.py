@@ -34,15 +34,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import NO_PRODUCER_ID, TopicIdPartition, TopicPartition
-from brokerd.producer.core.membership import (
-    GroupOffset,
-    GroupOffsets,
-    MemberReport,
-    Membership,
-    Totals,
-    TransactionEnd,
-    TransactionMember,
-)
+from brokerd.producer.core.membership import GroupOffset, GroupOffsets, MemberReport, Membership, Totals, TransactionEnd
 
 logger = logging.getLogger(__name__)
 
@@ -255,7 +247,7 @@ class TransactionBase:
             self._execution_id,
             self._execution_id,
             is_commit=is_commit,
-            members=[TransactionMember(report.producer_id, report.epoch, report.records)] if is_member else [],
+            members=[report] if is_member else [],
             partitions=report.partitions,
             totals=totals,
             group_offsets=self._offsets.all_of_them if is_commit else None,

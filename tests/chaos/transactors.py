@@ -16,7 +16,7 @@ from brokerd.client.blocking import BlockingClient
 from brokerd.config.client import ConsumerConfig
 from brokerd.errors import BrokerdError, ProducerFencedError, WireError
 from brokerd.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicIdPartition, TopicPartition
-from brokerd.producer.core.membership import Membership, Totals, TransactionEnd, TransactionMember
+from brokerd.producer.core.membership import MemberReport, Membership, Totals, TransactionEnd
 from brokerd.producer.futures import RecordFuture
 from tests.chaos.history import Attempt, Outcome, Value
 from tests.chaos.recorder import PRODUCER_SETTINGS, Recorder
@@ -38,7 +38,7 @@ class Member:
         self.producer = producer
         self.identity = identity
         self.membership = membership
-        self.counted = TransactionMember(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, 0)  # in the decision
+        self.counted = MemberReport(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, 0)  # in the decision
         self.partitions: set[TopicPartition] = set()
         self._futures: list[RecordFuture] = []
         self._number = 0
@@ -192,7 +192,7 @@ class Transactor:
         for member in members:
             records = member.acknowledged()
             grant = self._client.init_member(member.membership)  # a member that asks again gets the same producer id
-            member.counted = TransactionMember(grant.producer_id, grant.epoch, records)
+            member.counted = MemberReport(grant.producer_id, grant.epoch, records)
         return attempt, members
 
     def _member(self, attempt: Attempt, timeout_ms: int) -> Member:

@@ -21,7 +21,7 @@ from brokerd.clock import SystemClock
 from brokerd.config.client import ConsumerConfig, ProducerConfig
 from brokerd.errors import WireError
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
-from brokerd.producer.core.membership import Membership, Totals, TransactionEnd, TransactionMember
+from brokerd.producer.core.membership import MemberReport, Membership, Totals, TransactionEnd
 from brokerd.producer.transaction import Coordinator
 from tests.support.broker_double import BrokerDouble, CoordinatorDouble
 from tests.support.daemon import running_daemon
@@ -103,7 +103,7 @@ class Walk:
             except WireError as error:
                 self.heard.append((kind.__name__, type(error).__name__, error.retriable))
         self.heard.append(("last", await asyncio.to_thread(self.coordinator.last_version, "id")))
-        everybody = [TransactionMember(one.identity.producer_id, 0, 0) for one in self.members if one.identity is not None]
+        everybody = [MemberReport(one.identity.producer_id, 0, 0) for one in self.members if one.identity is not None]
         for version in range(VERSIONS):  # nothing is left open that would hold readers back
             for execution in "ab":
                 try:
@@ -180,9 +180,7 @@ class Walk:
         chosen = own if self.rng.random() < 0.7 else self.rng.sample(own, self.rng.randint(0, len(own)))
         wrong = self.rng.random() < 0.1
         listed = [
-            TransactionMember(one.identity.producer_id, 0, sum(one.sent.values()) + wrong)
-            for one in chosen
-            if one.identity is not None
+            MemberReport(one.identity.producer_id, 0, sum(one.sent.values()) + wrong) for one in chosen if one.identity is not None
         ]
         totals = Totals(rows=self.rng.choice((0, 1, 1, 2)))
         is_commit = self.rng.random() < 0.6

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from brokerd.errors import InvalidRequestError, NotReadyError, WireError
 from brokerd.ids import TopicIdPartition
-from brokerd.producer.core.membership import Membership, Totals, TransactionEnd, TransactionMember
+from brokerd.producer.core.membership import MemberReport, Membership, Totals, TransactionEnd
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import transaction_pb2 as pb
 from tests.support.transaction_model import TransactionsModel
@@ -84,7 +84,7 @@ class FakeTransactions(ABC):
             request.execution_id,
             request.run_id,
             request.decision == pb.TRANSACTION_DECISION_COMMIT,
-            [TransactionMember(member.producer_id, member.producer_epoch, member.records) for member in members],
+            [MemberReport(member.producer_id, member.producer_epoch, member.records) for member in members],
             [TopicIdPartition(partition.topic_id, partition.partition) for partition in partitions],
             Totals(totals.rows, totals.key_bytes, totals.value_bytes, totals.key_hash_sum),
             request.any_skipped,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from brokerd.errors import AbortedBatchError, BrokerdError, Fate, InvalidTxnStateError, TxnAbortedError, WireError
 from brokerd.ids import NO_PRODUCER_ID, ProducerIdAndEpoch
-from brokerd.producer.core.membership import MemberReport, Membership, TransactionEnd, TransactionMember
+from brokerd.producer.core.membership import MemberReport, Membership, TransactionEnd
 from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.core.streams import RequestProducerId, SendHeartbeat, SendRequest
 from tests.support.broker_model import IdentityModel, PartitionModel
@@ -90,7 +90,7 @@ class MemberOperations(ABC):
 
     def decide(self, membership: Membership, report: MemberReport, *, is_commit: bool) -> None:
         """Has the coordinator commit or abort a member; checks what was committed."""
-        listed = [TransactionMember(report.producer_id, report.epoch, report.records)]
+        listed = [report]
         members = listed if report.producer_id != NO_PRODUCER_ID else []
         end = TransactionEnd(*membership[:4], is_commit=is_commit, members=members, partitions=report.partitions)
         was_open = self.transactions.is_open(report.producer_id)

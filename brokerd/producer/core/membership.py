@@ -29,7 +29,7 @@ class Membership(NamedTuple):
 
 
 class MemberReport(NamedTuple):
-    """The records that a member wrote."""
+    """The records that a member wrote; a TransactionEnd lists the reports of its members."""
 
     producer_id: int = NO_PRODUCER_ID  # if none was granted (no row came): there is nothing to commit or abort
     epoch: int = NO_PRODUCER_EPOCH
@@ -54,14 +54,6 @@ class Totals(NamedTuple):
             self.value_bytes + other.value_bytes,
             (self.key_hash_sum + other.key_hash_sum) % HASH_SUM_MODULUS,
         )
-
-
-class TransactionMember(NamedTuple):
-    """A member as listed in a TransactionEnd."""
-
-    producer_id: int
-    epoch: int
-    records: int  # as in MemberReport
 
 
 class GroupOffset(NamedTuple):
@@ -89,7 +81,7 @@ class TransactionEnd(NamedTuple):
     execution_id: str
     run_id: str
     is_commit: bool  # False = abort
-    members: Sequence[TransactionMember] = ()
+    members: Sequence[MemberReport] = ()
     partitions: Collection[TopicIdPartition] = ()  # of all members
     totals: Totals = Totals()
     any_skipped: bool = False  # some member got ALREADY_COMMITTED and sent nothing

@@ -23,7 +23,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import TopicIdPartition
-from brokerd.producer.core.membership import GroupOffset, GroupOffsets, Membership, Totals, TransactionEnd, TransactionMember
+from brokerd.producer.core.membership import GroupOffset, GroupOffsets, MemberReport, Membership, Totals, TransactionEnd
 from brokerd.wire.methods import UNARY_REQUEST_MAX_BYTES
 from brokerd.wire.v1 import transaction_pb2 as pb
 from tests.support.clock import HastyClock, ManualClock
@@ -34,7 +34,7 @@ def member(number: int = 0, version: int = 3, name: str = "id") -> Membership:
     return Membership(name, version, "execution", "run", "owner", number.to_bytes(16), 60_000)
 
 
-def end_of(members: list[TransactionMember], *, is_commit: bool = True, totals: Totals = Totals()) -> TransactionEnd:  # noqa: B008
+def end_of(members: list[MemberReport], *, is_commit: bool = True, totals: Totals = Totals()) -> TransactionEnd:  # noqa: B008
     partitions = [TopicIdPartition(bytes(16), number) for number in range(5)]
     return TransactionEnd("id", 3, "execution", "run", is_commit, members, partitions, totals)
 
@@ -44,7 +44,7 @@ def test_a_member_gets_the_same_id_every_time(broker: FakeBroker, client: Blocki
     assert client.init_member(member()) == granted
     assert granted.epoch == 0
     client.heartbeat(member())
-    client.end_transaction(end_of([TransactionMember(granted.producer_id, 0, 10)]))
+    client.end_transaction(end_of([MemberReport(granted.producer_id, 0, 10)]))
     assert client.init_member(member(1, version=4)) != granted
     with pytest.raises(InvalidTxnStateError):
         client.heartbeat(member())
@@ -52,7 +52,7 @@ def test_a_member_gets_the_same_id_every_time(broker: FakeBroker, client: Blocki
 
 def test_a_decision_in_pages_says_all_of_it_once(broker: FakeBroker, client: BlockingClient) -> None:
     broker.limits["max.partitions.per.request"] = 4
-    members = [TransactionMember(client.init_member(member(number)).producer_id, 0, number) for number in range(10)]
+    members = [MemberReport(client.init_member(member(number)).producer_id, 0, number) for number in range(10)]
     end = end_of(members, totals=Totals(1, 2, 3, 2**64 - 1))
     assert client.end_transaction(end) == 3
     assert [page.page for page in broker.pages] == [0, 1, 2, 3]
@@ -63,7 +63,7 @@ def test_a_decision_in_pages_says_all_of_it_once(broker: FakeBroker, client: Blo
 
 def test_a_decision_that_fails_between_pages_begins_again(broker: FakeBroker, client: BlockingClient) -> None:
     broker.limits["max.partitions.per.request"] = 3
-    members = [TransactionMember(client.init_member(member(number)).producer_id, 0, 1) for number in range(2)]
+    members = [MemberReport(client.init_member(member(number)).producer_id, 0, 1) for number in range(2)]
     client.server_info()
     broker.errors["EndTransaction"] = [NotReadyError("not ready", retry_after_ms=1)]
     broker.fail_calls = []
@@ -79,21 +79,21 @@ def test_a_decision_that_fails_between_pages_begins_again(broker: FakeBroker, cl
 def test_a_decision_is_asked_about_again_while_that_may_help(broker: FakeBroker, client: BlockingClient, error: WireError) -> None:
     granted = client.init_member(member())
     broker.errors["EndTransaction"] = [error] * 3
-    assert client.end_transaction(end_of([TransactionMember(granted.producer_id, 0, 1)])) == 3
+    assert client.end_transaction(end_of([MemberReport(granted.producer_id, 0, 1)])) == 3
     assert broker.calls["EndTransaction"] == 4
 
 
 def test_a_lost_response_is_asked_for_again(broker: FakeBroker, client: BlockingClient) -> None:
     granted = client.init_member(member())
     broker.fail_calls = [grpc.StatusCode.UNAVAILABLE] * 2
-    assert client.end_transaction(end_of([TransactionMember(granted.producer_id, 0, 1)])) == 3
+    assert client.end_transaction(end_of([MemberReport(granted.producer_id, 0, 1)])) == 3
 
 
 def test_a_final_answer_is_not_asked_for_again(broker: FakeBroker, client: BlockingClient) -> None:
     with pytest.raises(TxnAbortedError):
-        client.end_transaction(end_of([TransactionMember(7, 0, 1)]))
+        client.end_transaction(end_of([MemberReport(7, 0, 1)]))
     granted = client.init_member(member())
-    client.end_transaction(end_of([TransactionMember(granted.producer_id, 0, 1)], totals=Totals(1)))
+    client.end_transaction(end_of([MemberReport(granted.producer_id, 0, 1)], totals=Totals(1)))
     with pytest.raises(ReplayMismatchError):
         client.end_transaction(end_of([], totals=Totals(2)))
     with pytest.raises(AlreadyCommittedError):
@@ -126,11 +126,11 @@ def test_a_machine_that_slept_is_not_told_that_nothing_was_committed(broker: Fak
     may_be_committed = minutes >= 60 and is_one_write
     expected = pytest.raises(BrokerUnreachableError, match="60 minutes ago") if may_be_committed else pytest.raises(TxnAbortedError)
     with BlockingClient(ClientConfig(bootstrap_servers=f"127.0.0.1:{broker.port}"), SleepyClock()) as client, expected:
-        client.end_transaction(end_of([TransactionMember(7, 0, 1)])._replace(is_one_write=is_one_write))
+        client.end_transaction(end_of([MemberReport(7, 0, 1)])._replace(is_one_write=is_one_write))
 
 
 def test_pages_fit_into_a_request() -> None:
-    members = [TransactionMember(2**62 + number, 0, 2**40) for number in range(10_000)]
+    members = [MemberReport(2**62 + number, 0, 2**40) for number in range(10_000)]
     partitions = [TopicIdPartition(bytes(16), number) for number in range(100)]
     end = TransactionEnd("\U0010ffff" * 249, 2**62, "\U0010ffff" * 249, "\U0010ffff" * 249, True, members, partitions)
     for bytes_max in (UNARY_REQUEST_MAX_BYTES, 100_000, 5_000):
@@ -144,7 +144,7 @@ def test_pages_fit_into_a_request() -> None:
 
 def test_offsets_of_a_group_stand_in_the_last_page_and_have_a_limit() -> None:
     offsets = {TopicIdPartition(bytes(16), number): GroupOffset(2**62, "m" * 100, 1, -1) for number in range(20)}
-    members = [TransactionMember(number, 0, 1) for number in range(300)]
+    members = [MemberReport(number, 0, 1) for number in range(300)]
     end = end_of(members)._replace(group_offsets=GroupOffsets("g", offsets))
     *pages, last = end_requests(end, request_bytes_max=5_000, entries_max=100)
     assert max(page.ByteSize() for page in (*pages, last)) <= 5_000

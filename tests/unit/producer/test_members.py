@@ -29,7 +29,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition, TopicPartition
 from brokerd.producer.core.identity import Identity
-from brokerd.producer.core.membership import MemberReport, Membership, TransactionEnd, TransactionMember
+from brokerd.producer.core.membership import MemberReport, Membership, TransactionEnd
 from brokerd.producer.core.streams import Command, RequestProducerId, SendHeartbeat
 from brokerd.producer.producer import Producer
 from tests.support.broker_double import BrokerDouble, Fault
@@ -79,7 +79,7 @@ def has_heartbeats(broker: BrokerDouble, count: int) -> bool:
 
 
 def commit(broker: BrokerDouble, membership: Membership, report: MemberReport) -> int:
-    listed = [TransactionMember(report.producer_id, report.epoch, report.records)]
+    listed = [report]
     end = TransactionEnd(*membership[:4], is_commit=True, members=listed, partitions=report.partitions)
     return broker.transactions.end(end, broker.held_records)
 
