@@ -21,7 +21,7 @@ from brokerd.server.limits.threads import Threads
 from brokerd.server.metrics.counters import Counters
 from brokerd.server.security.audit import Audit
 from brokerd.server.stopping import within
-from brokerd.server.waiting.response_queue import ResponseQueue
+from brokerd.server.waiting.delayed_fetch import ResponseQueue
 from brokerd.sharing import Budget, Shares, Turns
 
 _READ_THREADS = 5  # for reads outside of the page cache; one caller alone gets 4

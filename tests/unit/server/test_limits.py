@@ -9,7 +9,7 @@ from functools import partial
 from brokerd.errors import NotReadyError
 from brokerd.server.limits.response_budget import PATIENCE_MS, ResponseBudget
 from brokerd.server.limits.threads import Threads
-from brokerd.server.waiting.response_queue import ResponseQueue
+from brokerd.server.waiting.delayed_fetch import ResponseQueue
 from brokerd.sharing import Budget, Caller
 from tests.support.loop import all_wait
 from tests.support.wait import DEADLINE_S
