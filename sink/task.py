@@ -27,7 +27,7 @@ from brokerd.ids import TopicPartition
 from brokerd.producer.core.identity import DeliveredTotals
 from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.producer import Producer
-from brokerd.sink.columns import RowTotals, TopicRows, to_records
+from brokerd.sink.columns import RowTotals, to_records
 from brokerd.sink.commit import SinkCommitMessage, TransactionPart, abort_parts
 from brokerd.sink.options import SinkOptions
 from brokerd.sink.transaction_ids import TransactionIds
@@ -112,16 +112,12 @@ def _membership(options: SinkOptions, ids: TransactionIds) -> Membership:
 def _send(
     producer: Producer, options: SinkOptions, arrow_batch: pa.RecordBatch, key_hashes: npt.NDArray[np.int32] | None = None
 ) -> None:
-    for rows in to_records(arrow_batch, topic=options.topic, key_hashes=key_hashes):
-        _send_rows(producer, rows)
-
-
-def _send_rows(producer: Producer, rows: TopicRows) -> None:
     """Sends rows. Adds the topic to the producer's error about an invalid row."""
-    try:
-        producer.send_batch(rows.topic, rows.records, rows.partitions, key_hashes=rows.key_hashes)
-    except ValueError as error:
-        raise InvalidRecordError(f"rows for topic '{rows.topic}' cannot be written: {error}") from None
+    for rows in to_records(arrow_batch, topic=options.topic, key_hashes=key_hashes):
+        try:
+            producer.send_batch(rows.topic, rows.records, rows.partitions, key_hashes=rows.key_hashes)
+        except ValueError as error:
+            raise InvalidRecordError(f"rows for topic '{rows.topic}' cannot be written: {error}") from None
 
 
 def _raise_first(producer: Producer) -> None:

@@ -421,9 +421,9 @@ class Partition:
 
     def complete_flush(self, task: FlushTask) -> Moved:
         """Ends a flush whose `task.run()` has returned. Returns the log ends that it moved."""
+        outcome, before_bytes = task.outcome, self.core.flushes.flushed_bytes
         task.release(self._resources.open_files)
-        before_bytes = self.core.flushes.flushed_bytes
-        moved = self.core.flushed(task.plan, task.outcome)
+        moved = self.core.flushed(task.plan, outcome)
         if task.derived_error is not None and not self.health.is_deleted:
             logger.warning(
                 "%s: could not write index or snapshot (%s); a restart reads more of the log instead", self.name, task.derived_error

@@ -453,13 +453,10 @@ class Producer:
         """Kafka's producer metrics by name; times in ms, rates per second."""
         self._shared.refuse_fork()
         with self._shared.lock:
-            return self._metrics()
-
-    def _metrics(self) -> dict[str, float]:
-        values = self._core.metrics.snapshot(self._clock.monotonic_ms())
-        values["requests-in-flight"] = self._core.streams.requests_in_flight
-        values["buffer-total-bytes"] = self._core.pool.total_bytes
-        values["buffer-available-bytes"] = self._core.pool.available_bytes
+            values = self._core.metrics.snapshot(self._clock.monotonic_ms())
+            values["requests-in-flight"] = self._core.streams.requests_in_flight
+            values["buffer-total-bytes"] = self._core.pool.total_bytes
+            values["buffer-available-bytes"] = self._core.pool.available_bytes
         return values
 
     def partitions_for(self, topic: str) -> int:
