@@ -12,7 +12,7 @@ import os
 import random
 from collections.abc import Generator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import pyarrow as pa
 
@@ -42,6 +42,9 @@ from brokerd.producer.sender import Sender, TransportFactory
 from brokerd.producer.transaction import Coordinator, Transaction, transactional_id_of
 from brokerd.producer.waiting import SharedLock, Wait
 from brokerd.steps import drive
+
+if TYPE_CHECKING:
+    from brokerd.client.leases import ClientCoordinator
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +83,7 @@ class Producer:
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._wall_ns = self._clock.wall_ns
         self._given_coordinator = coordinator
+        self._own_coordinator: ClientCoordinator | None = None  # made on first use
         rng = random.Random(os.urandom(16))  # noqa: S311 (jitter and sticky partitions)
         self._core = ProducerCore(
             self.config,
@@ -312,9 +316,11 @@ class Producer:
         self._shared.refuse_senders_thread()
         if self._given_coordinator is not None:
             return self._given_coordinator
-        from brokerd.client.leases import ClientCoordinator
+        if self._own_coordinator is None:
+            from brokerd.client.leases import ClientCoordinator
 
-        return ClientCoordinator(self.config)
+            self._own_coordinator = ClientCoordinator(self.config)
+        return self._own_coordinator
 
     # --- one member of a transaction that its owner commits or aborts
 
@@ -399,6 +405,8 @@ class Producer:
         resources. 0 gives up at once. Idempotent.
         """
         self._shared.wait(self.closing(timeout))
+        if self._own_coordinator is not None:
+            self._own_coordinator.close()
         self._sender.join(None)  # last, since an interrupt of `join` would make the thread look ended
         open_producers.discard(self)
 
