@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import re
 import resource
 import signal
+import sys
+import threading
+import weakref
 from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from brokerd.process import OWN_THREADS
 from tests.support.scale import TEST_SCALE
-from tests.support.wait import DEADLINE_S
+from tests.support.wait import DEADLINE_S, wait_until
 
 # How fast a machine is decides about no test: neither about one example's time nor about how long examples take to make. And
 # nothing is remembered from one run to the next.
@@ -57,6 +62,44 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     taken_s = _processor_time_s() - before_s
     if taken_s > 6 * SLOW_S and not is_slow and TEST_SCALE == 1:
         pytest.fail(f"it took {taken_s:.0f} s of processor time: mark it slow, or make it quicker than {SLOW_S} s", pytrace=False)
+    return result
+
+
+_lasting: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # of fixtures for several tests, and those already reported
+
+
+def _own_threads() -> list[threading.Thread]:
+    """Without those of pools (`name_0`), which start when first needed: a fixture's broker may have had none before."""
+    names = re.compile(rf"{OWN_THREADS}[a-z]+|consumer-handler-\d+")
+    return [thread for thread in threading.enumerate() if names.fullmatch(thread.name) and thread not in _lasting]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
+    """Notes which threads serve several tests."""
+    result = yield
+    if fixturedef.scope != "function":
+        _lasting.update(_own_threads())
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """No thread of a client or a broker outlives its test: it would still speak in the next one's log. What the source and the
+    sink leave to their process ends here, while the test's broker is still there; with Spark, that process is Spark's."""
+    if item.get_closest_marker("spark"):
+        return (yield)
+    for thread in _own_threads():
+        if thread.name == f"{OWN_THREADS}plan":
+            thread.join(DEADLINE_S)
+    for module, cache in (("brokerd.client.leases", "_clients"), ("brokerd.sink.task", "_producers")):
+        if module in sys.modules:
+            getattr(sys.modules[module], cache).close()
+    result = yield
+    left = _own_threads()
+    _lasting.update(left)
+    names = [thread.name for thread in left]
+    wait_until(lambda: not any(thread.is_alive() for thread in left), what=f"this test closes what runs the threads {names}")
     return result
 
 

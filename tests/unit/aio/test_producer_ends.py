@@ -15,6 +15,7 @@ import pytest
 
 from brokerd.aio import Producer
 from brokerd.aio import transaction as aio_transaction
+from brokerd.aio.producer import Engine
 from brokerd.aio.transaction import AsyncCoordinator
 from brokerd.client.blocking import BlockingClient
 from brokerd.config.client import ProducerConfig
@@ -132,17 +133,18 @@ def test_a_transaction_is_not_ended_by_a_child_of_a_fork(broker: BrokerDouble) -
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_producer_that_is_dropped_after_a_transaction_leaves_no_thread(broker: BrokerDouble) -> None:
-    async def scenario() -> threading.Thread:
+    async def scenario() -> tuple[threading.Thread, Engine]:
         coordinator = AsyncCoordinator(ProducerConfig())
         client = coordinator._client = BlockingClient(ProducerConfig())
         producer = Producer({"transactional.id": "x"}, transport_factory=broker.transport, coordinator=coordinator)
         await producer.partitions_for("t")
-        return client.loop_thread._thread
+        return client.loop_thread._thread, producer._engine
 
     with pytest.warns(ResourceWarning, match="unclosed"):
-        thread = asyncio.run(scenario())
+        thread, engine = asyncio.run(scenario())
     thread.join(DEADLINE_S)
     assert not thread.is_alive()
+    engine.close()  # it would go on sending until exit
 
 
 async def test_close_leaves_a_call_that_decides_a_transaction_alone(broker: BrokerDouble, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -283,16 +283,16 @@ def test_broker_that_stays_away_is_told_and_may_come_back() -> None:
         consumer = Consumer(settings(broker), clock=HastyClock())
         consumer.assign([T0])
         assert offsets(read(consumer, 3)) == [0, 1, 2]
-    for call in (consumer.poll, partial(next, iter(consumer))):
-        with pytest.raises(BrokerUnreachableError, match=rf"no broker responded at 127\.0\.0\.1:{broker.port}"):
-            call()
-    topics = broker.topics
-    with fake_broker(broker.port) as again:
-        again.topics = topics
-        fill(partition, [2])
-        records: list[ConsumerRecord] = []
-        while not records:
-            with contextlib.suppress(BrokerUnreachableError):
-                records = consumer.poll()
-        assert offsets(records) == [3, 4]
-    consumer.close()
+    with consumer:
+        for call in (consumer.poll, partial(next, iter(consumer))):
+            with pytest.raises(BrokerUnreachableError, match=rf"no broker responded at 127\.0\.0\.1:{broker.port}"):
+                call()
+        topics = broker.topics
+        with fake_broker(broker.port) as again:
+            again.topics = topics
+            fill(partition, [2])
+            records: list[ConsumerRecord] = []
+            while not records:
+                with contextlib.suppress(BrokerUnreachableError):
+                    records = consumer.poll()
+            assert offsets(records) == [3, 4]

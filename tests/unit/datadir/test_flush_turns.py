@@ -47,6 +47,10 @@ class Logs:
         manager.create_topic("t", partitions, {})
         self.logs = sorted(manager.partitions.of_clients(), key=lambda log: log.tp.partition)
         self.flusher = Flusher(threads=threads, on_flush=self._flushed)
+        for _ in self.flusher._threads:
+            self.flusher._begun.put(None)
+        for thread in self.flusher._threads:
+            thread.join()
         self.flusher._begun = self.steps = Steps(self.flusher)
         self.flushes: Counter[int] = Counter()
 
