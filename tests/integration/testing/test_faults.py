@@ -180,7 +180,7 @@ def test_a_disk_that_fails_and_is_well_again(how: str) -> None:
 
 @pytest.mark.parametrize("how", ["full", "write", "sync"])
 def test_a_disk_that_fails_before_the_first_transaction_is_named_once_patience_is_over(how: str) -> None:
-    """The log of all transactions is made for the first one."""
+    """The internal log is made for the first one."""
     clock = ManualClock(wall_ms=SystemClock().wall_ms())
     with Broker() as broker:
         topic = broker.create_topic("t")
@@ -191,7 +191,7 @@ def test_a_disk_that_fails_before_the_first_transaction_is_named_once_patience_i
             def is_in_trouble() -> bool:
                 clock.advance(1)
                 producer.metrics()  # has it look at the clock
-                return "__transaction_state" in str(producer._core.last_trouble)
+                return "__coordinator" in str(producer._core.last_trouble)
 
             def send_until_patience_is_over() -> None:
                 with producer.transaction():
@@ -201,7 +201,7 @@ def test_a_disk_that_fails_before_the_first_transaction_is_named_once_patience_i
                     producer.metrics()
                     future.result(DEADLINE_S)
 
-            with pytest.raises(DeliveryTimeoutError, match=r"not in the log; last trouble: .*__transaction_state"):
+            with pytest.raises(DeliveryTimeoutError, match=r"not in the log; last trouble: .*__coordinator"):
                 send_until_patience_is_over()
         broker.heal_disk()
         with Producer(settings) as producer, producer.transaction():
