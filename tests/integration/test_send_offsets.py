@@ -28,7 +28,7 @@ from tests.support.child import child
 from tests.support.clock import ManualClock
 from tests.support.daemon import running_daemon
 from tests.support.scale import TEST_SCALE
-from tests.support.wait import wait_until
+from tests.support.wait import DEADLINE_S, wait_until
 
 PARTITIONS = 2
 TPS = [TopicPartition("in", number) for number in range(PARTITIONS)]
@@ -55,8 +55,8 @@ class Program:
         self.producer = stack.enter_context(Producer({**common, "transactional.id": transactional_id, "linger.ms": 0}))
         self.consumer.assign(TPS)
 
-    def read(self, count: int = 1_000) -> list[bytes | None]:
-        self.values = [record.value for record in self.consumer.poll(QUIET_MS, count)]
+    def read(self, timeout_ms: int = int(DEADLINE_S * 1000)) -> list[bytes | None]:
+        self.values = [record.value for record in self.consumer.poll(timeout_ms)]
         return self.values
 
     def write(self) -> None:
@@ -103,7 +103,7 @@ def test_a_program_that_was_overtaken_is_refused_and_goes_on_behind_the_other(br
         heir.write()
         with pytest.raises(ProducerFencedError):
             zombie.write()
-        assert zombie.read() == [], "it goes on from the committed offsets"
+        assert zombie.read(QUIET_MS) == [], "it goes on from the committed offsets"
         more = put(broker, 10, begin=20)
         found: list[bytes | None] = []
         while len(found) < 10:
