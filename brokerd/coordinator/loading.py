@@ -14,22 +14,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from brokerd.coordinator.records import is_of_group
 from brokerd.coordinator.transaction_coordinator import TransactionCoordinator
 from brokerd.errors import CorruptMessageError
 from brokerd.wire.v1.coordinator_log_pb2 import CoordinatorRecord, StateEnds
 
-_NO_BEGINNING = "the coordinator's log has part of a state without its beginning, and nothing that replaces it"
+_NO_BEGINNING = "the coordinator's log has lost its beginning, and has nothing that replaces it"
 _NO_END = "the coordinator's log has a state without its end, and nothing that replaces it"
 
 
 def load(
-    records: Iterable[CoordinatorRecord | None], new: Callable[[], TransactionCoordinator], now_ms: int
+    records: Iterable[CoordinatorRecord | None], log_start_offset: int, new: Callable[[], TransactionCoordinator], now_ms: int
 ) -> TransactionCoordinator:
-    """The coordinator after `records`: the whole log without records of groups, with None where records are lost. `new` makes an
-    empty coordinator; all of them share their limits. Every execution gets its full time-out from now on. Raises
-    CorruptMessageError if a snapshot does not match its end, or is incomplete with nothing to replace it.
+    """The coordinator after `records`: the whole log, with None where records are lost; those of groups are passed over.
+    `log_start_offset`: if it is above 0, a snapshot must replace what was before. `new` makes an empty coordinator; all of them
+    share their limits. Every execution gets its full time-out from now on. Raises CorruptMessageError if a snapshot does not match
+    its end, or is missing or incomplete with nothing to replace it.
     """
-    loading = Loading(new, now_ms)
+    loading = Loading(new, now_ms, has_beginning=log_start_offset == 0)
     for record in records:
         loading.take(record)
     return loading.end()
@@ -48,12 +50,13 @@ class _State:
 class Loading:
     """Replays the log, record by record."""
 
-    def __init__(self, new: Callable[[], TransactionCoordinator], now_ms: int) -> None:
+    def __init__(self, new: Callable[[], TransactionCoordinator], now_ms: int, *, has_beginning: bool) -> None:
         self._new = new
         self._now_ms = now_ms
         self._state: _State | None = None
         self._is_at_start = True
-        self._unusable = ""  # why the records so far are unusable, unless a snapshot replaces them
+        # Why the records so far are unusable, unless a snapshot replaces them.
+        self._unusable = "" if has_beginning else _NO_BEGINNING
         self.known = new()  # without the snapshot being read
 
     def take(self, record: CoordinatorRecord | None) -> None:
@@ -67,6 +70,8 @@ class Loading:
             self._begin_state()
         elif record.HasField("state_ends"):
             self._end_state(record.state_ends)
+        elif is_of_group(record):
+            pass
         elif record.in_state and state is not None:
             state.known.apply(record, self._now_ms)
         elif record.in_state:

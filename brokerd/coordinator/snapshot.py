@@ -1,4 +1,5 @@
-"""Snapshots of the coordinator's state, which replace the log before them.
+"""Snapshots of all transactional ids, which replace the log before them. Records of groups (group_table.py) need no snapshot, since
+each replaces what precedes it; all current ones are written before a snapshot ends, so that it is whole for both.
 
 A snapshot is the state at the point of the log where it begins. It is written in pieces of bounded size, one batch each, and the
 coordinator keeps working in between: events applied meanwhile land among the pieces, whose records are flagged `in_state`, and
@@ -12,7 +13,7 @@ no clean-up before the log goes on. The log before a snapshot may be deleted onc
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from brokerd.coordinator.records import record_of
 from brokerd.coordinator.transactional_id import TransactionalIdState
@@ -40,13 +41,17 @@ class StateWriter:
                 at = timestamp or self._now_wall_ms
                 self._ready.append(record_of(transactional_id, state.principal, at, event, in_state=True))
 
-    def pieces(self, entries_max: int = PIECE_ENTRIES_MAX) -> Iterator[list[CoordinatorRecord]]:
-        """The pieces, in order. The first must be appended before any further event."""
+    def pieces(
+        self, entries_max: int = PIECE_ENTRIES_MAX, *, groups: Iterable[Sequence[CoordinatorRecord]] = ()
+    ) -> Iterator[Sequence[CoordinatorRecord]]:
+        """The pieces, in order; those of groups stand before the end. The first must be appended before any further event."""
         piece = [record_of("", "", self._now_wall_ms, StateBegins()), *self._take(entries_max)]
         while self._has_more:
             yield piece
             piece = self._take(entries_max)
-        yield [*piece, record_of("", "", self._now_wall_ms, StateEnds(transactional_ids=self._count))]
+        yield piece
+        yield from groups
+        yield [record_of("", "", self._now_wall_ms, StateEnds(transactional_ids=self._count))]
 
     @property
     def _has_more(self) -> bool:

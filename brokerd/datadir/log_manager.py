@@ -56,6 +56,7 @@ class LogManager:
         self._files = files = PatientFiles(files, self._open_files.make_room)
         self._spares = SpareFiles(files)
         self.producer_ids = ProducerIds(files)
+        self.checkpoint_problem = ""  # why the ends of logs are not known
         self.topics = TopicStore(files, self._spares)
         self._coordination = OneNode(files)
         self.partitions = PartitionTable(self.topics, self._coordination)
@@ -113,6 +114,7 @@ class LogManager:
         if found is None:
             found = {}
             if self.topics.all() or unknown:
+                self.checkpoint_problem = _NO_CHECKPOINT
                 self._opening.read_only_reason = self._opening.read_only_reason or _NO_CHECKPOINT
         kept = {tp: entry for tp, entry in found.items() if tp in unknown_tps}
         self._checkpoint.open(self.node_epoch, found, kept)

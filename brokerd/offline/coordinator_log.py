@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from google.protobuf.message import Message
 
-from brokerd.coordinator.records import decode, is_of_group
+from brokerd.coordinator.records import decode
 from brokerd.datadir.topic_store import COORDINATOR
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
@@ -81,7 +81,7 @@ def _plain(value: Any) -> Any:
 
 
 def read_records(files: Files, tp: TopicIdPartition, log_start_offset: int) -> list[CoordinatorRecord | None]:
-    """The readable records of transactions, oldest first, with None wherever others are lost, as a start reads them. Raises
+    """The readable records, oldest first, with None wherever others are lost, as a start reads them. Raises
     OSError, DataDirectoryError.
     """
     holes = read_holes(files, tp.directory_name, crc_seed(tp))
@@ -96,7 +96,7 @@ def read_records(files: Files, tp: TopicIdPartition, log_start_offset: int) -> l
         expected = header.next_offset
         batch = RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position))))
         with contextlib.suppress(CorruptMessageError, UnsupportedVersionError):
-            records += [record for record in map(decode, values_of(batch)) if not is_of_group(record)]
+            records += map(decode, values_of(batch))
     if holes_end(lost) > expected:
         records.append(None)
     return records

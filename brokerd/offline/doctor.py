@@ -53,6 +53,11 @@ _CONSEQUENCES = {
     "Settings must be set again, and topics that were being deleted come back.",
 }
 
+_END_UNKNOWN = (
+    "this is the coordinator's log, of transactions and of group offsets, and nothing tells where it ends: the broker does not "
+    "start until the checkpoint is rebuilt"
+)
+
 
 class _Directory:
     """A data directory, and the files that describe it. `checkpoint` is None if it is lost; `findings` are about these files."""
@@ -75,7 +80,7 @@ class _Directory:
                 self.findings.append(Finding(Severity.ERROR, name, text))
         self.checkpoint = read_checkpoint(files, self._node_epoch or 0)
         if self.checkpoint is None:
-            text = "the checkpoint is missing or damaged: the broker starts read-only; see `--rebuild-checkpoint`"
+            text = "the checkpoint is missing or damaged: the broker starts read-only, or not at all; see `--rebuild-checkpoint`"
             self.findings.append(Finding(Severity.ERROR, CHECKPOINT, text))
         else:
             for tp, clean in take_clean_mark(files, -1 if self._node_epoch is None else self._node_epoch, keep=True).items():
@@ -167,7 +172,9 @@ def check_data_dir(path: str, *, decodes_records: bool = False) -> list[Finding]
             found = check.run()
             findings.extend(found)
             if is_coordinator_log(check.tp):
-                is_unusable = directory.checkpoint is None or any(finding.severity is Severity.ERROR for finding in found)
+                if directory.checkpoint is None:
+                    findings.append(check.finding(Severity.ERROR, "", _END_UNKNOWN))
+                is_unusable = any(finding.severity is Severity.ERROR for finding in found)
                 findings.extend(_of_coordinator_log(files, check, is_unusable=is_unusable))
         if directory.has_topics:
             findings.extend(directory.unknown_directories())

@@ -63,7 +63,7 @@ def find_lost_markers(files: Files, checks: Iterable[PartitionCheck]) -> list[Lo
     own = next((one for one in everything if is_coordinator_log(one.tp)), None)
     records = read_records(files, own.tp, own.entry.log_start_offset) if own is not None else []
     try:
-        coordinator = _loaded(records)
+        coordinator = _loaded(records, own.entry.log_start_offset if own is not None else 0)
     except CorruptMessageError:
         return []  # no start succeeds before the coordinator's log is repaired
     ended = endings(coordinator.presumed_aborted(lost), lost, records, {})
@@ -81,16 +81,16 @@ def problem_of_log(files: Files, check: PartitionCheck) -> str:
     """Why a start cannot use the coordinator's log although each of its batches is intact; empty if it can. Raises OSError,
     DataDirectoryError."""
     try:
-        _loaded(read_records(files, check.tp, check.entry.log_start_offset))
+        start = check.entry.log_start_offset
+        _loaded(read_records(files, check.tp, start), start)
     except CorruptMessageError as error:
         return str(error)
     return ""
 
 
-def _loaded(records: Iterable[CoordinatorRecord | None]) -> TransactionCoordinator:
-    return load(
-        records, lambda: TransactionCoordinator(TransactionLimits(Shares(0), Shares(0), 1, 1)), 0
-    )  # loading is exempt from the limits
+def _loaded(records: Iterable[CoordinatorRecord | None], log_start_offset: int) -> TransactionCoordinator:
+    limits = TransactionLimits(Shares(0), Shares(0), 1, 1)  # loading is exempt from them
+    return load(records, log_start_offset, lambda: TransactionCoordinator(limits), 0)
 
 
 def findings_of(files: Files, lost: Iterable[LostMarker]) -> list[Finding]:

@@ -1,5 +1,5 @@
-"""Periodic jobs: retention, expiry of idle producers, transactions and groups, compaction of their logs, the checkpoint, and
-closing connections of slow readers or when memory is short. Each is a task on the event loop.
+"""Periodic jobs: retention, expiry of idle producers, transactions and groups, compaction of the coordinator's log, the checkpoint,
+and closing connections of slow readers or when memory is short. Each is a task on the event loop.
 
 This module decides only when a job runs; the job itself is implemented elsewhere. A failure is logged, and the job runs again at
 its next interval.

@@ -64,6 +64,7 @@ class BrokerParts:
             purgatory=self.produce_purgatory,
             admin=self.admin,
             clock=clock,
+            unusable=logs.checkpoint_problem,
         )
         self.groups = Groups(config, coordinator_log, logs.topics, logs.time)
         self.transactions = Transactions(

@@ -110,12 +110,26 @@ def offsets_that_the_disk_refuses_are_applied(original: Any, self: Groups, *reco
         raise
 
 
+@bug(Transactions, "_prepare")
+def a_transactions_offsets_are_in_the_table_before_the_log(
+    original: Any, self: Transactions, name: str, principal: str, event: CommitPrepared, offsets: CoordinatorRecord | None
+) -> None:
+    if offsets is not None:
+        self._groups.table.apply(offsets)
+    original(self, name, principal, event, offsets)
+
+
 # --- recovery
+
+
+@bug(Log, "compact")
+async def a_state_holds_the_offsets_of_when_it_began(original: Any, self: Log, pieces: Any) -> None:
+    await original(self, iter(list(pieces)))
 
 
 @bug(Transactions, "_with_groups")
 def a_start_forgets_the_offsets(_original: Any, self: Transactions) -> Any:
-    return (record for record in self.log.read() if record is None or not record.group_id)
+    return self.log.read()
 
 
 @bug(GroupTable, "pieces")
@@ -126,9 +140,8 @@ def a_compacted_log_holds_no_offsets(_original: Any, _self: GroupTable) -> Any:
 @bug(Log, "compact")
 async def a_state_without_its_offsets_replaces_the_log(original: Any, self: Log, pieces: Any) -> None:
     known = list(pieces)
-    with_groups = [piece for piece in known if piece[0].group_id]
     await original(self, iter([piece for piece in known if not piece[0].group_id]))
-    self.batches += map(tuple, with_groups)
+    self.batches += [[record.SerializeToString() for record in piece] for piece in known if piece[0].group_id]
 
 
 MUTANTS.instead("a_start_brings_back_offsets_of_a_topic_that_is_gone", Groups, "loaded", lambda _self: None)

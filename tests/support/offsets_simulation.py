@@ -23,7 +23,7 @@ from unittest import mock
 
 from brokerd.config.broker import BrokerConfig
 from brokerd.coordinator.group_table import NO_OFFSET, partition_of
-from brokerd.coordinator.records import is_of_group
+from brokerd.coordinator.records import decode, is_of_group
 from brokerd.coordinator.snapshot import StateWriter
 from brokerd.coordinator.transactional_id import Held
 from brokerd.datadir.coordination import OneNode
@@ -65,7 +65,7 @@ class Log:
 
     def __init__(self, sim: Simulation) -> None:
         self.sim = sim
-        self.batches: list[Sequence[CoordinatorRecord]] = []
+        self.batches: list[Sequence[bytes]] = []
         self.start = 0
         self.durable_end = 0
         self.late: list[CoordinatorRecord] = []
@@ -94,9 +94,10 @@ class Log:
     def append(self, records: Sequence[CoordinatorRecord]) -> None:
         if self.sim.refuses("log"):
             raise StorageError("no space")
-        self.batches.append((*self.late, *records))
+        batch = (*self.late, *records)
+        self.batches.append([record.SerializeToString() for record in batch])
         self.late = []
-        self.sim.recorded(self.batches[-1])
+        self.sim.recorded(batch)
 
     def append_late(self, entry: CoordinatorRecord) -> None:
         self.late.append(entry)
@@ -106,16 +107,20 @@ class Log:
             self.append(())
 
     def read(self) -> Iterator[CoordinatorRecord]:
-        return (record for batch in self.batches[self.start :] for record in batch)
+        return (decode(data) for batch in self.batches[self.start :] for data in batch)
 
     def has_grown(self) -> bool:
-        return True
+        return bool(self.batches)
+
+    @property
+    def start_offset(self) -> int:
+        return self.start
 
     async def compact(self, pieces: Iterator[Sequence[CoordinatorRecord]]) -> None:
         self.append_rest()
         begin = len(self.batches)
         for piece in pieces:
-            self.batches.append(tuple(piece))
+            self.batches.append([record.SerializeToString() for record in piece])
             await one_turn()
         await self.durable()
         self.start = begin

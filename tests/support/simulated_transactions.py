@@ -17,7 +17,7 @@ from unittest import mock
 
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
-from brokerd.coordinator.records import Event, event_of
+from brokerd.coordinator.records import Event, decode, event_of
 from brokerd.coordinator.snapshot import StateWriter
 from brokerd.datadir.decided_members import DecidedMembers
 from brokerd.errors import RequestTimedOutError, StorageError, UnknownTopicIdError, WireError
@@ -62,7 +62,7 @@ class Disk:
 
     def __init__(self) -> None:
         self.partitions: dict[TopicIdPartition, SimulatedPartition] = {}
-        self.log: list[tuple[CoordinatorRecord, ...]] = []  # of the coordinator, batch by batch; one that is removed is empty
+        self.log: list[tuple[bytes, ...]] = []  # of the coordinator, batch by batch; one that is removed is empty
         self.durable = 0  # so many of them
         self.next_producer_id = 100
 
@@ -92,12 +92,12 @@ class SimulatedLog(CoordinatorLog):
         self._partition = SimpleNamespace(name="log")  # type: ignore[assignment]
 
     def read(self) -> Iterator[CoordinatorRecord | None]:
-        return (record for batch in self._disk.log for record in batch)
+        return (decode(data) for batch in self._disk.log for data in batch)
 
     def _append(self, records: Sequence[CoordinatorRecord]) -> None:
         if records[0].in_state or isinstance(event_of(records[0]), StateBegins | StateEnds):
             self._broker.take_piece()
-        self._disk.log.append(tuple(records))
+        self._disk.log.append(tuple(record.SerializeToString() for record in records))
         self._end_offset += 1
         for record in records:
             event = event_of(record)
@@ -110,6 +110,10 @@ class SimulatedLog(CoordinatorLog):
 
     def has_grown(self) -> bool:
         return True
+
+    @property
+    def start_offset(self) -> int:
+        return next((place for place, batch in enumerate(self._disk.log) if batch), 0)
 
 
 class SimulatedBroker:
@@ -307,6 +311,6 @@ def simulated(loop: SimulatedLoop, rng: random.Random) -> Iterator[None]:
         mock.patch.object(asyncio, "to_thread", at_once),
         mock.patch.object(local_leaders, "wait_durable", markers_durable),
         mock.patch.object(local_leaders, "encode_control", encode),
-        mock.patch.object(StateWriter, "pieces", lambda self: pieces(self, rng.choice((1, 2, 100, 100)))),
+        mock.patch.object(StateWriter, "pieces", lambda self, **groups: pieces(self, rng.choice((1, 2, 100, 100)), **groups)),
     ):
         yield

@@ -237,7 +237,7 @@ class TransactionBench:
     def restart(self) -> None:
         """A new coordinator that reads the log. Raises CorruptMessageError."""
         self.ids.taken = self.members.taken = 0
-        self.coordinator = load(map(decode, self.log), self._new, self.now_ms)
+        self.coordinator = load(map(decode, self.log), 0, self._new, self.now_ms)
 
     def compact(self) -> None:
         """Appends a state, and drops what stood before it."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from brokerd.coordinator.loading import Loading
 from brokerd.coordinator.records import Event
-from brokerd.coordinator.snapshot import PIECE_ENTRIES_MAX, StateWriter
+from brokerd.coordinator.snapshot import StateWriter
 from brokerd.coordinator.transaction_coordinator import TransactionCoordinator
 from brokerd.coordinator.transactional_id import TransactionalIdState
 from brokerd.errors import WireError
@@ -258,8 +258,8 @@ MUTANTS.instead("a_state_is_of_the_moment_when_an_id_has_its_turn", StateWriter,
 
 
 @bug(StateWriter, "pieces")
-def parts_of_a_state_bear_no_mark(pieces: Any, self: StateWriter, entries_max: int = PIECE_ENTRIES_MAX) -> Any:
-    for piece in pieces(self, entries_max):
+def parts_of_a_state_bear_no_mark(pieces: Any, self: StateWriter, *arguments: Any, **groups: Any) -> Any:
+    for piece in pieces(self, *arguments, **groups):
         for record in piece:
             record.in_state = False
         yield piece
@@ -320,5 +320,5 @@ def a_state_takes_what_is_prepared_for_complete(events: Any, self: Transactional
 
 
 @bug(Loading, "__init__")
-def a_restart_grants_no_time(init: Any, self: Loading, new: Any, _now_ms: int) -> None:
-    init(self, new, 0)
+def a_restart_grants_no_time(init: Any, self: Loading, new: Any, _now_ms: int, **beginning: bool) -> None:
+    init(self, new, 0, **beginning)

@@ -60,7 +60,9 @@ class CoordinatorLog:
         purgatory: TimedPurgatory,
         admin: Admin,
         clock: Clock,
+        unusable: str = "",
     ) -> None:
+        """`unusable`: why the log that was found may lack records at its end."""
         self._partitions = partitions
         self._changes = changes
         self._retention = retention
@@ -68,6 +70,7 @@ class CoordinatorLog:
         self._purgatory = purgatory
         self._admin = admin
         self._clock = clock
+        self._unusable = unusable
         self._making = asyncio.Lock()
         self._partition: Partition | None = None
         self._leader_epoch = 0  # in which the log was opened: `durable` holds for this epoch only
@@ -103,14 +106,18 @@ class CoordinatorLog:
         except (LogDamagedError, CorruptMessageError, UnsupportedVersionError, StorageError, OSError) as error:
             raise DataDirectoryError(f"{COORDINATOR.name}: {error}") from error
 
+    @property
+    def start_offset(self) -> int:
+        """The offset of the first record. Records before it were replaced by a state."""
+        return self._partition.ends.log_start_offset if self._partition is not None else 0
+
     def _batches(self) -> Iterator[RecordBatch | None]:
         """All batches; None stands for lost ones."""
         log = self._partition
         if log is None:
             return
-        reason = log.damage or log.health.read_only_reason
-        if reason:
-            raise StorageError(str(reason))
+        if log.damage or self._unusable:
+            raise StorageError(str(log.damage or self._unusable))
         self._size_bytes = 0
         offset, end = log.ends.log_start_offset, log.ends.log_end_offset
         while offset < end:

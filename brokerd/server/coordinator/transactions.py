@@ -17,7 +17,6 @@ void: it is aborted at the start and by each sweep, unless its partition may hav
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import partial
@@ -140,13 +139,15 @@ class Transactions:
         except (DataDirectoryError, CorruptMessageError) as error:
             raise DataDirectoryError(
                 f"the coordinator's log cannot be used: {error.message.rstrip('.')}. Without it commits could be lost or done "
-                "twice, so the broker does not start; run `brokerd doctor` for advice"
+                "twice, and readers would start elsewhere, so the broker does not start; run `brokerd doctor` for advice"
             ) from error
         await self.sweep()
 
     async def _load(self) -> None:
         now_ms = self._clock.monotonic_ms()
-        self.coordinator = await asyncio.to_thread(lambda: load(self._with_groups(), self._new_coordinator, now_ms))
+        self.coordinator = await asyncio.to_thread(
+            lambda: load(self._with_groups(), self.log.start_offset, self._new_coordinator, now_ms)
+        )
         self._groups.loaded()
         prepared = self.coordinator.prepared()
         for name, commit in prepared:
@@ -155,12 +156,11 @@ class Transactions:
         self._lost_markers.find(ended, self.leaders.known.of_clients(), self.log.read(), self._decided_members)
 
     def _with_groups(self) -> Iterator[CoordinatorRecord | None]:
-        """The records of transactions. Applies those of groups."""
+        """All records. Applies those of groups."""
         for record in self.log.read():
             if record is not None and is_of_group(record):
                 self._groups.table.apply(record)
-            else:
-                yield record
+            yield record
 
     def begin_stop(self) -> None:
         """Refuses new decisions; pending ones continue."""
@@ -359,8 +359,11 @@ class Transactions:
         """Replaces the log by its state, of groups too, if it has grown, while requests are served. Must not run twice at once.
         Logs errors."""
         if self.log.has_grown():
-            with self.coordinator.writing_state(self._clock.wall_ms()) as state:
-                await self._try(self.log.compact(itertools.chain(state.pieces(), self._groups.table.pieces())))
+            try:
+                with self.coordinator.writing_state(self._clock.wall_ms()) as state:
+                    await self.log.compact(state.pieces(groups=self._groups.table.pieces()))
+            except (WireError, OSError) as error:
+                logger.warning("the coordinator's log cannot be compacted: %s", error)
 
     async def _try(self, work: Coroutine[Any, Any, None]) -> None:
         try:

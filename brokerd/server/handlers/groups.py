@@ -131,7 +131,7 @@ async def fetch_group_offsets(broker: BrokerParts, authorizer: TopicAuthorizer, 
     - The offset is -1 for a partition without a committed one, and for all partitions if there is no such group.
     - A request without partitions gets all of the group's in pages, except those of topics that the caller may not read.
     - A requested partition whose offset is from another history of its log gets LOG_TRUNCATION.
-    - All offsets returned are durable. Waits for a transaction that is recording offsets of the group.
+    - All offsets returned are durable. Waits for decisions that are being recorded.
     """
     check_id("group_id", request.group_id)
     for entry in request.partitions:

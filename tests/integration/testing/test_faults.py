@@ -180,7 +180,7 @@ def test_a_disk_that_fails_and_is_well_again(how: str) -> None:
 
 @pytest.mark.parametrize("how", ["full", "write", "sync"])
 def test_a_disk_that_fails_before_the_first_transaction_is_named_once_patience_is_over(how: str) -> None:
-    """The internal log is made for the first one."""
+    """The coordinator's log is made for the first one."""
     clock = ManualClock(wall_ms=SystemClock().wall_ms())
     with Broker() as broker:
         topic = broker.create_topic("t")

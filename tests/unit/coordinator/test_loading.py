@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokerd.coordinator import loading
-from brokerd.coordinator.records import decode, record_of
+from brokerd.coordinator.records import decode, offsets_committed, record_of
 from brokerd.coordinator.snapshot import PIECE_BYTES_MAX, PIECE_ENTRIES_MAX
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
 from brokerd.wire.v1.coordinator_log_pb2 import CoordinatorRecord, MemberOpened, StateEnds, TransactionalIdForgotten
@@ -40,16 +40,16 @@ def known(bench: TransactionBench) -> list[object]:
     return [*known_of(bench.coordinator), bench.ids.taken, bench.members.taken]
 
 
-def load(bench: TransactionBench, entries: list[Record]) -> None:
+def load(bench: TransactionBench, entries: list[Record], start: int = 0) -> None:
     """A new coordinator that has read these."""
     bench.ids.taken = bench.members.taken = 0
-    bench.coordinator = loading.load(entries, bench._new, bench.now_ms)
+    bench.coordinator = loading.load(entries, start, bench._new, bench.now_ms)
 
 
-def load_fails(bench: TransactionBench, log: list[bytes]) -> None:
+def load_fails(bench: TransactionBench, log: list[bytes], start: int = 0) -> None:
     """Fails for want of a whole state."""
     with pytest.raises(CorruptMessageError, match="nothing that replaces it"):
-        load(bench, [decode(data) for data in log])
+        load(bench, [decode(data) for data in log], start)
 
 
 def decoded(batches: list[list[bytes]]) -> list[Record]:
@@ -114,7 +114,7 @@ def test_pieces_have_a_limit_of_entries_and_of_bytes(bench: TransactionBench) ->
     for number in range(PIECE_ENTRIES_MAX):
         bench.commit_all(bench.end_request(ONE, name=f"id-{number}"))  # two entries each
     counts = [len(piece) for piece in bench.state_pieces()]
-    assert counts == [PIECE_ENTRIES_MAX + 1, PIECE_ENTRIES_MAX + 1], "with a beginning, and with an end"
+    assert counts == [PIECE_ENTRIES_MAX + 1, PIECE_ENTRIES_MAX, 1], "with a beginning, and an end"
     owner = "x" * (PIECE_BYTES_MAX // 3)
     for number in range(8):
         member_id = bytes([number]) * 16
@@ -203,10 +203,10 @@ def test_a_state_that_is_not_whole_is_refused(lived: TransactionBench) -> None:
 def test_a_piece_or_an_end_without_a_beginning_is_refused(lived: TransactionBench) -> None:
     log, pieces = list(lived.log), list(lived.state_pieces(2))
     lived.log = log + pieces[1]
-    with pytest.raises(CorruptMessageError, match="without its beginning"):
+    with pytest.raises(CorruptMessageError, match="lost its beginning"):
         lived.restart()
     lived.log = [*log, record_of("", "", 1, StateEnds()).SerializeToString()]
-    with pytest.raises(CorruptMessageError, match="without its beginning"):
+    with pytest.raises(CorruptMessageError, match="lost its beginning"):
         lived.restart()
 
 
@@ -236,6 +236,19 @@ def test_a_log_that_begins_with_a_torn_state_is_read_if_a_whole_one_follows(live
         lived.restart()
         assert known(lived) == before
         load_fails(lived, state[:torn] + state[:torn])
+
+
+def test_a_log_that_has_lost_its_beginning_needs_a_whole_state(lived: TransactionBench) -> None:
+    """Also one that holds nothing but groups, or whose first records are of groups: they say nothing of transactions."""
+    group = offsets_committed("g", PRINCIPAL, []).SerializeToString()
+    state = [data for piece in lived.state_pieces(1) for data in piece]
+    for rest in ([], [group], [group, *lived.log]):
+        load_fails(lived, rest, start=1)
+        load_fails(lived, [*rest, *state[:-1], group], start=1)
+        load(lived, decoded([[*rest, *state[:-1], group, state[-1]]]), start=1)
+    load(lived, decoded([[group, *state[:-1]]]))  # from offset 0
+    assert known(lived)[0] == [], "a state that is not whole counts for nothing where nothing was given up"
+    load(lived, [LOST, *decoded([lived.log])], start=1)
 
 
 def test_lost_entries_after_parts_of_no_use_leave_what_follows(lived: TransactionBench) -> None:

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from brokerd.cli import main
-from brokerd.offline.doctor import accept_damaged
+from brokerd.datadir.topic_store import COORDINATOR
+from brokerd.offline.doctor import accept_damaged, rebuild_checkpoint
 from brokerd.offline.rebuild import rebuild_lost
+from brokerd.server.coordinator import log as coordinator_log
 from brokerd.storage.files import RealFiles
 from tests.support.clock import ManualClock
-from tests.support.findings import coordinator_segment, flip
+from tests.support.findings import coordinator_segment, errors_in, flip
 from tests.support.group_offsets import committed
 from tests.support.inner_broker import running
 
@@ -74,3 +76,27 @@ def test_entries_that_an_operator_gives_up_are_passed_over(data_dir: Path) -> No
             await broker.groups.commit("g", ANN, [committed(tp)])
 
     asyncio.run(scenario())
+
+
+def test_a_state_that_lacks_its_groups_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after its end rotted and the checkpoint was rebuilt: readers would start elsewhere."""
+    monkeypatch.setattr(coordinator_log, "COMPACTION_MIN_BYTES", 10_000)
+    monkeypatch.setitem(COORDINATOR.configs, "segment.bytes", "4096")
+
+    async def scenario() -> None:
+        async with running(RealFiles(str(tmp_path)), ManualClock()) as broker:
+            first, _ = await broker.topic()
+            while not broker.transactions.log.has_grown():
+                await broker.groups.commit("g", ANN, [committed(first)])
+            await broker.transactions.compact()
+
+    asyncio.run(scenario())
+    *_, path = sorted(tmp_path.glob(f"{COORDINATOR.id.hex()}-0/*.log"))
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 100)  # in the batch that ends the state
+    (tmp_path / "checkpoint").unlink()
+    (tmp_path / "clean-shutdown").unlink()
+    rebuild_checkpoint(str(tmp_path))
+    error = errors_in(tmp_path)[-1]
+    assert "a state without its end" in error.message
+    assert "the broker does not start" in error.message

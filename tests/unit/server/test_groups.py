@@ -9,7 +9,7 @@ import pytest
 
 from brokerd.coordinator.group_table import GroupTable
 from brokerd.datadir.topic_store import COORDINATOR
-from brokerd.errors import StorageError, UnknownGroupError
+from brokerd.errors import LogDamagedError, StorageError, UnknownGroupError
 from brokerd.ids import TopicIdPartition
 from brokerd.server.coordinator import log as coordinator_log
 from brokerd.server.handlers import groups
@@ -21,6 +21,7 @@ from tests.support.gate import Gate
 from tests.support.group_offsets import committed
 from tests.support.inner_broker import TransactionBroker, running
 from tests.support.loop import all_wait, one_turn
+from tests.support.transaction_bench import Execution
 
 ANN, BEN = "ann", "ben"
 MINUTE_MS = 60_000
@@ -246,7 +247,29 @@ async def test_a_description_says_what_was_durable_when_it_began() -> None:
         assert [one.committed.offset for one in described.partitions] == [0] * len(tps)
 
 
-async def test_a_failed_flush_stops_the_groups_and_nothing_else() -> None:
+async def test_a_directory_that_cannot_be_written_is_read() -> None:
+    files, clock = MemoryFiles(), ManualClock()
+    async with running(files, clock, is_killed=True) as broker:
+        tp, _ = await broker.topic()
+        await commit(broker, "a", tp, 0)
+    files.kill()
+
+    def fail(operation: str, path: str) -> None:
+        if operation in ("create", "unlink", "rename", "pwritev", "truncate", "fdatasync", "sync_dir", "mkdir"):
+            raise OSError(errno.EROFS, "Read-only file system", path)
+
+    files.hook = fail
+    async with running(files, clock, is_killed=True) as broker:
+        assert held(broker) == {"a": {tp: 0}}
+        with pytest.raises(LogDamagedError, match="is read-only"):
+            await commit(broker, "a", tp, 1)
+        assert held(broker) == {"a": {tp: 0}}
+    files.kill()
+    async with running(files, clock) as broker:
+        await commit(broker, "a", tp, 1)
+
+
+async def test_a_failed_flush_stops_groups_and_transactions_but_not_topics() -> None:
     files, clock = MemoryFiles(), ManualClock()
     async with running(files, clock, is_killed=True) as broker:
         tp, _ = await broker.topic()
@@ -257,6 +280,8 @@ async def test_a_failed_flush_stops_the_groups_and_nothing_else() -> None:
             await commit(broker, "a", tp, 0)
         with pytest.raises(StorageError):
             await settled(broker)
+        with pytest.raises(StorageError):
+            await broker.init("app", Execution(0, "e", ""), b"m" * 16)
         assert await broker.topic("other")
     files.kill()
     async with running(files, clock) as broker:
@@ -304,7 +329,7 @@ async def test_a_compaction_that_the_disk_refuses_gives_up_nothing_and_is_not_tr
             await commit(broker, "a", tp, 0)
         with Gate(files, "pwritev", path=PATH, error=errno.ENOSPC):
             await broker.transactions.compact()
-        assert "transactions: " in caplog.text
+        assert "the coordinator's log cannot be compacted: " in caplog.text
         assert not broker.transactions.log.has_grown()
         log = broker.logs.partitions.coordinator_log
         assert log is not None
