@@ -158,7 +158,8 @@ class BrokerClient:
     def leader_epoch(self, tp: TopicIdPartition) -> int:
         """The highest leader epoch that this client has seen for a partition; -1 = unknown."""
         topic = self._topics.get(tp.topic_id)
-        return topic.leader_epoch(tp.partition) if topic is not None else NO_EPOCH
+        epochs = topic.leader_epochs if topic is not None else ()
+        return epochs[tp.partition] if tp.partition < len(epochs) else NO_EPOCH
 
     async def refresh_leaders(self, tps: Iterable[TopicIdPartition]) -> None:
         """Requests the leaders of these partitions anew; the topics that are gone become unknown."""
