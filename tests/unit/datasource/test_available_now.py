@@ -25,7 +25,9 @@ def test_available_now_ends_at_what_was_there_when_it_began(broker: FakeBroker) 
 
 
 def test_available_now_ends_where_it_is_ahead_of_what_is_committed(broker: FakeBroker) -> None:
-    end = latest(reader_for(broker, startingOffsets="earliest"), INITIAL.to_json())
+    before = reader_for(broker, startingOffsets="earliest")
+    end = latest(before, INITIAL.to_json())
+    assert rows_of(before, INITIAL.to_json(), end) == 20
     broker.topics["events"][0].last_stable_offset = 4
     reader = reader_for(broker)
     reader.prepareForTriggerAvailableNow()
