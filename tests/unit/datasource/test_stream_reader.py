@@ -234,7 +234,9 @@ def test_what_was_read_before_it_was_committed_is_no_loss_and_is_not_read_again(
 
 
 def test_a_tail_that_is_lost_is_told_whatever_is_committed(broker: FakeBroker) -> None:
-    end = latest(reader_for(broker, startingOffsets="earliest"), INITIAL.to_json())
+    before = reader_for(broker, startingOffsets="earliest")
+    end = latest(before, INITIAL.to_json())
+    assert rows_of(before, INITIAL.to_json(), end) == 20
     broker.topics["events"][0].last_stable_offset, broker.topics["events"][0].end_offset = 4, 7
     with pytest.raises(DataLossError, match="events-0 ends at offset 7, but was read up to 10: the log has lost its tail"):
         latest(reader_for(broker), end)
