@@ -51,11 +51,15 @@ class BrokerdDataSource(DataSource):
         from brokerd.allocator import tune_spark_worker
 
         tune_spark_worker()  # before the imports: they would trigger a full collection
+        from pyspark.sql.pandas.types import from_arrow_schema
+
         from brokerd.clock import SystemClock
         from brokerd.datasource.options import parse_source_options
         from brokerd.datasource.stream_reader import BrokerdStreamReader
 
-        return BrokerdStreamReader(parse_source_options(self.options, is_streaming=True), _arrow_schema(schema), SystemClock())
+        options, columns = parse_source_options(self.options, is_streaming=True), _arrow_schema(schema)
+        # Spark refuses rows that travel with a plan if its schema has what Arrow's lacks: metadata, such as a column's comment.
+        return BrokerdStreamReader(options, columns, SystemClock(), takes_rows=from_arrow_schema(columns) == schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The writer of df.write."""

@@ -77,12 +77,14 @@ class _PlanAhead(NamedTuple):
 
 
 class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads micro-batches; offsets are kept in Spark's checkpoint."""
+    """Reads micro-batches; offsets are kept in Spark's checkpoint. `takes_rows`: whether Spark takes the rows of a batch with its
+    plan."""
 
-    def __init__(self, options: SourceOptions, schema: pa.Schema, clock: Clock) -> None:
+    def __init__(self, options: SourceOptions, schema: pa.Schema, clock: Clock, *, takes_rows: bool = True) -> None:
         self._options = options
         self._schema = schema
         self._clock = clock
+        self._takes_rows = takes_rows and _TAKES_ROWS
         self._last_batch_ms: int | None = None  # monotonic; None until the first batch
         self._target: TopicState | None = None  # trigger(availableNow=True): where the query ends
         self._seen: TopicState | None = None  # the last snapshot
@@ -280,7 +282,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _rows_of(self, client: BlockingClient, ranges: Sequence[FetchRange]) -> list[pa.RecordBatch] | None:
         """The rows of a small batch; None if tasks are to read it. If reading fails, they do, and report why."""
         count = sum(one.size for one in ranges)
-        if not _TAKES_ROWS or not 0 < count <= ROWS_WITH_PLAN:
+        if not self._takes_rows or not 0 < count <= ROWS_WITH_PLAN:
             return None
         if count * self._row_bytes > BYTES_WITH_PLAN:
             self._row_bytes *= _KEPT_OF_ROW_BYTES

@@ -63,6 +63,15 @@ def test_progress_tells_offsets_and_where_the_log_ends(
     assert json.loads(source.latestOffset) == {topic: {"0": 51}}  # the marker of their transaction takes an offset
 
 
+def test_a_column_may_have_a_comment(spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path) -> None:
+    topic = new_topic(1)
+    write(frame_of(spark, numbers(0, 10)), daemon.address, topic)
+    reader = spark.readStream.format("brokerd").options(subscribe=topic, startingOffsets="earliest")
+    frame = reader.option("bootstrap.servers", daemon.address).schema("key binary COMMENT 'the key', value binary").load()
+    assert run(start_to_files(frame, tmp_path / "rows", tmp_path / "checkpoint")) == [10]
+    assert [row["value"] for row in rows_in_files(tmp_path / "rows")] == [value for _, value in numbers(0, 10)]
+
+
 def test_a_limit_of_bytes_is_kept_and_a_record_batch_that_is_larger_still_goes(
     spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path
 ) -> None:

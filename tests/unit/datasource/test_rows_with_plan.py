@@ -11,6 +11,7 @@ import pytest
 from pyspark.serializers import SpecialLengths
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming import python_streaming_source_runner as runner
+from pyspark.sql.types import ArrayType, StructType
 
 from brokerd.datasource import stream_reader
 from brokerd.datasource.source import BrokerdDataSource
@@ -24,14 +25,16 @@ from tests.unit.datasource.streaming import Offset, latest, reader_for
 SCHEMA = from_arrow_schema(ALL_COLUMNS)
 
 
-def planned(reader: BrokerdStreamReader, start: Offset, end: Offset) -> tuple[int, list[dict[str, Any]] | None]:
+def planned(
+    reader: BrokerdStreamReader, start: Offset, end: Offset, schema: StructType = SCHEMA
+) -> tuple[int, list[dict[str, Any]] | None]:
     """The number of planned tasks, and the rows that Spark gets with the plan; None if tasks read them."""
     infile, outfile = io.BytesIO(), io.BytesIO()
     for offset in (start, end):
         text = json.dumps(offset).encode()
         infile.write(len(text).to_bytes(4, "big") + text)
     infile.seek(0)
-    runner.partitions_func(reader, BrokerdDataSource({}), SCHEMA, 10_000, infile, outfile)
+    runner.partitions_func(reader, BrokerdDataSource({}), schema, 10_000, infile, outfile)
     assert type(reader) is BrokerdStreamReader, "Spark asks it for its progress again"
     outfile.seek(0)
     tasks = number(outfile)
@@ -139,6 +142,23 @@ def test_a_filter_leaves_the_same_rows_with_the_plan(broker: FakeBroker) -> None
     assert [(row["partition"], row["offset"]) for row in rows] == [(1, offset) for offset in range(4, 10)]
     reader, start, end = first_batch(broker, where="timestamp < '1971-01-01 00:00:00Z'")
     assert not planned(reader, start, end)[1]
+
+
+@pytest.mark.parametrize(
+    ("of_column", "of_field", "is_with_plan"), [({}, {}, True), ({"comment": "all"}, {}, False), ({}, {"comment": "one"}, False)]
+)
+def test_a_schema_with_metadata_gets_its_rows_from_tasks(
+    broker: FakeBroker, of_column: dict[str, str], of_field: dict[str, str], is_with_plan: bool
+) -> None:
+    """Spark compares its schema with that of the rows, metadata included, and the batch would fail at every start."""
+    header = StructType().add("key", "string", metadata=of_field).add("value", "binary")
+    columns = StructType().add("value", "binary").add("headers", ArrayType(header), metadata=of_column)
+    options = {"bootstrap.servers": f"127.0.0.1:{broker.port}", "subscribe": "events", "startingOffsets": "earliest"}
+    reader = BrokerdDataSource(options).streamReader(columns)
+    assert isinstance(reader, BrokerdStreamReader)
+    start = reader.initialOffset()
+    tasks, rows = planned(reader, start, latest(reader, start), columns)
+    assert (tasks, rows is not None) == (1, is_with_plan)
 
 
 def test_another_pyspark_gets_its_tasks(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
