@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
@@ -33,6 +34,7 @@ from brokerd.sink.writer import plan_write
 ROWS_MAX = 2_000  # of a micro-batch that the driver writes
 ROW_BYTES_MAX = 16_384  # of each of its rows, so that the driver never holds more than 32 MiB
 ONE_TASK_MAX_MS = 250  # a query that took longer gets a task for each partition, until that takes half of this
+PAUSE_MAX = 1_024  # micro-batches before one task is tried again, if it has taken too long again and again
 VERY_FEW_ROWS_MAX = 32  # whose sizes are not looked at: 32 MiB of records as large as max.request.size allows by default
 VERY_FEW_BYTES_MAX = 1_048_576  # of a micro-batch's rows, for the next query to trust that its rows are small
 
@@ -53,17 +55,36 @@ class Query(Enum):
     TASKS = auto()  # the same, with a task for each partition
 
 
-def next_query(query: Query, took_ms: int, rows: Sequence[pa.RecordBatch] | None) -> Query:
-    """The query for the next micro-batch, given how long this one took and what it brought (None: too many or too large rows)."""
-    if took_ms > (ONE_TASK_MAX_MS // 2 if query is Query.TASKS else ONE_TASK_MAX_MS):
-        return Query.TASKS
-    if (
-        rows is None
-        or sum(part.num_rows for part in rows) > VERY_FEW_ROWS_MAX
-        or sum(part.nbytes for part in rows) > VERY_FEW_BYTES_MAX
-    ):
-        return Query.ONE_TASK
-    return Query.VERY_FEW
+@dataclass
+class Queries:
+    """Chooses the query for each micro-batch. Pure. The first one may have a backlog to read, so it has many tasks."""
+
+    next: Query = Query.TASKS
+    pause: int = 1  # micro-batches with many tasks before one task is tried again
+    left: int = 1  # of them
+
+    def failed(self) -> None:
+        """The query failed, perhaps because its rows were too large all at once."""
+        self.next = Query.TASKS
+
+    def ended(self, took_ms: int, rows: Sequence[pa.RecordBatch] | None) -> None:
+        """The query took so long, and brought these rows; None if there are too many, or too large ones."""
+        if self.next is not Query.TASKS and took_ms > ONE_TASK_MAX_MS:
+            self.left = self.pause = min(2 * self.pause, PAUSE_MAX)
+            self.next = Query.TASKS
+            return
+        if self.next is Query.TASKS:
+            self.left -= 1
+            if took_ms > ONE_TASK_MAX_MS // 2 or self.left > 0:
+                return
+        else:
+            self.pause = max(1, self.pause // 2)
+        is_very_few = (
+            rows is not None
+            and sum(part.num_rows for part in rows) <= VERY_FEW_ROWS_MAX
+            and sum(part.nbytes for part in rows) <= VERY_FEW_BYTES_MAX
+        )
+        self.next = Query.VERY_FEW if is_very_few else Query.ONE_TASK
 
 
 class AppendTo:
@@ -72,7 +93,7 @@ class AppendTo:
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
         self._checked: Sequence[tuple[str, str]] | None = None  # columns for which the write has been planned
-        self._query = Query.ONE_TASK  # for the next micro-batch
+        self._queries = Queries()
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         """Writes one micro-batch; returns when its rows are visible. Raises the errors of the sink."""
@@ -91,9 +112,12 @@ class AppendTo:
             )
         clock = SystemClock()
         began_ms = clock.monotonic_ms()
-        query, self._query = self._query, Query.ONE_TASK  # which a failure leaves: rows that are too large all at once, above all
-        few = _few_rows(rows, query)
-        self._query = next_query(query, clock.monotonic_ms() - began_ms, few)
+        try:
+            few = _few_rows(rows, self._queries.next)
+        except BaseException:
+            self._queries.failed()
+            raise
+        self._queries.ended(clock.monotonic_ms() - began_ms, few)
         if few is None:
             rows.write.format("brokerd").options(**options).mode("append").save()
         else:
@@ -141,7 +165,7 @@ def _small_rows(rows: DataFrame, *, has_tasks: bool) -> list[pa.RecordBatch] | N
     columns = [f"CASE WHEN {is_small} THEN `{name}` END AS `{name}`" if name in _SIZES else f"`{name}`" for name in names]
     taken = rows.selectExpr(f"{is_small} AS {_IS_SMALL}", *columns)
     table = (taken if has_tasks else taken.coalesce(1)).limit(ROWS_MAX + 1).toArrow()
-    if table.num_rows > ROWS_MAX or not pc.all(table.column(_IS_SMALL)).as_py():
+    if table.num_rows > ROWS_MAX or not pc.all(table.column(_IS_SMALL), min_count=0).as_py():
         return None
     return list(table.drop_columns([_IS_SMALL]).to_batches())
 

@@ -127,7 +127,7 @@ def _parse_transaction(split: SplitOptions) -> TransactionOptions:
             shown = text[: _PART_MAX_LENGTH + 1]
             raise ConfigError(f"{name} must have 1 to {_PART_MAX_LENGTH} printable characters, not '{shown!a}'")
     if app_id is not None and "/" in app_id:
-        raise ConfigError(f"txnAppId '{app_id}' must not hold '/', which separates it from txnLabel or the topic")
+        raise ConfigError(f"txnAppId '{app_id}' must not hold '/', which separates it from the topic")
     return TransactionOptions(app_id, _parse_version(version), split.get("txnLabel"))
 
 

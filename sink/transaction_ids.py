@@ -1,10 +1,13 @@
 """The transaction that a task's rows belong to, derived from the sink's options and the task's local properties. Pure.
 
     write                          transactional id                              version       execution
-    writeStream                    spark-<query id>[-<txnLabel>]                 micro-batch   one execution of that batch
-    foreachBatch: df.write         spark-<query id>-<txnLabel, or the topic>     micro-batch   one write
-    txnAppId and txnVersion        app-<txnAppId>/<txnLabel, or the topic>       txnVersion    one write
-    df.write                       job-<uuid of the writer>                      0             the job
+    writeStream                    spark-<query id>-<target>     micro-batch   one execution of that batch
+    foreachBatch: df.write         spark-<query id>-<target>     micro-batch   one write
+    txnAppId and txnVersion        app-<txnAppId>/<target>       txnVersion    one write
+    df.write                       job-<uuid of the writer>      0             the job
+
+The target is the topic, or * where a column names it, and /<txnLabel> if there is one: writes to different topics are different
+writes, and a query may change between writeStream and foreachBatch without writing a micro-batch twice.
 
 Spark gives a task of foreachBatch the id of its micro-batch, except through Spark Connect and in a thread that the user started:
 there txnAppId and txnVersion must identify the batch. Executions are compared for equality only, since drivers' clocks differ.
@@ -35,7 +38,7 @@ _JOB_TAGS = "spark.job.tags"
 _ROOT_TAG = re.compile(r"spark-session-[0-9a-f-]{36}-execution-root-id-([0-9]+)")
 _DESCRIPTION = "spark.job.description"  # of a streaming query: its name, if any, then its id; display text
 
-_EVERY_TOPIC = "*"  # label of a write with a topic column
+_EVERY_TOPIC = "*"
 _HASH_LENGTH = 32
 _QUERY_NAME_MAX_LENGTH = 100
 
@@ -74,7 +77,7 @@ class TransactionIds(NamedTuple):
     is_one_write: bool = False  # the id is for this write alone, and the broker forgets it after a while
 
 
-def streaming_ids(options: TransactionOptions, get: Property) -> TransactionIds:
+def streaming_ids(options: TransactionOptions, get: Property, *, topic: str | None) -> TransactionIds:
     """The ids for a task of writeStream. Raises ConfigError."""
     if options.app_id is not None:
         raise ConfigError(NO_VERSIONS_OF_STREAMS)
@@ -84,23 +87,27 @@ def streaming_ids(options: TransactionOptions, get: Property) -> TransactionIds:
             "Spark did not tell the task which micro-batch it writes (local properties sql.streaming.queryId, "
             "streaming.sql.batchId, spark.sql.execution.query.id): set option delivery=at_least_once to write all the same"
         )
-    label = "" if options.label is None else f"-{options.label}"
     owner = f"{_query(query_id, get)}, batch {batch_id}"
-    return TransactionIds(_fitting(f"spark-{query_id}{label}"), int(batch_id), execution_id, "", owner)
+    return TransactionIds(_fitting(f"spark-{query_id}-{_target(options, topic)}"), int(batch_id), execution_id, "", owner)
 
 
 def batch_ids(options: TransactionOptions, get: Property, *, topic: str | None, job_id: str) -> TransactionIds:
     """The ids for a task of df.write, inside foreachBatch or not. `job_id`: the driver's writer chose it. Raises ConfigError."""
     query_id, batch_id = (get(name) for name in (_QUERY_ID, _BATCH_ID))
     run_id = _run_id(get) if query_id and batch_id else ""
-    label = options.label or topic or _EVERY_TOPIC
+    target = _target(options, topic)
     if options.app_id is not None and options.version is not None:
         owner = f"application {options.app_id}, version {options.version}"
-        return TransactionIds(_fitting(f"app-{options.app_id}/{label}"), options.version, job_id, run_id, owner)
+        return TransactionIds(_fitting(f"app-{options.app_id}/{target}"), options.version, job_id, run_id, owner)
     if query_id and batch_id:
         owner = f"{_query(query_id, get)}, batch {batch_id}, foreachBatch"
-        return TransactionIds(_fitting(f"spark-{query_id}-{label}"), int(batch_id), job_id, run_id, owner)
+        return TransactionIds(_fitting(f"spark-{query_id}-{target}"), int(batch_id), job_id, run_id, owner)
     return TransactionIds(f"job-{job_id}", 0, job_id, "", "batch write", is_one_write=True)
+
+
+def _target(options: TransactionOptions, topic: str | None) -> str:
+    target = topic or _EVERY_TOPIC  # neither holds a slash
+    return target if options.label is None else f"{target}/{options.label}"
 
 
 def _query(query_id: str, get: Property) -> str:

@@ -93,7 +93,9 @@ class BrokerdStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Writes one task's rows of a micro-batch; returns once all are acknowledged."""
-        return _write(self._options, lambda: streaming_ids(self._options.transaction, _local_property), iterator)
+        return _write(
+            self._options, lambda: streaming_ids(self._options.transaction, _local_property, topic=self._options.topic), iterator
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 (Spark's; the parts say it too)
         """Makes the rows of the micro-batch visible, atomically. Idempotent."""

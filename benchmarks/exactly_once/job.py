@@ -33,6 +33,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -128,7 +129,7 @@ def accident(made: Made) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Rec
 def appender(step: dict[str, Any]) -> Callable[[DataFrame, int], None]:
     """append_to, with the limit of each micro-batch set so that it takes its turn."""
     module: Any = importlib.import_module("brokerd.sink.foreach_batch")
-    module.next_query = lambda *_: module.Query.ONE_TASK  # one look at the rows of each micro-batch
+    module.Queries = lambda: SimpleNamespace(next=module.Query.ONE_TASK, ended=lambda *_: None)  # one look at a micro-batch's rows
     append = module.append_to(step["append_to"]["topic"], step["options"])
 
     def write(rows: DataFrame, batch_id: int) -> None:

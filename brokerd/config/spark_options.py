@@ -86,8 +86,7 @@ delivery = exactly_once: exactly_once: the rows of a micro-batch or batch write 
     row becomes visible when it is written, and again if Spark repeats its task.
 txnAppId: Batch writes: with txnVersion, makes a repeated write of the same version write nothing.
 txnVersion: Batch writes: whole number from 0 that rises from write to write of one txnAppId.
-txnLabel: Tells writes of one micro-batch inside foreachBatch apart; the topic unless it is set. A new label writes the rows
-    again.
+txnLabel: Tells writes of one micro-batch to one topic inside foreachBatch apart. A new label writes the rows again.
 failOnReplayMismatch = true: Whether a committed micro-batch that is repeated with other rows ends the query; if not, it is
     skipped with a warning, for queries that are not deterministic.
 """)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -79,6 +80,45 @@ def test_small_and_large_micro_batches_are_written_once_each_also_when_replayed_
     assert ways == [True, False, False, True, True, False]
 
 
+def test_a_query_that_becomes_append_to_or_the_sink_writes_no_micro_batch_twice(
+    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    source, target, servers = new_topic(2), new_topic(2), {"bootstrap.servers": daemon.address}
+
+    def forget(batch: int) -> None:
+        for name in (str(batch), f".{batch}.crc"):
+            (tmp_path / "commits" / name).unlink(missing_ok=True)
+
+    def sink() -> None:
+        frame = read_stream(spark, daemon.address, source).select("key", "value")
+        writer = frame.writeStream.format("brokerd").options(**servers, topic=target)
+        run(writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start())
+
+    def function() -> None:
+        copy(spark, daemon.address, source, append_to(target, servers), tmp_path)
+
+    ways_in_turn = itertools.cycle((sink, function))
+    for batch in range(2):
+        write(frame_of(spark, numbers(10 * batch, 10 * batch + 10)), daemon.address, source)
+        next(ways_in_turn)()
+        forget(batch)  # as if the driver had died before Spark noted it
+        next(ways_in_turn)()
+        assert sorted(pairs_of(read(spark, daemon.address, target).collect())) == sorted(numbers(0, 10 * batch + 10))
+        next(ways_in_turn)
+
+
+def test_writes_to_two_topics_are_two_writes_whatever_their_labels(
+    spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic
+) -> None:
+    topics, rows = [new_topic(1), new_topic(1)], frame_of(spark, numbers(0, 2))
+    servers = {"bootstrap.servers": daemon.address, "txnAppId": f"to {topics[0]}"}
+    for version, labels in enumerate((("daily", "daily"), (topics[1], None))):
+        for topic, label in zip(topics, labels, strict=True):
+            append_to(topic, servers, label=label)(rows, version)
+            found = pairs_of(read(spark, daemon.address, topic).collect())
+            assert sorted(found) == sorted(numbers(0, 2) * (version + 1))
+
+
 def test_large_rows_go_to_the_sink(
     spark: SparkSession, daemon: DaemonProcess, new_topic: NewTopic, tmp_path: Path, ways: list[bool]
 ) -> None:
@@ -133,6 +173,9 @@ def test_a_large_row_beside_columns_without_nulls_is_for_the_sink(spark: SparkSe
         "'t' AS topic", "string(id) AS key", f"repeat('v', int(id) * {ROW_BYTES_MAX}) AS value"
     )
     assert foreach_batch._few_rows(frame, query) is None
+    none = foreach_batch._few_rows(frame.where("key = 'none'"), query)
+    assert none is not None
+    assert sum(part.num_rows for part in none) == 0
     few = foreach_batch._few_rows(frame.where("key = '0'"), query)
     assert few is not None
     assert [row for part in few for row in part.to_pylist()] == [{"topic": "t", "key": "0", "value": ""}]
@@ -156,7 +199,7 @@ def test_rows_that_cannot_be_taken_unchecked_are_checked_the_next_time(
     with pytest.raises(RuntimeError):
         function(rows, 1)
     function(rows, 1)
-    assert taken == [Query.ONE_TASK, Query.VERY_FEW, Query.ONE_TASK]
+    assert taken == [Query.TASKS, Query.VERY_FEW, Query.TASKS]
 
 
 def test_the_query_of_few_rows_is_one_task(spark: SparkSession) -> None:

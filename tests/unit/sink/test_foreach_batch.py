@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from typing import Any
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from brokerd.errors import ConfigError
-from brokerd.sink.foreach_batch import ONE_TASK_MAX_MS, VERY_FEW_BYTES_MAX, VERY_FEW_ROWS_MAX, Query, next_query
+from brokerd.sink.foreach_batch import ONE_TASK_MAX_MS, PAUSE_MAX, VERY_FEW_BYTES_MAX, VERY_FEW_ROWS_MAX, Queries, Query
 from brokerd.spark import append_to
 
 SERVERS = {"bootstrap.servers": "127.0.0.1:1"}
@@ -44,13 +45,36 @@ def rows_of(count: int, size: int = 1) -> list[pa.RecordBatch]:
 
 
 def test_a_long_query_gets_tasks_and_keeps_them_until_it_is_short() -> None:
-    for query in (Query.VERY_FEW, Query.ONE_TASK):
-        assert next_query(query, ONE_TASK_MAX_MS, None) is Query.ONE_TASK
-        assert next_query(query, ONE_TASK_MAX_MS + 1, rows_of(1)) is Query.TASKS
-    assert next_query(Query.TASKS, ONE_TASK_MAX_MS // 2 + 1, rows_of(1)) is Query.TASKS, (
-        "with its tasks it is faster, which is no reason to take them away"
-    )
-    assert next_query(Query.TASKS, ONE_TASK_MAX_MS // 2, None) is Query.ONE_TASK
+    queries, chosen = Queries(), []
+    for took_ms, rows in (
+        (ONE_TASK_MAX_MS // 2 + 1, rows_of(1)),  # with its tasks it is faster, which is no reason to take them away
+        (ONE_TASK_MAX_MS // 2, None),
+        (ONE_TASK_MAX_MS, rows_of(1)),
+        (ONE_TASK_MAX_MS + 1, rows_of(1)),
+    ):
+        queries.ended(took_ms, rows)
+        chosen.append(queries.next)
+    assert chosen == [Query.TASKS, Query.ONE_TASK, Query.VERY_FEW, Query.TASKS]
+
+
+def test_one_task_is_tried_less_and_less_often_where_many_are_faster() -> None:
+    queries, tried = Queries(), []
+    for number in range(10_000):
+        if queries.next is not Query.TASKS:
+            tried.append(number)
+        queries.ended(1 if queries.next is Query.TASKS else 1_000, rows_of(1))
+    gaps = [later - earlier - 1 for earlier, later in itertools.pairwise(tried)]
+    assert gaps[:11] == [2, 4, 8, 16, 32, 64, 128, 256, 512, PAUSE_MAX, PAUSE_MAX]
+    while queries.next is Query.TASKS or queries.pause > 1:
+        queries.ended(1, rows_of(1))
+    queries.ended(1_000, rows_of(1))
+    assert queries.left == 2, "a slow one now and then costs two micro-batches"
+
+
+def test_a_query_that_failed_is_not_repeated_unchecked() -> None:
+    queries = Queries(Query.VERY_FEW)
+    queries.failed()
+    assert queries.next is Query.TASKS
 
 
 @pytest.mark.parametrize(
@@ -68,4 +92,6 @@ def test_a_long_query_gets_tasks_and_keeps_them_until_it_is_short() -> None:
 def test_rows_are_taken_unchecked_only_after_very_few_small_ones(
     query: Query, rows: list[pa.RecordBatch] | None, expected: Query
 ) -> None:
-    assert next_query(query, 1, rows) is expected
+    queries = Queries(query)
+    queries.ended(1, rows)
+    assert queries.next is expected

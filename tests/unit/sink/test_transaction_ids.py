@@ -7,7 +7,14 @@ from collections.abc import Mapping
 import pytest
 
 from brokerd.errors import ConfigError
-from brokerd.sink.transaction_ids import NO_TRANSACTION_OPTIONS, TransactionIds, TransactionOptions, batch_ids, streaming_ids
+from brokerd.sink.transaction_ids import (
+    NO_TRANSACTION_OPTIONS,
+    Property,
+    TransactionIds,
+    TransactionOptions,
+    batch_ids,
+    streaming_ids,
+)
 
 QUERY = "899cad3f-0000-4000-8000-000000000000"
 SESSION = "spark-session-0b2f9c1e-0000-4000-8000-000000000000"
@@ -23,6 +30,10 @@ RUN = f"{SESSION}-execution-root-id-4"
 PLAIN = {"spark.sql.execution.query.id": "execution-2"}
 
 
+def streaming_of(get: Property, options: TransactionOptions = NO_TRANSACTION_OPTIONS) -> TransactionIds:
+    return streaming_ids(options, get, topic="events")
+
+
 def ids_of(
     properties: Mapping[str, str], options: TransactionOptions = NO_TRANSACTION_OPTIONS, topic: str | None = "events"
 ) -> TransactionIds:
@@ -30,45 +41,45 @@ def ids_of(
 
 
 def test_stream_is_named_by_its_query_and_its_batch() -> None:
-    ids = streaming_ids(TransactionOptions(), STREAMING.get)
-    assert ids[:4] == (f"spark-{QUERY}", 7, "execution-1", "")
+    ids = streaming_of(STREAMING.get)
+    assert ids[:4] == (f"spark-{QUERY}-events", 7, "execution-1", "")
     assert ids.owner == f"streaming query {QUERY}, batch 7"
-    assert streaming_ids(TransactionOptions(label="a"), STREAMING.get).transactional_id == f"spark-{QUERY}-a"
+    assert streaming_of(STREAMING.get, TransactionOptions(label="a")).transactional_id == f"spark-{QUERY}-events/a"
 
 
 def test_owner_is_named_as_the_user_has_named_the_query() -> None:
     named = {**STREAMING, "spark.job.description": f"bill the orders\nid = {QUERY}\nrunId = run-1\nbatch = 7"}
-    assert streaming_ids(TransactionOptions(), named.get).owner == f"streaming query bill the orders ({QUERY}), batch 7"
+    assert streaming_of(named.get).owner == f"streaming query bill the orders ({QUERY}), batch 7"
     assert ids_of(named).owner == f"streaming query bill the orders ({QUERY}), batch 7, foreachBatch"
-    assert streaming_ids(TransactionOptions(), named.get)[:4] == streaming_ids(TransactionOptions(), STREAMING.get)[:4]
+    assert streaming_of(named.get)[:4] == streaming_of(STREAMING.get)[:4]
 
 
 @pytest.mark.parametrize("description", [f"\nid = {QUERY}\nbatch = 7", "a job group of the user's own", "", None])
 def test_query_without_a_name_is_named_by_its_id(description: str | None) -> None:
     get = {**STREAMING, "spark.job.description": description}.get
-    assert streaming_ids(TransactionOptions(), get).owner == f"streaming query {QUERY}, batch 7"
+    assert streaming_of(get).owner == f"streaming query {QUERY}, batch 7"
 
 
 def test_owner_has_room_for_any_name_of_a_query() -> None:
     get = {**STREAMING, "spark.job.description": f"{'n' * 999}\x00\nid = {QUERY}"}.get
-    assert len(streaming_ids(TransactionOptions(), get).owner) < 249
+    assert len(streaming_of(get).owner) < 249
 
 
 @pytest.mark.parametrize("missing", ["sql.streaming.queryId", "streaming.sql.batchId", "spark.sql.execution.query.id"])
 def test_stream_without_its_ids_is_refused(missing: str) -> None:
     properties = {name: value for name, value in STREAMING.items() if name != missing}
     with pytest.raises(ConfigError, match="did not tell the task which micro-batch"):
-        streaming_ids(TransactionOptions(), properties.get)
+        streaming_of(properties.get)
 
 
 def test_stream_has_no_use_for_versions_of_an_application() -> None:
     with pytest.raises(ConfigError, match="txnAppId and txnVersion are for batch writes"):
-        streaming_ids(TransactionOptions(app_id="a", version=1), STREAMING.get)
+        streaming_of(STREAMING.get, TransactionOptions(app_id="a", version=1))
 
 
 def test_write_inside_foreach_batch_is_named_by_query_batch_and_topic_or_label() -> None:
     assert ids_of(STREAMING)[:4] == (f"spark-{QUERY}-events", 7, "uuid", RUN)
-    assert ids_of(STREAMING, TransactionOptions(label="second")).transactional_id == f"spark-{QUERY}-second"
+    assert ids_of(STREAMING, TransactionOptions(label="second")).transactional_id == f"spark-{QUERY}-events/second"
     assert ids_of(STREAMING, topic=None).transactional_id == f"spark-{QUERY}-*"
 
 
