@@ -47,6 +47,8 @@ from brokerd.ids import TopicIdPartition, TopicPartition
 
 # How long latestOffset waits for new records: Spark would otherwise call it a hundred times a second.
 IDLE_WAIT_MS = 300
+# How soon after an empty answer Spark polls again, every 10 ms, if no source has rows. After a batch it takes longer.
+_POLLED_AGAIN_MS = 50
 # For how long the topics and partitions that were looked up serve later batches too; in a backlog, their ends as well.
 LOOK_UP_MS = 200
 # Most rows, and bytes once decompressed, that travel with the plan of a batch.
@@ -86,6 +88,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._clock = clock
         self._takes_rows = takes_rows and _TAKES_ROWS
         self._last_batch_ms: int | None = None  # monotonic; None until the first batch
+        self._empty_ms: int | None = None  # monotonic; when the last call of latestOffset found no batch
         self._target: TopicState | None = None  # trigger(availableNow=True): where the query ends
         self._seen: TopicState | None = None  # the last snapshot
         self._looked_up_ms: int | None = None  # monotonic; when it had its topics and partitions
@@ -117,7 +120,8 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._target = self._look(OffsetReader(client, self._options))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The end of the batch that starts at `start`; `start` itself if there is no batch after a wait of at most IDLE_WAIT_MS.
+        """The end of the batch that starts at `start`; `start` itself if there is no batch, after a wait of at most IDLE_WAIT_MS
+        if the query is idle.
 
         Raises DataLossError, UnknownTopicOrPartitionError, BrokerUnreachableError, ConfigError.
         """
@@ -135,11 +139,12 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 end = self._next(previous, snapshot, limit, reader)
             if end is None:
                 self._record(client, previous, is_last=self._target is not None)
-            if end is None and self._target is None:
+            if end is None and self._target is None and self._is_idle():
                 reader.wait_for_records(snapshot, timeout_ms=IDLE_WAIT_MS)
                 snapshot = self._look(reader, previous)
                 end = self._next(previous, snapshot, limit, reader)
             if end is None:
+                self._empty_ms = self._clock.monotonic_ms()
                 return start
         self._last_batch_ms = self._clock.monotonic_ms()
         found = end.to_json()
@@ -172,6 +177,11 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Does nothing: connections belong to the process, which Spark ends."""
+
+    def _is_idle(self) -> bool:
+        """True if no source of the query had rows when Spark last asked. Otherwise another one may have some now, and Spark asks
+        one after the other before it plans a batch."""
+        return self._empty_ms is not None and self._clock.monotonic_ms() - self._empty_ms <= _POLLED_AGAIN_MS
 
     def _recent(self, previous: SourceOffset) -> TopicState | None:
         """The last snapshot, if its look-up is recent and found just the topics and partitions of `previous`: what a look-up misses

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from brokerd.datasource.offset_reader import OffsetReader
 from brokerd.datasource.offsets import INITIAL
-from brokerd.datasource.stream_reader import LOOK_UP_MS, BrokerdStreamReader
+from brokerd.datasource.stream_reader import IDLE_WAIT_MS, LOOK_UP_MS, BrokerdStreamReader
 from brokerd.errors import (
     ConfigError,
     DataLossError,
@@ -439,11 +439,35 @@ def test_what_goes_while_a_stream_waits_for_records_is_told(
     broker: FakeBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(broker.create("later")[0], [1])
-    reader = reader_for(broker, subscribePattern="e", where="topic IN ('events', 'later')", failOnDataLoss="false")
+    options = {"subscribePattern": "e", "where": "topic IN ('events', 'later')", "failOnDataLoss": "false"}
+    reader = clocked_reader(broker, ManualClock(), **options)
     first = latest(reader, reader.initialOffset())
     monkeypatch.setattr(OffsetReader, "wait_for_records", lambda *_, **__: broker.topics.pop("later", None))
-    latest(reader, latest(reader, first))
+    latest(reader, latest(reader, latest(reader, first)))
     assert caplog.text.count("option where names topics that are not read: 'later'. Read now: events-0, events-1") == 1
+
+
+def test_a_source_without_rows_waits_only_while_the_query_is_idle(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    reader = clocked_reader(broker, clock)
+    end = latest(reader, reader.initialOffset())
+
+    def wait(*_: object, timeout_ms: int) -> None:
+        clock.advance(timeout_ms)
+
+    def waited_ms(*, since_last_call_ms: int) -> int:
+        clock.advance(since_last_call_ms)
+        before_ms = clock.monotonic_ms()
+        assert latest(reader, end) == end
+        return clock.monotonic_ms() - before_ms
+
+    monkeypatch.setattr(OffsetReader, "wait_for_records", wait)
+    assert waited_ms(since_last_call_ms=10) == 0, "the first call without rows"
+    assert waited_ms(since_last_call_ms=10) == IDLE_WAIT_MS, "Spark polls"
+    assert waited_ms(since_last_call_ms=10) == IDLE_WAIT_MS
+    for _ in range(3):
+        assert waited_ms(since_last_call_ms=150) == 0, "another source had rows, and may have more"
+    assert waited_ms(since_last_call_ms=10) == IDLE_WAIT_MS
 
 
 @pytest.mark.parametrize(("option", "value"), [("subscribe", "nope"), ("assign", '{"nope": [0]}')])
