@@ -42,7 +42,7 @@ from brokerd.datasource.planning import (
 )
 from brokerd.datasource.progress import GroupProgress
 from brokerd.datasource.row_filter import ALL_ROWS
-from brokerd.errors import BrokerdError, LogTruncationError
+from brokerd.errors import BrokerdError, BrokerUnreachableError, LogTruncationError
 from brokerd.ids import TopicIdPartition, TopicPartition
 
 # How long latestOffset waits for new records: Spark would otherwise call it a hundred times a second.
@@ -290,7 +290,8 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _Plan(tasks_of(ranges, options, sizes_bytes))
 
     def _rows_of(self, client: BlockingClient, ranges: Sequence[FetchRange]) -> list[pa.RecordBatch] | None:
-        """The rows of a small batch; None if tasks are to read it. If reading fails, they do, and report why."""
+        """The rows of a small batch; None if tasks are to read it. If reading fails, they do, and report why. Raises
+        BrokerUnreachableError: tasks would only wait for the broker once more."""
         count = sum(one.size for one in ranges)
         if not self._takes_rows or not 0 < count <= ROWS_WITH_PLAN:
             return None
@@ -306,6 +307,8 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if size_bytes > BYTES_WITH_PLAN:
                     self._row_bytes = size_bytes / sum(one.num_rows for one in rows)
                     return None
+        except BrokerUnreachableError:
+            raise
         except BrokerdError as error:
             logger.info("tasks read this batch, because it could not be read with its plan: %s", error)
             return None

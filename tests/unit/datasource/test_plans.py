@@ -19,7 +19,7 @@ from brokerd.datasource import stream_reader
 from brokerd.datasource.options import SourceOptions, parse_source_options
 from brokerd.datasource.partition_reader import RangePartition
 from brokerd.datasource.stream_reader import BrokerdStreamReader
-from brokerd.errors import BrokerUnreachableError
+from brokerd.errors import CorruptMessageError
 from tests.support.clock import ManualClock
 from tests.support.scale import TEST_SCALE
 from tests.unit.datasource.model_log import TOPIC, ModelClient, ModelPartition
@@ -103,7 +103,7 @@ def drive(client: ModelClient, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def read(*_: object) -> Iterator[pa.RecordBatch]:
         if rng.random() < 0.5:
-            raise BrokerUnreachableError("not now")
+            raise CorruptMessageError("not now")
         yield from ()
 
     monkeypatch.setattr(stream_reader, "lease_client", client.lease)

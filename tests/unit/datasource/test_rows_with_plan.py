@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -16,7 +16,7 @@ from pyspark.sql.types import ArrayType, StructType
 from brokerd.datasource import stream_reader
 from brokerd.datasource.source import BrokerdDataSource
 from brokerd.datasource.stream_reader import BYTES_WITH_PLAN, ROWS_WITH_PLAN, BrokerdStreamReader
-from brokerd.errors import CorruptMessageError
+from brokerd.errors import BrokerUnreachableError, CorruptMessageError
 from tests.support.fake_broker import FakeBroker
 from tests.support.wait import DEADLINE_S
 from tests.unit.datasource.reading import ALL_COLUMNS, fill
@@ -133,6 +133,18 @@ def test_what_fails_with_the_plan_is_left_to_tasks(broker: FakeBroker) -> None:
     reader, start, end = first_batch(broker)
     broker.errors["Fetch"] = [CorruptMessageError("rotten")] * 3
     assert planned(reader, start, end)[1] is None
+
+
+def test_a_broker_that_goes_is_waited_for_once(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_ranges(*_: object) -> NoReturn:
+        raise BrokerUnreachableError("no broker responded for 60 s")
+
+    monkeypatch.setattr(stream_reader, "read_ranges", read_ranges)
+    reader, start, end = first_batch(broker)
+    calls = broker.calls.copy()
+    with pytest.raises(BrokerUnreachableError, match="no broker responded for 60 s"):
+        reader.partitions(start, end)
+    assert broker.calls == calls, "it is not asked for sizes"
 
 
 def test_a_filter_leaves_the_same_rows_with_the_plan(broker: FakeBroker) -> None:
