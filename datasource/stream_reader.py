@@ -257,7 +257,8 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         epochs = kept | reader.epochs_before(snapshot, moved, previous)
         end = SourceOffset(ends, topic_ids_after(previous, snapshot, begins), starts, source_id=source_id, epochs=epochs)
         is_same = not previous.is_initial and not starts and end.offsets == previous.offsets
-        return None if is_same or self._is_too_small(begins, snapshot) else end
+        # A loss is reason enough for a batch: it would be reported again at each call until there is one.
+        return None if is_same or (not losses and self._is_too_small(begins, snapshot)) else end
 
     def _limited(
         self, begins: Mapping[TopicPartition, int], snapshot: TopicState, limit: ReadLimit, reader: OffsetReader

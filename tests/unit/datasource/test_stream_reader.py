@@ -397,6 +397,19 @@ def test_a_batch_waits_for_min_offsets_or_for_the_delay_to_pass(broker: FakeBrok
     assert json.dumps(latest(reader, third)) == json.dumps(third)  # the delay counts from the last batch
 
 
+def test_a_loss_is_told_once_however_few_records_are_left(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    partition = broker.topics["events"][0]
+    options = {"startingOffsets": "earliest", "minOffsetsPerTrigger": 8, "failOnDataLoss": "false"}
+    reader = clocked_reader(broker, ManualClock(), **options)
+    first = latest(reader, reader.initialOffset())
+    fill(partition, [3])
+    partition.log_start_offset = 12
+    second = latest(reader, first)
+    assert ranges(reader, first, second) == [(0, 12, 13)]
+    assert latest(reader, second) == second
+    assert caplog.text.count("2 records of events-0 are gone") == 1
+
+
 def test_assigned_partition_that_comes_later_is_read_from_its_start_and_told_once(
     broker: FakeBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
