@@ -133,9 +133,7 @@ class BrokerdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 end = self._next(previous, snapshot, limit, reader)
             except LogTruncationError:  # since that snapshot; what a new one shows is judged as option failOnDataLoss says
-                if self._target is not None:
-                    raise
-                snapshot = self._look(reader, previous)
+                snapshot = self._look(reader, previous) if self._target is None else reader.checked(self._target, previous)
                 end = self._next(previous, snapshot, limit, reader)
             if end is None:
                 self._record(client, previous, is_last=self._target is not None)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from brokerd.datasource.offset_reader import OffsetReader
 from brokerd.datasource.offsets import INITIAL
+from brokerd.datasource.planning import TopicState
 from brokerd.errors import DataLossError, UnknownTopicOrPartitionError
 from tests.support.fake_broker import FakeBroker
 from tests.unit.datasource.reading import fill
@@ -66,6 +69,30 @@ def test_available_now_does_not_take_a_recreated_topic_for_the_one_it_began_with
         latest(reader_for(broker), second)
     again = reader_for(broker, failOnDataLoss="false")
     assert ranges(again, second, latest(again, second)) == [(0, 0, 30)]
+
+
+@pytest.mark.parametrize("fail_on_data_loss", [True, False])
+def test_available_now_judges_a_log_that_is_cut_while_a_batch_is_planned(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, fail_on_data_loss: bool
+) -> None:
+    partition = broker.topics["events"][0]
+    partition.epoch_ids = {0: 7, 9: 8}  # the look-up of the end does not tell the epoch of the records that are read
+    reader = reader_for(broker, startingOffsets="earliest", failOnDataLoss=str(fail_on_data_loss).lower())
+    reader.prepareForTriggerAvailableNow()
+    first = latest(reader, INITIAL.to_json(), ReadMaxRows(4))
+    checked = OffsetReader.checked
+
+    def cut_after(*given: Any) -> TopicState:
+        snapshot = checked(*given)
+        partition.epoch_ids = {0: 7, 1: 9}
+        return snapshot
+
+    monkeypatch.setattr(OffsetReader, "checked", cut_after)
+    if fail_on_data_loss:
+        with pytest.raises(DataLossError, match=r"offset 2 is of another history; .*; the next offset is 1"):
+            latest(reader, first, ReadMaxRows(4))
+    else:
+        assert ranges(reader, first, latest(reader, first, ReadMaxRows(4))) == [(0, 1, 3), (1, 2, 3)]
 
 
 def test_available_now_refuses_a_topic_that_never_was(broker: FakeBroker) -> None:
