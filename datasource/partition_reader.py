@@ -17,11 +17,12 @@ from brokerd.client.blocking import BlockingClient
 from brokerd.client.columns import FetchedBatch
 from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.client.leases import lease_client
+from brokerd.client.offsets import READ_UNCOMMITTED, OffsetSpec
 from brokerd.datasource.offset_reader import require_not_hidden
 from brokerd.datasource.options import SourceOptions
 from brokerd.datasource.planning import group_ranges, range_gone, report_losses, split_ranges
 from brokerd.datasource.row_filter import ALL_ROWS, wanted_rows
-from brokerd.errors import LogTruncationError, OffsetOutOfRangeError, UnknownTopicIdError
+from brokerd.errors import LogTruncationError, OffsetOutOfRangeError, UnknownTopicIdError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.record.schema import HEADERS, SCHEMA_0
 
@@ -129,8 +130,13 @@ def _fetched_alone(client: BlockingClient, wanted: FetchRange, options: SourceOp
                 return
             except OffsetOutOfRangeError as error:
                 (next_offset,) = fetcher.next_offsets
-                if error.log_start_offset <= next_offset:  # not retention: the log ends before the range
-                    raise
+                if error.log_start_offset <= next_offset:  # not retention: the log ends before the range does
+                    log_end = client.list_offsets({left.tp: OffsetSpec.LATEST}, READ_UNCOMMITTED)[left.tp]
+                    if isinstance(log_end, WireError) or log_end.offset > next_offset:  # the rest is undecided, not gone
+                        raise
+                    gone = f"offsets {next_offset} to {left.until_offset - 1} were to be read: the log has lost its tail"
+                    _report(f"{left.name} ends at offset {log_end.offset}, but {gone}", options)
+                    return
                 gone_until = min(error.log_start_offset, left.until_offset)
                 _report(range_gone(left.name, next_offset, gone_until), options)
                 left = left._replace(start_offset=gone_until)

@@ -196,11 +196,26 @@ def test_a_topic_that_may_not_be_seen_any_more_is_no_data_loss(broker: FakeBroke
         read(broker, partition, 1, 5, failOnDataLoss=fail_on_data_loss)
 
 
-def test_a_log_that_ends_before_the_range_is_an_error_whatever_the_policy(broker: FakeBroker) -> None:
+@pytest.mark.parametrize(("start", "rows"), [(7, []), (3, [3, 4])])
+def test_a_log_that_has_lost_its_tail_ends_a_range(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture, start: int, rows: list[int]
+) -> None:
     (partition,) = broker.create("events")
     fill(partition, [5])
-    with pytest.raises(OffsetOutOfRangeError):
-        read(broker, partition, 7, 9, failOnDataLoss="false")
+    short = {"default.api.timeout.ms": 1_000}
+    loss = f"events-0 ends at offset 5, but offsets {max(start, 5)} to 8 were to be read: the log has lost its tail"
+    with pytest.raises(DataLossError, match=loss):
+        read(broker, partition, start, 9, **short)
+    assert table_of(read(broker, partition, start, 9, failOnDataLoss="false", **short)).get("offset", []) == rows
+    assert loss in caplog.text
+
+
+def test_what_an_open_transaction_holds_back_is_no_loss(broker: FakeBroker) -> None:
+    (partition,) = broker.create("events")
+    fill(partition, [5, 5])
+    partition.last_stable_offset = 5
+    with pytest.raises(OffsetOutOfRangeError, match="the range to read ends at 9, but it can be read up to 5"):
+        read(broker, partition, 3, 9, failOnDataLoss="false", **{"default.api.timeout.ms": 1_000})
 
 
 def test_the_partition_that_spark_invents_for_nothing_holds_nothing(broker: FakeBroker) -> None:
