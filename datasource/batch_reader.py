@@ -43,8 +43,9 @@ class BrokerdBatchReader(DataSourceReader):
             snapshot = reader.snapshot()
             require_topics(snapshot, options.subscription.option)
             report_unread(options, snapshot, None)
-            begins = reader.resolve(options.starting, snapshot, self._clock)
-            ends = reader.resolve(options.ending, snapshot, self._clock)
+            now_ms = self._clock.wall_ms()  # of both bounds
+            begins = reader.resolve(options.starting, snapshot, now_ms=now_ms)
+            ends = reader.resolve(options.ending, snapshot, now_ms=now_ms)
             epochs = reader.epochs_before(snapshot, ends)
             ranges = self._ranges(snapshot, begins, ends, epochs)
             if options.where != ALL_ROWS:

@@ -22,7 +22,6 @@ from brokerd.client.offsets import (
     OffsetSpec,
     Wanted,
 )
-from brokerd.clock import Clock
 from brokerd.config.settings import INT64_MAX
 from brokerd.datasource.bounds import (
     EARLIEST_NUMBER,
@@ -130,8 +129,8 @@ class OffsetReader:
             matches = topic_matcher(self._subscription.pattern)
             require_not_hidden(self._client, [name for name in known if name not in snapshot.topic_ids and matches(name)])
 
-    def resolve(self, bound: Bound, snapshot: TopicState, clock: Clock) -> dict[TopicPartition, int]:
-        """Resolves a starting* or ending* option to offsets. `clock`: for relative times.
+    def resolve(self, bound: Bound, snapshot: TopicState, *, now_ms: int) -> dict[TopicPartition, int]:
+        """Resolves a starting* or ending* option to offsets. `now_ms`: since 1970.
 
         Raises ConfigError if it does not name every partition, names others, gives a time or offset past the end of the log, or
         refers to a group without committed offsets.
@@ -147,7 +146,7 @@ class OffsetReader:
                 snapshot = self.with_log_ends(snapshot, bound.offsets)
             return _specific(bound, snapshot)
         if isinstance(bound, AtTimestamp):
-            return self._at_timestamp(bound.fixed(clock.wall_ms()), snapshot)
+            return self._at_timestamp(bound.fixed(now_ms), snapshot)
         return dict(snapshot.latest)
 
     def limit_bytes(

@@ -1,7 +1,7 @@
 """Pure decisions of the source: where a batch starts and ends, what was lost in between, how it is split into tasks.
 
 This module neither contacts a broker nor reads a clock; offset_reader.py supplies the TopicState. The algorithms follow Spark's
-Kafka connector: KafkaMicroBatchStream.rateLimit (in integers here) and KafkaFetchRangeCalculator.
+Kafka connector: KafkaMicroBatchStream.rateLimit (in integers here) and KafkaOffsetRangeCalculator.
 """
 
 from __future__ import annotations

@@ -392,7 +392,8 @@ class Pump:
         )
         for one in positions:
             position = None if one in checked else one.position
-            add_partition(request, one.tp, one.leader_epoch, one.next_offset, max_bytes, one.until_offset, position)
+            until_offset = 0 if one.until_offset == NO_END else one.until_offset
+            add_partition(request, one.tp, one.leader_epoch, one.next_offset, max_bytes, until_offset, position)
         return request
 
     async def _receive(self, stream: RawStream, request: fetch_pb2.FetchRequest) -> tuple[list[PartitionResult], int]:

@@ -68,11 +68,11 @@ class LeaseCache(Generic[C, T]):
         finally:
             self._give_back(entry, is_whole=is_whole)
 
-    def close(self, config: C | None = None) -> None:
-        """Closes the object for these settings, or each object, unless it is leased."""
+    def close(self) -> None:
+        """Closes all objects that are not leased."""
         with self._lock:
-            idle = [entry for entry in self._entries if not entry.lease_count and config in (None, entry.config)]
-            self._entries = [entry for entry in self._entries if entry not in idle]
+            idle = [entry for entry in self._entries if not entry.lease_count]
+            self._entries = [entry for entry in self._entries if entry.lease_count]
         for entry in idle:
             self._close(entry.lent)
 
@@ -141,7 +141,3 @@ class ClientCoordinator:
         with lease_client(self._config) as client:
             metadata = client.metadata(sorted({tp.topic for tp in wanted}))
         return ids_in(metadata, wanted)
-
-    def close(self) -> None:
-        """Closes the client, unless another producer is using it."""
-        _clients.close(_shared_settings(self._config))

@@ -138,12 +138,12 @@ class Flusher:
     def _finish(self, log: Partition, task: FlushTask, failure: BaseException | None) -> None:
         """Completes one flush; whatever its result, the others continue."""
         caller = self._under_way.pop(log).caller
+        self._room.shares.add(caller.owner, -1)
         try:
             self._settle(log, task, failure)
         except Exception:
             logger.exception("%s: a flush ended, but its waiters could not be notified", log.name)
         self._tell(log)
-        self._room.shares.add(caller.owner, -1)
         for ticket in self._tickets.get(log, {}).values():
             self._room.join(ticket)
         if task.untried_error is not None and log.is_dirty:

@@ -12,7 +12,7 @@ import os
 import random
 from collections.abc import Generator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
@@ -42,9 +42,6 @@ from brokerd.producer.sender import Sender, TransportFactory
 from brokerd.producer.transaction import Coordinator, Transaction, transactional_id_of
 from brokerd.producer.waiting import SharedLock, Wait
 from brokerd.steps import drive
-
-if TYPE_CHECKING:
-    from brokerd.client.leases import ClientCoordinator
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +80,6 @@ class Producer:
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._wall_ns = self._clock.wall_ns
         self._given_coordinator = coordinator
-        self._own_coordinator: ClientCoordinator | None = None  # made on first use
         rng = random.Random(os.urandom(16))  # noqa: S311 (jitter and sticky partitions)
         self._core = ProducerCore(
             self.config,
@@ -316,11 +312,9 @@ class Producer:
         self._shared.refuse_senders_thread()
         if self._given_coordinator is not None:
             return self._given_coordinator
-        if self._own_coordinator is None:
-            from brokerd.client.leases import ClientCoordinator
+        from brokerd.client.leases import ClientCoordinator
 
-            self._own_coordinator = ClientCoordinator(self.config)
-        return self._own_coordinator
+        return ClientCoordinator(self.config)
 
     # --- one member of a transaction that its owner commits or aborts
 
@@ -405,8 +399,6 @@ class Producer:
         resources. 0 gives up at once. Idempotent.
         """
         self._shared.wait(self.closing(timeout))
-        if self._own_coordinator is not None:
-            self._own_coordinator.close()
         self._sender.join(None)  # last, since an interrupt of `join` would make the thread look ended
         open_producers.discard(self)
 
@@ -455,6 +447,7 @@ class Producer:
 
     def delivered(self) -> dict[TopicPartition, DeliveredTotals]:
         """Acknowledged records and batches by partition, of the open member, or without one since the producer was made."""
+        self._shared.refuse_fork()
         return self._core.identity.delivered.copy()
 
     def metrics(self) -> dict[str, float]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ class SharedLock:
     def __init__(self, clock: Clock) -> None:
         self.lock = threading.RLock()  # has an owner, which `wait` checks
         self.now_ms = clock.monotonic_ms  # the clock of deadlines
-        self.is_forked = False  # this is a child of the process that made it
+        self._pid = os.getpid()
         self._waits: list[Wait[Any]] = []
         self._sender_id = 0
         self.is_ended = False  # the sender's thread has ended: the state no longer changes
@@ -65,6 +66,11 @@ class SharedLock:
         if self.is_senders_thread:
             raise RuntimeError("a callback cannot flush or close its producer: it runs in the thread that sends")
 
+    @property
+    def is_forked(self) -> bool:
+        """True in a child of the process that made it."""
+        return os.getpid() != self._pid
+
     def refuse_fork(self, what: str = "") -> None:
         """Raises ForkedProducerError in a forked child."""
         if self.is_forked:
@@ -72,7 +78,6 @@ class SharedLock:
 
     def after_fork(self) -> None:
         """In the child process: replaces the lock, which a thread of the parent may have held."""
-        self.is_forked = True
         self.lock = threading.RLock()
 
     def wait(self, wait: Wait[T]) -> T:

@@ -6,7 +6,6 @@ leaves some by an exception; after an error it tries the same number again.
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -50,16 +49,6 @@ def daemon(tmp_path: Path, proxy: Proxy) -> Iterator[DaemonProcess]:
         with BlockingClient(ConsumerConfig(bootstrap_servers=daemon.address)) as client:
             client.create_topic("t", PARTITIONS)
         yield daemon
-
-
-def test_a_producer_that_is_closed_leaves_no_thread(daemon: DaemonProcess) -> None:
-    before = set(threading.enumerate())
-    with Producer(bootstrap_servers=daemon.address, transactional_id="orders") as producer:
-        with producer.transaction():
-            producer.send("t", b"v")
-        threads = set(threading.enumerate()) - before
-        assert {thread.name for thread in threads} >= {"brokerd-loop", "brokerd-producer"}
-    assert not [thread.name for thread in threads if thread.name.startswith("brokerd-") and thread.is_alive()]
 
 
 def committed_values(address: str) -> dict[int, list[bytes]]:

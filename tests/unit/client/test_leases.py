@@ -125,14 +125,6 @@ def test_close_closes_what_nobody_has(shared: LeaseCache[ClientConfig, Lent]) ->
     assert leased.is_closed
 
 
-def test_close_of_one_spares_those_of_other_settings(shared: LeaseCache[ClientConfig, Lent]) -> None:
-    with shared.lease(HERE) as here, shared.lease(THERE) as there:
-        shared.close(HERE)
-        assert [here.is_closed, there.is_closed] == [False, False]
-    shared.close(HERE)
-    assert [here.is_closed, there.is_closed] == [True, False]
-
-
 def test_clients_differ_by_what_clients_need_alone() -> None:
     reader = ConsumerConfig(bootstrap_servers="127.0.0.1:1", fetch_max_wait_ms=7)
     with lease_client(HERE) as first, lease_client(reader) as second, lease_client(THERE) as third:
