@@ -82,7 +82,7 @@ coverage: setup java  ## the share of each module's lines and branches that the 
 
 # What can differ by version: what is sent, encoded or stored by a library. What meets libraries through that alone, and Spark,
 # whose lowest version is the newest, are left to `make test`.
-LOWEST_TESTS := $(addprefix tests/unit/,client datasource partition producer record server sink storage transaction wire) \
+LOWEST_TESTS := $(addprefix tests/unit/,client coordinator datasource partition producer record server sink storage wire) \
   tests/integration/server tests/integration/security --ignore tests/unit/producer/test_interrupts.py
 test-lowest: $(LOWEST)/.ready links  ## the daemon over the wire, codecs and files, with the lowest versions that pyproject.toml allows
 	PYTHONPATH="$(CURDIR)" PATH="$(CURDIR)/$(LOWEST)/bin:$$PATH" $(LOWEST)/bin/python $(PYTEST) $(LOWEST_TESTS) $(PYTEST_ARGS)
