@@ -7,7 +7,7 @@ If an operator has accepted the loss of records, a snapshot may lack some of its
 being all that is left; otherwise the events before it are more complete.
 
 A log may begin in the middle of a snapshot, at the start of a segment: segments already given up reappear if the log start offset
-is lost. Such a fragment is unusable, and harmless before a complete snapshot.
+is lost. Such a fragment is unusable, and harmless before a complete snapshot; so a log that does not begin at offset 0 needs one.
 """
 
 from __future__ import annotations

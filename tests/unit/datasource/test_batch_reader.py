@@ -57,6 +57,20 @@ def test_offsets_from_json(broker: FakeBroker) -> None:
     assert ranges == [("events", 0, 3, 10), ("events", 1, 0, 7)]
 
 
+def test_both_bounds_mean_one_time(broker: FakeBroker) -> None:
+    """However long the broker takes to answer about the first."""
+    asked: list[int] = []
+
+    class Hasty(SystemClock):
+        def wall_ms(self) -> int:
+            asked.append(1)
+            return super().wall_ms()
+
+    options = options_for(broker, is_streaming=False, startingTimestamp="-2h", endingTimestamp="-1h")
+    BrokerdBatchReader(options, ALL_COLUMNS, Hasty()).partitions()
+    assert asked == [1]
+
+
 def test_assigned_partitions_and_no_others(broker: FakeBroker) -> None:
     assert planned(broker, assign='{"events": [1]}') == [("events", 1, 0, 20)]
 

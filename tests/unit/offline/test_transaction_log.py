@@ -15,6 +15,7 @@ from brokerd.coordinator.group_table import NO_OFFSET
 from brokerd.coordinator.records import record_of
 from brokerd.coordinator.snapshot import StateWriter
 from brokerd.datadir.topic_store import COORDINATOR
+from brokerd.errors import DataDirectoryError
 from brokerd.offline.doctor import check_data_dir, rebuild_checkpoint
 from brokerd.server.coordinator import log as coordinator_log
 from brokerd.server.coordinator.groups import AskedOffsets
@@ -91,8 +92,14 @@ def test_records_of_a_later_version_are_found_and_shown_as_such(
 
 
 def test_a_lost_checkpoint_keeps_a_broker_with_transactions_from_starting(data_dir: Path) -> None:
+    async def start() -> None:
+        async with running(RealFiles(str(data_dir)), ManualClock()):
+            pass
+
     (data_dir / "checkpoint").unlink()
     assert any("the broker does not start" in error.message for error in errors_in(data_dir))
+    with pytest.raises(DataDirectoryError, match=r"__coordinator: .*checkpoint"):
+        asyncio.run(start())
 
 
 def test_a_broker_starts_with_a_rebuilt_checkpoint_wherever_its_first_segment_begins(

@@ -338,8 +338,13 @@ def in_child(ask: Callable[[], object]) -> str:
 
 def test_after_a_fork_the_child_is_told(producer: Producer) -> None:
     producer.send("t", b"x").result(DEADLINE_S)
-    assert "make one per process" in in_child(lambda: producer.send("t", b"y"))
+    asks: list[Callable[[], object]] = [lambda: producer.send("t", b"y"), producer.delivered, producer.metrics]
+    for ask in asks:
+        assert "make one per process" in in_child(ask)
     assert producer.send("t", b"z").result(DEADLINE_S).offset >= 0
+    producer.close()
+    for ask in asks:
+        assert in_child(ask).startswith("ForkedProducerError"), "of a closed one too"
 
 
 def test_a_future_made_before_a_fork_does_not_wait_in_the_child(broker: BrokerDouble) -> None:
