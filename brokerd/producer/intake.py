@@ -45,7 +45,6 @@ from brokerd.producer.columns import RECORD_OVERHEAD_BYTES, joined
 from brokerd.producer.core.batch import NEVER_MS, Piece, ProducerBatch
 from brokerd.producer.core.partitioner import Int32s, RowPartitioner
 from brokerd.producer.core.producer_core import ProducerCore
-from brokerd.producer.core.topics import TopicWaiter
 from brokerd.producer.futures import BatchSpan, Placement
 from brokerd.producer.waiting import SharedLock, Wait
 from brokerd.record.schema import HEADERS, KEY, TIMESTAMP, VALUE
@@ -259,47 +258,37 @@ class Intake:
 
     # --- calls that wait
 
-    def for_topic(
-        self,
-        topic: str,
-        deadline_ms: int,
-        partition: int | None = None,
-        *,
-        is_to_write: bool = True,
-        call: Wait[Any] | None = None,
-    ) -> Wait[TopicInfo]:
+    def for_topic(self, topic: str, deadline_ms: int, partition: int | None = None, *, is_to_write: bool = True) -> Wait[TopicInfo]:
         """Waits for a topic, and for a newer view of it if it lacks `partition`: the topic may have grown. Raises
         UnknownTopicOrPartitionError, BrokerUnreachableError and the broker's error for the topic. `is_to_write` False: also while
-        nothing may be written. `call`: the enclosing wait, if any."""
+        nothing may be written."""
         check = self._core.check_usable if is_to_write else self._core.check_open
         topics = self._core.topics
-        waiter: TopicWaiter | None = None
+        began: tuple[int, int] | None = None  # requests and answers before the wait
         is_logged = False
         seen = 0
 
         def poll(now_ms: int) -> TopicInfo | None:
-            nonlocal waiter, is_logged, seen
+            nonlocal began, is_logged, seen
             check()
             seen = topics.answer_count
             view = topics.use(topic, now_ms)
             if view is not None and (partition is None or partition < len(view.leaders)):
                 return view
-            if waiter is None:
-                self._wake()
-                waiter = topics.wait_for(topic, call or wait, now_ms, newer=view is not None)
-            error = waiter.error
-            if view is not None:
-                is_answered = waiter.view is not None or error is not None
-                return waiter.view or view if is_answered or now_ms >= deadline_ms else None
+            began = began or (topics.request_count, seen)
+            error = topics.error_of(topic, began[1])
+            if view is not None and (error is not None or topics.is_newer(topic, began[0]) or now_ms >= deadline_ms):
+                return view
             if error is not None and not error.retriable:
                 raise fresh(error)
+            self._wake()
+            topics.want(topic, now_ms, newer=view is not None)
             if now_ms >= deadline_ms:
                 raise self._topic_missing(topic, error)
-            is_logged = is_logged or self._log_wait(topic, error)
+            is_logged = is_logged or (view is None and self._log_wait(topic, error))
             return None
 
-        wait = Wait(poll, deadline_ms, lambda: self._core.is_unusable or topics.answer_count != seen)
-        return wait
+        return Wait(poll, deadline_ms, lambda: self._core.is_unusable or topics.answer_count != seen)
 
     def peek(self, topic: str) -> TopicInfo | None:
         """The topic's view, if rows for it are accepted now. Needs no lock, since whatever takes the rows checks again under it."""
@@ -328,7 +317,7 @@ class Intake:
             return add(chunk)
 
         wait = Wait(poll, deadline_ms, lambda: topic_wait.is_due() if view is None else self._may_have_room(wait))
-        topic_wait = self.for_topic(topic, deadline_ms, partition, call=wait)
+        topic_wait = self.for_topic(topic, deadline_ms, partition)
         return wait
 
     def _chunk_for(

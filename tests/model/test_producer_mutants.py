@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from brokerd.ids import NO_PRODUCER, NO_SEQUENCE
-from brokerd.producer.core.accumulator import BufferPool, ReadyCheck, RecordAccumulator
+from brokerd.producer.core.accumulator import BufferPool, ReadyCheck, RecordAccumulator, WaitingCall
 from brokerd.producer.core.batch import NEVER_MS, Piece, ProducerBatch
 from brokerd.producer.core.identity import Identity
 from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.core.streams import NodeConnection
-from brokerd.producer.core.topics import WaitingCall
 from brokerd.record.header import add_sequence
 from tests.support.mutants import Mutants
 from tests.support.planting import Put, plant

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from brokerd.config.client import ProducerConfig
 from brokerd.errors import BrokerdError
@@ -20,8 +21,13 @@ from brokerd.ids import NO_LEADER, TopicInfo, TopicPartition
 from brokerd.producer.core.batch import NEVER_MS, BatchState, Piece, ProducerBatch
 from brokerd.producer.core.identity import Identity
 from brokerd.producer.core.partitioner import PartitionLoad
-from brokerd.producer.core.topics import WaitingCall
 from brokerd.producer.core.transport import BATCH_OVERHEAD_BYTES, RequestLimits
+
+
+class WaitingCall(Protocol):
+    """An application's call that waits for memory."""
+
+    is_over: bool  # no longer waits
 
 
 class BufferPool:

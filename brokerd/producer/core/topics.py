@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Protocol
 
 from brokerd.backoff import backoff_ms
 from brokerd.config.client import ProducerConfig
@@ -22,32 +21,13 @@ from brokerd.ids import (
     topic_name_problem,
 )
 
-
-class WaitingCall(Protocol):
-    """An application's call that waits for memory or for a topic."""
-
-    is_over: bool  # no longer waits
-
-
-class TopicWaiter:
-    """One call that waits for a topic. `view` comes from the last response to a request that was sent after the wait began; `error`
-    is the last error since then.
-    """
-
-    __slots__ = ("call", "error", "request_count", "topic", "view")
-
-    def __init__(self, topic: str, request_count: int, call: WaitingCall) -> None:
-        self.call = call
-        self.topic = topic
-        self.request_count = request_count  # requests sent before the wait began
-        self.error: WireError | None = None
-        self.view: TopicInfo | None = None
+_ERRORS_MAX = 10_000  # of topics that do not exist
 
 
 class TopicRegistry:
-    """Views of the topics in use. A topic is in use from its first `want` until it has no waiter and was not used for
-    metadata.max.idle.ms. Its last view is remembered forever: another id means that the topic was recreated, and leader epochs
-    never go back.
+    """Views of the topics in use. A topic is in use from its first `want` until it was not used for metadata.max.idle.ms, or a
+    broker has answered that it does not exist. Calls that wait for it want it again after each such answer. Its last view is
+    remembered forever: another id means that the topic was recreated, and leader epochs never go back.
     """
 
     def __init__(self, config: ProducerConfig, rng: random.Random) -> None:
@@ -56,11 +36,12 @@ class TopicRegistry:
         self._views: dict[str, TopicInfo] = {}
         self._seen: dict[str, TopicInfo] = {}  # the last view of each topic, also of those not in use
         self.replaced: set[TopicPartition] = set()  # of recreated topics, while batches to the old partition are in flight
-        self._waiters: dict[str, list[TopicWaiter]] = {}
         self._used_ms: dict[str, int] = {}  # time of the last use of each topic in use
         self._is_refresh_needed = False  # of all topics in use
-        self._new: set[str] = set()  # in use, not found yet, and to be requested
-        self._request_count = 0
+        self._new: set[str] = set()  # to be requested before the next refresh of all
+        self._found: dict[str, int] = {}  # number of the request that last found each topic in use
+        self._errors: dict[str, tuple[int, WireError]] = {}  # by topic, of the last answers without it, each with its number
+        self.request_count = 0
         self._asked: tuple[str, ...] = ()  # topics of the request in flight
         self._is_all_asked = False
         self.answer_count = 0  # results and failures
@@ -69,36 +50,23 @@ class TopicRegistry:
         self._not_before_ms = 0
         self._failures = 0
 
-    def want(self, topic: str, now_ms: int) -> None:
-        """Marks the topic as in use; an unknown one is requested as soon as possible."""
-        self._used_ms[topic] = now_ms
+    def want(self, topic: str, now_ms: int, *, newer: bool = False) -> None:
+        """Marks the topic as in use. An unknown one is requested as soon as possible; with `newer`, a known one too. Raises
+        TypeError and ValueError for an invalid topic name."""
         if topic not in self._views:
+            _check_name(topic)
+        self._used_ms[topic] = now_ms
+        if newer or topic not in self._views:
             self._new.add(topic)
 
-    def wait_for(self, topic: str, call: WaitingCall, now_ms: int, *, newer: bool = False) -> TopicWaiter:
-        """Like `want`, but repeats the request until the topic is found or the call is over. `newer`: waits for a view newer than
-        the current one. Raises TypeError and ValueError for an invalid topic name, before any request.
-        """
-        _check_name(topic)
-        self.want(topic, now_ms)
-        if newer:
-            self._new.add(topic)
-        waiter = TopicWaiter(topic, self._request_count, call)
-        self._waiters.setdefault(topic, []).append(waiter)
-        return waiter
+    def is_newer(self, topic: str, request_count: int) -> bool:
+        """True if the topic's view comes from a later request than that one."""
+        return self._found.get(topic, 0) > request_count
 
-    def _forget_ended_waits(self) -> None:
-        """Drops the waiters of calls that are over. A topic that does not exist is dropped with its last waiter; one without a
-        response yet is still requested, so that the next call finds the response.
-        """
-        for topic, waiters in list(self._waiters.items()):
-            live = [waiter for waiter in waiters if not waiter.call.is_over]
-            if live:
-                self._waiters[topic] = live
-                continue
-            del self._waiters[topic]
-            if topic not in self._views and any(waiter.error is not None for waiter in waiters):
-                self._drop(topic)
+    def error_of(self, topic: str, answer_count: int) -> WireError | None:
+        """Why the last answer about the topic, if it is later than that one, has no view of it."""
+        number, error = self._errors.get(topic, (0, None))
+        return error if number > answer_count else None
 
     def use(self, topic: str, now_ms: int) -> TopicInfo | None:
         """Marks the topic as used, and returns its last view; None if there is none, or if it was idle for too long."""
@@ -115,13 +83,12 @@ class TopicRegistry:
         return None if self._is_idle(topic, now_ms) else self._views.get(topic)
 
     def _is_idle(self, topic: str, now_ms: int) -> bool:
-        if any(not waiter.call.is_over for waiter in self._waiters.get(topic, ())):
-            return False
         return now_ms - self._used_ms.get(topic, 0) >= self._config.metadata_max_idle_ms
 
     def _drop(self, topic: str) -> None:
         self._used_ms.pop(topic, None)
         self._views.pop(topic, None)
+        self._found.pop(topic, None)
         self._new.discard(topic)
 
     def view(self, topic: str) -> TopicInfo | None:
@@ -174,7 +141,6 @@ class TopicRegistry:
         """The time of the next request, or None. A new topic is requested at once, unless a back-off is running. An idle producer
         does not refresh its topics.
         """
-        self._forget_ended_waits()
         if self._asked or not self._used_ms:
             return None
         if self._new:
@@ -194,13 +160,12 @@ class TopicRegistry:
         self._asked = tuple(topic for topic in self._used_ms if self._is_all_asked or topic in self._new)
         self._is_refresh_needed = self._is_refresh_needed and not self._is_all_asked
         self._new.clear()
-        self._request_count += 1
+        self.request_count += 1
         return self._asked
 
     def on_result(self, response: Mapping[str, TopicInfo | WireError], now_ms: int) -> list[str]:
         """Takes a response. Returns the recreated topics, whose id has changed."""
         self.answer_count += 1
-        self._forget_ended_waits()
         asked, self._asked = self._asked, ()
         self.is_unanswered = False
         if self._is_all_asked:
@@ -220,28 +185,22 @@ class TopicRegistry:
                 replaced.append(topic)
             else:
                 view = view.newer_than(seen)
-            self._on_found(topic, view)
             self._see(topic, view)
+            self._found[topic] = self.request_count
+            self._new.discard(topic)
+            self._errors.pop(topic, None)
             is_complete = is_complete and NO_LEADER not in view.leaders
         self._wait(now_ms, 0 if is_complete else self._failures + 1)
         return replaced
 
-    def _on_found(self, topic: str, view: TopicInfo) -> None:
-        self._new.discard(topic)
-        for waiter in self._waiters.get(topic, ()):
-            if waiter.request_count < self._request_count:
-                waiter.view = view
-            elif topic in self._views:  # this request was sent before the wait began, so the waiter needs another one
-                self._new.add(topic)
-
     def _on_absent(self, topic: str, error: WireError | None) -> None:
         """Notes that a topic does not exist, or is missing from the response."""
-        waiters = self._waiters.get(topic, ())
-        for waiter in waiters:
-            waiter.error = error or waiter.error
-        if waiters and (error is None or error.retriable):
-            self._is_refresh_needed = True
-        elif topic not in self._views and not waiters and error is not None:
+        if error is not None:
+            self._errors.pop(topic, None)
+            self._errors[topic] = (self.answer_count, error)
+            if len(self._errors) > _ERRORS_MAX:
+                del self._errors[next(iter(self._errors))]
+        if topic not in self._views and topic not in self._new:
             self._drop(topic)
 
     def on_failure(self, now_ms: int) -> None:

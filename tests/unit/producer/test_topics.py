@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +21,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import NO_LEADER, TopicInfo, TopicPartition
 from brokerd.producer.core.identity import Identity
-from brokerd.producer.core.topics import TopicRegistry, TopicWaiter
+from brokerd.producer.core.topics import TopicRegistry
 from brokerd.producer.intake import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
 from brokerd.producer.producer import Producer
 from tests.support.broker_double import BrokerDouble, TopicDouble
@@ -34,24 +33,6 @@ IDLE_MS = 10_000
 VIEW = TopicInfo(b"1" * 16, (0, 0))
 ABSENT = UnknownTopicOrPartitionError("no such topic")
 REFUSED = TopicAuthorizationFailedError("not yours", fate=Fate.NOT_APPENDED)
-
-
-@dataclass
-class Call:
-    """A call that waits for a topic."""
-
-    is_over: bool = False
-
-
-def wait_for(topics: TopicRegistry, topic: str, now_ms: int, *, newer: bool = False) -> TopicWaiter:
-    return topics.wait_for(topic, Call(), now_ms, newer=newer)
-
-
-def leave(topics: TopicRegistry, waiter: TopicWaiter, now_ms: int) -> None:
-    """The call ends, with the topic if that was found."""
-    if topics.view(waiter.topic) is not None:
-        topics.use(waiter.topic, now_ms)
-    waiter.call.is_over = True
 
 
 @pytest.fixture
@@ -101,7 +82,7 @@ def test_nothing_in_use_asks_for_nothing(topics: TopicRegistry) -> None:
 
 def test_a_new_topic_is_asked_for_at_once_and_alone(topics: TopicRegistry) -> None:
     for number in range(1_000):  # each asked for right behind the response to the one before
-        wait_for(topics, f"new-{number}", 1)
+        topics.want(f"new-{number}", 1)
         assert topics.due_ms(1, is_busy=False) == 1
         assert topics.begin(1) == (f"new-{number}",)
         topics.on_result({f"new-{number}": VIEW}, 1)
@@ -125,26 +106,25 @@ def test_a_new_topic_waits_its_turn_where_nobody_answers(topics: TopicRegistry) 
 
 
 def test_what_an_answer_leaves_out_is_asked_for_again(topics: TopicRegistry) -> None:
-    waiter = wait_for(topics, "new", 1)
+    topics.want("new", 1)
     topics.begin(1)
     topics.on_result({"another": VIEW}, 1)
-    assert (waiter.error, topics.view("another")) == (None, None)
+    assert (topics.error_of("new", 0), topics.view("another")) == (None, None)
+    topics.want("new", 1)
     due_ms = topics.due_ms(1, is_busy=False)
     assert due_ms is not None
     assert "new" in topics.begin(due_ms)
 
 
 def test_who_had_no_time_for_the_answer_finds_it_the_next_time(topics: TopicRegistry) -> None:
-    waiter = wait_for(topics, "slow", 1)
+    topics.want("slow", 1)
     assert topics.begin(1) == ("slow",)
-    leave(topics, waiter, 2)
     topics.on_result({"slow": VIEW}, 3)
     assert topics.use("slow", 4) == VIEW
-    waiter = wait_for(topics, "not-there", 5)
+    topics.want("not-there", 5)
     topics.begin(5)
-    leave(topics, waiter, 6)
     topics.on_result({"not-there": ABSENT}, 7)
-    assert topics.due_ms(8, is_busy=False) is None, "nobody waits for it, and it is not there"
+    assert topics.due_ms(8, is_busy=False) is None, "nobody wants it any more, and it is not there"
     assert topics.use("not-there", 8) is None
 
 
@@ -178,46 +158,44 @@ def test_a_producer_goes_on_with_a_topic_it_had_forgotten() -> None:
     assert broker.values("t", 0) == [b"2"]
 
 
-def test_a_topic_that_somebody_waits_for_is_never_idle(topics: TopicRegistry) -> None:
-    waiter = wait_for(topics, "new", 0)
-    assert topics.begin(2 * IDLE_MS) == ("new",)
-    topics.on_result({"new": ABSENT}, 2 * IDLE_MS)
-    assert waiter.error is ABSENT
-    assert topics.use("new", 2 * IDLE_MS) is None
-    assert topics.due_ms(2 * IDLE_MS, is_busy=False) is not None
-    assert topics.begin(4 * IDLE_MS) == ("new",)
-    topics.on_result({"new": VIEW}, 4 * IDLE_MS)
-    leave(topics, waiter, 4 * IDLE_MS)
-    assert topics.use("new", 5 * IDLE_MS - 1) == VIEW
-    assert topics.use("new", 6 * IDLE_MS - 1) is None
-
-
-def test_who_gives_a_topic_up_does_not_give_it_up_for_others(topics: TopicRegistry) -> None:
-    first = wait_for(topics, "new", 0)
+def test_a_topic_is_asked_for_until_nobody_wants_it(topics: TopicRegistry) -> None:
+    topics.want("new", 0)
     topics.begin(0)
     topics.on_failure(0)
-    second = wait_for(topics, "new", 10)
-    leave(topics, first, 20)
+    topics.want("new", 10)
     assert "new" in topics.begin(20)
+    topics.want("new", 20)  # by a call that began while the request was under way
     topics.on_result({"new": ABSENT}, 20)
-    assert (first.error, second.error) == (None, ABSENT)
-    leave(topics, second, 30)
-    assert topics.due_ms(30, is_busy=True) is not None
-    assert "new" not in topics.begin(30)
+    due_ms = topics.due_ms(20, is_busy=False)
+    assert due_ms is not None
+    assert due_ms > 20
+    assert "new" in topics.begin(due_ms)
+    topics.on_result({"busy": VIEW, "idle": VIEW, "new": ABSENT}, due_ms)
+    assert topics.due_ms(due_ms, is_busy=False) is None
 
 
 def test_who_comes_after_an_answer_waits_for_the_next(topics: TopicRegistry) -> None:
-    first = wait_for(topics, "new", 0)
+    topics.want("new", 0)
     topics.begin(0)
+    before = topics.answer_count
     topics.on_result({"new": REFUSED}, 0)
-    second = wait_for(topics, "new", 10)
-    leave(topics, first, 10)
-    assert (first.error, second.error) == (REFUSED, None)
+    after = topics.answer_count
+    assert (topics.error_of("new", before), topics.error_of("new", after)) == (REFUSED, None)
+    topics.want("new", 10)
     assert topics.due_ms(10, is_busy=False) is not None
     topics.begin(10)
     topics.on_result({"new": VIEW}, 10)
-    leave(topics, second, 10)
     assert topics.view("new") == VIEW
+    assert topics.error_of("new", before) is None, "it was found since"
+
+
+def test_errors_of_topics_that_do_not_exist_are_not_kept_for_ever(topics: TopicRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brokerd.producer.core.topics._ERRORS_MAX", 2)
+    topics.on_result({}, 0)
+    for name in ("a", "b", "a", "c"):
+        topics.want(name, 0)
+        topics.on_result({name: ABSENT}, 0)
+    assert [topics.error_of(name, 0) for name in ("a", "b", "c")] == [ABSENT, None, ABSENT]
 
 
 def test_all_who_wait_for_a_topic_hear_why_it_is_refused() -> None:
@@ -226,7 +204,7 @@ def test_all_who_wait_for_a_topic_hear_why_it_is_refused() -> None:
     settings = {"retry.backoff.ms": 1, "retry.backoff.max.ms": 2, "max.block.ms": 60_000}
     with Producer(settings, transport_factory=broker.transport) as producer, ThreadPoolExecutor(3) as pool:
         calls = [pool.submit(producer.send, "t", b"v") for _ in range(3)]
-        wait_until(lambda: len(producer._core.topics._waiters.get("t", ())) == len(calls))
+        wait_until(lambda: len(producer._shared._waits) == len(calls))
         broker.metadata_errors = deque()
         for call in calls:
             assert isinstance(call.exception(DEADLINE_S), TopicAuthorizationFailedError)
@@ -252,15 +230,15 @@ def test_who_needs_newer_knowledge_is_not_served_by_an_answer_on_its_way(topics:
     due_ms = topics.due_ms(1, is_busy=True)
     assert due_ms is not None
     topics.begin(due_ms)
-    waiter = wait_for(topics, "busy", due_ms, newer=True)
+    asked = topics.request_count
+    topics.want("busy", due_ms, newer=True)
     topics.on_result({"busy": VIEW, "idle": VIEW}, due_ms)
-    assert waiter.view != VIEW, "that response was on its way already"
+    assert not topics.is_newer("busy", asked), "that response was on its way already"
+    topics.want("busy", due_ms, newer=True)
     assert topics.due_ms(due_ms, is_busy=False) == due_ms
     assert topics.begin(due_ms) == ("busy",)
-    grown = VIEW._replace(leaders=(0, 0, 0))
-    topics.on_result({"busy": grown}, due_ms)
-    assert waiter.view == grown
-    leave(topics, waiter, due_ms)
+    topics.on_result({"busy": VIEW._replace(leaders=(0, 0, 0))}, due_ms)
+    assert topics.is_newer("busy", asked)
     assert topics.due_ms(due_ms, is_busy=False) is None
 
 
