@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from brokerd.config.broker import BrokerConfig, check_broker
 from brokerd.config.settings import from_mapping, settings_of, unknown_setting
-from brokerd.config.small_files import read_small_file
+from brokerd.config.small_files import parse_toml, read_small_file
 from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError
 
@@ -58,7 +58,7 @@ def _from_flags(flags: Mapping[str, str]) -> Iterator[_Given]:
 def _from_file(path: str) -> Iterator[_Given]:
     text = _read_text(path)
     try:
-        document = tomllib.loads(text)
+        document = parse_toml(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(_malformed(path, text, str(error))) from None
     known = settings_of(BrokerConfig)

@@ -7,9 +7,11 @@ write them ("linger.ms"). Its errors name the setting that is unknown, malformed
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
+from numbers import Number
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from brokerd.config.kafka_names import KafkaHint, kafka_hint
@@ -112,7 +114,7 @@ def unknown_setting(name: str, known: Iterable[str], *, where: str = "", kind: s
 
 def _parse(spec: Setting, raw: object, *, where: str) -> Value:
     """The value of `raw`, which is text or already has the right type. Raises ConfigError."""
-    kind, text = type(spec.default), str(raw).strip()
+    kind, text = type(spec.default), _text_of(raw)
     if kind is bool:
         if isinstance(raw, bool):
             return raw
@@ -124,9 +126,21 @@ def _parse(spec: Setting, raw: object, *, where: str) -> Value:
             return whole_number(text)
         except ValueError:
             raise ConfigError(f"{spec.name} must be a whole number{_not(spec, text)}{_spaced(where)}") from None
+    if isinstance(raw, bool) or not isinstance(raw, (str, Number, os.PathLike)):  # "None" would be the name of a group
+        kind_text = "None: leave it out" if raw is None else f"of type {type(raw).__name__}"
+        raise ConfigError(f"{spec.name} must be text, not {kind_text}{_spaced(where)}")
     if not is_unicode(text):
         raise ConfigError(f"{spec.name} must be text that UTF-8 can encode{_not(spec, ascii(text)[1:-1])}{_spaced(where)}")
+    if "\0" in text:
+        raise ConfigError(f"{spec.name} must be text without NUL{_spaced(where)}")
     return text
+
+
+def _text_of(raw: object) -> str:
+    try:
+        return str(raw).strip()
+    except ValueError:  # Python refuses to convert an int of thousands of digits
+        return "a number of thousands of digits"
 
 
 def is_number(text: str, maximum: int) -> bool:

@@ -1,4 +1,4 @@
-"""Reads files that a setting names: certificates, keys, tokens, the auth file, the configuration.
+"""Reads files that a setting names: certificates, keys, tokens, the auth file, the configuration; and parses those in TOML.
 
 Only regular files of limited size are read. A pipe without a writer, an endless device or a huge file would hang or kill a start or
 a reload; such a path raises ConfigError instead.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import stat
+import tomllib
+from typing import Any
 
 from brokerd.errors import ConfigError
 
@@ -34,6 +36,18 @@ def read_small_file(path: str, what: str) -> bytes:
     if len(data) > FILE_BYTES_MAX:
         raise ConfigError(f"cannot read {what} {path}: it has more than {FILE_BYTES_MAX} bytes; is it the right file?")
     return data
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The content of a TOML file. Raises tomllib.TOMLDecodeError, also for a number or a nesting that Python refuses to read."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError:
+        raise tomllib.TOMLDecodeError("a number has thousands of digits") from None
+    except RecursionError:
+        raise tomllib.TOMLDecodeError("nested too deeply") from None
 
 
 def _opened(path: str, flags: int) -> int:

@@ -18,7 +18,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from brokerd.config.small_files import read_small_file
+from brokerd.config.small_files import parse_toml, read_small_file
 from brokerd.config.suggestions import did_you_mean
 from brokerd.errors import ConfigError
 from brokerd.server.security.tokens import is_token_hash
@@ -41,7 +41,7 @@ class AuthFile(NamedTuple):
 def load_auth_file(path: str) -> AuthFile:
     """Reads and checks the file. Raises ConfigError naming the file and, where it concerns one, the principal."""
     try:
-        document = tomllib.loads(read_small_file(path, "auth.file").decode())
+        document = parse_toml(read_small_file(path, "auth.file").decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         place = re.search(r"\(at .*\)", str(error)) if isinstance(error, tomllib.TOMLDecodeError) else None
         # Not the decoder's own message, which may quote a secret.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from brokerd.config.client import producer_config
@@ -30,3 +32,22 @@ def test_half_of_a_surrogate_pair_is_refused_by_name() -> None:
         producer_config({"client.id": "\udc80"})
     with pytest.raises(ConfigError, match=r"^auth\.token must be text that UTF-8 can encode$"):
         producer_config({"auth.token": "\udc80"})
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"transactional.id": None}, "transactional.id must be text, not None: leave it out"),
+        ({"auth.token": b"secret"}, "auth.token must be text, not of type bytes"),
+        ({"bootstrap.servers": ["a:1", "b:1"]}, "bootstrap.servers must be text, not of type list"),
+    ],
+)
+def test_a_value_that_is_no_text_does_not_become_text(given: dict[str, object], expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        producer_config(given)
+    assert str(caught.value) == expected
+
+
+def test_a_number_and_a_path_may_stand_for_their_text() -> None:
+    config = producer_config({"acks": 1, "ssl.ca.file": Path("/etc/ca.pem")})
+    assert (config.acks, config.ssl_ca_file) == ("1", "/etc/ca.pem")

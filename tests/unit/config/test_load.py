@@ -89,6 +89,12 @@ def test_types_are_read_from_text_and_from_toml(tmp_path: Path) -> None:
         ("port = 1\nhost =\n", "FILE, line 2: invalid value"),
         ("port = 1\nhost = 'x", 'FILE, line 2: expected "\'"'),
         ("= 3", "FILE, line 1: invalid statement"),
+        (f"port = {'9' * 5_000}", "FILE: a number has thousands of digits"),
+        (f"port = 0x{'f' * 5_000}", "port must be a whole number, not 'a number of thousands of digits' (FILE)"),
+        (f"port = {'[' * 5_000}", "FILE: nested too deeply"),
+        ("host = true", "host must be text, not of type bool (FILE)"),
+        ("host = 2026-01-31", "host must be text, not of type date (FILE)"),
+        ('data.dir = "a\\u0000b"', "data.dir must be text without NUL (FILE)"),
     ],
 )
 def test_an_error_in_the_file_names_setting_file_and_remedy(tmp_path: Path, toml: str, expected: str) -> None:

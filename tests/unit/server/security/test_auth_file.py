@@ -68,6 +68,10 @@ def test_a_file_that_is_not_toml_is_not_quoted(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"is not TOML \(at line 2, column 10\)$") as caught:
         load_auth_file(str(path))
     assert "canary" not in caught.value.message
+    for unreadable in (f"a = {'9' * 5_000}", f"a = {'[' * 5_000}"):
+        path.write_text(unreadable)
+        with pytest.raises(ConfigError, match=r"auth\.toml is not TOML$"):
+            load_auth_file(str(path))
     with pytest.raises(ConfigError, match="No such file"):
         load_auth_file(str(tmp_path / "missing"))
 
