@@ -210,8 +210,15 @@ def _without_read_ahead(fd: int) -> int:
     return fd
 
 
+def _other_owner(fd: int) -> tuple[int, int] | None:
+    """User and group of a directory that root uses and another user owns."""
+    status = os.fstat(fd)
+    return (status.st_uid, status.st_gid) if os.geteuid() == 0 and status.st_uid != 0 else None
+
+
 class RealFiles:
-    """A directory on this machine; created if missing, unless `must_exist`."""
+    """A directory on this machine; created if missing, unless `must_exist`. What root creates in it belongs to its owner, so that a
+    repair by root leaves no file that the broker's user cannot open."""
 
     def __init__(self, root: str, *, must_exist: bool = False) -> None:
         self.root = os.path.abspath(root)
@@ -221,6 +228,7 @@ class RealFiles:
             if not must_exist:
                 os.makedirs(self.root, mode=0o750, exist_ok=True)
             self._root_fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._owner = _other_owner(self._root_fd)
         except OSError as error:
             raise DataDirectoryError(f"the data directory {self.root} cannot be used: {error.strerror}") from None
 
@@ -235,7 +243,11 @@ class RealFiles:
     def _open(self, path: str, flags: int) -> int:
         # O_NOFOLLOW applies to the last path component only, so the directory is opened separately.
         with self._directory(path) as (dir_fd, name):
-            return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640, dir_fd=dir_fd)
+            fd = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640, dir_fd=dir_fd)
+            if flags & os.O_CREAT and self._owner is not None:
+                with contextlib.suppress(PermissionError):  # a root without power over this file system
+                    os.fchown(fd, *self._owner)
+            return fd
 
     def listdir(self, path: str = "") -> list[str]:
         """See Files."""
@@ -248,6 +260,9 @@ class RealFiles:
     def mkdir(self, path: str) -> None:
         """See Files."""
         os.mkdir(path, 0o750, dir_fd=self._root_fd)
+        if self._owner is not None:
+            with contextlib.suppress(PermissionError):
+                os.chown(path, *self._owner, dir_fd=self._root_fd, follow_symlinks=False)
 
     def rmdir(self, path: str) -> None:
         """See Files."""

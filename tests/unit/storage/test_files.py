@@ -94,6 +94,24 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "outside")) == ["secret"]
 
 
+def test_what_root_creates_belongs_to_the_directorys_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid() == 0:
+        os.chown(tmp_path, 4_321, 1_234)
+    owner = (tmp_path.stat().st_uid, tmp_path.stat().st_gid)
+    given: list[tuple[int, ...]] = []
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "fchown", lambda fd, *ids: given.append(ids))
+    monkeypatch.setattr(os, "chown", lambda path, *ids, **_: given.append(ids))
+    files = RealFiles(str(tmp_path))
+    files.lock()
+    files.mkdir("p")
+    for path in ("top", "p/below"):
+        files.create(path).close()
+    files.open("top", writable=True).close()
+    files.close()
+    assert given == [owner] * 4
+
+
 def test_a_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataDirectoryError, match="cannot be used"):
