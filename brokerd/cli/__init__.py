@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # matters. gRPC reads this variable on import. ERROR is the package's default, so any other value is the user's.
     if os.environ.get("GRPC_VERBOSITY", "ERROR") == "ERROR":
         os.environ["GRPC_VERBOSITY"] = "NONE"
-    _open_closed_streams()
+    _prepare_streams()
     try:
         args = parse(sys.argv[1:] if argv is None else argv)
         module, function = args.run.split(".")
@@ -81,12 +82,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _open_closed_streams() -> None:
-    """Opens standard streams that the shell closed (<&- or >&-) on /dev/null. Otherwise they are None in Python, and the next file
-    or socket gets their descriptor."""
+def _prepare_streams() -> None:
+    """Opens standard streams that the shell closed (<&- or >&-) on /dev/null: they are None in Python, and the next file or socket
+    gets their descriptor. Output is UTF-8, as JSON is, whatever the locale; bytes of a path that are not are escaped."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (for the life of the process)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def _drop_output() -> None:

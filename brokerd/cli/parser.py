@@ -62,6 +62,10 @@ class CommandParser(argparse.ArgumentParser):
         """Raises UsageError."""
         raise UsageError(f"{self.prog}: {message} (see '{self.prog} --help')")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Unlike argparse, does not ignore that help cannot be written."""
+        print(message, end="", file=file, flush=True)
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             is_command = isinstance(action, argparse._SubParsersAction)  # noqa: SLF001 - argparse has no public name for it

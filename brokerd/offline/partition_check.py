@@ -289,9 +289,9 @@ class PartitionCheck:
         for name in names:
             parsed = parse_offset_file(name)
             if name.endswith(TEMPORARY_SUFFIX):
-                self._add(Severity.NOTE, name, "left by an unfinished write: the next start removes it")
+                self._add(Severity.NOTE, name, f"{name!a} is left by an unfinished write: the next start removes it")
             elif name not in (LEADER_EPOCHS, HOLES) and (parsed is None or parsed[1] not in known):
-                self._add(Severity.NOTE, name, "not a file of brokerd: it is left alone")
+                self._add(Severity.NOTE, name, f"{name!a} is not a file of brokerd: it is left alone")
 
 
 def _overlap(segment: Segment, damaged: DamagedRange) -> bool:

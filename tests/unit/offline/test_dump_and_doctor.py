@@ -91,6 +91,12 @@ def test_a_healthy_directory_has_no_findings_and_is_not_touched(data_dir: Path) 
         check_data_dir(str(data_dir.parent))
 
 
+def test_a_file_of_unknown_name_is_named(data_dir: Path) -> None:
+    (_segment(data_dir).parent / "x\x1b[31m").touch()
+    (finding,) = check_data_dir(str(data_dir))
+    assert finding.message == r"'x\x1b[31m' is not a file of brokerd: it is left alone"
+
+
 def test_a_directory_in_use_is_refused(data_dir: Path) -> None:
     manager, _ = open_manager(RealFiles(str(data_dir)))
     with pytest.raises(DataDirectoryError, match="locked"):
