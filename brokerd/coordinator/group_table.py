@@ -25,7 +25,7 @@ METADATA_MAX_BYTES = 4_096
 NO_OFFSET = -1  # the group has no offset of the partition
 PIECE_SLOTS = 500  # in one piece of the state: 350 KiB at most
 _METADATA_BYTES_PER_SLOT = 256
-_CHUNK = 50  # partitions in one record of `pieces` or `renew`
+_CHUNK = 50  # partitions in one record of `pieces`
 NameOf = Callable[[TopicIdPartition], str]
 
 
@@ -101,9 +101,13 @@ class Group:
             self.count += before is None
             self.slots += slots_of(committed) - slots_of(before)
             partitions[committed.partition] = committed
-            log_time = committed.timestamp - committed.clock_ahead_ms
-            if log_time >= self.last_commit_ms:
-                self.last_commit_ms, self.commit_timestamp = log_time, committed.timestamp
+            self.renew(committed.timestamp, committed.clock_ahead_ms)
+
+    def renew(self, timestamp: int, ahead_ms: int) -> None:
+        """Notes the time of a commit or renewal."""
+        log_time = timestamp - ahead_ms
+        if log_time >= self.last_commit_ms:
+            self.last_commit_ms, self.commit_timestamp = log_time, timestamp
 
     def drop(self, tps: Iterable[TopicIdPartition]) -> None:
         """Forgets offsets; ignores partitions without one."""
@@ -173,13 +177,9 @@ class GroupTable:
         return offsets_committed(group_id, owner, offsets)
 
     def renew(self, group_id: str, now_ms: int, ahead_ms: int) -> CoordinatorRecord:
-        """The record that refreshes the timestamp of some of a group's offsets, which renews the group. Raises
-        UnknownGroupError."""
+        """The record that renews a group: one of its offsets again, and the time. Raises UnknownGroupError."""
         group = self.required(group_id)
-        record = offsets_committed(group_id, group.principal, itertools.islice(group.offsets(), _CHUNK))
-        for committed in record.offsets_committed.offsets:
-            committed.timestamp, committed.clock_ahead_ms = now_ms, ahead_ms
-        return record
+        return offsets_committed(group_id, group.principal, itertools.islice(group.offsets(), 1), now_ms, ahead_ms)
 
     def delete(self, group_id: str) -> CoordinatorRecord:
         """The record that forgets a group. Raises UnknownGroupError."""
@@ -219,6 +219,7 @@ class GroupTable:
                 group = self._groups[group_id] = Group(group_id, principal)
                 self._limits.groups.add(principal, 1)
             self._change(group, lambda known: known.put(offsets))
+            group.renew(record.offsets_committed.last_timestamp, record.offsets_committed.clock_ahead_ms)
         elif group is not None and record.HasField("offsets_deleted"):
             tps = [TopicIdPartition(one.topic_id, one.partition) for one in record.offsets_deleted.partitions]
             self._change(group, lambda known: known.drop(tps))
@@ -257,7 +258,8 @@ class GroupTable:
                 known = [committed for tp in tps[at : at + _CHUNK] if (committed := group.offset(tp)) is not None]
                 if not known:
                     continue
-                piece.append(offsets_committed(group.group_id, group.principal, known))
+                last, log_time = group.commit_timestamp, group.last_commit_ms
+                piece.append(offsets_committed(group.group_id, group.principal, known, last, last - log_time))
                 slots += sum(map(slots_of, known))
                 if slots >= PIECE_SLOTS:
                     yield piece

@@ -63,9 +63,11 @@ def is_of_group(record: CoordinatorRecord) -> bool:
     return record.WhichOneof("event") in ("offsets_committed", "offsets_deleted", "group_deleted")
 
 
-def offsets_committed(group_id: str, principal: str, offsets: Iterable[CommittedOffset]) -> CoordinatorRecord:
-    """The record that sets these offsets."""
-    event = OffsetsCommitted(offsets=offsets)
+def offsets_committed(
+    group_id: str, principal: str, offsets: Iterable[CommittedOffset], last_timestamp: int = 0, clock_ahead_ms: int = 0
+) -> CoordinatorRecord:
+    """The record that sets these offsets, and the time of the group's last commit if it is later than theirs."""
+    event = OffsetsCommitted(offsets=offsets, last_timestamp=last_timestamp, clock_ahead_ms=clock_ahead_ms)
     return CoordinatorRecord(version=VERSION, group_id=group_id, principal=principal, offsets_committed=event)
 
 

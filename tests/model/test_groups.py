@@ -73,6 +73,10 @@ def held_by(table: GroupTable) -> Held:
     }
 
 
+def last_commits(table: GroupTable) -> dict[str, int]:
+    return {name: group.last_commit_ms for name, group in table.groups.items()}
+
+
 class Run:
     """One history: a table, the log that it wrote, and what was done."""
 
@@ -172,6 +176,9 @@ class Run:
         done = [one for at, one in self.done if at < end or (isinstance(one, TopicGone) and at <= end)]
         assert held_by(again) == holds(done, self.gone)
         check_counts(again)
+        if end == len(self.log):
+            assert last_commits(again) == last_commits(self.table), "a group expires when it would have"
+            self.facts["whole"] += 1
         if self.rng.random() < 0.3:
             self.facts["crashed"] += 1
             self.table, self.log, self.pieces = again, self.log[:end], None
@@ -221,9 +228,9 @@ def test_any_history_reads_from_its_log_as_it_was(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(group_table, "PIECE_SLOTS", 20)
     monkeypatch.setattr(group_table, "_CHUNK", 7)
     facts = run_seeds(run, 0, RUNS)
-    assert min(facts[fact] for fact in ("shared", "full", "deleted", "expired", "compacted", "piece", "crashed")) > RUNS // 20, (
-        facts
-    )
+    assert (
+        min(facts[fact] for fact in ("shared", "full", "deleted", "expired", "compacted", "piece", "crashed", "whole")) > RUNS // 20
+    ), facts
 
 
 @pytest.mark.parametrize("ahead_ms", [365 * 86_400_000, -9 * 86_400_000])
@@ -233,6 +240,21 @@ def test_a_group_that_was_committed_by_a_wrong_clock_expires_as_others_do(ahead_
     table.apply(decode(offsets_committed("a", "ann", [offset]).SerializeToString()))
     assert not list(table.expired(1_000))
     assert [entry.group_id for entry in table.expired(1_001)] == ["a"]
+
+
+def test_a_group_whose_newest_offset_is_gone_expires_as_if_it_were_there() -> None:
+    table, tps = new_table(), [TopicIdPartition(bytes([number]) * 16, 0) for number in range(3)]
+    for number, tp in enumerate(tps):
+        table.apply(offsets_committed("a", "ann", [committed(tp, timestamp=1_000 * (number + 1))]))
+    table.apply(table.delete_offsets("a", [tps[2]]))
+    table.forget_topic(tps[1].topic_id)
+    again = new_table()
+    for entry in [entry for piece in table.pieces() for entry in piece]:
+        again.apply(entry)
+    for one in (table, again):
+        assert not list(one.expired(3_000))
+        assert [entry.group_id for entry in one.expired(3_001)] == ["a"]
+    assert held_by(again) == held_by(table), "no partition's own time changes"
 
 
 def test_a_large_group_is_written_in_pieces_of_bounded_size() -> None:

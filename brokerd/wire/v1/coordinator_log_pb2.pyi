@@ -114,10 +114,14 @@ class CommittedOffset(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., metadata: _Optional[str] = ..., timestamp: _Optional[int] = ..., leader_epoch_id: _Optional[int] = ..., clock_ahead_ms: _Optional[int] = ...) -> None: ...
 
 class OffsetsCommitted(_message.Message):
-    __slots__ = ("offsets",)
+    __slots__ = ("offsets", "last_timestamp", "clock_ahead_ms")
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    LAST_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_AHEAD_MS_FIELD_NUMBER: _ClassVar[int]
     offsets: _containers.RepeatedCompositeFieldContainer[CommittedOffset]
-    def __init__(self, offsets: _Optional[_Iterable[_Union[CommittedOffset, _Mapping]]] = ...) -> None: ...
+    last_timestamp: int
+    clock_ahead_ms: int
+    def __init__(self, offsets: _Optional[_Iterable[_Union[CommittedOffset, _Mapping]]] = ..., last_timestamp: _Optional[int] = ..., clock_ahead_ms: _Optional[int] = ...) -> None: ...
 
 class OffsetsDeletedPartition(_message.Message):
     __slots__ = ("topic_id", "partition")
