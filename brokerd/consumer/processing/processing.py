@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,7 +26,7 @@ from brokerd.consumer.guard import Guard
 from brokerd.consumer.processing.dedup import Dedup
 from brokerd.consumer.processing.schedule import ORDERS
 from brokerd.consumer.processing.work import Handler, Running, Work
-from brokerd.errors import BrokerdError, ConsumerClosedError, DedupFileError, HandlerTimeoutError
+from brokerd.errors import BrokerdError, ClientError, DedupFileError, HandlerTimeoutError
 
 logger = logging.getLogger(__name__)
 
@@ -103,10 +104,13 @@ class Processing:
             ended_by = self._run()
         finally:
             self._work.end(self._options.workers)  # again: an interrupt may have skipped the first call
+        is_of_close = isinstance(ended_by, (ClientError, CancelledError)) and not isinstance(ended_by, DedupFileError)
+        if self._parts.guard.is_closed and is_of_close:  # it waited for something that `close` ended
+            ended_by = None
         if ended_by is not None and not isinstance(ended_by, BrokerdError):
             raise ended_by
         self._failure = self._failure_by(ended_by)
-        if self._failure is None and ended_by is not None and not isinstance(ended_by, ConsumerClosedError):
+        if self._failure is None and ended_by is not None:
             raise ended_by
 
     def _run(self) -> BaseException | None:
@@ -132,10 +136,18 @@ class Processing:
             except BaseException as error:  # outranks a close and errors of `poll`, but not an interrupt
                 ended_by = error if ended_by is None or isinstance(ended_by, BrokerdError) else ended_by
             self._go_back()
-            parts.run(parts.committing.close(_COMMIT_TIMEOUT_MS))
+            self._commit()
         if self._work.repeated_count:
             logger.info("skipped %d records whose messages were handled before", self._work.repeated_count)
         return ended_by
+
+    def _commit(self) -> None:
+        try:
+            self._parts.run(self._parts.committing.close(_COMMIT_TIMEOUT_MS))
+        except (ClientError, CancelledError):
+            if not self._parts.guard.is_closed:
+                raise
+            logger.warning("close() did not wait for all handlers: records handled since the last commit come again")
 
     def outcome(self) -> int:
         """The number of handled records. Raises the first error of a handler, HandlerTimeoutError, DedupFileError. Call it outside
@@ -165,20 +177,23 @@ class Processing:
 
     def _hand_out(self) -> None:
         options, work, clock = self._options, self._work, self._parts.clock
-        last_ms = clock.monotonic_ms()
+        last_ms, is_idle = clock.monotonic_ms(), False
         while True:
             self._parts.guard.check()
             self._refuse_hung()
             if work.failure is not None:
                 return
             room, room_bytes = options.max_in_flight - work.record_count, options.max_in_flight_bytes - work.size_bytes
-            is_ending = options.timeout_ms is not None and clock.monotonic_ms() - last_ms >= options.timeout_ms
+            is_ending = is_idle and options.timeout_ms is not None and clock.monotonic_ms() - last_ms >= options.timeout_ms
             if is_ending and not work.record_count:
                 return
             if room <= 0 or room_bytes <= 0 or is_ending:
                 self._rest()
+                if not is_ending:  # records may have arrived meanwhile
+                    last_ms = clock.monotonic_ms()
                 continue
-            if self._parts.take(self._tick_ms(last_ms), room, room_bytes, work):
+            is_idle = not self._parts.take(self._tick_ms(last_ms), room, room_bytes, work)
+            if not is_idle:
                 last_ms = clock.monotonic_ms()
 
     def _tick_ms(self, last_ms: int) -> int:

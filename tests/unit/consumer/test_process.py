@@ -212,6 +212,29 @@ def test_close_waits_for_handlers_at_work_and_begins_no_others(
     assert committed(broker) == 2
 
 
+@pytest.mark.parametrize("error", [None, LookupError("no such customer")])
+def test_a_close_that_does_not_wait_takes_no_outcome_away(
+    consumer: Consumer, broker: FakeBroker, caplog: pytest.LogCaptureFixture, error: Exception | None
+) -> None:
+    gate = Gate(lane_of_key)
+
+    def handle(record: ConsumerRecord) -> None:
+        gate(record)
+        if error is not None:
+            raise error
+
+    processing = Processing(consumer, handle, workers=1)
+    gate.await_running(0)
+    consumer.close(timeout_ms=0)
+    with caplog.at_level(logging.WARNING):
+        gate.let(0)
+        assert processing.outcome() == (1 if error is None else error)
+    assert messages_of(caplog, "brokerd.consumer") == [
+        "close() did not wait for all handlers: records handled since the last commit come again"
+    ]
+    assert not committed(broker)
+
+
 def test_handler_that_raises_ends_it_after_the_others(consumer: Consumer, broker: FakeBroker) -> None:
     gate = Gate(lane_of_key)
 
@@ -296,6 +319,31 @@ def test_it_ends_after_so_long_without_a_record(broker: FakeBroker) -> None:
         consumer.assign([T0])
         assert consumer.process(print, timeout_ms=20) == 0
         assert consumer.poll(1) == []
+
+
+def test_it_goes_on_while_handlers_leave_no_room_for_records_that_are_there(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    put(partition, [b"a"] * 3)
+    clock = ManualClock()
+    with Consumer(settings(broker), clock=clock) as consumer:
+        consumer.assign([T0])
+        handle = Until(3, consumer.close, lambda _: clock.advance(1_000))
+        assert consumer.process(handle, timeout_ms=100, max_in_flight=1) == 3
+
+
+def test_without_time_it_handles_what_has_arrived(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [3])
+    with Consumer(settings(broker)) as consumer:
+        consumer.assign([T0])
+        count = 0
+
+        def is_all_handled() -> bool:
+            nonlocal count
+            count += consumer.process(lambda _: None, timeout_ms=0)
+            return count == 3
+
+        wait_until(is_all_handled)
 
 
 @pytest.mark.parametrize(("most", "in_flight"), [({"max_in_flight": 3}, 3), ({"max_in_flight_bytes": 1}, 1)])
