@@ -67,6 +67,8 @@ _SPEAKS_AT_FAILURE = 2
 # How long a client that was never accepted retries after a refusal: longer than a restart or a reload of tokens, and short enough
 # to report a wrong token soon. Once a client was accepted, only the call's own timeout limits retries.
 REFUSALS_MS = 3_000
+# If a call's last attempt is shorter than this, its timeout does not mean that no broker responds.
+_SHORT_MS = 1_000
 # These codes say "refresh", but a broker that responds knows all of its topics: waiting would only hide a mistyped name.
 _DEFINITE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
@@ -225,6 +227,9 @@ class BrokerClient:
             raise self._final_error(retries, error, now_ms) from None
         await asyncio.sleep(wait_ms / 1000)
 
+    def _is_last(self, retries: CallRetries, error: BrokerdError) -> bool:
+        return isinstance(error, BrokerUnreachableError) and not retries.left_ms(error, now_ms=self.clock.monotonic_ms())
+
     def _final_error(self, retries: CallRetries, error: BrokerdError, now_ms: int) -> BrokerdError:
         if isinstance(error, UnknownLeaderEpochError):
             # No node has heard of this epoch for as long as a call may last, so the data may be a restored copy's.
@@ -265,11 +270,17 @@ class BrokerClient:
         """Repeats `attempt`, which gets its time limit in ms, until `timeout_ms` (default.api.timeout.ms)."""
         now_ms = self.clock.monotonic_ms()
         retries = self.retries(now_ms, timeout_ms)
+        answer: WireError | None = None
         while True:
             timeout_ms = retries.attempt_timeout_ms(self.config.request_timeout_ms, now_ms=now_ms)
             try:
                 return await attempt(timeout_ms)
-            except BrokerdError as error:
+            except BrokerdError as failure:
+                error = failure
+                if isinstance(error, WireError):
+                    answer = error
+                elif answer is not None and timeout_ms < _SHORT_MS and self._is_last(retries, error):
+                    error = answer  # the attempt had no time for one
                 await self.wait_or_raise(retries, error)
                 if failures is not None:
                     failures.append(error)

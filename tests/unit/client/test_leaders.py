@@ -5,6 +5,7 @@ Method: the merge by itself; a broker whose metadata and refusals are given.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -13,12 +14,13 @@ from hypothesis import strategies as st
 
 from brokerd import Consumer, TopicPartition
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.broker_client import CallRetries
+from brokerd.client.broker_client import BrokerClient, CallRetries
 from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.config.client import ClientConfig, ConsumerConfig
 from brokerd.errors import (
     BrokerdError,
+    BrokerUnreachableError,
     LogTruncationError,
     NotLeaderError,
     OffsetOutOfRangeError,
@@ -26,6 +28,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import NO_EPOCH, NO_LEADER, TopicInfo
+from brokerd.wire.v1 import offsets_pb2
 from tests.support.fake_broker import FakeBroker
 from tests.support.records import key_values, new_batch
 from tests.support.wait import DEADLINE_S
@@ -108,17 +111,27 @@ def test_fetches_with_an_old_epoch_refresh_their_metadata_once(broker: FakeBroke
     assert broker.leader_epochs["Fetch"][:6] == [1, 1, 1, 2, 2, 2]
 
 
-@pytest.mark.parametrize("oversleeps", [False, True])
+@pytest.mark.parametrize("end", ["in an answer", "in a pause", "in an attempt"])
 def test_a_restored_copy_with_lower_epochs_is_an_error_once_and_then_read(
-    broker: FakeBroker, client: BlockingClient, monkeypatch: pytest.MonkeyPatch, oversleeps: bool
+    broker: FakeBroker, client: BlockingClient, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     """Nobody will ever hear of the higher epoch again: the call fails after its time-out, and the next one begins anew."""
+    once = BrokerClient.call_once
+
+    async def cut_short(self: BrokerClient, node_id: int, request: Any, response_type: Any, timeout_ms: int) -> Any:
+        if broker.calls["ListOffsets"] and response_type is offsets_pb2.ListOffsetsResponse:
+            raise BrokerUnreachableError("ListOffsets had no answer in time")
+        return await once(self, node_id, request, response_type, timeout_ms)
+
     partition = broker.create("t")[0]
     partition.leader_epoch = 5
     client.metadata(["t"])
     partition.leader_epoch = 3
     with monkeypatch.context() as patch:
-        if oversleeps:  # its wait for the next attempt has used up the call's time
+        if end == "in an attempt":
+            patch.setattr(BrokerClient, "call_once", cut_short)
+            patch.setattr(CallRetries, "left_ms", lambda _, error, **__: 0 if isinstance(error, BrokerUnreachableError) else 1)
+        if end == "in a pause":
             patch.setattr(CallRetries, "left_ms", lambda *_, **__: 0)
         refused = client.list_offsets({partition.tp: OffsetSpec.LATEST})[partition.tp]
     assert isinstance(refused, UnknownLeaderEpochError)
