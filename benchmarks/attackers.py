@@ -26,7 +26,6 @@ from brokerd.wire.methods import FETCH, PRODUCE, SERVICE, UNARY, UNARY_REQUEST_M
 from brokerd.wire.v1 import fetch_pb2, metadata_pb2, offsets_pb2, produce_pb2, topics_pb2
 
 _HEALTH = "/grpc.health.v1.Health"
-_REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
 
 class Aim(NamedTuple):
@@ -92,12 +91,11 @@ class BigRequests(Attack):
 
 
 class BigHealth(BigRequests):
-    """The same to health and reflection, which need no authentication."""
+    """The same to health, which needs no authentication."""
 
     def harm(self, connection: RawHttp2) -> None:
         if connection.h2.open_outbound_streams < self.calls_max:
-            for path in (f"{_HEALTH}/Check", _REFLECTION):
-                connection.send_message(connection.call(path), self.message)
+            connection.send_message(connection.call(f"{_HEALTH}/Check"), self.message)
 
 
 class Doubles(Attack):

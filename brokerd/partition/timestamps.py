@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from brokerd.errors import CorruptMessageError, UnsupportedVersionError
 from brokerd.partition.core import TIMESTAMP_MAX_MS
@@ -148,6 +147,8 @@ def _add_rest(name: str, file: File, position: int, header: BatchHeader, largest
     """Adds the remaining records of a batch whose first records are deleted."""
     timestamp = batch_timestamp(header)
     if not (header.stamp_flags & StampFlags.LOG_APPEND_TIME or header.is_control or header.has_sparse_offsets):
+        import pyarrow.compute as pc  # 30 ms of a start, which few brokers need
+
         times = _times(name, file, position, header)
         newest = pc.max(times.slice(largest.first_offset - header.base_offset)).as_py() if times is not None else None
         timestamp = newest // _US_PER_MS if newest is not None else timestamp
@@ -195,6 +196,8 @@ def _find_in_batch(
     times = _times(name, file, position, header)
     if times is None:
         return whole
+    import pyarrow.compute as pc
+
     # Records have microseconds; Kafka's clients see milliseconds, rounded down.
     matches = pc.greater_equal(times, min(search.timestamp_ms, TIMESTAMP_MAX_MS) * _US_PER_MS)
     skipped = max(first_offset - header.base_offset, 0)

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 
 import grpc
 from grpc_health.v1 import health, health_pb2
-from grpc_reflection.v1alpha import reflection
 
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.broker import BrokerConfig
@@ -39,7 +38,6 @@ from brokerd.server.stopping import overdue, stop_limit_ms, within
 from brokerd.storage.files import Files, RealFiles
 from brokerd.wire.channel import server_arguments
 from brokerd.wire.methods import SERVICE
-from brokerd.wire.v1 import broker_pb2  # noqa: F401 - registers the service's descriptor for reflection
 
 logger = logging.getLogger(__name__)
 
@@ -210,7 +208,6 @@ class Daemon:
         self._server.add_registered_method_handlers(SERVICE, self._service.method_handlers())
         await self._health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
         self._server.add_registered_method_handlers(health.SERVICE_NAME, self._health.method_handlers())
-        reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), self._server)
         self._background = Background(self._broker, logs.expire_producers, logs.checkpoint_job)
         self._background.start()
         if self.config.metrics_port >= 0:

@@ -13,7 +13,6 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from brokerd.config.broker import BrokerConfig
 from brokerd.errors import DataDirectoryError, ErrorCode
@@ -27,15 +26,11 @@ from tests.support.raw_client import LONG_MS, RawClient, idempotent_batch, value
 from tests.support.wait import DEADLINE_S, wait_until
 
 
-def test_health_and_reflection_are_on(running: RunningDaemon, client: RawClient) -> None:
+def test_health_is_on(running: RunningDaemon, client: RawClient) -> None:
     health: Any = health_pb2_grpc.HealthStub(client.channel)
     for service in ("", SERVICE):
         answer = health.Check(health_pb2.HealthCheckRequest(service=service), timeout=DEADLINE_S)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
-    reflection: Any = reflection_pb2_grpc.ServerReflectionStub(client.channel)
-    asked = reflection_pb2.ServerReflectionRequest(list_services="")
-    answer = next(reflection.ServerReflectionInfo(iter([asked]), timeout=DEADLINE_S))
-    assert SERVICE in [service.name for service in answer.list_services_response.service]
 
 
 def test_a_stop_answers_parked_fetches_waits_for_flushes_and_closes_cleanly(tmp_path: Path, files: MemoryFiles) -> None:
