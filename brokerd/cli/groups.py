@@ -180,7 +180,7 @@ def reset_of(topic: str, partition: int, target: Bound | Shift, log: LogBounds, 
 
 
 def reset_group(args: argparse.Namespace) -> None:
-    """Sets a group's offsets; with --dry-run, only prints them."""
+    """Sets a group's offsets; with --dry-run, only prints them. If some are refused, raises the first error after the output."""
     config = client_config(args, ConsumerConfig)
     target = _target(args)
     with connect(args, config) as client:
@@ -189,13 +189,14 @@ def reset_group(args: argparse.Namespace) -> None:
         held = {tp: one.offset for tp, one in committed.items() if isinstance(one, OffsetAndMetadata)}
         logs = log_bounds(client, named, OffsetSpec.LATEST if isinstance(target, Shift) else target, config.isolation_level)
         resets = {tp: reset_of(name, tp.partition, target, logs[tp], held.get(tp, -1)) for tp, name in named.items()}
-        if not args.dry_run:
-            new = {tp: OffsetAndMetadata(one.after) for tp, one in resets.items()}
-            for error in client.commit_group_offsets(args.group_id, new).values():
-                raise error
+        new = {} if args.dry_run else {tp: OffsetAndMetadata(one.after) for tp, one in resets.items()}
+        refused = client.commit_group_offsets(args.group_id, new)
+        resets = {tp: one for tp, one in resets.items() if tp not in refused}
     keys = ("topic", "partition", "offset", "new_offset", "asked_offset")
     document = [dict(zip(keys, one, strict=True)) | {"offset": known(one.before)} for one in resets.values()]
     show(args, document, _reset_lines(args, list(resets.values())))
+    for error in refused.values():
+        raise error
 
 
 def _reset_lines(args: argparse.Namespace, resets: Sequence[Reset]) -> Iterator[str]:

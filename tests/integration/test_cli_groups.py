@@ -14,6 +14,7 @@ from brokerd import Producer
 from brokerd.arguments import OffsetAndMetadata
 from brokerd.client.blocking import BlockingClient
 from brokerd.config.client import ConsumerConfig
+from brokerd.errors import UnknownTopicIdError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.wire.v1.topics_pb2 import TopicDescription
 from tests.integration.conftest import Terminal
@@ -126,6 +127,24 @@ def test_offsets_are_reset(client: BlockingClient, terminal: Terminal) -> None:
     assert offsets(terminal) == [0, 0]
     run(terminal, "reset", "new", "--topic", "t:0", "--to-offset", "3")
     assert [group.group_id for group in client.list_groups()] == ["g", "new"]
+
+
+def test_a_reset_that_is_refused_in_part_prints_what_it_set(
+    client: BlockingClient, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = BlockingClient.commit_group_offsets
+
+    def refusing_one(
+        one: BlockingClient, group_id: str, new: dict[TopicIdPartition, OffsetAndMetadata]
+    ) -> dict[TopicIdPartition, WireError]:
+        first, second = sorted(new)
+        return commit(one, group_id, {first: new[first]}) | {second: UnknownTopicIdError("it was deleted")}
+
+    monkeypatch.setattr(BlockingClient, "commit_group_offsets", refusing_one)
+    code, out, err = terminal.run("groups", "reset", "g", "--to-latest", "--json")
+    assert (code, "it was deleted" in err) == (1, True)
+    assert [(one["partition"], one["new_offset"]) for one in json.loads(out)] == [(0, 10)]
+    assert offsets(terminal) == [10, 0]
 
 
 def test_groups_are_deleted(client: BlockingClient, terminal: Terminal) -> None:
