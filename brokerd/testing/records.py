@@ -175,9 +175,12 @@ def to_records(table: pa.Table, topic: str) -> list[Record]:
 
 
 def _times(table: pa.Table) -> list[datetime.datetime]:
-    """Timestamps as datetimes, without pandas or a time zone database."""
+    """Timestamps as datetimes, without pandas or a time zone database. Raises ValueError for one after the year 9999."""
     stamps = table.column("timestamp").cast(pa.int64()).to_pylist()
-    return [_EPOCH + datetime.timedelta(microseconds=one) for one in stamps]
+    try:
+        return [_EPOCH + datetime.timedelta(microseconds=one) for one in stamps]
+    except OverflowError:
+        raise ValueError("a timestamp after the year 9999, which no datetime holds: read the topic with arrow()") from None
 
 
 def empty_table() -> pa.Table:

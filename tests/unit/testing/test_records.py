@@ -105,6 +105,12 @@ def test_rows_of_a_topic_can_be_appended_to_another() -> None:
     assert to_records(to_table([record]).append_column("offset", pa.array([7])), "t") == [record]
 
 
+def test_a_timestamp_that_no_datetime_holds_leads_to_arrow() -> None:
+    table = to_table([{"value": b"v", "timestamp": 253_402_300_800_000, "partition": 0}]).append_column("offset", [[0]])
+    with pytest.raises(ValueError, match=r"after the year 9999, which no datetime holds: read the topic with arrow\(\)$"):
+        to_records(table, "t")
+
+
 def test_a_topic_without_records_has_no_rows() -> None:
     assert to_records(empty_table(), "t") == []
 
