@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterator
 
+import pyarrow as pa
+
 from brokerd.coordinator.markers import Outcome
 from brokerd.datadir.checkpoint import lost_leader_epoch, read_checkpoint, write_checkpoint
 from brokerd.datadir.coordination import read_node_epoch
@@ -18,7 +20,7 @@ from brokerd.datadir.partition_directories import cut_log
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import BrokerdError, DataDirectoryError
 from brokerd.ids import TopicIdPartition, TopicPartition
-from brokerd.offline.coordinator_log import IF_UNUSABLE, is_coordinator_log
+from brokerd.offline.coordinator_log import IF_UNUSABLE, is_coordinator_log, problem_of
 from brokerd.offline.lost_markers import (
     decide,
     decide_by_markers,
@@ -28,6 +30,7 @@ from brokerd.offline.lost_markers import (
 )
 from brokerd.offline.partition_check import OUTDATED, Finding, PartitionCheck, Severity
 from brokerd.partition.log_state import LOST_ENTRY, CheckpointEntry
+from brokerd.record.batch import RecordBatch
 from brokerd.record.header import crc_seed
 from brokerd.storage.files import Files, RealFiles
 from brokerd.storage.holes import Hole, read_holes, write_holes
@@ -230,8 +233,9 @@ def give_up_damaged(path: str) -> list[Finding]:
 
 def take_out(path: str, partition: str, offset: int) -> list[Finding]:
     """Takes the batch at `offset` out of a partition (named topic-number): readers skip it from the next start on. Its bytes stay:
-    its offsets are not reused, and its producer's sequence numbers still count. Returns a note. Raises DataDirectoryError, and
-    changes nothing, if there is no such batch. Idempotent.
+    its offsets are not reused, and its producer's sequence numbers still count. In the coordinator's log, which is no use without
+    it, it counts as lost instead. Returns a note. Raises DataDirectoryError, and changes nothing, if there is no such batch, or if
+    it is the coordinator's and intact. Idempotent.
     """
     with locked(path) as files:
         check = next((check for check in _Directory(files).durable_checks() if check.name == partition), None)
@@ -243,13 +247,18 @@ def take_out(path: str, partition: str, offset: int) -> list[Finding]:
                 f"offset {offset} of {partition} cannot be taken out: only durable batches can be, offsets "
                 f"{check.first_offset} to {durable_end - 1}; a start of the broker recovers later ones"
             )
-        headers = (header for _, _, header in batches_of(files, check.tp, offset))
-        header = next((one for one in headers if one.next_offset > offset), None)
-        if header is None or header.base_offset > offset:
+        batches = batches_of(files, check.tp, offset)  # as long as it is referenced, its file is open
+        found = next((one for one in batches if one[2].next_offset > offset), None)
+        if found is None or found[2].base_offset > offset:
             raise DataDirectoryError(f"{partition} has no whole batch at offset {offset}: for damage use `--accept-damaged`")
+        file, position, header = found
+        is_own = is_coordinator_log(check.tp)
+        if is_own and problem_of(RecordBatch(header, pa.py_buffer(bytes(file.pread(header.size, position))))) is None:
+            raise DataDirectoryError(f"the batch of {partition} at offset {offset} is intact: without it commits could be lost")
         check.holes = read_holes(files, check.tp.directory_name, crc_seed(check.tp))
-        _write_holes(files, check, [Hole(header.base_offset, header.next_offset, is_taken_out=True)])
-        text = f"{partition}: offsets {header.base_offset} to {header.last_offset}, one batch, are taken out: readers skip them"
+        _write_holes(files, check, [Hole(header.base_offset, header.next_offset, is_taken_out=not is_own)])
+        what = "count as lost" if is_own else "are taken out: readers skip them"
+        text = f"{partition}: offsets {header.base_offset} to {header.last_offset}, one batch, {what}"
         return [check.finding(Severity.NOTE, HOLES, text, header.base_offset)]
 
 

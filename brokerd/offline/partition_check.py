@@ -196,7 +196,7 @@ class PartitionCheck:
 
     def _check_records(self, segment: Segment, file: File, position: int, header: BatchHeader) -> None:
         """Checks, if requested, that readers with default settings can decode the batch; always for the coordinator's log."""
-        is_out = is_covered([hole for hole in self.holes if hole.is_taken_out], header.base_offset, header.next_offset)
+        is_out = is_covered(self.holes, header.base_offset, header.next_offset)
         is_read = not header.is_control and not is_out and header.next_offset > self.entry.log_start_offset
         is_own = is_coordinator_log(self.tp)
         if not is_read or not (self._decodes_records or is_own):

@@ -10,10 +10,12 @@ import pytest
 
 from brokerd.cli import main
 from brokerd.datadir.topic_store import COORDINATOR
-from brokerd.offline.doctor import accept_damaged, rebuild_checkpoint
+from brokerd.errors import DataDirectoryError
+from brokerd.offline.doctor import accept_damaged, rebuild_checkpoint, take_out
 from brokerd.offline.rebuild import rebuild_lost
 from brokerd.server.coordinator import log as coordinator_log
 from brokerd.storage.files import RealFiles
+from brokerd.wire.v1.coordinator_log_pb2 import CoordinatorRecord
 from tests.support.clock import ManualClock
 from tests.support.findings import coordinator_segment, errors_in, flip
 from tests.support.group_offsets import committed
@@ -76,6 +78,34 @@ def test_entries_that_an_operator_gives_up_are_passed_over(data_dir: Path) -> No
             await broker.groups.commit("g", ANN, [committed(tp)])
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_newest", [True, False])
+def test_a_batch_that_cannot_be_decoded_counts_as_lost(data_dir: Path, monkeypatch: pytest.MonkeyPatch, is_newest: bool) -> None:
+    whole = coordinator_log._batch
+
+    async def scenario() -> None:
+        async with running(RealFiles(str(data_dir)), ManualClock()) as broker:
+            (first, _) = await broker.topic("u")
+            monkeypatch.setattr(coordinator_log, "_batch", lambda _, *rest: whole([CoordinatorRecord(version=99)], *rest))
+            await broker.groups.commit("i", ANN, [committed(first)])
+            monkeypatch.setattr(coordinator_log, "_batch", whole)
+            if not is_newest:
+                await broker.groups.commit("j", ANN, [committed(first)])
+
+    asyncio.run(scenario())
+    with pytest.raises(DataDirectoryError, match="the batch of __coordinator-0 at offset 3 is intact"):
+        take_out(str(data_dir), "__coordinator-0", 3)
+    assert "`--take-out __coordinator-0@4`" in errors_in(data_dir)[0].message
+    take_out(str(data_dir), "__coordinator-0", 4)
+    assert not errors_in(data_dir)
+
+    async def restarted() -> None:
+        async with running(RealFiles(str(data_dir)), ManualClock()) as broker, broker.groups.settled() as table:
+            assert table.groups.keys() == ({"h"} if is_newest else {"h", "j"})
+            assert None in broker.transactions.log.read()  # the loss is known: no presumption rests on the rest
+
+    asyncio.run(restarted())
 
 
 def test_a_state_that_lacks_its_groups_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
