@@ -24,7 +24,7 @@ from brokerd.config.client import PlainConsumerConfig
 from brokerd.consumer.core.assignment import AssignedPartition, Assignment, Begin, HandedOver
 from brokerd.consumer.core.buffer import Buffer
 from brokerd.consumer.core.records import Run
-from brokerd.consumer.resolution import Resolved, Search, named, resolve
+from brokerd.consumer.resolution import Found, Search, named, resolve
 from brokerd.errors import BrokerdError, LogTruncationError, OffsetOutOfRangeError, UnknownTopicIdError, WireError
 from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.process import end_daemon_thread
@@ -58,9 +58,9 @@ class Fetching:
         self._fetched: frozenset[TopicIdPartition] = frozenset()  # partitions of the pump
         self._is_stopping = False  # the pump; its remaining responses are taken before another begins
         self._has_left_out = False  # some of those responses were dropped, to be fetched again
-        self._untaken = 0  # responses that arrived during a search; room for more is made after it
-        self._search: LoopCall[list[Resolved]] | None = None
+        self._search: LoopCall[Found] | None = None
         self._search_sender: object = None
+        self._searched: list[tuple[AssignedPartition, int]] = []  # partitions of the search, with their versions
         self._version = -1  # of the assignment as of the last `sync`
         self._stale: set[TopicIdPartition] = set()  # partitions that the pump reads at outdated offsets
 
@@ -108,18 +108,24 @@ class Fetching:
         """Brings searches and fetches in line with the assignment, without waiting for the broker."""
         if self._is_stopping:
             self._take_all()
-        if self._version == self._assignment.version:
+        if self._version != self._assignment.version:
+            self._version = self._assignment.version
+            self._look_up()
+            self._follow()
+
+    def _look_up(self) -> None:
+        """Searches for partitions whose position is unknown, unless just these are searched for. The others are read meanwhile."""
+        unresolved = self._assignment.unresolved()
+        searched = [(one, one.version) for one in unresolved]
+        if self._search is not None and searched == self._searched:
             return
         self._end_search()
-        unresolved = self._assignment.unresolved()
         if unresolved:
             self._search_sender = sender = object()
             searches = [Search(one, copy.copy(one)) for one in unresolved]
             search = resolve(self._client.broker_client, searches, self._config, self._uncommitted())
             self._search = self._client.loop_thread.submit(search, partial(self._arrive, sender, None))
-        else:
-            self._follow()
-        self._version = self._assignment.version
+            self._searched = searched
 
     def _follow(self) -> None:
         """Replaces the pump if it does not read exactly the fetchable partitions."""
@@ -160,27 +166,20 @@ class Fetching:
             sender, item = self._arrivals.get(timeout=None if timeout_ms is None else timeout_ms / 1000)
         except queue.Empty:
             return
-        try:
-            if self._pump is not None and sender is self._pump_sender:
-                self._take_fetched(self._pump, item)
-            elif self._search is not None and sender is self._search_sender:
-                self._take_found(self._search)
-        except BrokerdError:
-            self._version = -1
-            raise
+        if self._pump is not None and sender is self._pump_sender:
+            self._take_fetched(self._pump, item)
+        elif self._search is not None and sender is self._search_sender:
+            self._take_found(self._search)
 
     def _take_fetched(self, pump: Pump, item: Item) -> None:
         if isinstance(item, Fetched):
-            if self._search is None:
-                pump.taken()
-            else:
-                self._untaken += 1
+            pump.taken()
             # A stopping pump may not exceed the buffer's usual bound: the rest is dropped and fetched again.
             self._has_left_out |= self._is_stopping and self._buffer.size_bytes > RESPONSES_AHEAD * self._config.fetch_max_bytes
             if not self._has_left_out:
                 self._add(item)
             return
-        has_successor = self._is_stopping or self._search is not None
+        has_successor = self._is_stopping
         self._end_pump()
         if item is None:
             return
@@ -193,10 +192,8 @@ class Fetching:
     def _end_pump(self) -> None:
         self._pump = None
         self._is_stopping = self._has_left_out = False
-        self._untaken = 0
         self._stale.clear()
-        if self._search is None:  # else the end of the search starts another pump
-            self._version = -1
+        self._version = -1
 
     def _add(self, fetched: Fetched) -> None:
         self._buffer.add(fetched)
@@ -209,13 +206,16 @@ class Fetching:
         for id_tp in self._stale:
             self._buffer.drop(id_tp)
 
-    def _take_found(self, search: LoopCall[list[Resolved]]) -> None:
+    def _take_found(self, search: LoopCall[Found]) -> None:
         self._search = None
-        self._make_room()
+        self._version = -1  # what was not found is searched for again
         try:
-            for (one, then), id_tp, position, committed in search.outcome():
+            found = search.outcome()
+            for (one, then), id_tp, position, committed in found.resolved:
                 if self._assignment.found(one, id_tp, position, then.version, committed) and then.reason:
                     logger.warning("%s: reading continues at offset %d", then.reason, position.offset)
+            if found.failure is not None:
+                raise found.failure
         except UnknownTopicIdError:
             self._forget_ids()
             raise
@@ -224,12 +224,6 @@ class Fetching:
         if self._search is not None:
             self._search.withdraw()
             self._search = None
-        self._make_room()
-
-    def _make_room(self) -> None:
-        while self._untaken and self._pump is not None:
-            self._untaken -= 1
-            self._pump.taken()
 
     def _forget_ids(self) -> None:
         """Forgets the ids of all partitions without a position, after a search found a topic gone: the next one looks them up."""

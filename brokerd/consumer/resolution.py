@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from brokerd.arguments import OffsetAndMetadata
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.groups import group_offsets
-from brokerd.client.metadata import ids_in
+from brokerd.client.metadata import Metadata, id_of, ids_in
 from brokerd.client.offsets import OffsetSpec, Wanted, list_offsets
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.consumer.core.assignment import NO_OFFSET, AssignedPartition, Begin
@@ -43,49 +43,90 @@ class Resolved(NamedTuple):
     committed: int | WireError | None  # by the group, NO_OFFSET for none, or the broker's error; None = not requested
 
 
+class Found(NamedTuple):
+    """The outcome of a search: partitions found, and the first error among the others, which does not affect these."""
+
+    resolved: list[Resolved]
+    failure: BrokerdError | None
+
+
 async def resolve(
     client: BrokerClient,
     searches: Sequence[Search],
     config: PlainConsumerConfig,
     uncommitted: Mapping[TopicIdPartition, int],
-) -> list[Resolved]:
-    """Looks up ids and positions of partitions; `uncommitted` offsets count as committed. Raises UnknownTopicOrPartitionError,
-    NoOffsetForPartitionError, UnknownGroupError if the group's offset no longer exists, BrokerUnreachableError and the broker's
-    errors, with the partition's name."""
-    ids = await ids_of(client, {search.then.tp: search.then.id_tp for search in searches})
-    known = {search.one: LogPosition(search.then.position) for search in searches if search.then.position is not None}
-    committed = await _committed(client, [search for search in searches if _asks_committed(search, config)], ids, config)
+) -> Found:
+    """Looks up ids and positions of partitions; `uncommitted` offsets count as committed. A failure names its partition:
+    UnknownTopicOrPartitionError, NoOffsetForPartitionError, UnknownGroupError if the group's offset no longer exists, and the
+    broker's errors. Raises errors of whole requests, such as BrokerUnreachableError."""
+    unknown = sorted({search.then.tp.topic for search in searches if search.then.id_tp is None})
+    metadata = await client.metadata(unknown) if unknown else Metadata({}, {})
+    failures: list[BrokerdError] = []
+    ids: dict[AssignedPartition, TopicIdPartition] = {}
     for search in searches:
-        at = uncommitted.get(ids[search.then.tp])
-        position = LogPosition(at) if at is not None else _position(committed.get(search.one))
-        if search.then.begin is Begin.COMMITTED and position is not None and config.group_id:
-            known.setdefault(search.one, position)
-        elif search.then.begin is Begin.COMMITTED and (had := _had_offset(search, ids[search.then.tp])) != NO_OFFSET:
-            raise UnknownGroupError(
-                f"{search.then.tp}: group '{config.group_id}' had the offset {had} and has none now: it expired "
-                "(offsets.retention.minutes) or was deleted; seek() to the offset at which to continue"
-            )
-        elif search.then.begin is Begin.COMMITTED and search.then.begun_at is not None:
-            known.setdefault(search.one, search.then.begun_at)
-        elif search.then.gone is not None and search.then.gone.tp == ids[search.then.tp]:
-            resumes_at = search.then.gone.resumes_at(in_group=bool(config.group_id))
-            if resumes_at is not None:
-                known.setdefault(search.one, resumes_at)
-    open_searches = [search for search in searches if search.one not in known]
-    wanted: dict[TopicIdPartition, Wanted] = {ids[search.then.tp]: _spec(search, config) for search in open_searches}
+        with _noted(failures):
+            ids[search.one] = search.then.id_tp or id_of(metadata.topic(search.then.tp.topic), search.then.tp.partition)
+    named_searches = [search for search in searches if search.one in ids]
+    committed = await _committed(client, [search for search in named_searches if _asks_committed(search, config)], ids, config)
+    starts: dict[AssignedPartition, LogPosition | OffsetSpec] = {}
+    for search in named_searches:
+        with _noted(failures):
+            id_tp = ids[search.one]
+            starts[search.one] = _start(search, id_tp, committed.get(search.one), uncommitted.get(id_tp), config)
+    wanted: dict[TopicIdPartition, Wanted] = {ids[one]: start for one, start in starts.items() if isinstance(start, OffsetSpec)}
     offsets = await list_offsets(client, wanted, config.isolation_level) if wanted else {}
-    found = []
-    for search in searches:
-        id_tp = ids[search.then.tp]
-        position = known.get(search.one)
-        if position is None:
-            result = offsets[id_tp]
+    resolved = []
+    for search in named_searches:
+        start = starts.get(search.one)
+        if isinstance(start, OffsetSpec):
+            result = offsets[ids[search.one]]
             if isinstance(result, WireError):
                 result.message = named(search.then.tp, result)
-                raise result
-            position = LogPosition(result.offset, result.leader_epoch_id)
-        found.append(Resolved(search, id_tp, position, _offset(committed.get(search.one))))
-    return found
+                failures.append(result)
+                continue
+            start = LogPosition(result.offset, result.leader_epoch_id)
+        if start is not None:
+            resolved.append(Resolved(search, ids[search.one], start, _offset(committed.get(search.one))))
+    return Found(resolved, failures[0] if failures else None)
+
+
+@contextlib.contextmanager
+def _noted(failures: list[BrokerdError]) -> Iterator[None]:
+    try:
+        yield
+    except BrokerdError as error:
+        failures.append(error)
+
+
+def _start(
+    search: Search,
+    id_tp: TopicIdPartition,
+    committed: OffsetAndMetadata | WireError | None,
+    uncommitted: int | None,
+    config: PlainConsumerConfig,
+) -> LogPosition | OffsetSpec:
+    """Where to begin. Raises NoOffsetForPartitionError, UnknownGroupError, and the error of the group's offset."""
+    then = search.then
+    if then.position is not None:
+        return LogPosition(then.position)
+    if then.begin is Begin.COMMITTED and config.group_id:
+        if isinstance(committed, WireError):
+            raise committed
+        position = LogPosition(uncommitted) if uncommitted is not None else _position(committed)
+        if position is not None:
+            return position
+    gone = then.gone if then.gone is not None and then.gone.tp == id_tp else None
+    if then.begin is Begin.COMMITTED:
+        had = then.had_offset if gone is None else gone.had_offset
+        if had != NO_OFFSET:
+            raise UnknownGroupError(
+                f"{then.tp}: group '{config.group_id}' had the offset {had} and has none now: it expired "
+                "(offsets.retention.minutes) or was deleted; seek() to the offset at which to continue"
+            )
+        if then.begun_at is not None:
+            return then.begun_at
+    resumes_at = None if gone is None else gone.resumes_at(in_group=bool(config.group_id))
+    return resumes_at if resumes_at is not None else _spec(search, config)
 
 
 async def ids_of(
@@ -95,12 +136,6 @@ async def ids_of(
     unknown = [tp for tp, id_tp in wanted.items() if id_tp is None]
     found = ids_in(await client.metadata(sorted({tp.topic for tp in unknown})), unknown) if unknown else {}
     return {tp: id_tp if id_tp is not None else found[tp] for tp, id_tp in wanted.items()}
-
-
-def _had_offset(search: Search, id_tp: TopicIdPartition) -> int:
-    if search.then.gone is not None and search.then.gone.tp == id_tp:
-        return search.then.gone.had_offset
-    return search.then.had_offset
 
 
 def named(tp: TopicPartition, error: WireError) -> str:
@@ -120,11 +155,11 @@ def _asks_committed(search: Search, config: PlainConsumerConfig) -> bool:
 
 
 async def _committed(
-    client: BrokerClient, searches: Sequence[Search], ids: Mapping[TopicPartition, TopicIdPartition], config: PlainConsumerConfig
+    client: BrokerClient, searches: Sequence[Search], ids: Mapping[AssignedPartition, TopicIdPartition], config: PlainConsumerConfig
 ) -> dict[AssignedPartition, OffsetAndMetadata | WireError]:
-    """The group's committed offsets, _NONE where there is none. Raises the broker's error if a partition begins there; otherwise
-    returns it instead of the offset, for a transaction that needs it."""
-    asked = {ids[search.then.tp]: search for search in searches}
+    """The group's committed offsets, _NONE where there is none, or the broker's error. Raises the error of the whole group if a
+    partition begins there."""
+    asked = {ids[search.one]: search for search in searches}
     if not asked or not config.group_id:
         return {}
     found: Mapping[TopicIdPartition, OffsetAndMetadata | WireError]
@@ -137,14 +172,10 @@ async def _committed(
     offsets: dict[AssignedPartition, OffsetAndMetadata | WireError] = {search.one: _NONE for search in searches}
     for id_tp, committed in found.items():
         search = asked[id_tp]
-        if not isinstance(committed, WireError):
-            offsets[search.one] = committed
-            continue
-        refusal = fresh(committed)
-        refusal.message = named(search.then.tp, refusal)
-        if _begins_there(search):
-            raise refusal
-        offsets[search.one] = refusal
+        if isinstance(committed, WireError):
+            committed = fresh(committed)
+            committed.message = named(search.then.tp, committed)
+        offsets[search.one] = committed
     return offsets
 
 

@@ -21,6 +21,7 @@ from brokerd.errors import (
     ConsumerStateError,
     CorruptMessageError,
     LogDamagedError,
+    NoOffsetForPartitionError,
     NotReadyError,
     OffsetOutOfRangeError,
     UnknownTopicIdError,
@@ -274,6 +275,64 @@ def test_a_topic_that_is_seen_again_is_read_on(broker: FakeBroker) -> None:
         fill(partition, [2])
         broker.topics["t"] = topic
         assert offsets(read(consumer, 2)) == [5, 6]
+
+
+def told_and_read(consumer: Consumer, count: int) -> str:
+    """Reads so many records of `t-0`, and meets an error; returns its text."""
+    seen: list[ConsumerRecord] = []
+    text = ""
+    while len(seen) < count or not text:
+        try:
+            seen += consumer.poll(10)
+        except (UnknownTopicOrPartitionError, UnknownTopicIdError, NoOffsetForPartitionError) as error:
+            text = str(error)
+    assert {record.topic_partition for record in seen} <= {T0}
+    return text
+
+
+def test_a_topic_that_is_not_there_stops_no_other(broker: FakeBroker, consumer: Consumer) -> None:
+    (partition,) = broker.create("t")
+    fill(partition, [3])
+    consumer.assign([T0, ("u", 0)])
+    assert "there is no topic 'u'" in told_and_read(consumer, 3)
+    consumer.seek(T0, 1)
+    assert "there is no topic 'u'" in told_and_read(consumer, 2)
+
+
+def test_a_topic_that_is_deleted_stops_no_other(broker: FakeBroker, consumer: Consumer) -> None:
+    (partition,) = broker.create("t")
+    broker.create("u")
+    fill(partition, [3])
+    consumer.assign([T0, ("u", 0)])
+    read(consumer, 3)
+    del broker.topics["u"]
+    told_and_read(consumer, 0)
+    for _ in range(2):
+        fill(partition, [2])
+        assert "there is no topic 'u'" in told_and_read(consumer, 2)
+
+
+def test_a_partition_without_an_offset_stops_no_other(broker: FakeBroker) -> None:
+    for partition in broker.create("t", 2):
+        fill(partition, [3])
+    with Consumer(settings(broker, auto_offset_reset="none")) as consumer:
+        consumer.assign([T0, T1])
+        consumer.seek(T0, 0)
+        assert told_and_read(consumer, 3).startswith("t-1 has no offset to begin at")
+
+
+def test_a_partition_is_read_while_another_is_looked_for(broker: FakeBroker, consumer: Consumer) -> None:
+    first, _ = broker.create("t", 2)
+    fill(first, [3])
+    consumer.assign([T0])
+    consumer.seek(T0, 0)
+    consumer.position(T0)
+    broker.errors["ListOffsets"] = [NotReadyError("starting")] * 100_000
+    consumer.assign([T0, T1])
+    assert offsets(read(consumer, 3)) == [0, 1, 2]
+    fill(first, [3])
+    consumer.seek(T0, 2)
+    assert offsets(read(consumer, 4)) == [2, 3, 4, 5]
 
 
 def test_broker_that_stays_away_is_told_and_may_come_back() -> None:
