@@ -20,7 +20,7 @@ from brokerd.config.settings import INT32_MAX, INT64_MAX
 from brokerd.errors import UnknownServerError, WireError
 from brokerd.event_loop import settle
 from brokerd.ids import TRANSACTIONAL_ID_MAX_LENGTH, ProducerIdAndEpoch, TopicIdPartition, TopicInfo
-from brokerd.producer.core.batch import NO_OFFSET, NO_TIMESTAMP
+from brokerd.producer.core.accumulator import NO_OFFSET, NO_TIMESTAMP
 from brokerd.producer.core.membership import Membership
 from brokerd.producer.core.transport import Hello, PartitionResult, ProduceRequest, ProduceResponse, RequestLimits
 from brokerd.wire.errors import from_proto

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from brokerd.errors import Fate, MessageTooLargeError
 from brokerd.ids import TopicIdPartition
-from brokerd.producer.core.batch import NO_TIMESTAMP, Piece, ProducerBatch
+from brokerd.producer.core.accumulator import NO_TIMESTAMP, Piece, ProducerBatch
 from brokerd.producer.core.partitioner import Int32s, sort_by_partition
 from brokerd.producer.core.transport import ROW_OVERHEAD_BYTES
 from brokerd.record.header import HEADER_SIZE, Attributes, crc_seed, encode_header, new_header

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from brokerd.errors import BrokerdError, fresh
-from brokerd.producer.core.batch import NEVER_MS, NO_OFFSET, NO_TIMESTAMP, ProducerBatch
+from brokerd.producer.core.accumulator import NEVER_MS, NO_OFFSET, NO_TIMESTAMP, ProducerBatch
 from brokerd.producer.waiting import SharedLock, Wait
 from brokerd.waiter import Waiter
 

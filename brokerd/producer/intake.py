@@ -42,7 +42,7 @@ from brokerd.ids import TopicInfo, TopicPartition
 from brokerd.producer import columns
 from brokerd.producer.arguments import Headers
 from brokerd.producer.columns import RECORD_OVERHEAD_BYTES, joined
-from brokerd.producer.core.batch import NEVER_MS, Piece, ProducerBatch
+from brokerd.producer.core.accumulator import NEVER_MS, Piece, ProducerBatch
 from brokerd.producer.core.partitioner import Int32s, RowPartitioner
 from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.futures import BatchSpan, Placement

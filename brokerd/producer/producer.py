@@ -30,7 +30,7 @@ from brokerd.process import Open, end_daemon_thread
 from brokerd.producer import arguments, columns
 from brokerd.producer.arguments import Headers
 from brokerd.producer.columns import RECORD_OVERHEAD_BYTES, small_batch_bytes, split_rows
-from brokerd.producer.core.batch import NEVER_MS
+from brokerd.producer.core.accumulator import NEVER_MS
 from brokerd.producer.core.identity import DeliveredTotals, Identity
 from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.core.metrics import ProducerMetrics

@@ -30,7 +30,7 @@ from brokerd.event_loop import GrpcLoop
 from brokerd.ids import TopicIdPartition
 from brokerd.process import OWN_THREADS
 from brokerd.producer.columns import encode_batch_header, encode_pieces
-from brokerd.producer.core.batch import NEVER_MS, ProducerBatch
+from brokerd.producer.core.accumulator import NEVER_MS, ProducerBatch
 from brokerd.producer.core.producer_core import ACKS, ProducerCore
 from brokerd.producer.core.streams import (
     CloseStream,

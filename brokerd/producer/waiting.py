@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 
 from brokerd.clock import Clock
 from brokerd.errors import ForkedProducerError, ProducerClosedError
-from brokerd.producer.core.batch import NEVER_MS
+from brokerd.producer.core.accumulator import NEVER_MS
 from brokerd.waiter import Waiter
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from brokerd.producer.core.batch import ProducerBatch
+from brokerd.producer.core.accumulator import ProducerBatch
 from brokerd.producer.core.identity import Identity
 from brokerd.producer.core.membership import MemberReport
 from brokerd.producer.core.producer_core import ProducerCore
@@ -48,7 +48,7 @@ def without_stop(self: ProducerCore, batch: ProducerBatch, error: Any, now_ms: i
 def end_without_a_look(self: ProducerCore) -> MemberReport:
     """The end of a member, whatever is incomplete."""
     ended = self.identity.report()
-    self._use(self.own_identity)
+    self.identity = self.own_identity
     return ended
 
 
@@ -110,15 +110,16 @@ def late_end_noted_in_the_next_identity(_original: Any, self: ProducerCore, batc
 @mutant
 def same_id_for_the_next_member(put: Put) -> None:
     kept: WeakKeyDictionary[ProducerCore, Identity] = WeakKeyDictionary()  # each schedule has its own
-    use = ProducerCore._use
+    begin = ProducerCore.begin_member
 
-    def use_same(self: ProducerCore, identity: Identity) -> None:
-        if identity.membership is not None:
-            first = kept.setdefault(self, identity)
-            identity.granted, identity.sequences = first.granted, first.sequences
-        use(self, identity)
+    def begin_same(self: ProducerCore, *arguments: Any, **options: Any) -> bool:
+        has_begun = begin(self, *arguments, **options)
+        if has_begun:
+            first = kept.setdefault(self, self.identity)
+            self.identity.granted, self.identity.sequences = first.granted, first.sequences
+        return has_begun
 
-    plant(put, ProducerCore, "_use", use_same)
+    plant(put, ProducerCore, "begin_member", begin_same)
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from brokerd.ids import NO_PRODUCER, NO_SEQUENCE
-from brokerd.producer.core.accumulator import BufferPool, ReadyCheck, RecordAccumulator, WaitingCall
-from brokerd.producer.core.batch import NEVER_MS, Piece, ProducerBatch
+from brokerd.producer.core.accumulator import NEVER_MS, BufferPool, Piece, ProducerBatch, ReadyCheck, RecordAccumulator, WaitingCall
 from brokerd.producer.core.identity import Identity
 from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.core.streams import NodeConnection
@@ -49,16 +48,16 @@ def connection_ignores_throttle(put: Put) -> None:
 
 @mutant
 def sequence_reassigned_on_retry(put: Put) -> None:
-    reenqueue = RecordAccumulator.reenqueue
+    retry = ProducerCore._retry
 
-    def forgetful(self: RecordAccumulator, batch: ProducerBatch, retry_at_ms: int) -> None:
-        reenqueue(self, batch, retry_at_ms)
+    def forgetful(self: ProducerCore, batch: ProducerBatch, error: Any, now_ms: int) -> None:
+        retry(self, batch, error, now_ms)
         state = self.identity.sequences[batch.tp]
         if batch in state.sequenced:
             state.sequenced.remove(batch)
         batch.identity, batch.base_sequence = NO_PRODUCER, NO_SEQUENCE
 
-    plant(put, RecordAccumulator, "reenqueue", forgetful)
+    plant(put, ProducerCore, "_retry", forgetful)
     plant(put, Identity, "_drop", lambda self, batch: _drop_if_there(self, batch))
 
 
@@ -142,8 +141,8 @@ def waiters_served_newest_first(admits: Any, self: BufferPool, size_bytes: int, 
 def linger_is_forgotten(put: Put) -> None:
     ready = RecordAccumulator.ready
 
-    def forgetful(self: RecordAccumulator, leader_of: Any, now_ms: int) -> ReadyCheck:
-        return replace(ready(self, leader_of, now_ms), next_check_ms=NEVER_MS)
+    def forgetful(self: RecordAccumulator, leader_of: Any, may_drain: Any, now_ms: int) -> ReadyCheck:
+        return replace(ready(self, leader_of, may_drain, now_ms), next_check_ms=NEVER_MS)
 
     plant(put, RecordAccumulator, "ready", forgetful)
     plant(put, RecordAccumulator, "next_expiry_ms", lambda _self: NEVER_MS)
@@ -210,7 +209,7 @@ def requests_name_all_partitions(put: Put) -> None:
         put,
         RecordAccumulator,
         "drain",
-        lambda self, check, node, limits, now_ms: drain(self, check, node, limits._replace(partitions_max=1_000), now_ms),
+        lambda self, check, node, limits: drain(self, check, node, limits._replace(partitions_max=1_000)),
     )
 
 

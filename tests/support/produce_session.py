@@ -13,7 +13,7 @@ import pyarrow as pa
 from brokerd.client.blocking import LoopThread
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicIdPartition, TopicInfo
 from brokerd.producer.columns import encode_batch_header, encode_pieces
-from brokerd.producer.core.batch import Piece, ProducerBatch
+from brokerd.producer.core.accumulator import Piece, ProducerBatch
 from brokerd.producer.core.membership import Membership
 from brokerd.producer.core.transport import (
     BatchToProduce,

@@ -7,8 +7,7 @@ import random
 from brokerd.config.client import ProducerConfig
 from brokerd.config.settings import from_mapping
 from brokerd.ids import ProducerIdAndEpoch, TopicPartition
-from brokerd.producer.core.accumulator import BufferPool, RecordAccumulator
-from brokerd.producer.core.batch import Piece
+from brokerd.producer.core.accumulator import BufferPool, Piece, RecordAccumulator
 from brokerd.producer.core.identity import Identity
 from brokerd.producer.core.transport import RequestLimits
 
@@ -23,7 +22,7 @@ def assert_nobody_starves() -> None:
     config = from_mapping(ProducerConfig, settings)
     identity = Identity(config, random.Random(1))
     identity.on_granted(ProducerIdAndEpoch(1, 0), 0)
-    accumulator = RecordAccumulator(config, identity, BufferPool(2**40))
+    accumulator = RecordAccumulator(config, BufferPool(2**40))
     partitions = list(range(PARTITIONS))
     random.Random(1).shuffle(partitions)
     for partition in partitions:
@@ -33,6 +32,7 @@ def assert_nobody_starves() -> None:
     left: set[int] = set()
     for now_ms in range(2):
         accumulator.append(TopicPartition("t", HOT), Piece([0], 1, 1_000, 0), now_ms)
-        for batch in accumulator.drain(accumulator.ready(lambda _tp: 0, now_ms), 0, limits, now_ms):
+        for batch in accumulator.drain(accumulator.ready(lambda _tp: 0, identity.may_drain, now_ms), 0, limits):
+            identity.assign(batch)
             left.add(batch.tp.partition)
     assert left == set(range(PARTITIONS)), f"{sorted(set(range(PARTITIONS)) - left)} starve"

@@ -37,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from brokerd.producer.core.batch import NEVER_MS
+from brokerd.producer.core.accumulator import NEVER_MS
 from brokerd.producer.core.membership import Membership
 from brokerd.producer.core.streams import FetchMetadata, RequestProducerId, SendHeartbeat
 from tests.support.producer_simulation import NO_LIMIT, TOPIC, Simulation

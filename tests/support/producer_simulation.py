@@ -27,7 +27,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import PRODUCER_EPOCH_MAX, ProducerIdAndEpoch, TopicIdPartition, TopicInfo, TopicPartition
-from brokerd.producer.core.batch import NEVER_MS, Piece, ProducerBatch
+from brokerd.producer.core.accumulator import NEVER_MS, Piece, ProducerBatch
 from brokerd.producer.core.membership import Membership
 from brokerd.producer.core.metrics import ProducerMetrics
 from brokerd.producer.core.producer_core import ACKS, ProducerCore

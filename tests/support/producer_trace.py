@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from brokerd.ids import NO_PRODUCER, NO_SEQUENCE, ProducerIdAndEpoch, TopicPartition
-from brokerd.producer.core.batch import ProducerBatch
+from brokerd.producer.core.accumulator import ProducerBatch
 from brokerd.producer.core.streams import CloseStream, Command, FetchMetadata, OpenStream, RequestProducerId, SendHeartbeat
 
 

@@ -19,7 +19,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import ProducerIdAndEpoch, TopicPartition
-from brokerd.producer.core.batch import ProducerBatch
+from brokerd.producer.core.accumulator import ProducerBatch
 from brokerd.producer.core.membership import Membership
 from brokerd.producer.core.transport import Hello, ProduceResponse
 from tests.support.producer_trace import records_text

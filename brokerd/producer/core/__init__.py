@@ -1,8 +1,7 @@
 """The producer's decisions, pure: events in, commands out. No threads, clocks or network, and no import of the shell around it.
 
 producer_core.py  the state machine: takes events, returns commands
-batch.py          a batch and its states
-accumulator.py    batches by partition: linger, ready, drain, mute; memory
+accumulator.py    a batch and its states; batches by partition: linger, ready, drain, mute; memory
 identity.py       producer id, epoch, members and their requests; sequences
 streams.py        streams to nodes, and their requests in flight; commands
 topics.py         ids, partition counts and leaders of topics; when to request metadata

@@ -36,7 +36,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import NO_PRODUCER, NO_SEQUENCE, PRODUCER_EPOCH_MAX, ProducerIdAndEpoch, TopicIdPartition, TopicPartition
-from brokerd.producer.core.batch import NEVER_MS, ProducerBatch
+from brokerd.producer.core.accumulator import NEVER_MS, ProducerBatch
 from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.core.streams import Command, RequestProducerId, SendHeartbeat
 from brokerd.record.header import SEQUENCE_MAX, add_sequence

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from brokerd.producer.core.batch import ProducerBatch
+from brokerd.producer.core.accumulator import ProducerBatch
 
 WINDOW_MS = 30_000
 

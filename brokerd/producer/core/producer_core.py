@@ -4,7 +4,7 @@
 methods. accumulator.py has the rules of queues, identity.py those of sequences. Pure: reads no clock and never waits. Threads
 share it under the producer's lock (waiting.py).
 
-States of a batch (batch.py), and the events that move it:
+States of a batch, and the events that move it:
 
     closed ── step: drained ──▶ in flight ── success, duplicate, final error ──▶ ended
       ▲                            │  └───── expired, stopped ──▶ given up ── response or loss ──▶ ended
@@ -45,8 +45,7 @@ from brokerd.errors import (
     fresh,
 )
 from brokerd.ids import NO_SEQUENCE, ProducerIdAndEpoch, TopicIdPartition, TopicInfo, TopicPartition
-from brokerd.producer.core.accumulator import BufferPool, RecordAccumulator
-from brokerd.producer.core.batch import NEVER_MS, NO_OFFSET, NO_TIMESTAMP, Piece, ProducerBatch
+from brokerd.producer.core.accumulator import NEVER_MS, NO_OFFSET, NO_TIMESTAMP, BufferPool, Piece, ProducerBatch, RecordAccumulator
 from brokerd.producer.core.identity import Identity, Verdict, verdict_on
 from brokerd.producer.core.membership import MemberReport, Membership
 from brokerd.producer.core.metrics import ProducerMetrics
@@ -91,7 +90,7 @@ class ProducerCore:
         self.metrics = metrics
         self.pool = BufferPool(config.buffer_memory)
         self.own_identity = self.identity = Identity(config, rng)  # the lasting one, and the one in use
-        self.accumulator = RecordAccumulator(config, self.identity, self.pool)
+        self.accumulator = RecordAccumulator(config, self.pool)
         self.topics = TopicRegistry(config, rng)
         self.streams = Streams(config, rng, instance_id=instance_id)
         self.fatal_error: BrokerdError | None = None
@@ -152,7 +151,7 @@ class ProducerCore:
         return self.identity.step(commands, now_ms, has_rows=has_rows)
 
     def _step_connections(self, commands: list[Command], now_ms: int) -> int:
-        check = self.accumulator.ready(self.topics.leader_of, now_ms)
+        check = self.accumulator.ready(self.topics.leader_of, self.identity.may_drain, now_ms)
         if check.leaderless_topics:
             for topic in check.leaderless_topics:
                 self.topics.want(topic, now_ms)
@@ -169,12 +168,15 @@ class ProducerCore:
             elif connection.throttled_until_ms > now_ms:
                 next_ms = min(next_ms, connection.throttled_until_ms)
             while check.nodes[node_id] and connection.may_send(self._config, now_ms):
-                batches = self.accumulator.drain(check, node_id, connection.limits, now_ms)
+                batches = self.accumulator.drain(check, node_id, connection.limits)
                 commands.append(self._request(connection, batches, now_ms))
+                self.accumulator.check_again(check, node_id, batches, now_ms)
                 next_ms = min(next_ms, overdue_ms)
         return min(next_ms, check.next_check_ms)
 
     def _request(self, connection: NodeConnection, drained: list[ProducerBatch], now_ms: int) -> SendRequest:
+        for batch in drained:
+            self.identity.assign(batch)
         batches = {self.topics.id_of(batch.tp): batch for batch in drained}
         # With acks=0 no refusal is heard. After a restore of lower epochs, every batch would be refused for ever.
         for batch in drained if self._acks else ():
@@ -403,6 +405,9 @@ class ProducerCore:
         """
         size_max = self.accumulator.learn_batch_size(batch.tp.topic, batch.uncompressed_bytes // 2, now_ms)
         self.accumulator.split(batch, self._splitter(batch, size_max))
+        identity = self._numbered_by(batch)
+        if identity is not None:
+            identity.on_split(batch)
         self.metrics.batches_split.record(1, now_ms)
         if batch.listeners:  # which must move on to its parts
             self.ended.append(batch)
@@ -445,7 +450,7 @@ class ProducerCore:
             raise TransactionStateError(f"{self.identity} is open: end it before the next one begins")
         if has_unplaced or self.accumulator.incomplete:
             raise TransactionStateError("records that were sent before the transaction are not acknowledged yet: flush() first")
-        self._use(Identity(self._config, self._rng, membership))
+        self.identity = Identity(self._config, self._rng, membership)
         return True
 
     def abort_member(self, by_ms: int, *, only: Membership | None = None) -> Identity | None:
@@ -474,13 +479,8 @@ class ProducerCore:
         """
         assert not self.accumulator.incomplete, "a member is flushed or stopped before it ends"
         self.last_report = report = self.identity.report()
-        self._use(self.own_identity)
+        self.identity = self.own_identity
         return report
-
-    def _use(self, identity: Identity) -> None:
-        # Only assignments, so no interrupt can separate them (brokerd/producer/waiting.py).
-        self.identity = identity
-        self.accumulator.identity = identity
 
     # --- open or closed
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 from brokerd.backoff import backoff_ms
 from brokerd.config.client import ProducerConfig
 from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
-from brokerd.producer.core.batch import ProducerBatch
+from brokerd.producer.core.accumulator import ProducerBatch
 from brokerd.producer.core.membership import Membership
 from brokerd.producer.core.transport import Hello, RequestLimits
 

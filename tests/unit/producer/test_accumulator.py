@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +11,16 @@ from brokerd.config.client import ProducerConfig
 from brokerd.config.settings import from_mapping
 from brokerd.errors import BrokerUnreachableError
 from brokerd.ids import TopicPartition
-from brokerd.producer.core.accumulator import REQUEST_FILL_BYTES, BufferPool, LeaderOf, RecordAccumulator
-from brokerd.producer.core.batch import NEVER_MS, BatchState, Piece, ProducerBatch
-from brokerd.producer.core.identity import Identity
+from brokerd.producer.core.accumulator import (
+    NEVER_MS,
+    REQUEST_FILL_BYTES,
+    BatchState,
+    BufferPool,
+    LeaderOf,
+    Piece,
+    ProducerBatch,
+    RecordAccumulator,
+)
 from brokerd.producer.core.metrics import WINDOW_MS, WindowedStat
 from brokerd.producer.core.transport import BATCH_OVERHEAD_BYTES, RequestLimits
 from tests.support.producer_simulation import WaitingAppend
@@ -24,12 +30,9 @@ OTHER = TopicPartition("t", 1)
 LIMITS = RequestLimits(1_000, 100_000_000)
 
 
-NO_SEQUENCES = Identity(ProducerConfig(enable_idempotence=False), random.Random(1))
-
-
 def accumulator(**settings: Any) -> RecordAccumulator:
     config = from_mapping(ProducerConfig, {"batch.size": 100, "linger.ms": 5, "max.request.size": 1_000} | settings)
-    return RecordAccumulator(config, NO_SEQUENCES, BufferPool(1_000))
+    return RecordAccumulator(config, BufferPool(1_000))
 
 
 def append(queue: RecordAccumulator, tp: TopicPartition = TP, size: int = 40, now_ms: int = 0) -> ProducerBatch:
@@ -42,13 +45,17 @@ def leader(_tp: TopicPartition) -> int:
     return 0
 
 
+def always(_batch: ProducerBatch) -> bool:
+    return True
+
+
 def looked(queue: RecordAccumulator, leader_of: LeaderOf, now_ms: int) -> tuple[set[int], int, set[str]]:
-    check = queue.ready(leader_of, now_ms)
+    check = queue.ready(leader_of, always, now_ms)
     return set(check.nodes), check.next_check_ms, check.leaderless_topics
 
 
 def drained(queue: RecordAccumulator, limits: RequestLimits, now_ms: int) -> list[ProducerBatch]:
-    return queue.drain(queue.ready(leader, now_ms), 0, limits, now_ms)
+    return queue.drain(queue.ready(leader, always, now_ms), 0, limits)
 
 
 def test_a_batch_closes_when_the_next_piece_does_not_fit() -> None:
@@ -65,25 +72,25 @@ def test_ready_for_each_reason_and_for_no_other() -> None:
     queue = accumulator()
     append(queue)
     assert looked(queue, leader, 4) == (set(), 5, set())
-    assert set(queue.ready(leader, 5).nodes) == {0}  # linger
+    assert set(queue.ready(leader, always, 5).nodes) == {0}  # linger
     assert looked(queue, lambda _tp: -1, 5) == (set(), NEVER_MS, {"t"})
     append(queue, size=60, now_ms=4)
-    assert set(queue.ready(leader, 4).nodes) == {0}  # full
+    assert set(queue.ready(leader, always, 4).nodes) == {0}  # full
 
     queue = accumulator()
     append(queue)
     call = WaitingAppend(0, 1)
     assert not queue.pool.admits(5_000, call)
-    assert set(queue.ready(leader, 0).nodes) == {0}  # memory exhausted
+    assert set(queue.ready(leader, always, 0).nodes) == {0}  # memory exhausted
     call.is_over = True
-    assert set(queue.ready(leader, 0).nodes) == set()
+    assert set(queue.ready(leader, always, 0).nodes) == set()
     queue.begin_flush()
-    assert set(queue.ready(leader, 0).nodes) == {0}  # flushed
+    assert set(queue.ready(leader, always, 0).nodes) == {0}  # flushed
     append(queue, OTHER)
     assert drained(queue, LIMITS, 0)[0].tp == TP  # what came after the flush began still lingers
     assert looked(queue, leader, 0) == (set(), 5, set())
     queue.is_closed = True
-    assert set(queue.ready(leader, 0).nodes) == {0}  # closing
+    assert set(queue.ready(leader, always, 0).nodes) == {0}  # closing
 
 
 def test_muted_throttled_and_backing_off_are_not_ready() -> None:
@@ -119,8 +126,12 @@ def test_one_look_serves_several_requests_and_knows_what_stays_behind() -> None:
         append(queue, TP, size=100)
     append(queue, TP, size=40, now_ms=3)
     append(queue, OTHER, size=100)
-    check = queue.ready(leader, 3)
-    requests = [[batch.tp for batch in queue.drain(check, 0, LIMITS, 3)] for _ in range(3)]
+    check = queue.ready(leader, always, 3)
+    requests = []
+    for _ in range(3):
+        batches = queue.drain(check, 0, LIMITS)
+        queue.check_again(check, 0, batches, 3)
+        requests.append([batch.tp for batch in batches])
     assert requests == [[TP, OTHER], [TP], []]
     assert check.next_check_ms == 3 + 5, "what is left lingers"
 
@@ -128,7 +139,7 @@ def test_one_look_serves_several_requests_and_knows_what_stays_behind() -> None:
 def test_a_full_request_leaves_the_other_partitions_to_the_next_ones() -> None:
     config = from_mapping(ProducerConfig, {"linger.ms": 0})
     assert config.max_request_size > 2 * REQUEST_FILL_BYTES
-    queue = RecordAccumulator(config, NO_SEQUENCES, BufferPool(8 * REQUEST_FILL_BYTES))
+    queue = RecordAccumulator(config, BufferPool(8 * REQUEST_FILL_BYTES))
     tps = [TopicPartition("t", number) for number in range(5)]
     for tp in tps:
         append(queue, tp, size=REQUEST_FILL_BYTES // 2)

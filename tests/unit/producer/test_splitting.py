@@ -11,7 +11,7 @@ import pytest
 
 from brokerd.errors import Fate, MessageTooLargeError
 from brokerd.producer.columns import encode_pieces, split_rows
-from brokerd.producer.core.batch import Piece, ProducerBatch
+from brokerd.producer.core.accumulator import Piece, ProducerBatch
 from brokerd.producer.core.transport import RequestLimits
 from brokerd.producer.producer import Producer
 from tests.support.broker_double import NO_LIMITS, BrokerDouble, Fault

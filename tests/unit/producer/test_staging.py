@@ -20,7 +20,7 @@ import pytest
 
 from brokerd.errors import BufferExhaustedError, Fate, InvalidProducerEpochError, ProducerClosedError
 from brokerd.producer import columns
-from brokerd.producer.core.batch import NEVER_MS
+from brokerd.producer.core.accumulator import NEVER_MS
 from brokerd.producer.core.producer_core import ProducerCore
 from brokerd.producer.futures import BatchFuture
 from brokerd.producer.intake import CHUNK_BYTES_MIN, STAGED_MAX, Intake, RecordChunk

@@ -15,7 +15,7 @@ from brokerd.client.columns import LOG_APPEND_TIME, BatchSlice, decode_slice
 from brokerd.errors import CorruptMessageError, InvalidRequestError, UnsupportedVersionError
 from brokerd.ids import TopicPartition
 from brokerd.producer.columns import encode_batch_header, encode_pieces, split_rows
-from brokerd.producer.core.batch import Piece, ProducerBatch
+from brokerd.producer.core.accumulator import Piece, ProducerBatch
 from brokerd.record.arrow_metadata import read_arrow_metadata
 from brokerd.record.batch import RecordBatch, check_produced
 from brokerd.record.header import Attributes
