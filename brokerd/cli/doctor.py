@@ -21,7 +21,7 @@ _REPAIRS = ("rebuild_checkpoint", "accept_damaged", "give_up_damaged", "rebuild_
 
 def run(args: argparse.Namespace) -> int:
     """Prints the findings, or what a repair did; returns the exit code. Raises DataDirectoryError, UsageError."""
-    if args.decide and (args.decode or args.take_out or any(getattr(args, repair) for repair in _REPAIRS)):
+    if args.decide and (args.decode or args.take_out or _is_repair(args)):
         raise usage_error(args, "--decide excludes all other options but --member: use it last, after a repair")
     if args.member and not args.decide:
         raise usage_error(args, "--member needs --decide")
@@ -33,7 +33,8 @@ def run(args: argparse.Namespace) -> int:
         place = error.filename or args.directory
         raise DataDirectoryError(f"{place}: a file could not be read or written: {error.strerror}") from None
     document = [{**finding._asdict(), "severity": finding.severity.value} for finding in findings]
-    show(args, document, _lines(findings, args.directory))
+    healthy = "no damage was found, and nothing was changed" if _is_repair(args) else "all in order, nothing to do"
+    show(args, document, _lines(findings, f"{args.directory}: {healthy}"))
     return EXIT_DAMAGED if _count(findings, Severity.ERROR) else EXIT_HEALTHY
 
 
@@ -62,13 +63,17 @@ def _place(args: argparse.Namespace) -> tuple[str, int]:
     return partition, int(offset)
 
 
-def _lines(findings: list[Finding], directory: str) -> Iterator[str]:
+def _is_repair(args: argparse.Namespace) -> bool:
+    return any(getattr(args, repair) for repair in _REPAIRS)
+
+
+def _lines(findings: list[Finding], if_none: str) -> Iterator[str]:
     for finding in findings:
         place = finding.partition or finding.path
         offset = "" if finding.offset is None else f" at offset {finding.offset}"
         yield f"{finding.severity.value}: {place}{offset}: {finding.message}"
     if not findings:
-        yield f"{directory}: all in order, nothing to do"
+        yield if_none
     else:
         yield ", ".join(counted(_count(findings, severity), severity.value) for severity in Severity)
 

@@ -218,15 +218,15 @@ def rebuild_checkpoint(path: str) -> list[Finding]:
 
 def accept_damaged(path: str) -> list[Finding]:
     """Accepts each damaged range as lost: it becomes a hole, and reading it is an error. From the next start on the rest of the
-    partition is served and takes appends. Returns notes on holes, and findings on lost markers. Raises DataDirectoryError.
+    partition is served and takes appends. Returns notes on holes, and findings on lost markers and lost files of the directory.
+    Raises DataDirectoryError.
     """
     return _with_damaged(path, _accept)
 
 
 def give_up_damaged(path: str) -> list[Finding]:
     """In each damaged partition, permanently gives up the first damaged batch and everything after it. Their offsets become a
-    hole and are not reused. Returns notes on what was given up, and findings on lost markers. Raises DataDirectoryError. May be
-    repeated after a crash.
+    hole and are not reused. Otherwise like `accept_damaged`. May be repeated after a crash.
     """
     return _with_damaged(path, _give_up)
 
@@ -285,7 +285,7 @@ def _with_damaged(path: str, repair: Callable[[Files, PartitionCheck], list[Find
             lost = find_lost_markers(files, checks)
             decide_by_markers(files, lost)
             findings.extend(findings_of(files, lost))
-        return findings
+        return directory.findings + findings
 
 
 def decide_members(path: str, producer_ids: Collection[int] = (), *, is_committed: bool) -> list[Finding]:

@@ -91,6 +91,13 @@ def test_a_healthy_directory_has_no_findings_and_is_not_touched(data_dir: Path) 
         check_data_dir(str(data_dir.parent))
 
 
+def test_a_repair_does_not_hide_another_error(data_dir: Path) -> None:
+    (data_dir / "meta").unlink()
+    for repair in (accept_damaged, give_up_damaged):
+        (finding,) = repair(str(data_dir))
+        assert finding.message.startswith("the file meta of the data directory is missing")
+
+
 def test_a_file_of_unknown_name_is_named(data_dir: Path) -> None:
     (_segment(data_dir).parent / "x\x1b[31m").touch()
     (finding,) = check_data_dir(str(data_dir))
