@@ -26,6 +26,7 @@ from brokerd.producer.producer import Producer
 
 _READ_BYTES = 1_048_576
 _CHUNK_LINES = 1_000  # errors name lines at this granularity
+_JSON_GROWTH = 7  # a byte may be written as \u0000, and a record has other fields
 
 
 class _Chunk(NamedTuple):
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> None:
         check_partition(topic, args.partition)
     to_chunk = _json_format(args, topic) if args.json else _line_format(args)
     with _input(args.file) as source:
-        record_count = _send(args, config, _chunks(args, source, to_chunk))
+        record_count = _send(args, config, _chunks(args, source, to_chunk, config.max_request_size))
     if not args.quiet:
         note(f"{counted(record_count, 'record')} written to topic '{args.topic}'")
 
@@ -164,8 +165,9 @@ def _check(chunk: _Chunk, future: BatchFuture) -> None:
         raise _FailedError(chunk.first_line, chunk.last_line, error.message)
 
 
-def _chunks(args: argparse.Namespace, source: BinaryIO, to_chunk: _ToChunk) -> Iterator[_Chunk]:
-    """The input in chunks. Each read returns what a terminal or pipe has ready, so lines are sent without waiting for more."""
+def _chunks(args: argparse.Namespace, source: BinaryIO, to_chunk: _ToChunk, max_request_size: int) -> Iterator[_Chunk]:
+    """The input in chunks. Each read returns what a terminal or pipe has ready, so lines are sent without waiting for more. Raises
+    _FailedError for a line that no request can hold, before it fills the memory."""
     splitter = LineSplitter(unescaped(args.delimiter).encode())
     line = 1
     while True:
@@ -175,6 +177,9 @@ def _chunks(args: argparse.Namespace, source: BinaryIO, to_chunk: _ToChunk) -> I
             some = lines[at : at + _CHUNK_LINES]
             yield to_chunk(line, some)
             line += len(some)
+        if splitter.unfinished_bytes > max_request_size * (_JSON_GROWTH if args.json else 1):
+            problem = f"without a delimiter it exceeds max.request.size ({max_request_size}), so no request can hold it"
+            raise _FailedError(line, line, problem)
         if not data:
             return
 

@@ -54,6 +54,11 @@ class LineSplitter:
         self._delimiter = delimiter
         self._rest = b""  # the unfinished line
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes of the unfinished line so far."""
+        return len(self._rest)
+
     def split(self, chunk: bytes) -> list[bytes]:
         """The lines that `chunk` completes."""
         *lines, self._rest = (self._rest + chunk).split(self._delimiter)

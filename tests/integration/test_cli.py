@@ -200,6 +200,8 @@ def test_dump_log_and_doctor(terminal: Terminal, tmp_path: Path) -> None:
         assert (code, "is locked" in error) == (1, True)
     assert terminal.run("doctor", str(data_dir)) == (0, f"{data_dir}: all in order, nothing to do\n", "")
     assert json.loads(terminal.run("doctor", str(data_dir), "--json")[1]) == []
+    unchanged = f"{data_dir}: no damage was found, and nothing was changed\n"
+    assert terminal.run("doctor", str(data_dir), "--accept-damaged") == (0, unchanged, "")
     out = terminal.run("dump-log", str(data_dir), "--print-data")[1]
     assert "offsets 0-1, 2 records" in out
     assert 'key "k", value "one"' in out
@@ -351,6 +353,9 @@ def test_failed_produce_names_the_line_and_how_many_are_written(terminal: Termin
     count = int(error.split("; ")[-1].split()[0])
     assert error.endswith(f"; {count} records written\n")
     assert len(terminal.run("consume", "failing", "--exit", "-q")[1].splitlines()) == 2 + count
+    code, _, error = terminal.run("produce", "failing", "--file", "/dev/zero")
+    problem = "without a delimiter it exceeds max.request.size (8388608), so no request can hold it"
+    assert (code, error) == (1, f"brokerd: /dev/zero, line 1: {problem}; 0 records written\n")
     assert terminal.run("produce", "failing", "--file", "/proc/self/mem")[2].endswith("Input/output error; 0 records written\n")
 
 
