@@ -131,8 +131,8 @@ class BrokerClient:
     async def server_info(self) -> metadata_pb2.GetServerInfoResponse:
         """The broker's version, features and limits; requested once per connection. Raises UnsupportedVersionError if it speaks
         another version of the contract."""
-        await self.retried(lambda timeout_ms: self._connected(ANY_NODE, timeout_ms))
-        return self._server_infos[self._addresses[self._address_index]]
+        connection = await self.retried(lambda timeout_ms: self._connected(ANY_NODE, timeout_ms))
+        return self._server_infos[connection.address]
 
     async def metadata(self, topics: Sequence[str] | None = None) -> Metadata:
         """The broker's current nodes, and topics by name (None = all). Topics that do not exist are in `errors`."""

@@ -55,12 +55,11 @@ class LeaseCache(Generic[C, T]):
     @contextlib.contextmanager
     def lease(self, config: C) -> Iterator[T]:
         """Leases the object for these settings, created if needed (raises its creation's errors). Borrowers must not close it."""
+        for other in self._take_overdue():
+            self._close(other.lent)
         with self._lock:
-            overdue = self._take_overdue()
             entry = self._fitting(config)
             entry.lease_count += 1
-        for other in overdue:
-            self._close(other.lent)
         is_whole = self._is_shared
         try:
             yield entry.lent
@@ -87,8 +86,9 @@ class LeaseCache(Generic[C, T]):
     def _take_overdue(self) -> list[_Entry[C, T]]:
         """Removes entries idle for IDLE_MAX_MS, for the caller to close."""
         before_ms = self._clock.monotonic_ms() - IDLE_MAX_MS
-        overdue = [entry for entry in self._entries if not entry.lease_count and entry.idle_since_ms <= before_ms]
-        self._entries = [entry for entry in self._entries if entry not in overdue]
+        with self._lock:
+            overdue = [entry for entry in self._entries if not entry.lease_count and entry.idle_since_ms <= before_ms]
+            self._entries = [entry for entry in self._entries if entry not in overdue]
         return overdue
 
     def _give_back(self, entry: _Entry[C, T], *, is_whole: bool) -> None:

@@ -145,10 +145,12 @@ async def wait_for_records(client: BrokerClient, ends: Mapping[TopicIdPartition,
         asyncio.create_task(_parked_fetch(client, node_id, {tp: ends[tp] for tp in chunk}, isolation, timeout_ms))
         for node_id, chunk in chunks
     ]
-    done, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    for wait in pending:
-        wait.cancel()
-    await asyncio.gather(*done, *pending, return_exceptions=True)
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
 
 
 async def _parked_fetch(

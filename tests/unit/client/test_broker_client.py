@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
+from typing import Any, cast
 
 import grpc
 import pytest
 
+from brokerd.client import offsets
 from brokerd.client.blocking import BlockingClient, LoopThread
-from brokerd.client.broker_client import BrokerClient
+from brokerd.client.broker_client import BrokerClient, Connection
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
@@ -119,6 +121,50 @@ def test_bootstrap_server_that_was_waited_for_in_vain_is_not_the_next_one_asked(
 
     with contextlib.closing(LoopThread()) as loop:
         assert loop.run(impatient()) == "9.9"
+
+
+def test_the_broker_that_responded_is_described_though_another_call_has_moved_on_meanwhile(
+    broker: FakeBroker, client: BlockingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = Connection.call
+
+    async def call_while_another_fails(self: Connection, *arguments: Any, **options: Any) -> Any:
+        response = await call(self, *arguments, **options)
+        client.broker_client._next_address()
+        return response
+
+    monkeypatch.setattr(Connection, "call", call_while_another_fails)
+    client.broker_client._addresses = (f"127.0.0.1:{broker.port}", "127.0.0.1:1")
+    assert client.server_info().software_version == "9.9"
+
+
+async def test_a_wait_for_records_that_is_cancelled_leaves_no_fetch_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    parked = [asyncio.Event(), asyncio.Event()]
+    ended = []
+
+    async def park(_client: object, node_id: int, *_rest: object) -> None:
+        parked[node_id].set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(node_id)
+
+    class Client:
+        async def leader(self, tp: TopicIdPartition) -> int:
+            return tp.partition
+
+        async def chunks(self, _node_id: int, tps: list[TopicIdPartition]) -> list[list[TopicIdPartition]]:
+            return [tps]
+
+    monkeypatch.setattr(offsets, "_parked_fetch", park)
+    ends = {TopicIdPartition(bytes(16), number): 0 for number in range(2)}
+    waiting = asyncio.create_task(offsets.wait_for_records(cast("BrokerClient", Client()), ends, "read_committed", timeout_ms=1))
+    for event in parked:
+        await event.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert sorted(ended) == [0, 1]
 
 
 def test_broker_that_comes_back_is_found_again(client: BlockingClient, broker: FakeBroker) -> None:

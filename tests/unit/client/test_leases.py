@@ -9,6 +9,7 @@ import pytest
 
 from brokerd.client.leases import IDLE_MAX_MS, LeaseCache, lease_client
 from brokerd.config.client import ClientConfig, ConsumerConfig
+from brokerd.errors import ConfigError
 from tests.support.clock import ManualClock
 
 
@@ -74,6 +75,21 @@ def test_idle_one_is_closed_at_the_next_lease_but_never_while_leased(
             assert fresh is not idle
             assert idle.is_closed
             assert not used.is_closed
+
+
+def test_idle_one_is_closed_though_the_next_cannot_be_made(clock: ManualClock) -> None:
+    def make(config: ClientConfig) -> Lent:
+        if config is THERE:
+            raise ConfigError("its settings are wrong")
+        return Lent(config)
+
+    cache = LeaseCache(clock, make, Lent.close, is_shared=False)
+    with cache.lease(HERE) as idle:
+        pass
+    clock.advance(IDLE_MAX_MS)
+    with pytest.raises(ConfigError), cache.lease(THERE):
+        pass
+    assert idle.is_closed
 
 
 def test_error_gives_up_what_one_had_for_himself(single: LeaseCache[ClientConfig, Lent]) -> None:
