@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 # in a response may be newer than its records (the fetch was parked, and the log grew before the response).
 _EMPTY_RESPONSES_AT_END = 2
 NO_END = INT64_MAX  # as the end of a range
-RESPONSES_AHEAD = 3  # requested or waiting to be decoded: one in flight, two delivered
+RESPONSES_AHEAD = 3  # requested or waiting to be decoded: one in flight, two delivered; each further leader has one more
 
 
 class FetchRange(NamedTuple):
@@ -265,6 +265,7 @@ class Pump:
         self._isolation_level = isolation_to_proto(config.isolation_level)
         self._deliver = deliver
         self._slots = asyncio.Semaphore(RESPONSES_AHEAD)
+        self._slot_count = RESPONSES_AHEAD
         self._progress_ms = self._client.clock.monotonic_ms()
         self._retries = self._client.retries(self._progress_ms)
         self._correlation_id = 0
@@ -341,6 +342,9 @@ class Pump:
                 raise
             position.leader_epoch = self._client.leader_epoch(position.tp)
             by_leader.setdefault(leader, []).append(position)
+        for _ in range(RESPONSES_AHEAD - 1 + len(by_leader) - self._slot_count):
+            self._slots.release()  # a leader without records keeps a fetch in flight, and must not keep others from theirs
+            self._slot_count += 1
         async with asyncio.TaskGroup() as group:
             for node_id, positions in by_leader.items():
                 group.create_task(self._read_from(node_id, positions))

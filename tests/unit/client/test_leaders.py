@@ -111,6 +111,18 @@ def test_fetches_with_an_old_epoch_refresh_their_metadata_once(broker: FakeBroke
     assert broker.leader_epochs["Fetch"][:6] == [1, 1, 1, 2, 2, 2]
 
 
+def test_leaders_without_records_do_not_keep_others_waiting(broker: FakeBroker, client: BlockingClient) -> None:
+    partitions = broker.create("t", 5)
+    for number, partition in enumerate(partitions):
+        partition.leader = number
+    partitions[-1].put(new_batch(key_values([b"a"]), tp=partitions[-1].tp))
+    ranges = [FetchRange(partition.tp, 0) for partition in partitions]
+    with PartitionFetcher(client, ranges, ConsumerConfig()) as fetcher:
+        found = fetcher.next_batch(DEADLINE_MS)
+    assert found is not None
+    assert found.tp == partitions[-1].tp
+
+
 @pytest.mark.parametrize("end", ["in an answer", "in a pause", "in an attempt"])
 def test_a_restored_copy_with_lower_epochs_is_an_error_once_and_then_read(
     broker: FakeBroker, client: BlockingClient, monkeypatch: pytest.MonkeyPatch, end: str
