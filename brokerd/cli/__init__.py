@@ -19,7 +19,7 @@
     install.py         prints sample configuration, systemd unit, hashed tokens, shell completion
     topic_lookup.py    finds topics by name or pattern
 
-`main` turns an error into one sentence on standard error and an exit code (`brokerd start` reports its own errors).
+`main` turns an error into one sentence on standard error and an exit code.
 
     0    done
     1    failed; the sentence says what, where and what to do (`doctor`: damage was found)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
+from brokerd.cli import EXIT_FAILED
 from brokerd.cli.output import show
 from brokerd.cli.parser import pairs, usage_error
 from brokerd.config.settings import INT64_MAX, is_number
@@ -14,14 +15,12 @@ from brokerd.offline import doctor
 from brokerd.offline.partition_check import Finding, Severity
 from brokerd.offline.rebuild import rebuild_lost
 
-EXIT_HEALTHY = 0
-EXIT_DAMAGED = 1
 _REPAIRS = ("rebuild_checkpoint", "accept_damaged", "give_up_damaged", "rebuild_lost")
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the findings, or what a repair did; returns the exit code. Raises DataDirectoryError, UsageError."""
-    if args.decide and (args.decode or args.take_out or _is_repair(args)):
+    if args.decide and (args.decode or args.take_out or any(getattr(args, repair) for repair in _REPAIRS)):
         raise usage_error(args, "--decide excludes all other options but --member: use it last, after a repair")
     if args.member and not args.decide:
         raise usage_error(args, "--member needs --decide")
@@ -33,9 +32,10 @@ def run(args: argparse.Namespace) -> int:
         place = error.filename or args.directory
         raise DataDirectoryError(f"{place}: a file could not be read or written: {error.strerror}") from None
     document = [{**finding._asdict(), "severity": finding.severity.value} for finding in findings]
-    healthy = "no damage was found, and nothing was changed" if _is_repair(args) else "all in order, nothing to do"
+    is_repair = args.accept_damaged or args.give_up_damaged  # the others fail without anything to do
+    healthy = "no damage was found, and nothing was changed" if is_repair else "all in order, nothing to do"
     show(args, document, _lines(findings, f"{args.directory}: {healthy}"))
-    return EXIT_DAMAGED if _count(findings, Severity.ERROR) else EXIT_HEALTHY
+    return EXIT_FAILED if _count(findings, Severity.ERROR) else 0
 
 
 def _findings(args: argparse.Namespace) -> list[Finding]:
@@ -61,10 +61,6 @@ def _place(args: argparse.Namespace) -> tuple[str, int]:
     if not partition or not is_number(offset, INT64_MAX):
         raise usage_error(args, f"--take-out takes PARTITION@OFFSET, as in events-0@1234, not '{args.take_out:.200}'")
     return partition, int(offset)
-
-
-def _is_repair(args: argparse.Namespace) -> bool:
-    return any(getattr(args, repair) for repair in _REPAIRS)
 
 
 def _lines(findings: list[Finding], if_none: str) -> Iterator[str]:

@@ -9,12 +9,13 @@ import gc
 import logging
 import os
 import signal
-import sys
 import threading
 from typing import NoReturn
 
 from brokerd.allocator import keep_freed_memory
-from brokerd.cli.parser import pairs
+from brokerd.cli import EXIT_FAILED
+from brokerd.cli.output import note
+from brokerd.cli.parser import UsageError, pairs
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.load import ignored_variables, load_broker_config
 from brokerd.errors import BrokerdError, ConfigError
@@ -25,27 +26,20 @@ from brokerd.server.systemd import READY, STOPPING, notify
 
 logger = logging.getLogger(__name__)
 
-EXIT_OK = 0
-EXIT_FAILED = 1
-EXIT_USAGE = 2
 _LAST_WORDS_S = 0.1  # for a stopped server to report its end
 _WATCHDOG_MS = 200  # past the stop's own deadline
 
 
-def run(args: argparse.Namespace) -> int:
-    """Runs the broker; returns the exit code."""
+def run(args: argparse.Namespace) -> None:
+    """Runs the broker until it is stopped. Raises UsageError for a wrong setting, BrokerdError if the broker fails."""
     try:
         config = load_broker_config(path=args.config, environ=os.environ, flags=_flags(args))
     except ConfigError as error:
-        return _fail(error, EXIT_USAGE)
+        raise UsageError(f"{args.prog}: {error.message}") from None
     set_up_logging(level=config.log_level, log_format=config.log_format)
-    for note in ignored_variables(os.environ):
-        logger.warning("%s", note)
-    try:
-        asyncio.run(_serve(config))
-    except BrokerdError as error:
-        return _fail(error, EXIT_FAILED)
-    return EXIT_OK
+    for text in ignored_variables(os.environ):
+        logger.warning("%s", text)
+    asyncio.run(_serve(config))
 
 
 def _flags(args: argparse.Namespace) -> dict[str, str]:
@@ -119,8 +113,7 @@ def _end_at_the_latest(error: BrokerdError, limit_ms: int) -> None:
 
 def _end_now(error: BrokerdError) -> NoReturn:
     """Exits without waiting for threads or closing files. As after a kill, every file is intact up to its last write."""
-    _fail(error, EXIT_FAILED)
-    sys.stderr.flush()
+    note(f"brokerd: {error}")
     os._exit(EXIT_FAILED)
 
 
@@ -129,8 +122,3 @@ async def _reload(daemon: Daemon) -> None:
         await daemon.reload()
     except BrokerdError as error:
         logger.error("reload failed, certificates and auth file are unchanged: %s", error.message)
-
-
-def _fail(error: BrokerdError, code: int) -> int:
-    print(f"brokerd start: {error.message}", file=sys.stderr)
-    return code

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from brokerd.cli.output import NONE, dashed, duration_text, fields, known, show, size_text, table, topic_text
+from brokerd.cli.output import NONE, dashed, duration_text, fields, known, note, show, size_text, table, topic_text
 from brokerd.cli.parser import check_range, connect
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.transactions import NO_VERSION, state_name
@@ -36,7 +35,7 @@ def list_transactions(args: argparse.Namespace) -> None:
     for one in found.transactions:
         held.setdefault(one.transactional_id, []).append(one.partition)
     if found.more:
-        print(f"of the partitions that are held back, {len(found.transactions):,} are named", file=sys.stderr)
+        note(f"of the partitions that are held back, {len(found.transactions):,} are named")
     document = [_listing(one) | {"holds_back": [_partition(tp) for tp in held.get(one.transactional_id, ())]} for one in listings]
     show(args, document, _listing_lines(listings, held))
 
@@ -168,7 +167,7 @@ def find_hanging(args: argparse.Namespace) -> None:
     show(args, [_hanging(one) for one in found.transactions], _hanging_lines(found.transactions, args.idle_ms))
     if found.more:
         count = len(found.transactions)
-        print(f"these are the {count:,} that have been silent longest; more partitions are held back", file=sys.stderr)
+        note(f"these are the {count:,} that have been silent longest; more partitions are held back")
 
 
 def _hanging_lines(hanging: Sequence[HangingTransaction], idle_ms: int) -> Iterator[str]:

@@ -210,7 +210,7 @@ def rebuild_checkpoint(path: str) -> list[Finding]:
             check.run()
             epoch = lost_leader_epoch(check.epochs, node_epoch)
             entries[check.tp] = CheckpointEntry(check.first_offset, check.end_offset, check.first_offset, epoch)
-            text = f"{check.name} holds offsets {check.first_offset} to {check.end_offset}"
+            text = f"it holds offsets {check.first_offset} to {check.end_offset}"
             findings.append(Finding(Severity.NOTE, CHECKPOINT, text, check.name, check.end_offset))
         _replace_checkpoint(files, node_epoch, entries)
         return findings
@@ -258,7 +258,7 @@ def take_out(path: str, partition: str, offset: int) -> list[Finding]:
         check.holes = read_holes(files, check.tp.directory_name, crc_seed(check.tp))
         _write_holes(files, check, [Hole(header.base_offset, header.next_offset, is_taken_out=not is_own)])
         what = "count as lost" if is_own else "are taken out: readers skip them"
-        text = f"{partition}: offsets {header.base_offset} to {header.last_offset}, one batch, {what}"
+        text = f"offsets {header.base_offset} to {header.last_offset}, one batch, {what}"
         return [check.finding(Severity.NOTE, HOLES, text, header.base_offset)]
 
 
@@ -304,7 +304,7 @@ def decide_members(path: str, producer_ids: Collection[int] = (), *, is_committe
 
 def _accept(files: Files, check: PartitionCheck) -> list[Finding]:
     _write_holes(files, check, check.damaged)
-    text = f"{check.name}: offsets {{}} to {{}} are accepted as lost, the log continues"
+    text = "offsets {} to {} are accepted as lost, the log continues"
     return [
         check.finding(Severity.NOTE, HOLES, text.format(hole.first_offset, hole.until_offset - 1), hole.first_offset)
         for hole in check.damaged
@@ -317,7 +317,7 @@ def _give_up(files: Files, check: PartitionCheck) -> list[Finding]:
     # The hole first: after a crash between the two, it covers the remaining data.
     _write_holes(files, check, [Hole(first, end)])
     cut_log(files, check.tp, *check.cut)
-    text = f"{check.name}: offsets {first} to {end - 1} are given up ({max(check.entry.durable_end - first, 0)} were durable)"
+    text = f"offsets {first} to {end - 1} are given up ({max(check.entry.durable_end - first, 0)} were durable)"
     return [check.finding(Severity.NOTE, "", text, first)]
 
 

@@ -106,4 +106,4 @@ def test_the_process_ends_with_an_error_when_grpc_stops_serving(tmp_path: Path) 
         call(int(first_line(process).rpartition(":")[2]), b"/\xff")
         _, told = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 1
-    assert "brokerd start: gRPC ended its server" in told
+    assert "brokerd: gRPC ended its server" in told
