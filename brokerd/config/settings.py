@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from numbers import Number
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -78,9 +78,15 @@ def values_of(config: _Config) -> dict[str, Value]:
     return {name: getattr(config, spec.field) for name, spec in settings_of(type(config)).items()}
 
 
-def by_name(config: object, keywords: Mapping[str, object]) -> dict[str, object]:
-    """Merges the settings that a program passes: `config`, a mapping by name or None, and keywords with underscores for dots.
-    Keywords win. Raises ConfigError."""
+def given_config(
+    cls: type[C], config: object, keywords: Mapping[str, object], build: Callable[[Mapping[str, object]], C] | None = None
+) -> C:
+    """The settings that a program passes: `config`, a `cls`, a mapping by name or None, and keywords with underscores for dots.
+    Keywords win. `build` replaces `from_mapping`. Raises ConfigError."""
+    if isinstance(config, cls):
+        if keywords:
+            raise ConfigError(f"settings by keyword go with a mapping, not with a {cls.__name__}")
+        return config
     if config is not None and not isinstance(config, Mapping):
         kind = type(config).__name__  # not its content, which may be a token
         raise ConfigError(f"settings must be a mapping by name, such as {{'bootstrap.servers': 'host:9192'}}, not of type {kind}")
@@ -88,7 +94,7 @@ def by_name(config: object, keywords: Mapping[str, object]) -> dict[str, object]
     for name in given:
         if not isinstance(name, str):
             raise ConfigError(f"the name of a setting must be text, not {name!r:.200}")
-    return given
+    return from_mapping(cls, given) if build is None else build(given)
 
 
 def from_mapping(cls: type[C], given: Mapping[str, object], *, where: str = "") -> C:

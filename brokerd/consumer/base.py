@@ -30,7 +30,7 @@ from brokerd.client.broker_client import check_client
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec, Wanted, list_offsets_by_name
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import PlainConsumerConfig
-from brokerd.config.settings import INT32_MAX, INT64_MAX, by_name, from_mapping
+from brokerd.config.settings import INT32_MAX, INT64_MAX, given_config
 from brokerd.consumer.committing import Committing
 from brokerd.consumer.core.assignment import AssignedPartition, Assignment, Begin, HandedOver
 from brokerd.consumer.core.records import ConsumerRecord, Run, no_rows
@@ -49,20 +49,6 @@ T = TypeVar("T")
 # Steps of a call (brokerd/steps.py) that yield how long to wait for something to arrive, in ms; None = without a limit.
 Waits: TypeAlias = Generator[int | None, None, T]
 Partitions = Iterable[TopicPartition | tuple[str, int]] | TopicPartition | tuple[str, int]
-
-
-def _config_of(config: Mapping[str, object] | PlainConsumerConfig | None, settings: Mapping[str, object]) -> PlainConsumerConfig:
-    """Settings from a mapping by name, from keywords with underscores, or a PlainConsumerConfig. Raises ConfigError."""
-    if isinstance(config, PlainConsumerConfig):
-        if settings:
-            raise ConfigError("settings by keyword go with a mapping, not with a PlainConsumerConfig")
-        checked = config
-    else:
-        checked = from_mapping(PlainConsumerConfig, by_name(config, settings))
-    problem = group_id_problem(checked.group_id) if checked.group_id else None
-    if problem is not None:
-        raise ConfigError(f"group.id {problem}")
-    return checked
 
 
 def checked_partitions(given: object) -> list[TopicPartition]:
@@ -95,7 +81,10 @@ class ConsumerBase(abc.ABC):
         on_arrival: Callable[[], None] = _nothing,
     ) -> None:
         """`on_arrival` is called, on any thread, when fetched items may have arrived. Raises ConfigError."""
-        self.config = _config_of(config, settings)
+        self.config = given_config(PlainConsumerConfig, config, settings)
+        problem = group_id_problem(self.config.group_id) if self.config.group_id else None
+        if problem is not None:
+            raise ConfigError(f"group.id {problem}")
         check_client(self.config)
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._guard = guard
@@ -214,7 +203,6 @@ class ConsumerBase(abc.ABC):
         records: list[ConsumerRecord] = []
         while run is not None and limit_bytes > 0:
             taken = run.take(min(limit - len(records), max(1, limit_bytes // run.row_bytes)))
-            self._fetching.taken(run)
             records += taken
             limit_bytes -= len(taken) * run.row_bytes
             if len(records) == limit:
@@ -231,8 +219,6 @@ class ConsumerBase(abc.ABC):
     def _columns(self, run: Run | None, limit: int, handed: HandedOver) -> pa.RecordBatch:
         """Hands over records of `run` as columns."""
         rows = no_rows() if run is None else run.take_arrow(limit)
-        if run is not None:
-            self._fetching.taken(run)
         self._fetching.hand_over(handed)
         return rows
 

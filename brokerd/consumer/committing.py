@@ -17,10 +17,10 @@ from brokerd.arguments import OffsetAndMetadata
 from brokerd.client.blocking import BlockingClient, LoopCall
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.groups import commit_group_offsets, group_offsets, renew_group
+from brokerd.client.metadata import ids_in
 from brokerd.clock import Clock
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.consumer.core.assignment import AssignedPartition, Assignment
-from brokerd.consumer.resolution import ids_of
 from brokerd.errors import BrokerdError, ClientError, ConsumerStateError, WireError, fresh
 from brokerd.ids import TopicIdPartition, TopicPartition
 
@@ -223,7 +223,11 @@ class Committing:
     async def ids_of(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, TopicIdPartition]:
         """Ids of partitions; assigned ones keep the id first seen. Raises UnknownTopicOrPartitionError."""
         assigned = self._assignment.partitions
-        return await ids_of(self._client.broker_client, {tp: assigned[tp].id_tp if tp in assigned else None for tp in tps})
+        known = {tp: assigned[tp].id_tp if tp in assigned else None for tp in tps}
+        unknown = [tp for tp, id_tp in known.items() if id_tp is None]
+        client = self._client.broker_client
+        found = ids_in(await client.metadata(sorted({tp.topic for tp in unknown})), unknown) if unknown else {}
+        return {tp: id_tp if id_tp is not None else found[tp] for tp, id_tp in known.items()}
 
     def require_group(self, call: str) -> None:
         """Raises ConsumerStateError without group.id."""

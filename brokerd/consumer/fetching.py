@@ -26,7 +26,7 @@ from brokerd.consumer.core.buffer import Buffer
 from brokerd.consumer.core.records import Run
 from brokerd.consumer.resolution import Found, Search, named, resolve
 from brokerd.errors import BrokerdError, LogTruncationError, OffsetOutOfRangeError, UnknownTopicIdError, WireError
-from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.ids import TopicIdPartition
 from brokerd.process import end_daemon_thread
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Fetching:
         self._on_arrival = on_arrival
         self._arrivals: queue.SimpleQueue[tuple[object, Item]] = queue.SimpleQueue()
         self._latch: threading.Lock | None = None  # of a thread in `rest`
-        self._buffer = Buffer()
+        self._buffer = Buffer(partial(decoded, config=config), lambda id_tp: assignment.by_id[id_tp].tp)
         self._pump: Pump | None = None
         self._pump_sender: object = None
         self._fetched: frozenset[TopicIdPartition] = frozenset()  # partitions of the pump
@@ -68,20 +68,13 @@ class Fetching:
 
     def next_run(self) -> Run | None:
         """The next buffered records to hand over, if any. Raises CorruptMessageError and UnsupportedVersionError."""
-        return self._buffer.next_run(partial(decoded, config=self._config), self._name_of)
-
-    def taken(self, run: Run) -> None:
-        """Notes how far a run was taken."""
-        self._buffer.taken(run)
+        return self._buffer.next_run()
 
     def hand_over(self, handed: HandedOver) -> None:
         """Moves the positions past everything that was taken; notes the previous ones in `handed`."""
         moves = self._buffer.take_moves()
         if moves:
             self._assignment.move(moves, handed)
-
-    def _name_of(self, id_tp: TopicIdPartition) -> TopicPartition:
-        return self._assignment.by_id[id_tp].tp
 
     # --- changes of the assignment
 

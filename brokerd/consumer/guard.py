@@ -97,12 +97,6 @@ class Guard:
         for latch in latches:
             latch.release()
 
-    @property
-    def user(self) -> str:
-        """The name of the thread that is inside a call; empty if none is."""
-        use = self._use
-        return "" if use is None or use.is_left else use.thread_name
-
     def await_user(self, timeout_s: float) -> bool:
         """Waits until no other thread is inside a call, then registers this one until `leave` or the end of the calling function.
         False after `timeout_s`."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from brokerd.arguments import OffsetAndMetadata
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.groups import group_offsets
-from brokerd.client.metadata import Metadata, id_of, ids_in
+from brokerd.client.metadata import Metadata, id_of
 from brokerd.client.offsets import OffsetSpec, Wanted, list_offsets
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.consumer.core.assignment import NO_OFFSET, AssignedPartition, Begin
@@ -127,15 +127,6 @@ def _start(
             return then.begun_at
     resumes_at = None if gone is None else gone.resumes_at(in_group=bool(config.group_id))
     return resumes_at if resumes_at is not None else _spec(search, config)
-
-
-async def ids_of(
-    client: BrokerClient, wanted: Mapping[TopicPartition, TopicIdPartition | None]
-) -> dict[TopicPartition, TopicIdPartition]:
-    """Ids of partitions; looks up those that are None. Raises UnknownTopicOrPartitionError and the broker's errors."""
-    unknown = [tp for tp, id_tp in wanted.items() if id_tp is None]
-    found = ids_in(await client.metadata(sorted({tp.topic for tp in unknown})), unknown) if unknown else {}
-    return {tp: id_tp if id_tp is not None else found[tp] for tp, id_tp in wanted.items()}
 
 
 def named(tp: TopicPartition, error: WireError) -> str:

@@ -18,9 +18,8 @@ from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.client.metadata import id_of
 from brokerd.clock import Clock, SystemClock
 from brokerd.config.client import ConsumerConfig
-from brokerd.config.settings import by_name, from_mapping
+from brokerd.config.settings import given_config
 from brokerd.consumer.core.records import to_arrow
-from brokerd.errors import ConfigError
 from brokerd.ids import TopicPartition
 
 Bound = str | int | datetime.date
@@ -56,7 +55,7 @@ def read(
             "pa.concat_tables(pa.table(brokerd.read(topic)) for topic in topics)"
         )
     schema = _schema(columns)
-    reader = _config(config, settings)
+    reader = given_config(ConsumerConfig, config, settings)
     now_ms = (clock if clock is not None else SystemClock()).wall_ms()
     first, last = (bounds.parse_bound(name, _text(name, bound), now_ms=now_ms) for name, bound in (("start", start), ("end", end)))
     checked_partition((topic, 0))
@@ -100,14 +99,6 @@ class TopicReader:
             for batch in fetcher:
                 rows = to_arrow(batch, names[batch.tp], 0, batch.record_count)
                 yield rows if self.schema is CONSUMED_SCHEMA else rows.select(self.schema.names)
-
-
-def _config(config: Mapping[str, object] | ConsumerConfig | None, settings: Mapping[str, object]) -> ConsumerConfig:
-    if isinstance(config, ConsumerConfig):
-        if settings:
-            raise ConfigError("settings by keyword go with a mapping, not with a ConsumerConfig")
-        return config
-    return from_mapping(ConsumerConfig, by_name(config, settings))
 
 
 def _schema(columns: Sequence[str] | None) -> pa.Schema:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from brokerd.coordinator.records import group_deleted, offsets_committed, offsets_deleted
 from brokerd.errors import Fate, PolicyViolationError, ProducerFencedError, UnknownGroupError
@@ -27,13 +26,6 @@ PIECE_SLOTS = 500  # in one piece of the state: 350 KiB at most
 _METADATA_BYTES_PER_SLOT = 256
 _CHUNK = 50  # partitions in one record of `pieces`
 NameOf = Callable[[TopicIdPartition], str]
-
-
-class GroupLimits(NamedTuple):
-    """Limits of a table."""
-
-    groups: Shares
-    offsets: Shares
 
 
 def partition_of(committed: CommittedOffset) -> TopicIdPartition:
@@ -127,9 +119,10 @@ class Group:
 class GroupTable:
     """The committed offsets of all groups."""
 
-    def __init__(self, limits: GroupLimits, name_of: NameOf = str) -> None:
+    def __init__(self, groups_max: Shares, slots_max: Shares, name_of: NameOf = str) -> None:
         """`name_of` names a partition in messages."""
-        self._limits = limits
+        self._groups_max = groups_max
+        self._slots_max = slots_max
         self._name_of = name_of
         self._groups: dict[str, Group] = {}
         self.offset_count = 0  # over all groups
@@ -164,12 +157,12 @@ class GroupTable:
         group = self._groups.get(group_id)
         _check_expected(group_id, group, expected or {}, self._name_of)
         owner = group.principal if group is not None else principal
-        if group is None and not self._limits.groups.has_room(owner, 1):
+        if group is None and not self._groups_max.has_room(owner, 1):
             raise PolicyViolationError(
                 f"group {group_id!r} exceeds max.groups: delete unused groups (brokerd groups delete), or raise the limit"
             )
         added = (group or Group(group_id, owner)).added_slots(offsets)
-        if added > 0 and not self._limits.offsets.has_room(owner, added):
+        if added > 0 and not self._slots_max.has_room(owner, added):
             raise PolicyViolationError(
                 f"group {group_id!r}: max.group.offsets leaves no room for {added} more (a partition's offset, and each 256 bytes "
                 "of its metadata): delete unused groups (brokerd groups delete), or raise the limit"
@@ -217,7 +210,7 @@ class GroupTable:
                 group = None
             if group is None:
                 group = self._groups[group_id] = Group(group_id, principal)
-                self._limits.groups.add(principal, 1)
+                self._groups_max.add(principal, 1)
             self._change(group, lambda known: known.put(offsets))
             group.renew(record.offsets_committed.last_timestamp, record.offsets_committed.clock_ahead_ms)
         elif group is not None and record.HasField("offsets_deleted"):
@@ -241,11 +234,11 @@ class GroupTable:
     def _change(self, group: Group, change: Callable[[Group], None]) -> None:
         slots, count = group.slots, group.count
         change(group)
-        self._limits.offsets.add(group.principal, group.slots - slots)
+        self._slots_max.add(group.principal, group.slots - slots)
         self.offset_count += group.count - count
         if not group.count:
             del self._groups[group.group_id]
-            self._limits.groups.add(group.principal, -1)
+            self._groups_max.add(group.principal, -1)
 
     def pieces(self) -> Iterator[Sequence[CoordinatorRecord]]:
         """The whole state, in pieces. Lazy: each must be appended at once, and other commits may come in between. Once all are in

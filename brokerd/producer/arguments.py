@@ -6,8 +6,7 @@ import operator
 from collections.abc import Mapping, Sequence
 
 from brokerd.config.client import ProducerConfig, check_producer, producer_config
-from brokerd.config.settings import by_name
-from brokerd.errors import ConfigError
+from brokerd.config.settings import given_config
 
 _TIMEOUT_MAX_S = 2**31  # decades
 Headers = Sequence[tuple[str, bytes | None]]
@@ -16,12 +15,9 @@ TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 
 def config_of(config: Mapping[str, object] | ProducerConfig | None, settings: Mapping[str, object]) -> ProducerConfig:
     """The configuration: as given, or from a mapping by name and keywords with underscores. Raises ConfigError."""
-    if isinstance(config, ProducerConfig):
-        if settings:
-            raise ConfigError("settings by keyword go with a mapping, not with a ProducerConfig")
-        check_producer(config)
-        return config
-    return producer_config(by_name(config, settings))
+    checked = given_config(ProducerConfig, config, settings, producer_config)
+    check_producer(checked)
+    return checked
 
 
 def to_bytes(data: object, name: str) -> bytes | None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from brokerd.coordinator import group_table
-from brokerd.coordinator.group_table import GroupLimits, GroupTable
+from brokerd.coordinator.group_table import GroupTable
 from brokerd.coordinator.records import decode, group_deleted, offsets_committed
 from brokerd.errors import PolicyViolationError, UnknownGroupError
 from brokerd.ids import TopicIdPartition
@@ -63,7 +63,7 @@ def holds(done: Sequence[CoordinatorRecord | TopicGone], gone: set[bytes]) -> He
 
 
 def new_table() -> GroupTable:
-    return GroupTable(GroupLimits(Shares(GROUPS_MAX), Shares(SLOTS_MAX)))
+    return GroupTable(Shares(GROUPS_MAX), Shares(SLOTS_MAX))
 
 
 def held_by(table: GroupTable) -> Held:
@@ -193,9 +193,7 @@ class Run:
 def check_counts(table: GroupTable) -> None:
     """The counts agree with what is counted, and the limits hold."""
     held = held_by(table)
-    groups, slots = table._limits
-    assert isinstance(groups, Shares)
-    assert isinstance(slots, Shares)
+    groups, slots = table._groups_max, table._slots_max
     assert table.offset_count == sum(len(offsets) for _, offsets in held.values())
     assert groups.total == len(held) <= GROUPS_MAX
     for principal in PRINCIPALS:
@@ -258,13 +256,13 @@ def test_a_group_whose_newest_offset_is_gone_expires_as_if_it_were_there() -> No
 
 
 def test_a_large_group_is_written_in_pieces_of_bounded_size() -> None:
-    table = GroupTable(GroupLimits(Shares(10), Shares(1_000_000)))
+    table = GroupTable(Shares(10), Shares(1_000_000))
     offsets = [committed(TopicIdPartition(b"t" * 16, number), number, -1, "x" * 4_096) for number in range(500)]
     table.apply(offsets_committed("large", "ann", offsets))
     pieces = list(table.pieces())
     assert len(pieces) > 5
     assert max(sum(len(entry.SerializeToString()) for entry in piece) for piece in pieces) < 524_288
-    again = GroupTable(GroupLimits(Shares(10), Shares(1_000_000)))
+    again = GroupTable(Shares(10), Shares(1_000_000))
     for piece in pieces:
         for entry in piece:
             again.apply(entry)

@@ -34,6 +34,12 @@ def offsets(records: list[ConsumerRecord]) -> list[int]:
     return [record.offset for record in records]
 
 
+def user_of(consumer: Consumer) -> str:
+    """The name of the thread that is inside a call; empty if none is."""
+    use = consumer._guard._use
+    return "" if use is None or use.is_left else use.thread_name
+
+
 def read(consumer: Consumer, count: int) -> list[ConsumerRecord]:
     """The next records, of which there must be so many."""
     records: list[ConsumerRecord] = []

@@ -365,7 +365,7 @@ class Simulation:
     def delete_topic(self) -> None:
         place = self.rng.randrange(len(self.topics))
         self.gone.add(self.topics[place])
-        self.groups.forget_topic(self.topics[place])
+        self.groups.table.forget_topic(self.topics[place])
         self.topics[place] = self.rng.randbytes(16)
         self.facts["deleted"] += 1
 

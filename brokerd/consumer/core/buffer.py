@@ -33,7 +33,9 @@ _Entry = BatchSlice | Run | _Reached
 class Buffer:
     """A queue of slices, partly taken runs and ends of responses."""
 
-    def __init__(self) -> None:
+    def __init__(self, decode: Decode, name_of: Callable[[TopicIdPartition], TopicPartition]) -> None:
+        self._decode = decode
+        self._name_of = name_of
         self._entries: deque[_Entry] = deque()
         self._held: dict[TopicIdPartition, list[_Entry]] = {}
         self._moves: dict[TopicIdPartition, int] = {}
@@ -78,45 +80,45 @@ class Buffer:
         kept = itertools.chain(self._entries, *self._held.values())
         return sum(entry.size_bytes for entry in kept if isinstance(entry, (BatchSlice, Run)))
 
-    def next_run(self, decode: Decode, name_of: Callable[[TopicIdPartition], TopicPartition]) -> Run | None:
+    def next_run(self) -> Run | None:
         """The next records to hand over; None if there are none. Raises the errors of `decode`; the partition then moves behind all
         others, and raises again at its turn."""
-        while self._entries:
-            entry = self._entries[0]
-            if isinstance(entry, _Reached):
-                self._moves[entry.tp] = entry.offset
-            elif isinstance(entry, Run):
-                if entry.left:
-                    return entry
+        while True:
+            self._pass_spent()
+            head = self._entries[0] if self._entries else None
+            if head is None or isinstance(head, Run):
+                return head
+            assert isinstance(head, BatchSlice)
+            batch = self._decoded(head)
+            if batch is None:
+                self._entries.popleft()
             else:
-                batch = self._decoded(entry, decode)
-                if batch is not None:
-                    self._entries[0] = Run(batch, name_of(batch.tp))
-                    continue
-            self._entries.popleft()
-        return None
+                self._entries[0] = Run(batch, self._name_of(batch.tp))
 
-    def _decoded(self, one: BatchSlice, decode: Decode) -> FetchedBatch | None:
+    def _decoded(self, one: BatchSlice) -> FetchedBatch | None:
         try:
-            return decode(one)
+            return self._decode(one)
         except (CorruptMessageError, UnsupportedVersionError):
             own = [entry for entry in self._entries if entry.tp == one.tp]
             self._entries = deque([*(entry for entry in self._entries if entry.tp != one.tp), *own])
             raise
 
-    def taken(self, run: Run) -> None:
-        """Notes up to which offset a run was taken."""
-        self._moves[run.tp] = run.next_offset
-
     def take_moves(self) -> dict[TopicIdPartition, int]:
         """The next offsets of partitions with records or markers taken since the last call, and with markers next in the queue."""
-        while self._entries and self._is_spent(self._entries[0]):
-            entry = self._entries.popleft()
-            if isinstance(entry, _Reached):
-                self._moves[entry.tp] = entry.offset
+        self._pass_spent()
+        if self._entries and isinstance(head := self._entries[0], Run) and head.is_begun:
+            self._moves[head.tp] = head.next_offset
         moves, self._moves = self._moves, {}
         return moves
 
-    @staticmethod
-    def _is_spent(entry: _Entry) -> bool:
-        return isinstance(entry, _Reached) or (isinstance(entry, Run) and not entry.left)
+    def _pass_spent(self) -> None:
+        """Drops runs taken to their end, and ends of responses, from the front, and notes their offsets."""
+        while self._entries:
+            head = self._entries[0]
+            if isinstance(head, _Reached):
+                self._moves[head.tp] = head.offset
+            elif isinstance(head, Run) and not head.left:
+                self._moves[head.tp] = head.next_offset
+            else:
+                return
+            self._entries.popleft()

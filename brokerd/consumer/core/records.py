@@ -60,6 +60,11 @@ class Run:
         return len(self._offsets) - self._row
 
     @property
+    def is_begun(self) -> bool:
+        """True if records were taken."""
+        return self._row > 0
+
+    @property
     def size_bytes(self) -> int:
         """Size of the whole batch, as received."""
         return self._batch.header.batch_length

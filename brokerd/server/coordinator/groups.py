@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from typing import NamedTuple
 
 from brokerd.config.broker import BrokerConfig
-from brokerd.coordinator.group_table import GroupLimits, GroupTable
+from brokerd.coordinator.group_table import GroupTable
 from brokerd.datadir.log_time import DirectoryTime
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import UnknownGroupError, UnknownTopicIdError, WireError
@@ -49,7 +49,7 @@ class Groups:
         self._topics = topics
         self._time = time
         self._retention_ms = config.offsets_retention_minutes * _MS_PER_MINUTE
-        self.table = GroupTable(GroupLimits(Shares(config.max_groups), Shares(config.max_group_offsets)), self._name_of)
+        self.table = GroupTable(Shares(config.max_groups), Shares(config.max_group_offsets), self._name_of)
 
     def loaded(self) -> None:
         """Forgets the offsets of topics that are deleted. Call it once the log's records are applied to the table."""
@@ -100,10 +100,6 @@ class Groups:
         """The record of a transaction's offsets. Raises the errors of GroupTable.commit and of `asked.offsets`; await
         `CoordinatorLog.durable` before you report them."""
         return self.table.commit(asked.group_id, asked.principal, self._of_known_topics(asked.offsets()), asked.expected)
-
-    def forget_topic(self, topic_id: bytes) -> None:
-        """Forgets the offsets of a deleted topic."""
-        self.table.forget_topic(topic_id)
 
     # Time
 

@@ -88,7 +88,7 @@ async def delete(broker: BrokerParts, authorizer: TopicAuthorizer, request: Dele
 
 def _forget(broker: BrokerParts, topic: Topic) -> None:
     broker.counters.topics.pop(topic.id, None)
-    broker.groups.forget_topic(topic.id)
+    broker.groups.table.forget_topic(topic.id)
     for partition in range(topic.partition_count):
         broker.transactions.leaders.forget(TopicIdPartition(topic.id, partition))
 

@@ -28,7 +28,7 @@ from brokerd.errors import (
     WakeupError,
 )
 from tests.support.clock import HastyClock, ManualClock
-from tests.support.consumers import LONG_MS, T0, T1, fill, offsets, read, settings
+from tests.support.consumers import LONG_MS, T0, T1, fill, offsets, read, settings, user_of
 from tests.support.fake_broker import FakeBroker, Partition, fake_broker
 from tests.support.logged import messages_of
 from tests.support.records import key_values, new_batch
@@ -302,7 +302,7 @@ def test_handler_that_hangs_is_told_and_its_record_comes_again(broker: FakeBroke
         processing = Processing(consumer, gate, workers=8)
         gate.let(0, 2)
         gate.await_running(1)
-        wait_until(lambda: sorted(gate.ended) == [0, 2] and consumer._guard.user == "processing")
+        wait_until(lambda: sorted(gate.ended) == [0, 2] and user_of(consumer) == "processing")
         clock.advance(300_000)
         error = processing.outcome()
         assert isinstance(error, HandlerTimeoutError)

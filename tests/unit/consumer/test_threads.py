@@ -24,7 +24,7 @@ from brokerd.errors import (
 )
 from tests.support.child import child
 from tests.support.clock import ManualClock
-from tests.support.consumers import LONG_MS, T0, T1, fill, offsets, read, settings
+from tests.support.consumers import LONG_MS, T0, T1, fill, offsets, read, settings, user_of
 from tests.support.fake_broker import FakeBroker, fake_broker
 from tests.support.interrupts import strike
 from tests.support.wait import DEADLINE_S, wait_until
@@ -187,7 +187,7 @@ def test_an_interrupt_leaves_the_consumer_to_other_threads(
             assert consumer.assignment() == {T0}, where
             at += 1
     assert at > 5
-    assert not consumer._guard.user
+    assert not user_of(consumer)
 
 
 def _is_alone(consumer: Consumer) -> bool:
@@ -265,7 +265,7 @@ class Polling:
         self._error: BrokerdError | None = None
         self._thread = threading.Thread(target=self._run, name="poller")
         self._thread.start()
-        wait_until(lambda: consumer._guard.user == "poller")
+        wait_until(lambda: user_of(consumer) == "poller")
 
     def _run(self) -> None:
         try:

@@ -10,7 +10,7 @@ import pytest
 
 from brokerd import Consumer
 from brokerd.errors import ConsumerStateError, UnknownGroupError, UnknownTopicIdError, WakeupError
-from tests.support.consumers import LONG_MS, T0, fill, offsets, read, settings
+from tests.support.consumers import LONG_MS, T0, fill, offsets, read, settings, user_of
 from tests.support.fake_broker import FakeBroker, Partition
 from tests.support.wait import DEADLINE_S, wait_until
 
@@ -159,7 +159,7 @@ def test_a_consumer_that_another_thread_uses_goes_back_with_its_next_call(broker
         polled: list[int] = []
         polling = threading.Thread(target=lambda: polled.extend(offsets(consumer.poll(LONG_MS))), name="polling")
         polling.start()
-        wait_until(lambda: consumer._guard.user == "polling")
+        wait_until(lambda: user_of(consumer) == "polling")
         consumer.transaction_failed([T0])
         fill(partition, [1])
         polling.join(DEADLINE_S)

@@ -133,7 +133,7 @@ async def test_offsets_of_a_topic_go_with_it_and_do_not_come_back_with_its_name(
         await commit(broker, "b", tp, 0)
         await commit(broker, "b", other, 0)
         deleted = await broker.broker.admin.run(broker.logs.changes.delete("t"))
-        broker.groups.forget_topic(deleted.id)
+        broker.groups.table.forget_topic(deleted.id)
         assert held(broker) == {"b": {other: 0}}
         await broker.topic("t")
     async with running(files, clock) as broker:
@@ -147,7 +147,7 @@ async def test_a_topic_that_goes_while_the_log_is_made_leaves_no_offset(monkeypa
         make = broker.transactions.log.make
 
         async def make_late() -> None:
-            await broker.broker.admin.run(broker.logs.changes.delete("t", lambda topic: broker.groups.forget_topic(topic.id)))
+            await broker.broker.admin.run(broker.logs.changes.delete("t", lambda topic: broker.groups.table.forget_topic(topic.id)))
             await make()
 
         monkeypatch.setattr(broker.transactions.log, "make", make_late)
@@ -162,7 +162,7 @@ async def test_the_first_commit_of_all_comes_while_its_topic_goes(is_behind: boo
     files, clock = MemoryFiles(), ManualClock()
     async with running(files, clock, is_killed=True, max_groups=1) as broker:
         tp, _ = await broker.topic("t")
-        forget = broker.broker.admin.run(broker.logs.changes.delete("t", lambda topic: broker.groups.forget_topic(topic.id)))
+        forget = broker.broker.admin.run(broker.logs.changes.delete("t", lambda topic: broker.groups.table.forget_topic(topic.id)))
         deleting = asyncio.create_task(forget)
         if is_behind:
             await one_turn()

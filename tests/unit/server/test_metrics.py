@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
-from brokerd.coordinator.group_table import GroupLimits, GroupTable
+from brokerd.coordinator.group_table import GroupTable
 from brokerd.datadir.coordination import OneNode
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.topic_store import TopicStore
@@ -100,7 +100,7 @@ def test_groups_beyond_the_limit_are_not_even_counted() -> None:
         asked.append(topic_id)
         return 1_000
 
-    table = GroupTable(GroupLimits(Shares(1_000), Shares(1_000)))
+    table = GroupTable(Shares(1_000), Shares(1_000))
     for number in range(100):
         offsets = [committed(TopicIdPartition(bytes(16), 0))]
         table.apply(table.commit(f"g{number}", "ann", offsets))
