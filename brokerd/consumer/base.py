@@ -257,7 +257,8 @@ class ConsumerBase(abc.ABC):
         while one.position is None or one.id_tp is None:
             self._fetching.sync()
             self._guard.check()
-            yield None
+            if one.position is None or one.id_tp is None:  # `sync` may have taken it
+                yield None
         return one.position
 
     def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:

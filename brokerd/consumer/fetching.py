@@ -101,7 +101,7 @@ class Fetching:
         """Brings searches and fetches in line with the assignment, without waiting for the broker."""
         if self._is_stopping:
             self._take_all()
-        if self._version != self._assignment.version:
+        while self._version != self._assignment.version:  # again if something arrived that changes it
             self._version = self._assignment.version
             self._look_up()
             self._follow()

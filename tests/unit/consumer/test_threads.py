@@ -58,6 +58,28 @@ def test_close_waits_for_the_user_and_the_commit_in_one_time(broker: FakeBroker,
     assert times_ms == [10_000]
 
 
+def test_a_position_that_arrives_with_the_end_of_a_fetch_is_seen(
+    broker: FakeBroker, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create("t", 2)
+    consumer.assign([T0, T1])
+    assert consumer.poll(10) == []
+    consumer.position(T1)
+    consumer.poll(0)  # begins to fetch
+    fetching = consumer._fetching
+    assert fetching._pump is not None
+    stop = fetching._pump.stop
+
+    def stop_and_wait() -> None:
+        wait_until(lambda: fetching._arrivals.qsize() == 1)  # the position
+        stop()
+        wait_until(lambda: fetching._arrivals.qsize() == 2)
+
+    monkeypatch.setattr(fetching._pump, "stop", stop_and_wait)
+    consumer.seek_to_beginning([T1])
+    assert consumer.position(T1) == 0
+
+
 def test_second_thread_is_refused_while_one_polls(broker: FakeBroker, consumer: Consumer) -> None:
     broker.create("t")
     consumer.assign([T0])
