@@ -26,6 +26,7 @@ from brokerd.ids import ProducerIdAndEpoch, TopicIdPartition
 from brokerd.producer.core.transport import BatchToProduce, Hello, ProduceRequest, RequestLimits
 from brokerd.record.header import Attributes, crc_seed, encode_header, new_header
 from brokerd.record.schema import SCHEMA_0, Payload, encode_payload
+from brokerd.wire.methods import FETCH, PRODUCE
 from brokerd.wire.v1 import fetch_pb2
 
 T = TypeVar("T")
@@ -109,7 +110,7 @@ class RawProducer:
     async def open(cls, client: BrokerClient, payload: Payload) -> RawProducer:
         """Opens a stream to any node, with a producer id of its own."""
         identity = await init_producer_id(client)
-        raw = await client.open_produce_stream()
+        raw = await client.open_stream(PRODUCE)
         stream = GrpcProduceStream(raw, Hello(secrets.token_bytes(16), 1), _ONE_BATCH)
         return cls(client, stream, identity, payload)
 
@@ -146,7 +147,7 @@ class RawMembers:
     @classmethod
     async def open(cls, client: BrokerClient, payload: Payload) -> RawMembers:
         """Opens a stream to any node."""
-        raw = await client.open_produce_stream()
+        raw = await client.open_stream(PRODUCE)
         return cls(client, GrpcProduceStream(raw, Hello(secrets.token_bytes(16), 1), _MANY_BATCHES), payload)
 
     async def write(self, written: Sequence[tuple[ProducerIdAndEpoch, Sequence[TopicIdPartition]]]) -> None:
@@ -188,7 +189,7 @@ class RawTail:
     @classmethod
     async def open(cls, client: BrokerClient, tp: TopicIdPartition, offset: int = 0) -> RawTail:
         """Opens a stream to the partition's leader."""
-        return cls(client, await client.open_fetch_stream(await client.leader(tp)), tp, offset)
+        return cls(client, await client.open_stream(FETCH, await client.leader(tp)), tp, offset)
 
     async def send(self, max_wait_ms: int) -> None:
         """Sends a fetch from the current offset."""

@@ -52,7 +52,7 @@ from brokerd.errors import (
 from brokerd.ids import NO_EPOCH, NO_LEADER, TopicIdPartition, TopicInfo
 from brokerd.wire.channel import CALLS_PER_CONNECTION, STREAMS_PER_CONNECTION
 from brokerd.wire.errors import from_proto, from_trailer
-from brokerd.wire.methods import FETCH, PRODUCE, UNARY
+from brokerd.wire.methods import UNARY
 from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import metadata_pb2
 
@@ -115,7 +115,6 @@ class BrokerClient:
         self._was_accepted = False
         self._connections: dict[str, Connection] = {}
         self._nodes: dict[int, Node] = {}
-        self._node_addresses: dict[int, str] = {}
         self._topics: dict[bytes, TopicInfo] = {}
         self._server_infos: dict[str, metadata_pb2.GetServerInfoResponse] = {}
         self._random = random.SystemRandom()
@@ -194,13 +193,9 @@ class BrokerClient:
 
     # ---- streams: retried by their users
 
-    async def open_produce_stream(self, node_id: int = ANY_NODE) -> RawStream:
-        """Opens a stream of ProduceRequests as bytes to a node. Raises BrokerUnreachableError."""
-        return (await self._connected(node_id, self.config.request_timeout_ms)).open_stream(PRODUCE)
-
-    async def open_fetch_stream(self, node_id: int = ANY_NODE) -> RawStream:
-        """Opens a stream of FetchRequests as bytes to a node. Raises BrokerUnreachableError."""
-        return (await self._connected(node_id, self.config.request_timeout_ms)).open_stream(FETCH)
+    async def open_stream(self, path: str, node_id: int = ANY_NODE) -> RawStream:
+        """Opens a stream of messages as bytes to a node; `path`: PRODUCE or FETCH. Raises BrokerUnreachableError."""
+        return (await self._connected(node_id, self.config.request_timeout_ms)).open_stream(path)
 
     def retries(self, now_ms: int, timeout_ms: int | None = None) -> CallRetries:
         """The retry state of one call that starts now."""
@@ -378,13 +373,11 @@ class BrokerClient:
         self._address_index = (self._address_index + 1) % len(self._addresses)
 
     def _address(self, node_id: int) -> str:
-        address = self._node_addresses.get(node_id)
-        return address if address is not None else self._addresses[self._address_index]
+        node = self._nodes.get(node_id)
+        return node.address if node is not None else self._addresses[self._address_index]
 
     def _remembered(self, metadata: Metadata) -> Metadata:
-        for node_id, node in metadata.nodes.items():
-            if self._nodes.get(node_id) != node:
-                self._nodes[node_id], self._node_addresses[node_id] = node, node.address
+        self._nodes.update(metadata.nodes)
         for topic in metadata.topics.values():
             seen = self._topics.pop(topic.topic_id, None)  # keeps the newest last
             self._topics[topic.topic_id] = topic if seen is None or seen == topic else topic.newer_than(seen)

@@ -48,6 +48,7 @@ from brokerd.process import end_daemon_thread
 from brokerd.record.batch import RecordBatch, walk_batches
 from brokerd.record.header import BatchHeader, crc_seed
 from brokerd.wire.errors import from_proto
+from brokerd.wire.methods import FETCH
 from brokerd.wire.records import split_records
 from brokerd.wire.v1 import fetch_pb2
 
@@ -351,7 +352,7 @@ class Pump:
 
     async def _read_from(self, node_id: int, unread: list[RangePosition]) -> None:
         most = await self._client.partitions_per_request(node_id)
-        stream = await self._client.open_fetch_stream(node_id)
+        stream = await self._client.open_stream(FETCH, node_id)
         has_slot = False
         checked: set[RangePosition] = set()  # positions that match this node's history; valid for this stream only
         try:

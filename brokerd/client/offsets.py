@@ -14,6 +14,7 @@ from brokerd.client.response_checks import TIMESTAMP_MAX_MS, checked_offset, sen
 from brokerd.errors import BrokerdError, ConfigError, WireError
 from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 from brokerd.wire.errors import from_proto
+from brokerd.wire.methods import FETCH
 from brokerd.wire.v1 import fetch_pb2, offsets_pb2, topics_pb2
 
 READ_COMMITTED = "read_committed"
@@ -160,7 +161,7 @@ async def _parked_fetch(
     request = fetch_pb2.FetchRequest(max_wait_ms=timeout_ms, min_bytes=1, max_bytes=1, isolation_level=level)
     for tp, offset in ends.items():
         add_partition(request, tp, client.leader_epoch(tp), offset, 1)
-    stream = await client.open_fetch_stream(node_id)
+    stream = await client.open_stream(FETCH, node_id)
     try:
         await stream.send(request.SerializeToString())
         await stream.receive(timeout_ms=timeout_ms + client.config.request_timeout_ms)

@@ -24,6 +24,7 @@ from brokerd.producer.core.accumulator import NO_OFFSET, NO_TIMESTAMP
 from brokerd.producer.core.membership import Membership
 from brokerd.producer.core.transport import Hello, PartitionResult, ProduceRequest, ProduceResponse, RequestLimits
 from brokerd.wire.errors import from_proto
+from brokerd.wire.methods import PRODUCE
 from brokerd.wire.records import join_records
 from brokerd.wire.v1 import produce_pb2
 
@@ -66,7 +67,7 @@ class GrpcProduceTransport:
         instance's first stream uses the node's cached limits: a later one means a lost connection, and maybe a restarted node."""
         partitions_max = await self._client.partitions_per_request(node_id, refresh=hello.incarnation > 1)
         bytes_max = await self._client.request_bytes_max(node_id) - _head_bytes_max(hello)
-        stream = await self._client.open_produce_stream(node_id)
+        stream = await self._client.open_stream(PRODUCE, node_id)
         return GrpcProduceStream(stream, hello, RequestLimits(partitions_max, bytes_max))
 
     async def close(self) -> None:

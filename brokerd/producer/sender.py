@@ -14,7 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 from brokerd.clock import Clock
 from brokerd.config.client import ProducerConfig
@@ -84,7 +84,7 @@ class Sender:
         self._owner: object
         self._streams: dict[int, _StreamTasks] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.SelectorEventLoop | None = None
         self._news = asyncio.Event()  # set by this thread alone
         self._is_woken = False  # `wake` was called since the last step began; changed under the lock
         self._timer: asyncio.TimerHandle | None = None  # ends a sleep
@@ -107,7 +107,8 @@ class Sender:
             self._news.set()
         elif loop is not None and not self._is_woken:
             with contextlib.suppress(RuntimeError):  # the loop has closed meanwhile
-                loop.call_soon_threadsafe(self._news.set)
+                # GrpcLoop's own does extra work that only gRPC's callbacks need.
+                asyncio.SelectorEventLoop.call_soon_threadsafe(loop, self._news.set)
                 self._is_woken = True  # last, since an interrupt before it costs one wake-up in vain
 
     def join(self, timeout_s: float | None) -> bool:
@@ -130,7 +131,7 @@ class Sender:
             self._shared.end()
 
     async def _main(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop = cast("asyncio.SelectorEventLoop", asyncio.get_running_loop())
         self._transport = self._transport_factory(self._config)
         try:
             await self._loop_until_closed()
