@@ -45,7 +45,7 @@ def _findings(args: argparse.Namespace) -> list[Finding]:
     if args.take_out:
         return doctor.take_out(args.directory, *_place(args))
     if args.rebuild_lost:
-        names = {topic_id.lower(): name for topic_id, name in pairs(args, "--name", args.name).items()}
+        names = {topic_id.lower(): name for topic_id, name in pairs(args, "--name", args.name)}
         return rebuild_lost(args.directory, names)
     if args.rebuild_checkpoint:
         return doctor.rebuild_checkpoint(args.directory)

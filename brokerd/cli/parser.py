@@ -165,7 +165,7 @@ def client_settings(args: argparse.Namespace, defaults: Mapping[str, object] | N
     """Like `client_config`, but by name and unchecked. Raises UsageError."""
     path = args.command_config
     from_file = checked(args, lambda: _read_command_config(path)) if path is not None else {}
-    given = {**from_file, **pairs(args, "-X", args.settings)}
+    given = {**from_file, **dict(pairs(args, "-X", args.settings))}
     if "bootstrap.servers" in given:
         raise usage_error(args, "give bootstrap.servers by --bootstrap-server")
     return {**(defaults or {}), **given, "bootstrap.servers": args.bootstrap_server}
@@ -204,13 +204,8 @@ def checked(args: argparse.Namespace, make: Callable[[], T]) -> T:
         raise usage_error(args, error.message) from None
 
 
-def pairs(args: argparse.Namespace, option: str, given: Sequence[str]) -> dict[str, str]:
-    """Parses entries such as "a=b" into a mapping; the last entry of a name wins. Raises UsageError."""
-    return dict(pair_list(args, option, given))
-
-
-def pair_list(args: argparse.Namespace, option: str, given: Sequence[str]) -> list[tuple[str, str]]:
-    """Like `pairs`, but keeps every entry of a repeated name. Raises UsageError."""
+def pairs(args: argparse.Namespace, option: str, given: Sequence[str]) -> list[tuple[str, str]]:
+    """Parses entries such as "a=b"; as a dict, the last entry of a name wins. Raises UsageError."""
     found = []
     for entry in given:
         name, equals, value = entry.partition("=")

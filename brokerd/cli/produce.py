@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from brokerd.allocator import keep_freed_memory
 from brokerd.cli.output import note
-from brokerd.cli.parser import checked, client_settings, connect, pair_list, usage_error, where
+from brokerd.cli.parser import checked, client_settings, connect, pairs, usage_error, where
 from brokerd.cli.record_lines import LineSplitter, records_from_json, records_from_lines, unescaped
 from brokerd.cli.topic_lookup import check_partition, find_topic
 from brokerd.clock import SystemClock
@@ -48,6 +48,7 @@ class _FailedError(Exception):
         self.problem = problem
 
 
+_Headers = Sequence[tuple[str, str]]
 _ToChunk = Callable[[int, Sequence[bytes]], _Chunk]
 
 
@@ -57,11 +58,12 @@ def run(args: argparse.Namespace) -> None:
     settings = client_settings(args, {name: value for name, value in given.items() if value is not None})
     config = checked(args, lambda: producer_config(settings, where=where(args)))
     _check_options(args)
+    headers = pairs(args, "--header", args.header)
     with connect(args, config) as client:
         topic = find_topic(client, args.topic)
     if args.partition is not None:
         check_partition(topic, args.partition)
-    to_chunk = _json_format(args, topic) if args.json else _line_format(args)
+    to_chunk = _json_format(args, headers, topic) if args.json else _line_format(args, headers)
     with _input(args.file) as source:
         record_count = _send(args, config, _chunks(args, source, to_chunk, config.max_request_size))
     if not args.quiet:
@@ -75,17 +77,15 @@ def _check_options(args: argparse.Namespace) -> None:
     for option, given in (("--key-separator", args.key_separator), ("--null", args.null)):
         if args.json and given is not None:
             raise usage_error(args, f"{option} is for lines of text, not for --json")
-    pair_list(args, "--header", args.header)
     if args.keep_partitions and (not args.json or args.partition is not None):
         raise usage_error(args, "--keep-partitions needs --json" + ("" if not args.json else " and excludes --partition"))
 
 
-def _line_format(args: argparse.Namespace) -> _ToChunk:
+def _line_format(args: argparse.Namespace, headers: _Headers) -> _ToChunk:
     """Returns the conversion of lines of text to records."""
     clock = SystemClock()
     key_separator = unescaped(args.key_separator).encode() if args.key_separator is not None else None
     null_marker = args.null.encode() if args.null is not None else None
-    headers = pair_list(args, "--header", args.header)
 
     def to_chunk(first_line: int, lines: Sequence[bytes]) -> _Chunk:
         arrow_batch = records_from_lines(
@@ -97,10 +97,9 @@ def _line_format(args: argparse.Namespace) -> _ToChunk:
     return to_chunk
 
 
-def _json_format(args: argparse.Namespace, topic: TopicInfo) -> _ToChunk:
+def _json_format(args: argparse.Namespace, headers: _Headers, topic: TopicInfo) -> _ToChunk:
     """Returns the conversion of JSON lines to records."""
     clock = SystemClock()
-    headers = pair_list(args, "--header", args.header)
     partition_count = topic.partition_count if args.keep_partitions else None
 
     def to_chunk(first_line: int, lines: Sequence[bytes]) -> _Chunk:

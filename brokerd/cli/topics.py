@@ -33,7 +33,7 @@ def _connect_to_change(args: argparse.Namespace) -> BlockingClient:
 def create_topic(args: argparse.Namespace) -> None:
     """Creates a topic, or checks whether it can be created."""
     check_range(args, "--partitions", args.partitions, maximum=INT32_MAX)
-    new = NewTopic(name=args.name, partitions=args.partitions or 0, configs=pairs(args, "--config", args.config))
+    new = NewTopic(name=args.name, partitions=args.partitions or 0, configs=dict(pairs(args, "--config", args.config)))
     with _connect_to_change(args) as client:
         result = client.create_topics([new], validate_only=args.dry_run)[args.name]
         exists = isinstance(result, TopicAlreadyExistsError) and args.if_not_exists
@@ -141,7 +141,7 @@ def _found(results: dict[str, TopicDescription | WireError]) -> list[TopicDescri
 def alter_topic(args: argparse.Namespace) -> None:
     """Adds partitions, or changes settings."""
     check_range(args, "--partitions", args.partitions, maximum=INT32_MAX)
-    to_set = pairs(args, "--config", args.config)
+    to_set = dict(pairs(args, "--config", args.config))
     if args.partitions is None and not to_set and not args.delete_config:
         raise usage_error(args, "nothing to change: give --partitions, --config or --delete-config")
     with _connect_to_change(args) as client:
