@@ -25,7 +25,6 @@ from brokerd import __version__
 from brokerd.backoff import backoff_ms
 from brokerd.client.metadata import (
     Metadata,
-    Node,
     id_of,
     parse_bootstrap_servers,
     read_metadata,
@@ -114,7 +113,7 @@ class BrokerClient:
         self._is_retrying = is_retrying
         self._was_accepted = False
         self._connections: dict[str, Connection] = {}
-        self._nodes: dict[int, Node] = {}
+        self._node_addresses: dict[int, str] = {}
         self._topics: dict[bytes, TopicInfo] = {}
         self._server_infos: dict[str, metadata_pb2.GetServerInfoResponse] = {}
         self._random = random.SystemRandom()
@@ -373,11 +372,11 @@ class BrokerClient:
         self._address_index = (self._address_index + 1) % len(self._addresses)
 
     def _address(self, node_id: int) -> str:
-        node = self._nodes.get(node_id)
-        return node.address if node is not None else self._addresses[self._address_index]
+        address = self._node_addresses.get(node_id)
+        return address if address is not None else self._addresses[self._address_index]
 
     def _remembered(self, metadata: Metadata) -> Metadata:
-        self._nodes.update(metadata.nodes)
+        self._node_addresses.update((node_id, node.address) for node_id, node in metadata.nodes.items())
         for topic in metadata.topics.values():
             seen = self._topics.pop(topic.topic_id, None)  # keeps the newest last
             self._topics[topic.topic_id] = topic if seen is None or seen == topic else topic.newer_than(seen)
