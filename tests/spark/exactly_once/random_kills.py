@@ -22,8 +22,9 @@ from typing import Any, NamedTuple, Self
 from brokerd.client.blocking import BlockingClient
 from brokerd.config.client import ClientConfig, ProducerConfig
 from brokerd.producer.producer import Producer
+from tests.spark.exactly_once.pipeline import TOO_BUSY
 from tests.spark.exactly_once.reading import EagerReader, by_key, committed_rows
-from tests.spark.exactly_once.victims import TOO_BUSY, Driver
+from tests.spark.exactly_once.victims import Driver
 from tests.support.daemon import DaemonProcess
 from tests.support.wait import wait_until
 

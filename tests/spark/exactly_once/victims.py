@@ -16,10 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.spark.exactly_once.pipeline import ROOT, driver_environment
+from tests.spark.exactly_once.pipeline import ROOT, TOO_BUSY, driver_environment
 from tests.support.wait import wait_until
 
-TOO_BUSY = "Python worker failed to connect back"  # Spark's own time-out for a process to start, on a busy machine
 _TAIL = 3_000
 _DYING_S = 30
 _LOOK_S = 0.05

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.spark.exactly_once.job import session, settings
-from tests.spark.exactly_once.victims import TOO_BUSY
+from tests.spark.exactly_once.pipeline import TOO_BUSY
 from tests.spark.exactly_once.ways import append_by
 from tests.spark.source_runs import planted_source, ways
 from tests.spark.source_runs.observed_source import ObservedSource
