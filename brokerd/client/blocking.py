@@ -33,6 +33,8 @@ T = TypeVar("T")
 CLOSE_TIMEOUT_S = 5.0  # for each cleanup
 # Longer than all waits of closing together: a thread abandoned at exit reports what it had not finished.
 _JOIN_TIMEOUT_S = 30.0
+_CLOSED = "this client is closed"
+_FORKED = "this client was created before this process was forked: create it in the process that uses it"
 
 
 def _nothing() -> None:
@@ -51,6 +53,8 @@ class LoopThread:
         self._call_soon = functools.partial(asyncio.SelectorEventLoop.call_soon_threadsafe, self.loop)
         self.is_closed = False
         self._cleanups: list[Callable[[], Awaitable[None]]] = []
+        self._queued: set[LoopCall[Any]] = set()  # not started; whichever thread removes a call starts or refuses it
+        self._has_ended = False
         self._on_end: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
@@ -61,7 +65,7 @@ class LoopThread:
         loop is closed or was created before a fork."""
         self._check_open(coro)
         call = LoopCall(self.loop, coro, on_end)
-        self._call_soon(call.start)
+        self._queue(call)
         return call
 
     def call_soon(self, callback: Callable[[], object]) -> None:
@@ -69,16 +73,29 @@ class LoopThread:
         with contextlib.suppress(RuntimeError):
             self._call_soon(callback)
 
+    def _queue(self, call: LoopCall[Any]) -> None:
+        self._queued.add(call)
+        self.call_soon(functools.partial(self._start, call))
+        if self._has_ended:  # before it could start
+            self._refuse(call)
+
+    def _start(self, call: LoopCall[Any]) -> None:
+        if self.is_closed:  # meanwhile: nothing would end it
+            self._refuse(call)
+        else:
+            self._queued.discard(call)
+            call.start()
+
+    def _refuse(self, call: LoopCall[Any]) -> None:
+        with contextlib.suppress(KeyError):
+            self._queued.remove(call)
+            call.refuse()
+
     def _check_open(self, coro: Coroutine[Any, Any, object]) -> None:
         if self.is_closed or os.getpid() != self._pid:
             coro.close()
             end_daemon_thread()
-            why = (
-                "is closed"
-                if self.is_closed
-                else "was created before this process was forked: create it in the process that uses it"
-            )
-            raise ClientError(f"this client {why}")
+            raise ClientError(_CLOSED if self.is_closed else _FORKED)
 
     def run(self, coro: Coroutine[Any, Any, T]) -> T:
         """Blocks until `coro` is done; an interrupted wait cancels it. Must not be called on the loop's own thread."""
@@ -88,10 +105,10 @@ class LoopThread:
         ended.acquire()
         call = LoopCall(self.loop, coro, ended.release)
         try:
-            self._call_soon(call.start)
+            self._queue(call)
             ended.acquire()
         except BaseException:
-            self._call_soon(call.cancel)
+            self.call_soon(call.cancel)
             end_daemon_thread()
             raise
         try:
@@ -141,6 +158,9 @@ class LoopThread:
             self.loop.run_until_complete(self._wind_up())
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.close()
+            self._has_ended = True
+            for call in list(self._queued):
+                self._refuse(call)
             if self._on_end is not None:
                 self._on_end()
 
@@ -183,6 +203,12 @@ class LoopCall(Generic[T]):
         self._task = self._loop.create_task(self._coro)
         self._task.add_done_callback(self._on_done)
 
+    def refuse(self) -> None:
+        """Ends a call that was not started, since the loop has closed."""
+        self._coro.close()
+        self._has_ended = True
+        self._on_end()
+
     def _on_done(self, task: asyncio.Task[T]) -> None:
         if not task.cancelled():
             task.exception()  # mark it as retrieved: the waiter may have gone
@@ -213,8 +239,9 @@ class LoopCall(Generic[T]):
             await asyncio.wait([task], timeout=None if timeout_ms is None else timeout_ms / 1000)
 
     def outcome(self) -> T:
-        """Returns or raises the coroutine's result, once it has ended."""
-        assert self._task is not None
+        """Returns or raises the coroutine's result, once it has ended. Raises ClientError if it was refused."""
+        if self._task is None:
+            raise ClientError(_CLOSED)
         try:
             return self._task.result()
         except asyncio.CancelledError:

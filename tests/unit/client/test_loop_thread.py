@@ -57,6 +57,41 @@ def test_close_cancels_what_runs_and_may_be_repeated() -> None:
         loop_thread.submit(answer())
 
 
+@pytest.mark.parametrize("moment", ["behind its end", "with its last step", "afterwards"])
+def test_a_call_that_races_with_close_is_refused(monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    loop_thread = LoopThread()
+    loop, told = loop_thread.loop, threading.Event()
+    monkeypatch.setattr(loop_thread, "_check_open", lambda coro: None)  # it saw an open loop
+    calls = []
+
+    def late() -> None:
+        calls.append(loop_thread.submit(answer(), told.set))
+
+    if moment == "behind its end":
+        held = threading.Event()
+        loop_thread.call_soon(held.wait)
+        loop_thread.end()
+        late()
+        held.set()
+    elif moment == "with its last step":
+        close = loop.close
+
+        def close_behind_it() -> None:
+            late()
+            close()
+
+        monkeypatch.setattr(loop, "close", close_behind_it)
+    loop_thread.close()
+    if moment == "afterwards":
+        late()
+    assert told.wait(DEADLINE_S)
+    with pytest.raises(ClientError, match="is closed"):
+        calls[0].outcome()
+    if moment == "afterwards":
+        with pytest.raises(ClientError, match="is closed"):
+            loop_thread.run(answer())
+
+
 def test_use_after_a_fork_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     loop_thread = LoopThread()
     with monkeypatch.context() as patch:
