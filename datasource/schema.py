@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from brokerd.client.columns import CONSUMED_SCHEMA
 from brokerd.errors import ConfigError
-from brokerd.record.schema import HEADERS
+from brokerd.record.schema import HEADERS, KEY, VALUE
 
 _SPARK_TYPES = {
     "key": "binary",
@@ -24,6 +24,8 @@ _SPARK_TYPES = {
     "timestampType": "int",
     HEADERS.name: "array<struct<key:string,value:binary>>",
 }
+
+_WITH_NULLS = (KEY.name, VALUE.name, HEADERS.name)  # as NOT NULL, Spark reads them without a look, and fails in the JVM
 
 
 def source_schema(*, include_headers: bool) -> pa.Schema:
@@ -37,8 +39,9 @@ def spark_ddl(*, include_headers: bool) -> str:
 
 
 def arrow_schema(columns: Iterable[tuple[str, str, bool]]) -> pa.Schema:
-    """The Arrow schema that Spark expects for the requested columns: name, Spark's simpleString, whether it is nullable. Raises
-    ConfigError for an unknown or repeated column or a wrong type, which only a user's own .schema(...) can cause."""
+    """The Arrow schema that Spark expects for the requested columns: name, Spark's simpleString, whether it and all its parts are
+    nullable. Raises ConfigError for an unknown or repeated column, a wrong type, or NOT NULL where records may lack a value: only a
+    user's own .schema(...) can cause them."""
     fields: dict[str, pa.Field] = {}
     for name, spark_type, is_nullable in columns:
         if name in fields:
@@ -48,6 +51,10 @@ def arrow_schema(columns: Iterable[tuple[str, str, bool]]) -> pa.Schema:
         if spark_type != _SPARK_TYPES[name]:
             raise ConfigError(
                 f"column '{name}' in .schema(...) is {spark_type}, but the source's is {_SPARK_TYPES[name]}; cast it in the query"
+            )
+        if not is_nullable and name in _WITH_NULLS:
+            raise ConfigError(
+                f"column '{name}' in .schema(...) is NOT NULL, but records may lack it: leave NOT NULL out, and filter the query"
             )
         fields[name] = CONSUMED_SCHEMA.field(name).with_nullable(is_nullable)
     return pa.schema(fields.values())

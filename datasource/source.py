@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, StructField, StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,7 +79,15 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
     """Refuses a wrong .schema(...) on the driver."""
     from brokerd.datasource.schema import arrow_schema
 
-    return arrow_schema((field.name, field.dataType.simpleString(), field.nullable) for field in schema.fields)
+    return arrow_schema((field.name, field.dataType.simpleString(), _is_nullable(field)) for field in schema.fields)
+
+
+def _is_nullable(field: StructField) -> bool:
+    """False if the column, or a part of it, is NOT NULL."""
+    nested = field.dataType
+    if not isinstance(nested, ArrayType):
+        return field.nullable
+    return field.nullable and nested.containsNull and all(part.nullable for part in getattr(nested.elementType, "fields", ()))
 
 
 def _names_and_types(schema: StructType) -> list[tuple[str, str]]:

@@ -18,8 +18,10 @@ from pyspark.sql.types import (
 )
 
 from brokerd.datasource.schema import arrow_schema, source_schema, spark_ddl
+from brokerd.datasource.source import BrokerdDataSource
 from brokerd.errors import ConfigError
 
+HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 _SPARK_TYPES: dict[str, DataType] = {
     "key": BinaryType(),
     "value": BinaryType(),
@@ -28,7 +30,7 @@ _SPARK_TYPES: dict[str, DataType] = {
     "offset": LongType(),
     "timestamp": TimestampType(),
     "timestampType": IntegerType(),
-    "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+    "headers": ArrayType(HEADER),
 }
 
 
@@ -63,6 +65,22 @@ def test_headers_are_the_last_column_or_none_at_all() -> None:
 def test_a_users_own_schema_prunes_and_reorders() -> None:
     schema = arrow_schema([("offset", "bigint", False), ("value", "binary", True)])
     assert schema.equals(pa.schema([pa.field("offset", pa.int64(), nullable=False), pa.field("value", pa.binary())]))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        StructField("key", BinaryType(), nullable=False),
+        StructField("value", BinaryType(), nullable=False),
+        StructField("headers", ArrayType(HEADER), nullable=False),
+        StructField("headers", ArrayType(HEADER, containsNull=False)),
+        StructField("headers", ArrayType(StructType([StructField("key", StringType(), nullable=False), HEADER["value"]]))),
+    ],
+)
+def test_not_null_is_refused_where_records_may_lack_a_value(column: StructField) -> None:
+    source = BrokerdDataSource({"bootstrap.servers": "127.0.0.1:1", "subscribe": "t", "includeHeaders": "true"})
+    with pytest.raises(ConfigError, match=rf"column '{column.name}' .* is NOT NULL, but records may lack it: leave"):
+        source.streamReader(StructType([column]))
 
 
 def test_a_users_own_schema_cannot_invent_or_cast() -> None:
