@@ -98,7 +98,8 @@ class LoopThread:
             raise ClientError(_CLOSED if self.is_closed else _FORKED)
 
     def run(self, coro: Coroutine[Any, Any, T]) -> T:
-        """Blocks until `coro` is done; an interrupted wait cancels it. Must not be called on the loop's own thread."""
+        """Blocks until `coro` is done; an interrupted wait cancels it. Must not be called on the loop's own thread. Raises
+        ClientError if the loop is closed, or closes meanwhile."""
         assert threading.current_thread() is not self._thread, "the loop thread would wait for itself"
         self._check_open(coro)
         ended = threading.Lock()
@@ -113,8 +114,10 @@ class LoopThread:
             raise
         try:
             return call.outcome()
-        except BaseException:
+        except BaseException as error:
             end_daemon_thread()
+            if self.is_closed and isinstance(error, concurrent.futures.CancelledError):
+                raise ClientError(_CLOSED) from None
             raise
         finally:
             del call  # its error refers to this frame: break the cycle
@@ -239,9 +242,9 @@ class LoopCall(Generic[T]):
             await asyncio.wait([task], timeout=None if timeout_ms is None else timeout_ms / 1000)
 
     def outcome(self) -> T:
-        """Returns or raises the coroutine's result, once it has ended. Raises ClientError if it was refused."""
+        """Returns or raises the coroutine's result, once it has ended. Raises CancelledError if the loop closed first."""
         if self._task is None:
-            raise ClientError(_CLOSED)
+            raise concurrent.futures.CancelledError
         try:
             return self._task.result()
         except asyncio.CancelledError:

@@ -272,7 +272,9 @@ class Pump:
         self._correlation_id = 0
         self._is_stopped = False
         self._task: asyncio.Task[None] | None = None
-        self._call = client.loop_thread.submit(self._run())  # kept: a loop holds its tasks weakly
+        self._is_done = False  # all ranges are read
+        self._error: BaseException | None = None
+        self._call = client.loop_thread.submit(self._run(), self._on_end)  # kept: a loop holds its tasks weakly
 
     def taken(self) -> None:
         """Makes room for another response, once a thread has taken one; thread-safe."""
@@ -295,7 +297,7 @@ class Pump:
     # --- on the loop thread
 
     async def _run(self) -> None:
-        """Reads until all ranges are done or `stop`; its last item is None, or the error that ended it."""
+        """Reads until all ranges are done or `stop`."""
         self._task = asyncio.current_task()
         try:
             is_repeat = False
@@ -308,12 +310,17 @@ class Pump:
                         raise asyncio.CancelledError from None
                     await self._client.wait_or_raise(self._retries, await self._judged(_first(group)))
                     is_repeat = True
-            self._deliver(None)
+            self._is_done = True
         except asyncio.CancelledError:
-            self._deliver(None if self._is_stopped else ClientError("the client of this fetcher was closed"))
             raise
         except BaseException as error:
-            self._deliver(error)
+            self._error = error
+
+    def _on_end(self) -> None:
+        """Delivers the last item; called also if the loop closes before `_run` begins."""
+        if self._error is None and not (self._is_done or self._is_stopped):
+            self._error = ClientError("the client of this fetcher was closed")
+        self._deliver(self._error)
 
     async def _judged(self, error: BrokerdError) -> BrokerdError:
         """The error; NotLeaderError if it says that records are gone and comes from a former leader. With old metadata the reader

@@ -12,7 +12,7 @@ import pytest
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.fetching import FetchRange, Item, Pump
 from brokerd.config.client import ConsumerConfig
-from brokerd.errors import BrokerUnreachableError
+from brokerd.errors import BrokerUnreachableError, ClientError
 from tests.support.records import TP
 from tests.support.wait import DEADLINE_S
 
@@ -52,3 +52,18 @@ def test_a_pump_that_is_stopped_before_it_begins_ends_too() -> None:
     with BlockingClient(ConsumerConfig()) as client:
         Pump(client, [FetchRange(TP, 0)], ConsumerConfig(), items.put).stop()
         assert items.get(timeout=DEADLINE_S) is None
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_pump_ends_whose_client_is_closed_before_it_begins(is_stopped: bool) -> None:
+    items: queue.SimpleQueue[Item] = queue.SimpleQueue()
+    client, held = BlockingClient(ConsumerConfig()), threading.Event()
+    client.loop_thread.call_soon(held.wait)  # so that the loop handles the start and the end of the pump in one turn
+    pump = Pump(client, [FetchRange(TP, 0)], ConsumerConfig(), items.put)
+    if is_stopped:
+        pump.stop()
+    client.loop_thread.end()
+    held.set()
+    last = items.get(timeout=DEADLINE_S)
+    assert last is None if is_stopped else isinstance(last, ClientError)
+    client.close()
