@@ -119,9 +119,10 @@ class Segment(SegmentBounds):
 
     def write_index(self) -> None:
         """Writes both index files, if the index is loaded; the caller syncs the directory. Raises OSError."""
-        if self.index is not None:
+        index = self.index  # a reader that meets a bad batch may drop it meanwhile
+        if index is not None:
             summary = self.summary()
-            offset_body, time_body = encode_index(self.index, summary)
+            offset_body, time_body = encode_index(index, summary)
             write_document(self._files, self._path(INDEX_SUFFIX), INDEX_KIND, INDEX_VERSION, offset_body, sync_dir=False)
             write_document(self._files, self._path(TIME_INDEX_SUFFIX), TIME_INDEX_KIND, INDEX_VERSION, time_body, sync_dir=False)
             self._written = summary
