@@ -63,9 +63,8 @@ async def heartbeat(client: BrokerClient, membership: Membership) -> None:
     await client.call(request, pb.HeartbeatResponse)
 
 
-async def end_transaction(client: BrokerClient, end: TransactionEnd, *, timeout_ms: int | None = None) -> int:
-    """Commits or aborts members of a transaction; returns the last committed version of its transactional id. Idempotent, and
-    retried until `timeout_ms` (default.api.timeout.ms).
+async def end_transaction(client: BrokerClient, end: TransactionEnd, *, timeout_ms: int | None = None) -> None:
+    """Commits or aborts members of a transaction. Idempotent, and retried until `timeout_ms` (default.api.timeout.ms).
 
     Raises TxnAbortedError (a member was no longer open: nothing was committed), ReplayMismatchError, ProducerFencedError,
     TxnConflictError, AlreadyCommittedError (an abort came too late). The outcome is unknown after BrokerUnreachableError or a
@@ -75,17 +74,14 @@ async def end_transaction(client: BrokerClient, end: TransactionEnd, *, timeout_
     asked_ms = client.clock.boot_ms()
     lost: list[BrokerdError] = []  # attempts that may have been carried out
 
-    async def attempt(attempt_timeout_ms: int) -> int:
+    async def attempt(attempt_timeout_ms: int) -> None:
         entries_max = await client.partitions_per_request()
         pages = end_requests(end, request_bytes_max=UNARY_REQUEST_MAX_BYTES, entries_max=entries_max)
-        last_version = NO_VERSION
         for request in pages:  # each attempt starts with the first page: the broker may have restarted
-            response = await client.call_once(ANY_NODE, request, pb.EndTransactionResponse, attempt_timeout_ms)
-            last_version = response.last_version
-        return last_version
+            await client.call_once(ANY_NODE, request, pb.EndTransactionResponse, attempt_timeout_ms)
 
     try:
-        return await client.retried(attempt, failures=lost, timeout_ms=timeout_ms)
+        await client.retried(attempt, failures=lost, timeout_ms=timeout_ms)
     except ProducerFencedError as error:
         if not lost:
             error.fate = Fate.NOT_APPENDED

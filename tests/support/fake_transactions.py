@@ -58,7 +58,7 @@ class FakeTransactions(ABC):
     def _EndTransaction(self, request: pb.EndTransactionRequest) -> Message:  # noqa: N802
         self.pages.append(request)
         error = self.next_error("EndTransaction")
-        response = pb.EndTransactionResponse(last_version=-1)
+        response = pb.EndTransactionResponse()
         try:
             if error is not None:
                 raise error
@@ -68,12 +68,12 @@ class FakeTransactions(ABC):
                 raise NotReadyError("begin again from page 0")
             self._joined.append(request)
             if not request.more_pages:
-                response.last_version = self._decide()
+                self._decide()
         except WireError as refused:
             response.error.CopyFrom(to_proto(refused))
         return response
 
-    def _decide(self) -> int:
+    def _decide(self) -> None:
         request = self._joined[0]
         totals = request.totals
         members = [member for page in self._joined for member in page.members]
@@ -91,7 +91,7 @@ class FakeTransactions(ABC):
         )
         self.ends.append(end)
         reported = {member.producer_id: member.records for member in end.members}
-        return self.transactions.end(end, reported.__getitem__)
+        self.transactions.end(end, reported.__getitem__)
 
     def _Heartbeat(self, request: pb.HeartbeatRequest) -> Message:  # noqa: N802
         member = Membership(request.transactional_id, request.txn_version, request.execution_id, "", "", request.member_id)

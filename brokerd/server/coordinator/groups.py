@@ -89,12 +89,8 @@ class Groups:
     async def settled(self) -> AsyncIterator[GroupTable]:
         """Yields the table. On exit, and before it re-raises a WireError, waits until everything in the table is durable. Raises
         retriable errors."""
-        try:
+        async with self._log.settled():
             yield self.table
-        except WireError:
-            await self._log.durable()
-            raise
-        await self._log.durable()
 
     def decide(self, asked: AskedOffsets) -> CoordinatorRecord:
         """The record of a transaction's offsets. Raises the errors of GroupTable.commit and of `asked.offsets`; await

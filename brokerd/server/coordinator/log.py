@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -176,6 +176,17 @@ class CoordinatorLog:
         errors = await wait_durable(self._purgatory, [Appended(partition, end_offset - 1, self._leader_epoch)])
         if errors:
             raise errors[0]
+
+    @contextlib.asynccontextmanager
+    async def settled(self) -> AsyncIterator[None]:
+        """For responses that show what the log has decided: on exit, and before it re-raises a WireError, waits until everything
+        appended by then is durable. Raises as `durable` does."""
+        try:
+            yield
+        except WireError:
+            await self.durable()
+            raise
+        await self.durable()
 
     def has_grown(self) -> bool:
         """True if `compact` should be called."""

@@ -273,11 +273,12 @@ class Transactions:
         named = [TopicIdPartition(one.topic_id, one.partition) for one in asked.partitions]
         return self.leaders.held([member.producer_id for member in asked.members], named)
 
-    async def _finish(self, name: str) -> None:
-        """Writes the markers of the prepared commit and makes them take effect. The caller holds the id's lock."""
+    async def _finish(self, name: str) -> bool:
+        """Writes the markers of the prepared commit and makes them take effect; False if none is prepared. The caller holds the
+        id's lock."""
         state = self.coordinator.states.get(name)
         if state is None or state.prepared is None:
-            return
+            return False
         prepared = state.prepared
         winners, losers = prepared.committed_producer_ids, prepared.aborted_producer_ids
         record_for = control_records(name, prepared.txn_version, committed=winners, aborted=losers)
@@ -298,6 +299,7 @@ class Transactions:
         self._retry_at_ms.pop(name, None)
         self._record_completed(name, state.principal, prepared)
         logger.debug("%s: committed, %d members in %d partitions", _subject(name, prepared), len(winners), len(markers))
+        return True
 
     def _record_completed(self, name: str, principal: str, prepared: CommitPrepared) -> None:
         """Records the end of a commit with the next event. If a crash loses it, the next start only looks for missing markers."""
@@ -391,12 +393,13 @@ class Transactions:
                 continue
             try:
                 async with self._lock(name):
-                    await self._finish(name)
+                    is_finished = await self._finish(name)
             except WireError as error:  # go on with the others
                 self._failed(name)
                 logger.warning("%s%s", error.message, _HELD_BACK if isinstance(error, StorageError) else "")
             else:
-                logger.info("%s: finished its commit", _subject(name, prepared))
+                if is_finished:  # not by a request meanwhile
+                    logger.info("%s: finished its commit", _subject(name, prepared))
 
     async def _end_unmarked(self) -> None:
         ended = self.coordinator.presumed_aborted(self.leaders.producer_ids)

@@ -40,19 +40,22 @@ async def list_transactions(
     check_text("prefix", request.prefix)
     check_text("after", request.after)
     states, pauses = _seen_by(broker, authorizer), Pauses(broker.turns)
-    page = await page_of(
-        states,
-        prefix=request.prefix,
-        after=request.after,
-        pauses=pauses,
-        is_wanted=lambda state: request.state in (0, _state_of(state)),
-    )
-    response = transaction_pb2.ListTransactionsResponse(more=page.more)
-    for name in page.names:
-        await pauses.after()
-        state = states.get(name)
-        if state is not None:  # None: forgotten meanwhile
-            response.transactions.append(_listing(broker, state))
+    response = transaction_pb2.ListTransactionsResponse()
+    with fails_with(response, "the list of transactional ids"):
+        async with broker.transactions.log.settled():
+            page = await page_of(
+                states,
+                prefix=request.prefix,
+                after=request.after,
+                pauses=pauses,
+                is_wanted=lambda state: request.state in (0, _state_of(state)),
+            )
+            response.more = page.more
+            for name in page.names:
+                await pauses.after()
+                state = states.get(name)
+                if state is not None:  # None: forgotten meanwhile
+                    response.transactions.append(_listing(broker, state))
     return response
 
 
@@ -69,11 +72,12 @@ async def describe_transaction(
     check_id("transactional_id", request.transactional_id)
     response = transaction_pb2.DescribeTransactionResponse()
     with fails_with(response, f"description of transactional id {request.transactional_id!r}"):
-        state = _find(broker, authorizer, request.transactional_id)
-        response.listing.CopyFrom(_listing(broker, state))
-        if state.last is not None:
-            response.last_execution_id, response.last_run_id = state.last.execution_id, state.last.run_id
-            response.last_totals.CopyFrom(state.last.totals)
+        async with broker.transactions.log.settled():
+            state = _find(broker, authorizer, request.transactional_id)
+            response.listing.CopyFrom(_listing(broker, state))
+            if state.last is not None:
+                response.last_execution_id, response.last_run_id = state.last.execution_id, state.last.run_id
+                response.last_totals.CopyFrom(state.last.totals)
         pauses = Pauses(broker.turns)
         listed_partitions = 0
         for member in list(islice(state.members.values(), MEMBERS_MAX)):

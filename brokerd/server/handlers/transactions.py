@@ -163,7 +163,7 @@ async def end_transaction(
     """
     _check_end_transaction(request)
     authorizer.require_somewhere(Right.WRITE)
-    response = transaction_pb2.EndTransactionResponse(last_version=-1)
+    response = transaction_pb2.EndTransactionResponse()
     principal, transactions = authorizer.principal, broker.transactions
     _keep_one_deleted(broker, request)
     with fails_with(response, f"the decision on transactional id {request.transactional_id!r}"):
@@ -173,9 +173,6 @@ async def end_transaction(
             await transactions.commit(principal, asked, offsets)
         elif asked is not None:
             await transactions.abort(principal, asked)
-    state = transactions.coordinator.states.get(request.transactional_id)
-    if state is not None and state.principal == principal:
-        response.last_version = state.last_version
     return response
 
 

@@ -25,17 +25,17 @@ _sym_db = _symbol_database.Default()
 from brokerd.wire.v1 import error_pb2 as brokerd_dot_wire_dot_v1_dot_error__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!brokerd/wire/v1/transaction.proto\x12\x0f\x62rokerd.wire.v1\x1a\x1b\x62rokerd/wire/v1/error.proto\"\xcf\x01\n\x15InitProducerIdRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x13\n\x0btxn_version\x18\x02 \x01(\x03\x12\x14\n\x0c\x65xecution_id\x18\x03 \x01(\t\x12\x0e\n\x06run_id\x18\x04 \x01(\t\x12\r\n\x05owner\x18\x05 \x01(\t\x12\x11\n\tmember_id\x18\x06 \x01(\x0c\x12\x12\n\ntimeout_ms\x18\x07 \x01(\x05\x12\x13\n\x0bproducer_id\x18\x08 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\t \x01(\x05\"l\n\x16InitProducerIdResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x03 \x01(\x05\"Q\n\x11TransactionMember\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x05\x12\x0f\n\x07records\x18\x03 \x01(\x03\";\n\x14TransactionPartition\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\"_\n\x11TransactionTotals\x12\x0c\n\x04rows\x18\x01 \x01(\x03\x12\x11\n\tkey_bytes\x18\x02 \x01(\x03\x12\x13\n\x0bvalue_bytes\x18\x03 \x01(\x03\x12\x14\n\x0ckey_hash_sum\x18\x04 \x01(\x06\"\xa7\x01\n\x16TransactionGroupOffset\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x10\n\x08metadata\x18\x05 \x01(\t\x12\x17\n\x0f\x65xpected_offset\x18\x06 \x01(\x03\x12\x17\n\x0fleader_epoch_id\x18\x07 \x01(\x07\"\xe4\x03\n\x15\x45ndTransactionRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x13\n\x0btxn_version\x18\x02 \x01(\x03\x12\x14\n\x0c\x65xecution_id\x18\x03 \x01(\t\x12\x0e\n\x06run_id\x18\x04 \x01(\t\x12\x36\n\x08\x64\x65\x63ision\x18\x05 \x01(\x0e\x32$.brokerd.wire.v1.TransactionDecision\x12\x33\n\x07members\x18\x06 \x03(\x0b\x32\".brokerd.wire.v1.TransactionMember\x12\x39\n\npartitions\x18\x07 \x03(\x0b\x32%.brokerd.wire.v1.TransactionPartition\x12\x32\n\x06totals\x18\x08 \x01(\x0b\x32\".brokerd.wire.v1.TransactionTotals\x12\x13\n\x0b\x61ny_skipped\x18\t \x01(\x08\x12\x0c\n\x04page\x18\n \x01(\x05\x12\x12\n\nmore_pages\x18\x0b \x01(\x08\x12\x11\n\tone_write\x18\x0c \x01(\x08\x12\x10\n\x08group_id\x18\r \x01(\t\x12>\n\rgroup_offsets\x18\x0e \x03(\x0b\x32\'.brokerd.wire.v1.TransactionGroupOffset\"U\n\x16\x45ndTransactionResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x14\n\x0clast_version\x18\x02 \x01(\x03\"j\n\x10HeartbeatRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x13\n\x0btxn_version\x18\x02 \x01(\x03\x12\x14\n\x0c\x65xecution_id\x18\x03 \x01(\t\x12\x11\n\tmember_id\x18\x04 \x01(\x0c\":\n\x11HeartbeatResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\"\xc0\x01\n\x12TransactionListing\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x30\n\x05state\x18\x02 \x01(\x0e\x32!.brokerd.wire.v1.TransactionState\x12\x14\n\x0clast_version\x18\x03 \x01(\x03\x12\x13\n\x0btxn_version\x18\x04 \x01(\x03\x12\x14\n\x0copen_members\x18\x05 \x01(\x05\x12\x0e\n\x06\x61ge_ms\x18\x06 \x01(\x03\x12\r\n\x05owner\x18\x07 \x01(\t\"j\n\x17ListTransactionsRequest\x12\x30\n\x05state\x18\x01 \x01(\x0e\x32!.brokerd.wire.v1.TransactionState\x12\x0e\n\x06prefix\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\"\x8a\x01\n\x18ListTransactionsResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x39\n\x0ctransactions\x18\x02 \x03(\x0b\x32#.brokerd.wire.v1.TransactionListing\x12\x0c\n\x04more\x18\x03 \x01(\x08\"u\n\rOpenPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x11\n\tpartition\x18\x03 \x01(\x05\x12\x14\n\x0c\x66irst_offset\x18\x04 \x01(\x03\x12\x1a\n\x12last_stable_offset\x18\x05 \x01(\x03\"\xf1\x01\n\nOpenMember\x12\x11\n\tmember_id\x18\x01 \x01(\x0c\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x03 \x01(\x05\x12\x13\n\x0btxn_version\x18\x04 \x01(\x03\x12\x14\n\x0c\x65xecution_id\x18\x05 \x01(\t\x12\x0e\n\x06run_id\x18\x06 \x01(\t\x12\r\n\x05owner\x18\x07 \x01(\t\x12\x0e\n\x06\x61ge_ms\x18\x08 \x01(\x03\x12\x15\n\rexpires_in_ms\x18\t \x01(\x03\x12\x32\n\npartitions\x18\n \x03(\x0b\x32\x1e.brokerd.wire.v1.OpenPartition\"6\n\x1a\x44\x65scribeTransactionRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\"\xa7\x02\n\x1b\x44\x65scribeTransactionResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x34\n\x07listing\x18\x02 \x01(\x0b\x32#.brokerd.wire.v1.TransactionListing\x12\x19\n\x11last_execution_id\x18\x03 \x01(\t\x12\x13\n\x0blast_run_id\x18\x04 \x01(\t\x12\x37\n\x0blast_totals\x18\x05 \x01(\x0b\x32\".brokerd.wire.v1.TransactionTotals\x12,\n\x07members\x18\x06 \x03(\x0b\x32\x1b.brokerd.wire.v1.OpenMember\x12\x14\n\x0cmore_members\x18\x07 \x01(\x05\"I\n\x17\x41\x62ortTransactionRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x14\n\x0c\x65xecution_id\x18\x02 \x01(\t\"Z\n\x18\x41\x62ortTransactionResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x17\n\x0f\x61\x62orted_members\x18\x02 \x01(\x05\"8\n\x1c\x46orgetTransactionalIdRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\"o\n\x1d\x46orgetTransactionalIdResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x14\n\x0clast_version\x18\x02 \x01(\x03\x12\x11\n\tprincipal\x18\x03 \x01(\t\"1\n\x1e\x46indHangingTransactionsRequest\x12\x0f\n\x07idle_ms\x18\x01 \x01(\x03\"\x87\x01\n\x12HangingTransaction\x12\x31\n\tpartition\x18\x01 \x01(\x0b\x32\x1e.brokerd.wire.v1.OpenPartition\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\x18\n\x10transactional_id\x18\x03 \x01(\t\x12\x0f\n\x07idle_ms\x18\x04 \x01(\x03\"\x91\x01\n\x1f\x46indHangingTransactionsResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x39\n\x0ctransactions\x18\x02 \x03(\x0b\x32#.brokerd.wire.v1.HangingTransaction\x12\x0c\n\x04more\x18\x03 \x01(\x08*|\n\x13TransactionDecision\x12$\n TRANSACTION_DECISION_UNSPECIFIED\x10\x00\x12\x1f\n\x1bTRANSACTION_DECISION_COMMIT\x10\x01\x12\x1e\n\x1aTRANSACTION_DECISION_ABORT\x10\x02*\x8e\x01\n\x10TransactionState\x12!\n\x1dTRANSACTION_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17TRANSACTION_STATE_EMPTY\x10\x01\x12\x1a\n\x16TRANSACTION_STATE_OPEN\x10\x02\x12\x1e\n\x1aTRANSACTION_STATE_PREPARED\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!brokerd/wire/v1/transaction.proto\x12\x0f\x62rokerd.wire.v1\x1a\x1b\x62rokerd/wire/v1/error.proto\"\xcf\x01\n\x15InitProducerIdRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x13\n\x0btxn_version\x18\x02 \x01(\x03\x12\x14\n\x0c\x65xecution_id\x18\x03 \x01(\t\x12\x0e\n\x06run_id\x18\x04 \x01(\t\x12\r\n\x05owner\x18\x05 \x01(\t\x12\x11\n\tmember_id\x18\x06 \x01(\x0c\x12\x12\n\ntimeout_ms\x18\x07 \x01(\x05\x12\x13\n\x0bproducer_id\x18\x08 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\t \x01(\x05\"l\n\x16InitProducerIdResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x03 \x01(\x05\"Q\n\x11TransactionMember\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x02 \x01(\x05\x12\x0f\n\x07records\x18\x03 \x01(\x03\";\n\x14TransactionPartition\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\"_\n\x11TransactionTotals\x12\x0c\n\x04rows\x18\x01 \x01(\x03\x12\x11\n\tkey_bytes\x18\x02 \x01(\x03\x12\x13\n\x0bvalue_bytes\x18\x03 \x01(\x03\x12\x14\n\x0ckey_hash_sum\x18\x04 \x01(\x06\"\xa7\x01\n\x16TransactionGroupOffset\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x14\n\x0cleader_epoch\x18\x04 \x01(\x05\x12\x10\n\x08metadata\x18\x05 \x01(\t\x12\x17\n\x0f\x65xpected_offset\x18\x06 \x01(\x03\x12\x17\n\x0fleader_epoch_id\x18\x07 \x01(\x07\"\xe4\x03\n\x15\x45ndTransactionRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x13\n\x0btxn_version\x18\x02 \x01(\x03\x12\x14\n\x0c\x65xecution_id\x18\x03 \x01(\t\x12\x0e\n\x06run_id\x18\x04 \x01(\t\x12\x36\n\x08\x64\x65\x63ision\x18\x05 \x01(\x0e\x32$.brokerd.wire.v1.TransactionDecision\x12\x33\n\x07members\x18\x06 \x03(\x0b\x32\".brokerd.wire.v1.TransactionMember\x12\x39\n\npartitions\x18\x07 \x03(\x0b\x32%.brokerd.wire.v1.TransactionPartition\x12\x32\n\x06totals\x18\x08 \x01(\x0b\x32\".brokerd.wire.v1.TransactionTotals\x12\x13\n\x0b\x61ny_skipped\x18\t \x01(\x08\x12\x0c\n\x04page\x18\n \x01(\x05\x12\x12\n\nmore_pages\x18\x0b \x01(\x08\x12\x11\n\tone_write\x18\x0c \x01(\x08\x12\x10\n\x08group_id\x18\r \x01(\t\x12>\n\rgroup_offsets\x18\x0e \x03(\x0b\x32\'.brokerd.wire.v1.TransactionGroupOffset\"?\n\x16\x45ndTransactionResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\"j\n\x10HeartbeatRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x13\n\x0btxn_version\x18\x02 \x01(\x03\x12\x14\n\x0c\x65xecution_id\x18\x03 \x01(\t\x12\x11\n\tmember_id\x18\x04 \x01(\x0c\":\n\x11HeartbeatResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\"\xc0\x01\n\x12TransactionListing\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x30\n\x05state\x18\x02 \x01(\x0e\x32!.brokerd.wire.v1.TransactionState\x12\x14\n\x0clast_version\x18\x03 \x01(\x03\x12\x13\n\x0btxn_version\x18\x04 \x01(\x03\x12\x14\n\x0copen_members\x18\x05 \x01(\x05\x12\x0e\n\x06\x61ge_ms\x18\x06 \x01(\x03\x12\r\n\x05owner\x18\x07 \x01(\t\"j\n\x17ListTransactionsRequest\x12\x30\n\x05state\x18\x01 \x01(\x0e\x32!.brokerd.wire.v1.TransactionState\x12\x0e\n\x06prefix\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\"\x8a\x01\n\x18ListTransactionsResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x39\n\x0ctransactions\x18\x02 \x03(\x0b\x32#.brokerd.wire.v1.TransactionListing\x12\x0c\n\x04more\x18\x03 \x01(\x08\"u\n\rOpenPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x11\n\tpartition\x18\x03 \x01(\x05\x12\x14\n\x0c\x66irst_offset\x18\x04 \x01(\x03\x12\x1a\n\x12last_stable_offset\x18\x05 \x01(\x03\"\xf1\x01\n\nOpenMember\x12\x11\n\tmember_id\x18\x01 \x01(\x0c\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\x16\n\x0eproducer_epoch\x18\x03 \x01(\x05\x12\x13\n\x0btxn_version\x18\x04 \x01(\x03\x12\x14\n\x0c\x65xecution_id\x18\x05 \x01(\t\x12\x0e\n\x06run_id\x18\x06 \x01(\t\x12\r\n\x05owner\x18\x07 \x01(\t\x12\x0e\n\x06\x61ge_ms\x18\x08 \x01(\x03\x12\x15\n\rexpires_in_ms\x18\t \x01(\x03\x12\x32\n\npartitions\x18\n \x03(\x0b\x32\x1e.brokerd.wire.v1.OpenPartition\"6\n\x1a\x44\x65scribeTransactionRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\"\xa7\x02\n\x1b\x44\x65scribeTransactionResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x34\n\x07listing\x18\x02 \x01(\x0b\x32#.brokerd.wire.v1.TransactionListing\x12\x19\n\x11last_execution_id\x18\x03 \x01(\t\x12\x13\n\x0blast_run_id\x18\x04 \x01(\t\x12\x37\n\x0blast_totals\x18\x05 \x01(\x0b\x32\".brokerd.wire.v1.TransactionTotals\x12,\n\x07members\x18\x06 \x03(\x0b\x32\x1b.brokerd.wire.v1.OpenMember\x12\x14\n\x0cmore_members\x18\x07 \x01(\x05\"I\n\x17\x41\x62ortTransactionRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\x12\x14\n\x0c\x65xecution_id\x18\x02 \x01(\t\"Z\n\x18\x41\x62ortTransactionResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x17\n\x0f\x61\x62orted_members\x18\x02 \x01(\x05\"8\n\x1c\x46orgetTransactionalIdRequest\x12\x18\n\x10transactional_id\x18\x01 \x01(\t\"o\n\x1d\x46orgetTransactionalIdResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x14\n\x0clast_version\x18\x02 \x01(\x03\x12\x11\n\tprincipal\x18\x03 \x01(\t\"1\n\x1e\x46indHangingTransactionsRequest\x12\x0f\n\x07idle_ms\x18\x01 \x01(\x03\"\x87\x01\n\x12HangingTransaction\x12\x31\n\tpartition\x18\x01 \x01(\x0b\x32\x1e.brokerd.wire.v1.OpenPartition\x12\x13\n\x0bproducer_id\x18\x02 \x01(\x03\x12\x18\n\x10transactional_id\x18\x03 \x01(\t\x12\x0f\n\x07idle_ms\x18\x04 \x01(\x03\"\x91\x01\n\x1f\x46indHangingTransactionsResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.brokerd.wire.v1.Error\x12\x39\n\x0ctransactions\x18\x02 \x03(\x0b\x32#.brokerd.wire.v1.HangingTransaction\x12\x0c\n\x04more\x18\x03 \x01(\x08*|\n\x13TransactionDecision\x12$\n TRANSACTION_DECISION_UNSPECIFIED\x10\x00\x12\x1f\n\x1bTRANSACTION_DECISION_COMMIT\x10\x01\x12\x1e\n\x1aTRANSACTION_DECISION_ABORT\x10\x02*\x8e\x01\n\x10TransactionState\x12!\n\x1dTRANSACTION_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17TRANSACTION_STATE_EMPTY\x10\x01\x12\x1a\n\x16TRANSACTION_STATE_OPEN\x10\x02\x12\x1e\n\x1aTRANSACTION_STATE_PREPARED\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'brokerd.wire.v1.transaction_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TRANSACTIONDECISION']._serialized_start=3392
-  _globals['_TRANSACTIONDECISION']._serialized_end=3516
-  _globals['_TRANSACTIONSTATE']._serialized_start=3519
-  _globals['_TRANSACTIONSTATE']._serialized_end=3661
+  _globals['_TRANSACTIONDECISION']._serialized_start=3370
+  _globals['_TRANSACTIONDECISION']._serialized_end=3494
+  _globals['_TRANSACTIONSTATE']._serialized_start=3497
+  _globals['_TRANSACTIONSTATE']._serialized_end=3639
   _globals['_INITPRODUCERIDREQUEST']._serialized_start=84
   _globals['_INITPRODUCERIDREQUEST']._serialized_end=291
   _globals['_INITPRODUCERIDRESPONSE']._serialized_start=293
@@ -51,37 +51,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ENDTRANSACTIONREQUEST']._serialized_start=815
   _globals['_ENDTRANSACTIONREQUEST']._serialized_end=1299
   _globals['_ENDTRANSACTIONRESPONSE']._serialized_start=1301
-  _globals['_ENDTRANSACTIONRESPONSE']._serialized_end=1386
-  _globals['_HEARTBEATREQUEST']._serialized_start=1388
-  _globals['_HEARTBEATREQUEST']._serialized_end=1494
-  _globals['_HEARTBEATRESPONSE']._serialized_start=1496
-  _globals['_HEARTBEATRESPONSE']._serialized_end=1554
-  _globals['_TRANSACTIONLISTING']._serialized_start=1557
-  _globals['_TRANSACTIONLISTING']._serialized_end=1749
-  _globals['_LISTTRANSACTIONSREQUEST']._serialized_start=1751
-  _globals['_LISTTRANSACTIONSREQUEST']._serialized_end=1857
-  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_start=1860
-  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_end=1998
-  _globals['_OPENPARTITION']._serialized_start=2000
-  _globals['_OPENPARTITION']._serialized_end=2117
-  _globals['_OPENMEMBER']._serialized_start=2120
-  _globals['_OPENMEMBER']._serialized_end=2361
-  _globals['_DESCRIBETRANSACTIONREQUEST']._serialized_start=2363
-  _globals['_DESCRIBETRANSACTIONREQUEST']._serialized_end=2417
-  _globals['_DESCRIBETRANSACTIONRESPONSE']._serialized_start=2420
-  _globals['_DESCRIBETRANSACTIONRESPONSE']._serialized_end=2715
-  _globals['_ABORTTRANSACTIONREQUEST']._serialized_start=2717
-  _globals['_ABORTTRANSACTIONREQUEST']._serialized_end=2790
-  _globals['_ABORTTRANSACTIONRESPONSE']._serialized_start=2792
-  _globals['_ABORTTRANSACTIONRESPONSE']._serialized_end=2882
-  _globals['_FORGETTRANSACTIONALIDREQUEST']._serialized_start=2884
-  _globals['_FORGETTRANSACTIONALIDREQUEST']._serialized_end=2940
-  _globals['_FORGETTRANSACTIONALIDRESPONSE']._serialized_start=2942
-  _globals['_FORGETTRANSACTIONALIDRESPONSE']._serialized_end=3053
-  _globals['_FINDHANGINGTRANSACTIONSREQUEST']._serialized_start=3055
-  _globals['_FINDHANGINGTRANSACTIONSREQUEST']._serialized_end=3104
-  _globals['_HANGINGTRANSACTION']._serialized_start=3107
-  _globals['_HANGINGTRANSACTION']._serialized_end=3242
-  _globals['_FINDHANGINGTRANSACTIONSRESPONSE']._serialized_start=3245
-  _globals['_FINDHANGINGTRANSACTIONSRESPONSE']._serialized_end=3390
+  _globals['_ENDTRANSACTIONRESPONSE']._serialized_end=1364
+  _globals['_HEARTBEATREQUEST']._serialized_start=1366
+  _globals['_HEARTBEATREQUEST']._serialized_end=1472
+  _globals['_HEARTBEATRESPONSE']._serialized_start=1474
+  _globals['_HEARTBEATRESPONSE']._serialized_end=1532
+  _globals['_TRANSACTIONLISTING']._serialized_start=1535
+  _globals['_TRANSACTIONLISTING']._serialized_end=1727
+  _globals['_LISTTRANSACTIONSREQUEST']._serialized_start=1729
+  _globals['_LISTTRANSACTIONSREQUEST']._serialized_end=1835
+  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_start=1838
+  _globals['_LISTTRANSACTIONSRESPONSE']._serialized_end=1976
+  _globals['_OPENPARTITION']._serialized_start=1978
+  _globals['_OPENPARTITION']._serialized_end=2095
+  _globals['_OPENMEMBER']._serialized_start=2098
+  _globals['_OPENMEMBER']._serialized_end=2339
+  _globals['_DESCRIBETRANSACTIONREQUEST']._serialized_start=2341
+  _globals['_DESCRIBETRANSACTIONREQUEST']._serialized_end=2395
+  _globals['_DESCRIBETRANSACTIONRESPONSE']._serialized_start=2398
+  _globals['_DESCRIBETRANSACTIONRESPONSE']._serialized_end=2693
+  _globals['_ABORTTRANSACTIONREQUEST']._serialized_start=2695
+  _globals['_ABORTTRANSACTIONREQUEST']._serialized_end=2768
+  _globals['_ABORTTRANSACTIONRESPONSE']._serialized_start=2770
+  _globals['_ABORTTRANSACTIONRESPONSE']._serialized_end=2860
+  _globals['_FORGETTRANSACTIONALIDREQUEST']._serialized_start=2862
+  _globals['_FORGETTRANSACTIONALIDREQUEST']._serialized_end=2918
+  _globals['_FORGETTRANSACTIONALIDRESPONSE']._serialized_start=2920
+  _globals['_FORGETTRANSACTIONALIDRESPONSE']._serialized_end=3031
+  _globals['_FINDHANGINGTRANSACTIONSREQUEST']._serialized_start=3033
+  _globals['_FINDHANGINGTRANSACTIONSREQUEST']._serialized_end=3082
+  _globals['_HANGINGTRANSACTION']._serialized_start=3085
+  _globals['_HANGINGTRANSACTION']._serialized_end=3220
+  _globals['_FINDHANGINGTRANSACTIONSRESPONSE']._serialized_start=3223
+  _globals['_FINDHANGINGTRANSACTIONSRESPONSE']._serialized_end=3368
 # @@protoc_insertion_point(module_scope)

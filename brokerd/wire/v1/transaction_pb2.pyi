@@ -141,12 +141,10 @@ class EndTransactionRequest(_message.Message):
     def __init__(self, transactional_id: _Optional[str] = ..., txn_version: _Optional[int] = ..., execution_id: _Optional[str] = ..., run_id: _Optional[str] = ..., decision: _Optional[_Union[TransactionDecision, str]] = ..., members: _Optional[_Iterable[_Union[TransactionMember, _Mapping]]] = ..., partitions: _Optional[_Iterable[_Union[TransactionPartition, _Mapping]]] = ..., totals: _Optional[_Union[TransactionTotals, _Mapping]] = ..., any_skipped: bool = ..., page: _Optional[int] = ..., more_pages: bool = ..., one_write: bool = ..., group_id: _Optional[str] = ..., group_offsets: _Optional[_Iterable[_Union[TransactionGroupOffset, _Mapping]]] = ...) -> None: ...
 
 class EndTransactionResponse(_message.Message):
-    __slots__ = ("error", "last_version")
+    __slots__ = ("error",)
     ERROR_FIELD_NUMBER: _ClassVar[int]
-    LAST_VERSION_FIELD_NUMBER: _ClassVar[int]
     error: _error_pb2.Error
-    last_version: int
-    def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., last_version: _Optional[int] = ...) -> None: ...
+    def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ("transactional_id", "txn_version", "execution_id", "member_id")

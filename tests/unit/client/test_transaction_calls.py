@@ -54,7 +54,7 @@ def test_a_decision_in_pages_says_all_of_it_once(broker: FakeBroker, client: Blo
     broker.limits["max.partitions.per.request"] = 4
     members = [MemberReport(client.init_member(member(number)).producer_id, 0, number) for number in range(10)]
     end = end_of(members, totals=Totals(1, 2, 3, 2**64 - 1))
-    assert client.end_transaction(end) == 3
+    client.end_transaction(end)
     assert [page.page for page in broker.pages] == [0, 1, 2, 3]
     assert [page.more_pages for page in broker.pages] == [True, True, True, False]
     (decided,) = broker.ends
@@ -67,11 +67,11 @@ def test_a_decision_that_fails_between_pages_begins_again(broker: FakeBroker, cl
     client.server_info()
     broker.errors["EndTransaction"] = [NotReadyError("not ready", retry_after_ms=1)]
     broker.fail_calls = []
-    assert client.end_transaction(end_of(members)) == 3
+    client.end_transaction(end_of(members))
     assert [page.page for page in broker.pages] == [0, 0, 1, 2]
     broker._joined.clear()
     broker.pages.clear()
-    assert client.end_transaction(end_of(members)) == 3
+    client.end_transaction(end_of(members))
     assert len(broker.ends) == 2, "the same question gets the same response"
 
 
@@ -79,14 +79,14 @@ def test_a_decision_that_fails_between_pages_begins_again(broker: FakeBroker, cl
 def test_a_decision_is_asked_about_again_while_that_may_help(broker: FakeBroker, client: BlockingClient, error: WireError) -> None:
     granted = client.init_member(member())
     broker.errors["EndTransaction"] = [error] * 3
-    assert client.end_transaction(end_of([MemberReport(granted.producer_id, 0, 1)])) == 3
+    client.end_transaction(end_of([MemberReport(granted.producer_id, 0, 1)]))
     assert broker.calls["EndTransaction"] == 4
 
 
 def test_a_lost_response_is_asked_for_again(broker: FakeBroker, client: BlockingClient) -> None:
     granted = client.init_member(member())
     broker.fail_calls = [grpc.StatusCode.UNAVAILABLE] * 2
-    assert client.end_transaction(end_of([MemberReport(granted.producer_id, 0, 1)])) == 3
+    client.end_transaction(end_of([MemberReport(granted.producer_id, 0, 1)]))
 
 
 def test_a_final_answer_is_not_asked_for_again(broker: FakeBroker, client: BlockingClient) -> None:

@@ -16,7 +16,7 @@ from brokerd.errors import ErrorCode
 from brokerd.ids import TopicIdPartition
 from brokerd.server.coordinator import log as coordinator_log
 from brokerd.server.failures import MalformedError
-from brokerd.server.handlers import groups, transactions
+from brokerd.server.handlers import groups, transaction_admin, transactions
 from brokerd.server.security.topic_authorizer import ANYBODY, Principal, Right, TopicAuthorizer, TopicRights
 from brokerd.wire.v1 import offsets_pb2, transaction_pb2
 from brokerd.wire.v1.coordinator_log_pb2 import MemberOpened
@@ -209,6 +209,38 @@ async def test_whoever_asks_about_the_group_waits_for_a_decision_that_is_not_dur
         assert await zombie == "PRODUCER_FENCED"
         await setting
         assert await fetched(broker, one.tps) == [0, NONE], "what was set after the decision stays"
+
+
+async def test_no_view_shows_a_version_before_it_is_durable() -> None:
+    """A program that reads it skips the input of that version, which a power cut could take back."""
+    files = MemoryFiles()
+    async with running(files, ManualClock()) as broker:
+        one = await Program(broker).begin()
+        everyone = TopicAuthorizer(ANYBODY, broker.logs.topics)
+        with Gate(files, "fdatasync", path=LOG_PATH) as gate:
+            committing = asyncio.create_task(one.end({}))
+            await asyncio.to_thread(gate.wait_until_reached)
+            listing = asyncio.create_task(
+                transaction_admin.list_transactions(broker.broker, everyone, transaction_pb2.ListTransactionsRequest())
+            )
+            asked = transaction_pb2.DescribeTransactionRequest(transactional_id=one.name)
+            describing = asyncio.create_task(transaction_admin.describe_transaction(broker.broker, everyone, asked))
+            await all_wait()
+            assert not any(task.done() for task in (committing, listing, describing))
+        assert await committing == ""
+        assert [found.last_version for found in (await listing).transactions] == [one.execution.txn_version]
+        assert (await describing).listing.last_version == one.execution.txn_version
+
+
+async def test_no_view_shows_a_version_that_the_disk_refused() -> None:
+    files = MemoryFiles()
+    async with running(files, ManualClock()) as broker:
+        one = await Program(broker).begin()
+        with Gate(files, "fdatasync", path=LOG_PATH, error=errno.EIO):
+            assert await one.end({}) == "STORAGE_ERROR"
+        everyone = TopicAuthorizer(ANYBODY, broker.logs.topics)
+        listed = await transaction_admin.list_transactions(broker.broker, everyone, transaction_pb2.ListTransactionsRequest())
+        assert listed.HasField("error")
 
 
 def test_commits_without_an_end_do_not_keep_a_transaction_from_its_decision() -> None:
