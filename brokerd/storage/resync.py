@@ -184,7 +184,10 @@ class _Resync:
         """True if another bad batch begins where this one's header says it ends: it has the mark and the next offset."""
         if bad.header is None or not bad.position < bad.said_end <= self.end - HEADER_SIZE:
             return False
-        header = decode_header(bytes(self.file.pread(HEADER_SIZE, bad.said_end)))
+        prefix = bytes(self.file.pread(HEADER_SIZE, bad.said_end))
+        if len(prefix) < HEADER_SIZE:  # the file is shorter than it should be
+            return False
+        header = decode_header(prefix)
         return header.mark == MARK and header.base_offset == bad.said_offset
 
     def _has_payload(self, bad: _BadBatch, end: int) -> bool:

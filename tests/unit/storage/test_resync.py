@@ -11,6 +11,8 @@ import pytest
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.partition import Partition
 from brokerd.record.header import crc_seed, decode_header, stamp
+from brokerd.storage.files import write_all
+from brokerd.storage.resync import find_after_damage
 from tests.support.build import append, first_log, open_manager, raw_batch, readable
 from tests.support.clock import START_WALL_MS
 from tests.support.files import MemoryFiles
@@ -131,3 +133,21 @@ def test_a_start_after_a_clean_stop_serves_nothing_that_is_forged() -> None:
             rotten = files.copy()
             rotten.flip_bit(path, position * 8 + bit)
             _assert_true(rotten, is_sealed=True)
+
+
+def test_a_file_that_is_shorter_than_its_segment_has_no_next_batch() -> None:
+    """As a reader finds it that was cut off under it, or one that lost its end."""
+    tp = TopicIdPartition(b"t" * 16, 0)
+    first, second, third = (forged(tp, offset) for offset in range(3))
+    rotten = bytearray(second)
+    rotten[12] ^= 1  # its CRC: the header still says where it ends
+    files = MemoryFiles()
+    file = files.create("log")
+    data = first + bytes(rotten)
+    write_all(file, [data], 0, len(data))
+    end = len(data) + len(third)
+    assert find_after_damage(file, crc_seed(tp), position=len(first), offset=1, end=end) is None
+    write_all(file, [third], len(data), len(third))
+    found = find_after_damage(file, crc_seed(tp), position=len(first), offset=1, end=end)
+    assert found is not None
+    assert found.position == len(data)
