@@ -32,6 +32,7 @@ from brokerd.datadir.topic_store import Topic
 from brokerd.errors import StorageError, TxnAbortedError, UnknownGroupError, UnknownTopicIdError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.server.coordinator.groups import AskedOffsets, Groups
+from brokerd.server.coordinator.log import CoordinatorLog
 from brokerd.server.coordinator.transactions import Transactions
 from brokerd.wire.v1.coordinator_log_pb2 import CommittedOffset, CoordinatorRecord
 from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest, TransactionTotals
@@ -82,6 +83,8 @@ class Log:
         self.late = []
 
     # As CoordinatorLog
+
+    settled = CoordinatorLog.settled
 
     async def make(self) -> None:
         await one_turn()
