@@ -63,6 +63,12 @@ class AssignedPartition:
     version: int = 0
     epochs: list[EpochStart] = field(default_factory=list)  # leader epochs of fetched records, by offset
 
+    @property
+    def is_unresolved(self) -> bool:
+        """True while a lookup is needed: of the id, the position, or the group's offset, which a transaction of what is read next
+        will ask for."""
+        return self.id_tp is None or self.position is None or self.has_lost_committed
+
     def go_to(self, position: int | None, begin: Begin, reason: str = "") -> None:
         """Sets the position or, if None, where to begin."""
         self.epochs = []
@@ -181,12 +187,11 @@ class Assignment:
 
     def unresolved(self) -> list[AssignedPartition]:
         """Partitions that need a lookup: of the id, the position or the group's offset."""
-        return [one for one in self.partitions.values() if one.id_tp is None or one.position is None or one.has_lost_committed]
+        return [one for one in self.partitions.values() if one.is_unresolved]
 
     def fetchable(self) -> list[AssignedPartition]:
         """Partitions to fetch: resolved and not paused."""
-        known = (one for one in self.partitions.values() if one.id_tp is not None and one.position is not None)
-        return [one for one in known if not one.is_paused]
+        return [one for one in self.partitions.values() if not (one.is_unresolved or one.is_paused)]
 
     def move(self, reached: Mapping[TopicIdPartition, int], handed: HandedOver) -> None:
         """Moves positions to these offsets, whose earlier records are handed over; notes the previous positions in `handed`."""

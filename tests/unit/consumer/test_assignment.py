@@ -36,3 +36,17 @@ def test_a_partition_that_is_gone_goes_on_at_its_first_unfinished_record() -> No
     assert one.gone == Gone(id_tp, LogPosition(3), LogPosition(0))
     assignment.seek(one, 5)
     assert one.gone is None
+
+
+def test_a_partition_is_read_once_the_groups_offset_is_known_again() -> None:
+    """A transaction of what is read next asks for it, also after a seek."""
+    assignment = Assignment()
+    assignment.assign([T0])
+    (one,) = assignment.partitions.values()
+    id_tp = TopicIdPartition(b"t" * 16, 0)
+    assert assignment.found(one, id_tp, LogPosition(0), one.version, 7)
+    assignment.seek_to_committed(one)
+    assignment.seek(one, 5)
+    assert (assignment.unresolved(), assignment.fetchable()) == ([one], [])
+    assert assignment.found(one, id_tp, LogPosition(5), one.version, 8)
+    assert (assignment.unresolved(), assignment.fetchable()) == ([], [one])
