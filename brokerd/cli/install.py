@@ -59,8 +59,13 @@ def print_token_hash(args: argparse.Namespace) -> None:
 def _generated(path: str) -> str:
     token = generate_token()
     try:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-            file.write(token + "\n")
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with open(descriptor, "w", encoding="ascii") as file:
+                file.write(token + "\n")
+        except OSError:
+            os.unlink(path)  # an empty file would keep the next attempt from creating it
+            raise
     except OSError as error:
         raise ConfigError(f"cannot write the new file {path}: {error.strerror}") from None
     return token

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from brokerd.errors import BrokerdError
 from brokerd.wire.v1.error_pb2 import Error
 
 NONE = "-"  # in a table: unknown or absent
@@ -96,6 +97,14 @@ def show(args: argparse.Namespace, document: Any, lines: Iterable[str]) -> None:
 def note(text: str) -> None:
     """Prints a line for people on standard error."""
     print(text, file=sys.stderr, flush=True)
+
+
+def raise_all(errors: Sequence[BrokerdError]) -> None:
+    """Reports the errors of one command, each on a line of its own: raises the last, if any, after printing the others."""
+    for error in errors[:-1]:
+        note(f"brokerd: {error}")
+    for error in errors[-1:]:
+        raise error
 
 
 def _plain(value: Any) -> Any:

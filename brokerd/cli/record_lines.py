@@ -140,7 +140,9 @@ def records_from_json(
 
 def _object(line: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(line, parse_float=Decimal)
+        found = json.loads(line, parse_float=Decimal, object_pairs_hook=_distinct)
+    except _RepeatedNameError:
+        raise
     except UnicodeDecodeError:
         raise ValueError("not UTF-8 text") from None
     except json.JSONDecodeError as error:
@@ -151,6 +153,20 @@ def _object(line: bytes) -> dict[str, Any]:
         raise ValueError("JSON nested too deeply") from None
     if not isinstance(found, dict):
         raise ValueError("not a JSON object")
+    return found
+
+
+class _RepeatedNameError(ValueError):
+    """A JSON object has one name twice."""
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object whose names are distinct: json alone would keep the last value and silently drop the others."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise _RepeatedNameError(f"it has '{name}' twice")
+        found[name] = value
     return found
 
 

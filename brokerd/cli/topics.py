@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from brokerd.cli.output import fields, show, size_text, table
+from brokerd.cli.output import fields, raise_all, show, size_text, table
 from brokerd.cli.parser import check_range, checked, client_config, connect, pairs, usage_error
 from brokerd.cli.topic_lookup import find_topic, named_partitions, with_nearest_name
 from brokerd.client.blocking import BlockingClient
@@ -159,8 +159,8 @@ def alter_topic(args: argparse.Namespace) -> None:
 
 
 def delete_topics(args: argparse.Namespace) -> None:
-    """Deletes topics and their records. Tries all topics, then raises the first error."""
-    failed: WireError | None = None
+    """Deletes topics and their records. Tries all topics, then reports every error."""
+    failed: list[WireError] = []
     with _connect_to_change(args) as client:
         for name, result in client.delete_topics(args.names).items():
             if not isinstance(result, WireError):
@@ -168,9 +168,8 @@ def delete_topics(args: argparse.Namespace) -> None:
             elif isinstance(result, UnknownTopicOrPartitionError) and args.if_exists:
                 print(f"there is no topic '{name}': nothing to do")
             else:
-                failed = failed or with_nearest_name(client, name, result, may_create=False)
-    if failed is not None:
-        raise failed
+                failed.append(with_nearest_name(client, name, result, may_create=False))
+    raise_all(failed)
 
 
 class Trim(NamedTuple):
@@ -192,7 +191,7 @@ class Trim(NamedTuple):
 def trim_topic(args: argparse.Namespace) -> None:
     """Deletes the oldest records of a topic."""
     before = checked(args, lambda: parse_bound("--before", args.before, now_ms=SystemClock().wall_ms()))
-    failed: WireError | None = None
+    failed: list[WireError] = []
     with _connect_to_change(args) as client:
         named = named_partitions([find_topic(client, args.name)], args.partition)
         # --before -N counts records as readers see them by default (read_committed).
@@ -203,15 +202,14 @@ def trim_topic(args: argparse.Namespace) -> None:
         wanted = {tp: one.after for tp, one in trims.items() if one.offset_count}
         for tp, result in (client.delete_records(wanted) if wanted and not args.dry_run else {}).items():
             if isinstance(result, WireError):
-                failed = failed or result
+                failed.append(result)
                 del trims[tp]
             else:
                 trims[tp] = trims[tp]._replace(after=result)
     keys = ("partition", "log_start_offset", "new_log_start_offset", "asked_offset", "undecided_offsets", "deleted_offsets")
     document = [dict(zip(keys, (*one, one.offset_count), strict=True)) for one in trims.values()]
     show(args, document, _trim_lines(args, list(trims.values())))
-    if failed is not None:
-        raise failed
+    raise_all(failed)
 
 
 def _refuse_beyond_all(args: argparse.Namespace, end: int, asked: int) -> None:

@@ -241,9 +241,10 @@ class RealFiles:
         return RealFile(_without_read_ahead(self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)))
 
     def _open(self, path: str, flags: int) -> int:
-        # O_NOFOLLOW applies to the last path component only, so the directory is opened separately.
+        # O_NOFOLLOW applies to the last path component only, so the directory is opened separately. Without O_NONBLOCK, to open a
+        # named pipe in a file's place would wait for its other end; reads of it then fail.
         with self._directory(path) as (dir_fd, name):
-            fd = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640, dir_fd=dir_fd)
+            fd = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o640, dir_fd=dir_fd)
             if flags & os.O_CREAT and self._owner is not None:
                 with contextlib.suppress(PermissionError):  # a root without power over this file system
                     os.fchown(fd, *self._owner)

@@ -63,6 +63,15 @@ def test_topics_from_creation_to_deletion(terminal: Terminal) -> None:
     assert terminal.run("topics", "delete", "life", "--if-exists") == (0, "there is no topic 'life': nothing to do\n", "")
 
 
+def test_each_topic_that_cannot_be_deleted_is_named(terminal: Terminal) -> None:
+    terminal.run("topics", "create", "gone")
+    assert terminal.run("topics", "delete", "zzz", "gone", "yyy") == (
+        1,
+        "deleted topic 'gone'\n",
+        "brokerd: there is no topic 'zzz'\nbrokerd: there is no topic 'yyy'\n",
+    )
+
+
 def test_alter_changes_nothing_if_any_part_is_wrong(terminal: Terminal) -> None:
     terminal.run("topics", "create", "half", "-p", "1")
     code, _, error = terminal.run("topics", "alter", "half", "-p", "4", "-c", "retention.mss=1")

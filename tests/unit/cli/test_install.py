@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from brokerd.cli import main
-from brokerd.cli.install import hidden_from_unit, systemd_unit
+from brokerd.cli.install import hidden_from_unit, print_token_hash, systemd_unit
 from brokerd.config.sample import sample_toml
+from brokerd.errors import ConfigError
 
 UNIT = Path(__file__).parents[3] / "conf" / "brokerd.service"
 
@@ -43,3 +47,17 @@ def test_files_can_be_given_to_the_user_of_the_unit() -> None:
     unit = UNIT.read_text()
     assert "User=brokerd\nGroup=brokerd\n" in unit
     assert "DynamicUser" not in unit
+
+
+def test_a_token_that_cannot_be_written_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "token"
+    real_open = open
+
+    def full(descriptor: int, *args: Any, **named: Any) -> Any:
+        os.close(descriptor)
+        return real_open("/dev/full", *args, **named)
+
+    monkeypatch.setattr("builtins.open", full)
+    with pytest.raises(ConfigError, match=f"cannot write the new file {path}: No space left on device"):
+        print_token_hash(argparse.Namespace(generate=str(path)))
+    assert not path.exists()

@@ -56,6 +56,8 @@ def test_only_a_value_is_needed() -> None:
         ('{"value": 5}', "value must be a JSON string or null; use value_base64 for bytes that are not UTF-8 text"),
         ('{"value": "a", "value_base64": "YQ=="}', "value and value_base64 are mutually exclusive"),
         ('{"value_base64": "Y"}', "value_base64 is not base64"),
+        ('{"value": "a", "value": "b"}', "it has 'value' twice"),
+        ('{"value": "a", "headers": [{"key": "h", "value": "1", "value": "2"}]}', "it has 'value' twice"),
         ('{"value": "\\ud800"}', "value holds half of a surrogate pair, which is not valid text"),
         ('{"value": "", "headers": {}}', "headers must be a list"),
         ('{"value": "", "headers": [{"value": "x"}]}', "a header must be an object with key and value"),

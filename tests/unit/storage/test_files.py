@@ -94,6 +94,14 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "outside")) == ["secret"]
 
 
+def test_a_named_pipe_in_a_files_place_is_an_error(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "topics")
+    file = RealFiles(str(tmp_path)).open("topics")
+    with pytest.raises(OSError, match="Illegal seek"):
+        file.pread(1, 0)
+    file.close()
+
+
 def test_what_root_creates_belongs_to_the_directorys_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if os.geteuid() == 0:
         os.chown(tmp_path, 4_321, 1_234)
