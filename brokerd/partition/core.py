@@ -203,20 +203,21 @@ class PartitionCore:
         marker: Marker | None,
     ) -> Append:
         base_offset, size, log_time = self.ends.log_end_offset, header.size, now_ms - clock_ahead_ms
+        stamps_records = self.stamps_records
         return Append(
-            base_offset,
-            base_offset + header.last_offset_delta + 1,
-            size,
-            now_ms,
-            log_time,
-            self.stamps_records,
-            now_ms if self.stamps_records else header.max_timestamp,
-            self.leader_epoch,
-            self.leader_epoch_id,
-            self._must_roll(size, log_time),
-            header.producer_id,
-            entry,
-            marker,
+            base_offset=base_offset,
+            next_offset=base_offset + header.last_offset_delta + 1,
+            size_bytes=size,
+            append_timestamp=now_ms,
+            log_time=log_time,
+            is_log_append_time=stamps_records,
+            max_timestamp=now_ms if stamps_records else header.max_timestamp,
+            leader_epoch=self.leader_epoch,
+            leader_epoch_id=self.leader_epoch_id,
+            must_roll=self._must_roll(size, log_time),
+            producer_id=header.producer_id,
+            producer=entry,
+            marker=marker,
         )
 
     def _must_roll(self, size: int, log_time: int) -> bool:

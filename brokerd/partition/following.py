@@ -77,21 +77,20 @@ class ReplicatedCore(PartitionCore):
                 f"{self.name}: a batch of leader epoch {header.leader_epoch} is outside {self.epochs.latest} (of the batch "
                 f"before) to {self.leader_epoch} (now)"
             )
-        entry = self.producers.replayed(header) if marker is None else None
         return Append(
-            header.base_offset,
-            header.next_offset,
-            header.size,
-            header.append_timestamp,
-            header.log_time,
-            bool(header.stamp_flags & StampFlags.LOG_APPEND_TIME),
-            batch_timestamp(header),
-            header.leader_epoch,
-            header.leader_epoch_id,
-            self._must_roll(header.size, header.log_time),
-            header.producer_id,
-            entry,
-            marker,
+            base_offset=header.base_offset,
+            next_offset=header.next_offset,
+            size_bytes=header.size,
+            append_timestamp=header.append_timestamp,
+            log_time=header.log_time,
+            is_log_append_time=bool(header.stamp_flags & StampFlags.LOG_APPEND_TIME),
+            max_timestamp=batch_timestamp(header),
+            leader_epoch=header.leader_epoch,
+            leader_epoch_id=header.leader_epoch_id,
+            must_roll=self._must_roll(header.size, header.log_time),
+            producer_id=header.producer_id,
+            producer=self.producers.replayed(header) if marker is None else None,
+            marker=marker,
         )
 
     def truncate_to(self, offset: int) -> Truncation:
