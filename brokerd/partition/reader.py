@@ -52,21 +52,13 @@ class FetchDataInfo(NamedTuple):
     until_offset: int
 
 
-class _Start(NamedTuple):
-    """The batch to start at: its base offset and position. `is_derived`: from an index or a hint, so it may be wrong."""
-
-    offset: int
-    position: int
-    is_derived: bool
-
-
 class PartitionReader:
     """Reads the segments of one partition."""
 
     def __init__(self, core: PartitionCore, seed: int, open_files: OpenFiles) -> None:
         self.core = core
         self.open_files = open_files
-        self._seed = seed
+        self.seed = seed
         self._reporting = threading.Lock()  # damage that threads find at the same time
         self._hints: dict[int, tuple[int, int]] = {}  # next offset of an earlier read -> (segment base, position)
 
@@ -91,30 +83,9 @@ class PartitionReader:
             if damaged is not None:
                 raise damage_error(self.core.name, damaged)
             until_offset = min([until_offset, *(entry.first_offset for entry in known if entry.first_offset > offset)])
-        chunks: list[Buffer] = []
-        size_bytes = 0
-        next_offset = first_offset = offset
-        while next_offset < until_offset and (not chunks or size_bytes < max_bytes):
-            try:
-                chunk, first, after = self._read_segment(
-                    next_offset,
-                    max_bytes - size_bytes,
-                    until_offset,
-                    cached_only=cached_only,
-                    first_max=None if chunks else max(max_bytes, first_batch_max_bytes),
-                )
-            except (WouldBlock, LogDamagedError, StorageError):
-                if chunks:
-                    break  # the next read meets it first
-                raise
-            if not chunk:
-                break
-            if not chunks:
-                first_offset = first
-            chunks.append(chunk)
-            size_bytes += len(chunk)
-            next_offset = after
-        return FetchDataInfo(chunks, size_bytes, first_offset, next_offset, bound)
+        read = _Read(self, offset, until_offset, max_bytes, cached_only, max(max_bytes, first_batch_max_bytes))
+        read.run()
+        return FetchDataInfo(read.chunks, read.size_bytes, read.first_offset, read.next_offset, bound)
 
     def segment_at(self, offset: int) -> Segment:
         """The segment that contains `offset`. Raises FileNotFoundError if it has been removed."""
@@ -124,134 +95,21 @@ class PartitionReader:
             raise FileNotFoundError
         return segments[at]
 
-    def forget_hints(self) -> None:
-        """Drops position hints; call it when segments are removed or cut."""
-        self._hints.clear()
+    def hint(self, offset: int, segment: Segment) -> int | None:
+        """The position of the batch that begins at `offset`, if an earlier read ended there. It is checked like an index entry."""
+        base_offset, position = self._hints.get(offset, (-1, 0))
+        return position if base_offset == segment.base_offset else None
 
-    def _read_segment(
-        self, offset: int, max_bytes: int, until_offset: int, *, cached_only: bool, first_max: int | None
-    ) -> tuple[Buffer, int, int]:
-        """One chunk of the segment that contains `offset`: bytes, first offset, next offset. Empty if no batch fits `max_bytes`;
-        with `first_max`, one batch of up to that size always fits, and a larger one raises NeedsRoom.
-        """
-        segment = self.segment_at(offset)
-        try:
-            with self.open_files.use(segment.path) as file:
-                start = self._start(segment, offset, cached_only)
-                found = self._read_from(file, segment, start, offset, max_bytes, until_offset, cached_only, first_max)
-        except FileNotFoundError:
-            raise  # probably removed meanwhile; Partition.read checks
-        except OSError as error:
-            raise self._storage_error(offset, error) from error
-        return found
-
-    def _start(self, segment: Segment, offset: int, cached_only: bool) -> _Start:
-        hint = self._hints.get(offset)
-        if hint is not None and hint[0] == segment.base_offset:
-            return _Start(offset, hint[1], True)
-        if cached_only and segment.index is None:
-            raise WouldBlock
-        floor = segment.loaded_index(self.core.config.index_interval_bytes).floor(offset)
-        start = _Start(segment.base_offset, 0, False) if floor is None else _Start(*floor, True)
-        for damaged in self.damaged:
-            if damaged.resume_segment == segment.base_offset and start.offset < damaged.until_offset <= offset:
-                start = _Start(damaged.until_offset, damaged.resume_position, False)
-        return start
-
-    def _read_from(
-        self,
-        file: File,
-        segment: Segment,
-        start: _Start,
-        offset: int,
-        max_bytes: int,
-        until_offset: int,
-        cached_only: bool,
-        first_max: int | None,
-    ) -> tuple[Buffer, int, int]:
-        end = segment.size_bytes
-        size = max(max_bytes, _PROBE_BYTES)
-        while start.position < end:
-            wanted = min(size if start.offset == offset else size + self.core.config.index_interval_bytes, end - start.position)
-            if cached_only and wanted > _INLINE_BYTES:
-                _probe(file, start.position, wanted)
-            data = file.pread(wanted, start.position, nowait=cached_only)
-            walk = walk_whole(data, 0, end - start.position, self._seed, start.offset, wanted=offset, until_offset=until_offset)
-            taken = walk.end - walk.start
-            if taken > 0:
-                found = self._taken(segment, start, data, walk.start, walk.end, walk.first_offset, walk.next_offset, max_bytes)
-                if len(found[0]) <= max_bytes:
-                    return found
-                return found if _has_room(len(found[0]), first_max) else (b"", offset, offset)
-            if walk.reached_until:
-                return b"", offset, offset
-            if walk.problem is not None:
-                start = self._past_bad_batch(file, segment, start, walk, walk.problem, offset, cached_only)
-                continue
-            if len(data) < wanted:
-                if cached_only:
-                    raise WouldBlock
-                start = self._behind(file, segment, start.position + walk.end, walk.next_offset, "bytes are missing", offset)
-                continue
-            if walk.needed > max_bytes and not _has_room(walk.needed, first_max):
-                return b"", offset, offset
-            start = _Start(walk.next_offset, start.position + walk.end, start.is_derived)
-            size = max(size, walk.needed)
-        return b"", offset, offset
-
-    def _taken(
-        self,
-        segment: Segment,
-        start: _Start,
-        data: Buffer,
-        first: int,
-        last: int,
-        first_offset: int,
-        next_offset: int,
-        max_bytes: int,
-    ) -> tuple[Buffer, int, int]:
-        end = last
-        if last - first > max_bytes:
-            # Happens only if skipped batches left room for more than was requested, or the first batch is larger.
-            walk_end, next_in = self._trim(data, first, last, first_offset, max_bytes)
-            end, next_offset = walk_end, next_in
+    def keep_hint(self, next_offset: int, segment: Segment, position: int) -> None:
+        """Keeps where the batch at `next_offset` begins: the next read of the same reader most likely starts there."""
         if len(self._hints) >= _HINTS_MAX:
             self._hints.clear()
         if next_offset < segment.next_offset:
-            self._hints[next_offset] = (segment.base_offset, start.position + end)
-        chunk = data if first == 0 and end == len(data) else memoryview(data)[first:end]
-        return chunk, first_offset, next_offset
+            self._hints[next_offset] = (segment.base_offset, position)
 
-    def _trim(self, data: Buffer, first: int, last: int, first_offset: int, max_bytes: int) -> tuple[int, int]:
-        """End and next offset of the batches from `first` that fit `max_bytes`; at least one."""
-        view = memoryview(data)
-        size = max(max_bytes, HEADER_SIZE)
-        while True:
-            walk = walk_whole(view[first : first + size], 0, NO_OFFSET_LIMIT, self._seed, first_offset)
-            if walk.end:
-                return first + walk.end, walk.next_offset
-            size = min(max(walk.needed, size + 1), last - first)
-
-    def _past_bad_batch(
-        self, file: File, segment: Segment, start: _Start, walk: Walk, problem: str, offset: int, cached_only: bool
-    ) -> _Start:
-        """Where to continue towards `offset`: at the segment's start if the index may be wrong (it is removed), otherwise after the
-        damage. Raises LogDamagedError if `offset` itself is damaged; WouldBlock.
-        """
-        if cached_only:
-            raise WouldBlock  # searching on takes long
-        if start.is_derived:
-            self._hints.clear()
-            segment.index = None
-            segment.remove_index()
-            return _Start(segment.base_offset, 0, False)
-        return self._behind(file, segment, start.position + walk.end, walk.next_offset, problem, offset)
-
-    def _behind(self, file: File, segment: Segment, position: int, bad_offset: int, problem: str, offset: int) -> _Start:
-        damaged = self.register(file, segment, position, bad_offset, problem)
-        if damaged.until_offset > offset or damaged.resume_segment != segment.base_offset:
-            raise damage_error(self.core.name, damaged)
-        return _Start(damaged.until_offset, damaged.resume_position, False)
+    def forget_hints(self) -> None:
+        """Drops position hints; call it when segments are removed or cut."""
+        self._hints.clear()
 
     def register(self, file: File, segment: Segment, position: int, bad_offset: int, problem: str) -> DamagedRange:
         """The damaged range that begins with the bad batch at `position`; reported to the core if new. Raises OSError, and
@@ -265,7 +123,7 @@ class PartitionReader:
                 return known
         found = find_after_damage(
             file,
-            self._seed,
+            self.seed,
             position=position,
             offset=bad_offset,
             end=segment.size_bytes,
@@ -282,16 +140,159 @@ class PartitionReader:
                 self.core.damage_found(damaged)
         return damaged
 
-    def _storage_error(self, offset: int, error: OSError) -> StorageError:
-        wait = " (too many open files)" if error.errno in (errno.EMFILE, errno.ENFILE) else ""
-        return StorageError(f"{self.core.name}: reading at offset {offset} failed: {error.strerror}{wait}", retry_after_ms=100)
+
+class _Start(NamedTuple):
+    """The batch to start at: its base offset and position. `is_derived`: from an index or a hint, so it may be wrong."""
+
+    offset: int
+    position: int
+    is_derived: bool
 
 
-def _has_room(size_bytes: int, first_max: int | None) -> bool:
-    """Whether a batch larger than `max_bytes` may be returned: only the first one, up to `first_max`. Raises NeedsRoom."""
-    if first_max is not None and size_bytes > first_max:
-        raise NeedsRoom(size_bytes)
-    return first_max is not None
+class _Read:
+    """One read: what it may take, and what it has taken so far. It continues at `next_offset`."""
+
+    def __init__(
+        self, reader: PartitionReader, offset: int, until_offset: int, max_bytes: int, cached_only: bool, first_max_bytes: int
+    ) -> None:
+        self.chunks: list[Buffer] = []
+        self.size_bytes = 0
+        self.first_offset = self.next_offset = offset
+        self._reader = reader
+        self._until_offset = until_offset
+        self._max_bytes = max_bytes
+        self._cached_only = cached_only
+        self._first_max_bytes = first_max_bytes  # of the first batch, which may be larger than `max_bytes`
+
+    def run(self) -> None:
+        """Takes one chunk after the other. An error ends the read; it is raised if nothing was taken before."""
+        while self.next_offset < self._until_offset and (not self.chunks or self.size_bytes < self._max_bytes):
+            try:
+                if not self._read_segment():
+                    return
+            except (WouldBlock, LogDamagedError, StorageError):
+                if self.chunks:
+                    return  # the next read meets it first
+                raise
+
+    def _read_segment(self) -> bool:
+        """Takes one chunk of the segment that contains `next_offset`; False if no batch there can be taken."""
+        segment = self._reader.segment_at(self.next_offset)
+        try:
+            with self._reader.open_files.use(segment.path) as file:
+                return self._read_from(file, segment, self._start(segment))
+        except FileNotFoundError:
+            raise  # probably removed meanwhile; Partition.read checks
+        except OSError as error:
+            wait = " (too many open files)" if error.errno in (errno.EMFILE, errno.ENFILE) else ""
+            text = f"{self._reader.core.name}: reading at offset {self.next_offset} failed: {error.strerror}{wait}"
+            raise StorageError(text, retry_after_ms=100) from error
+
+    def _start(self, segment: Segment) -> _Start:
+        offset, reader = self.next_offset, self._reader
+        hint = reader.hint(offset, segment)
+        if hint is not None:
+            return _Start(offset, hint, True)
+        if self._cached_only and segment.index is None:
+            raise WouldBlock
+        floor = segment.loaded_index(reader.core.config.index_interval_bytes).floor(offset)
+        start = _Start(segment.base_offset, 0, False) if floor is None else _Start(*floor, True)
+        for damaged in reader.damaged:
+            if damaged.resume_segment == segment.base_offset and start.offset < damaged.until_offset <= offset:
+                start = _Start(damaged.until_offset, damaged.resume_position, False)
+        return start
+
+    def _read_from(self, file: File, segment: Segment, start: _Start) -> bool:
+        """Walks the segment from `start` to the batch that contains `next_offset`, and takes whole batches from there."""
+        end, left_bytes = segment.size_bytes, self._max_bytes - self.size_bytes
+        size = max(left_bytes, _PROBE_BYTES)
+        while start.position < end:
+            skipped = 0 if start.offset == self.next_offset else self._reader.core.config.index_interval_bytes
+            wanted = min(size + skipped, end - start.position)
+            if self._cached_only and wanted > _INLINE_BYTES:
+                _probe(file, start.position, wanted)
+            data = file.pread(wanted, start.position, nowait=self._cached_only)
+            walk = walk_whole(
+                data,
+                0,
+                end - start.position,
+                self._reader.seed,
+                start.offset,
+                wanted=self.next_offset,
+                until_offset=self._until_offset,
+            )
+            if walk.end > walk.start:
+                return self._take(data, walk, segment, start.position)
+            if walk.reached_until:
+                return False
+            if walk.problem is not None:
+                start = self._past_bad_batch(file, segment, start, walk, walk.problem)
+                continue
+            if len(data) < wanted:
+                if self._cached_only:
+                    raise WouldBlock
+                start = self._behind(file, segment, start, walk, "bytes are missing")
+                continue
+            if walk.needed > left_bytes and not self._has_room(walk.needed):
+                return False
+            start = _Start(walk.next_offset, start.position + walk.end, start.is_derived)
+            size = max(size, walk.needed)
+        return False
+
+    def _take(self, data: Buffer, walk: Walk, segment: Segment, position: int) -> bool:
+        """Takes the batches of a walk, as many as still fit; False if none does. `position`: of `data` in the segment."""
+        left_bytes = self._max_bytes - self.size_bytes
+        end, next_offset = walk.end, walk.next_offset
+        if end - walk.start > left_bytes:
+            # Happens only if skipped batches left room for more than was requested, or the first batch is larger.
+            end, next_offset = self._trim(data, walk, left_bytes)
+        self._reader.keep_hint(next_offset, segment, position + end)
+        if end - walk.start > left_bytes and not self._has_room(end - walk.start):
+            return False
+        if not self.chunks:
+            self.first_offset = walk.first_offset
+        self.chunks.append(data if walk.start == 0 and end == len(data) else memoryview(data)[walk.start : end])
+        self.size_bytes += end - walk.start
+        self.next_offset = next_offset
+        return True
+
+    def _trim(self, data: Buffer, walk: Walk, max_bytes: int) -> tuple[int, int]:
+        """End and next offset of the walk's batches that fit `max_bytes`; at least one."""
+        view, first = memoryview(data), walk.start
+        size = max(max_bytes, HEADER_SIZE)
+        while True:
+            fitting = walk_whole(view[first : first + size], 0, NO_OFFSET_LIMIT, self._reader.seed, walk.first_offset)
+            if fitting.end:
+                return first + fitting.end, fitting.next_offset
+            size = min(max(fitting.needed, size + 1), walk.end - first)
+
+    def _has_room(self, size_bytes: int) -> bool:
+        """True if a batch larger than what is left may be taken: only the first one. Raises NeedsRoom if that is too large too."""
+        if self.chunks:
+            return False
+        if size_bytes > self._first_max_bytes:
+            raise NeedsRoom(size_bytes)
+        return True
+
+    def _past_bad_batch(self, file: File, segment: Segment, start: _Start, walk: Walk, problem: str) -> _Start:
+        """Where to continue: at the segment's start if the index may be wrong (it is removed), otherwise after the damage. Raises
+        LogDamagedError if `next_offset` itself is damaged; WouldBlock.
+        """
+        if self._cached_only:
+            raise WouldBlock  # searching on takes long
+        if start.is_derived:
+            self._reader.forget_hints()
+            segment.index = None
+            segment.remove_index()
+            return _Start(segment.base_offset, 0, False)
+        return self._behind(file, segment, start, walk, problem)
+
+    def _behind(self, file: File, segment: Segment, start: _Start, walk: Walk, problem: str) -> _Start:
+        """Where to continue after the damage that begins at the walk's end; it is reported."""
+        damaged = self._reader.register(file, segment, start.position + walk.end, walk.next_offset, problem)
+        if damaged.until_offset > self.next_offset or damaged.resume_segment != segment.base_offset:
+            raise damage_error(self._reader.core.name, damaged)
+        return _Start(damaged.until_offset, damaged.resume_position, False)
 
 
 def _probe(file: File, position: int, size: int) -> None:
