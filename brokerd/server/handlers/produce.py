@@ -54,7 +54,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.partition import LogAppendInfo, Partition
-from brokerd.record.batch import RecordBatch, check_produced
+from brokerd.record.batch import check_produced
 from brokerd.record.header import BatchHeader
 from brokerd.server.admin import STOPPING
 from brokerd.server.broker import BrokerParts
@@ -144,10 +144,10 @@ def handle(broker: BrokerParts, authorizer: TopicAuthorizer, caller: Caller, req
     head = request.head
     response = produce_pb2.ProduceResponse(correlation_id=head.correlation_id)
     appended: dict[int, Appended] = {}  # by index in the request
-    for index, (tp, data) in enumerate(zip(request.partitions, request.batches, strict=True)):
+    for index, tp in enumerate(request.partitions):
         result = response.results.add(topic_id=tp.topic_id, partition=tp.partition, base_offset=-1, append_timestamp=-1)
         try:
-            partition, info = _append(broker, authorizer, caller, head, index, tp, data)
+            partition, info = _append(broker, authorizer, caller, request, index)
         except WireError as error:
             broker.counters.failed_produce.labels(error.code.name).inc()
             result.error.CopyFrom(to_proto(not_appended(error)))
@@ -193,42 +193,32 @@ def _check_request(broker: BrokerParts, request: Produce) -> None:
 
 
 def _append(
-    broker: BrokerParts,
-    authorizer: TopicAuthorizer,
-    caller: Caller,
-    head: produce_pb2.ProduceRequest,
-    index: int,
-    tp: TopicIdPartition,
-    data: pa.Buffer,
+    broker: BrokerParts, authorizer: TopicAuthorizer, caller: Caller, request: Produce, index: int
 ) -> tuple[Partition, LogAppendInfo]:
-    """Appends the request's batch at `index`. Raises WireErrors."""
+    """Checks the batch at `index` in the request, and what its sender may do, and appends it. Raises WireErrors."""
+    head, tp, data = request.head, request.partitions[index], request.batches[index]
     authorizer.require_id(Right.WRITE, tp.topic_id)
     leader_epoch = head.partitions[index].current_leader_epoch
     partition = broker.partitions.leader(tp, leader_epoch)
-    batch = _check_batch(broker, authorizer, partition, data)
-    if batch.header.producer_id >= 0 and leader_epoch <= 0:
-        raise without_leader_epoch(leader_epoch, "an idempotent producer")
-    is_open_member = _check_member(broker, head, batch.header)
-    now_ms, ahead_ms = broker.time.stamp_ms()
-    info = partition.append(batch, now_wall_ms=now_ms, clock_ahead_ms=ahead_ms, is_open_member=is_open_member, caller=caller)
-    if is_open_member:
-        broker.transactions.appended(batch.header.producer_id, tp, 0 if info.is_duplicate else batch.header.record_count)
-    if not info.is_duplicate:
-        broker.counters.appended(tp.topic_id, messages=info.last_offset - info.base_offset + 1, size_bytes=data.size)
-    return partition, info
-
-
-def _check_batch(broker: BrokerParts, authorizer: TopicAuthorizer, partition: Partition, data: pa.Buffer) -> RecordBatch:
-    """The batch, if it is intact and the caller may use its producer id. Raises WireErrors."""
     batch = check_produced(
         data,
         partition.crc_seed,
         max_message_bytes=partition.config.max_message_bytes,
         max_decompressed_bytes=broker.config.message_max_decompressed_bytes,
     )
-    if batch.header.producer_id >= 0:
-        authorizer.require_producer(batch.header.producer_id)
-    return batch
+    header = batch.header
+    if header.producer_id >= 0:
+        authorizer.require_producer(header.producer_id)
+        if leader_epoch <= 0:
+            raise without_leader_epoch(leader_epoch, "an idempotent producer")
+    is_open_member = _check_member(broker, head, header)
+    now_ms, ahead_ms = broker.time.stamp_ms()
+    info = partition.append(batch, now_wall_ms=now_ms, clock_ahead_ms=ahead_ms, is_open_member=is_open_member, caller=caller)
+    if is_open_member:
+        broker.transactions.appended(header.producer_id, tp, 0 if info.is_duplicate else header.record_count)
+    if not info.is_duplicate:
+        broker.counters.appended(tp.topic_id, messages=info.last_offset - info.base_offset + 1, size_bytes=data.size)
+    return partition, info
 
 
 def _check_member(broker: BrokerParts, head: produce_pb2.ProduceRequest, header: BatchHeader) -> bool:
