@@ -18,15 +18,13 @@ from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.partition.log_ends import LogEnd, Moved
 from brokerd.partition.log_state import LogState
 from brokerd.partition.markers import marker_of, read_marker
-from brokerd.partition.partition import NOBODY, Partition
+from brokerd.partition.partition import NOBODY, LogResources, Partition
 from brokerd.partition.producer_state import Marker, ProducerStates
 from brokerd.record.batch import RecordBatch
 from brokerd.record.header import BatchHeader, StampFlags, header_problem
 from brokerd.record.schema import payload_crc
 from brokerd.steps import Job, Steps
-from brokerd.storage.files import File, Files, write_all
-from brokerd.storage.index import SparseIndex
-from brokerd.storage.open_files import OpenFiles
+from brokerd.storage.files import File, write_all
 from brokerd.storage.segment import Segment
 from brokerd.storage.segment_bounds import SegmentBounds, batch_timestamp
 
@@ -127,7 +125,7 @@ class ReplicatedCore(PartitionCore):
         return (LogEnd.LOG_END, *moved)
 
     def cut_ended(self, error: OSError | None = None) -> None:
-        """Reports that a cut is made on disk, or was given up before `truncated`; otherwise the error that stops the log."""
+        """Reports that a cut is made on disk, or was given up before `truncated`. An error stops the log."""
         self.health.is_being_cut = False
         if error is not None:
             self.failed(error)
@@ -169,22 +167,11 @@ class ReplicatedPartition(Partition):
         self._write(self.core.append_as_follower(batch.header, marker=marker_of(batch)), (batch.data,), NOBODY)
 
     def truncate_to(self, offset: int) -> LogCut:
-        """Decides to cut a follower's log at `offset`, or at the start of the batch that contains it; `truncate`
-        carries cuts out. Everything must have been flushed. Raises ValueError below the high watermark, WireErrors.
-        """
-        core, resources = self.core, self._resources
-        truncation = core.truncate_to(offset)
-        producers = ProducerStates(self.name, limit=resources.max_producer_ids)
-        return LogCut(
-            resources.files,
-            resources.open_files,
-            self._directory,
-            self.crc_seed,
-            self.segments,
-            truncation,
-            producers,
-            core.config.index_interval_bytes,
-        )
+        """The cut that the core decides on, to be carried out by `truncate`. Raises what the core raises."""
+        truncation = self.core.truncate_to(offset)
+        producers = ProducerStates(self.name, limit=self._resources.max_producer_ids)
+        interval_bytes = self.core.config.index_interval_bytes
+        return LogCut(self._resources, self.crc_seed, self.segments, truncation, producers, interval_bytes)
 
     def begin_cut(self, cut: LogCut) -> None:
         """Lets the log end at the cut, once `cut.read()` has returned: reads find nothing above it from now on. Raises
@@ -194,10 +181,6 @@ class ReplicatedPartition(Partition):
         self._reader.forget_hints()
         self._resources.moved.add(self)
         self.wake(moved)
-
-    def end_cut(self, error: OSError | None = None) -> None:
-        """Ends a cut: after `cut.make()`, which must follow a checkpoint; or instead of `begin_cut`. An error stops the log."""
-        self.core.cut_ended(error)
 
 
 def truncate(
@@ -220,22 +203,22 @@ def truncate(
             begun[partition] = cut
         except (WireError, OSError) as error:
             failed[partition] = error
-            partition.end_cut()
+            partition.core.cut_ended()
     try:
         # Before the files change, so that a start does not take the removed batches for missing ones.
         yield checkpoint_job()
     except OSError as error:
         for partition in begun:
-            partition.end_cut(error)
+            partition.core.cut_ended(error)
         return failed | dict.fromkeys(begun, error)
     for partition, cut in begun.items():
         try:
             yield partial(cut.make, tuple(partition.epochs.entries))
         except OSError as error:
             failed[partition] = error
-            partition.end_cut(error)
+            partition.core.cut_ended(error)
         else:
-            partition.end_cut()
+            partition.core.cut_ended()
     return failed
 
 
@@ -244,9 +227,7 @@ class LogCut:
 
     def __init__(
         self,
-        files: Files,
-        open_files: OpenFiles,
-        directory: str,
+        resources: LogResources,
         seed: int,
         segments: Sequence[Segment],
         truncation: Truncation,
@@ -254,23 +235,22 @@ class LogCut:
         index_interval_bytes: int,
     ) -> None:
         """`producers`: empty; `read` fills it with the state at the cut."""
-        self._files = files
-        self._open_files = open_files
-        self._directory = directory
+        self._files = resources.files
+        self._open_files = resources.open_files
         self._seed = seed
         self._kept = segments[: truncation.kept]
         self._gone = segments[truncation.kept :]
+        self._directory = self._kept[-1].directory
         self._index_interval_bytes = index_interval_bytes
         self.truncation = truncation
         self.producers = producers
-        self.last = Segment(files, open_files, directory, self._kept[-1].base_offset, seed)  # as it will be after the cut
+        self.last = self._kept[-1].blank()  # as it will be after the cut
 
     def read(self) -> None:
         """Finds the state at the cut, and the bounds and index of the last remaining segment. Raises OSError; StorageError if the
         state cannot be determined.
         """
         from_offset = self._restore()
-        self.last.index = SparseIndex()
         for segment in self._kept:
             is_last = segment is self._kept[-1]
             if segment.next_offset <= from_offset and not is_last:

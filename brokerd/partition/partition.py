@@ -85,18 +85,9 @@ class LogResources:
 class FlushTask:
     """One flush: planned by the core and reported in the event loop, run in a thread. Call `run` once."""
 
-    def __init__(
-        self,
-        files: Files,
-        spares: SpareFiles,
-        directory: str,
-        seed: int,
-        plan: FlushPlan,
-        segments: Sequence[Segment],
-    ) -> None:
+    def __init__(self, resources: LogResources, directory: str, seed: int, plan: FlushPlan, segments: Sequence[Segment]) -> None:
         """`segments`: those sealed by the plan, then the active one. The task takes over their dirty handles."""
-        self._files = files
-        self._spares = spares
+        self._resources = resources
         self._directory = directory
         self._seed = seed
         self._sealed = segments[:-1]
@@ -129,7 +120,7 @@ class FlushTask:
             handle.file.fdatasync()
         if self._sealed:
             try:
-                self._files.sync_dir(self._directory)
+                self._resources.files.sync_dir(self._directory)
             except OSError as error:
                 if not is_too_many_open(error):
                     raise
@@ -142,24 +133,24 @@ class FlushTask:
                 self.derived_error = error
         self.duration_ns = stopwatch_ns() - started_ns
 
-    def release(self, open_files: OpenFiles) -> None:
+    def release(self) -> None:
         """Releases the file handles. Call it once, after the flush."""
         for handle in self.handles:
-            open_files.release(handle)
+            self._resources.open_files.release(handle)
         self.handles = []
 
     def _write_derived(self) -> None:
-        plan = self.plan
+        files, directory, plan = self._resources.files, self._directory, self.plan
         for snapshot in plan.snapshots:
-            write_snapshot(self._files, self._directory, encode_snapshot(snapshot), snapshot.offset, self._spares)
+            write_snapshot(files, directory, encode_snapshot(snapshot), snapshot.offset, self._resources.spares)
         if plan.snapshots:
-            self._files.sync_dir(self._directory)
+            files.sync_dir(directory)
             self._has_snapshots = True
         if plan.epochs is not None:
-            write_leader_epochs(self._files, self._directory, plan.epochs, self._seed)
+            write_leader_epochs(files, directory, plan.epochs, self._seed)
         for segment in self._sealed:
             segment.write_index()
-        self._files.sync_dir(self._directory)
+        files.sync_dir(directory)
 
 
 class Partition:
@@ -415,14 +406,12 @@ class Partition:
         plan = self.core.begin_flush()
         if plan is None:
             return None
-        resources = self._resources
-        segments = self.segments[-1 - len(plan.sealed) :]
-        return FlushTask(resources.files, resources.spares, self._directory, self.crc_seed, plan, segments)
+        return FlushTask(self._resources, self._directory, self.crc_seed, plan, self.segments[-1 - len(plan.sealed) :])
 
     def complete_flush(self, task: FlushTask) -> Moved:
         """Ends a flush whose `task.run()` has returned. Returns the log ends that it moved."""
         outcome, before_bytes = task.outcome, self.core.flushes.flushed_bytes
-        task.release(self._resources.open_files)
+        task.release()
         moved = self.core.flushed(task.plan, outcome)
         if task.derived_error is not None and not self.health.is_deleted:
             logger.warning(
@@ -435,7 +424,7 @@ class Partition:
 
     def fail_flush(self, task: FlushTask, error: OSError) -> None:
         """Ends a flush whose `task.run()` has raised, and stops the log. Reads continue."""
-        task.release(self._resources.open_files)
+        task.release()
         before_bytes = self.core.flushes.flushed_bytes
         self.core.flush_failed(task.plan, error)
         self._give_up(before_bytes)

@@ -183,12 +183,18 @@ class Segment(SegmentBounds):
         self._written = summary
         return index
 
+    def blank(self) -> Segment:
+        """The same segment as before its first batch, to be filled by `note`."""
+        blank = Segment(self._files, self._open_files, self.directory, self.base_offset, self._seed)
+        blank.index = SparseIndex()
+        return blank
+
     def _scan_index(self, index_interval_bytes: int) -> SparseIndex:
-        rebuilt = Segment(self._files, self._open_files, self.directory, self.base_offset, self._seed)
-        rebuilt.index = SparseIndex()
+        rebuilt = self.blank()
         with self._open_files.use(self.path) as file:
             for header in self.scan(file):
                 rebuilt.note(header, index_interval_bytes)
+        assert rebuilt.index is not None
         return rebuilt.index
 
     def _path(self, suffix: str) -> str:
