@@ -33,6 +33,7 @@ LAYERS: dict[str, set[str]] = {
     "offline": _BASE | {"sharing", "storage", "partition", "datadir", "coordinator", "wire.v1"},
     "purgatory": _BASE,
     "coordinator": _BASE | {"sharing", "wire.v1"},
+    "cluster": _BASE,
     "server": _BASE
     | {"allocator", "sharing", "steps", "storage", "partition", "datadir", "coordinator", "purgatory", "wire", "wire.v1"},
     "producer": _BASE | {"arguments", "backoff", "event_loop", "process", "steps", "waiter"},

@@ -1,0 +1,10 @@
+"""The cluster as its coordination store describes it, and what follows from that. All of it is pure: keys in, decisions out.
+
+    keys.py       the keys of a cluster, and what their values hold
+    image.py      the cluster at one revision, folded from its keys: nodes, topics, partitions, the controller
+    election.py   who leads a partition when nodes come and go
+    placement.py  which nodes hold the partitions of a new topic
+
+Whoever watches the keys feeds the image, and writes what is decided under a comparison of the revision that the decision rests on.
+Not called yet: a broker knows only itself.
+"""

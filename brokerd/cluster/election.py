@@ -1,0 +1,47 @@
+"""Elections: who leads a partition when nodes come and go. The rule of Kafka's controller without its unclean election.
+
+A partition needs a leader if its leader's registration is gone, or is another one, or if the leader is no longer in sync. The new
+one is the first replica, in order of preference, that is in sync and alive *with the directory that was in sync*: a node that
+came back with an empty disk lacks what was acknowledged. If there is none, the partition has no leader and waits.
+
+Each election raises the leader epoch by one, also one without a winner, so that clients and nodes tell the newer news.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from brokerd.cluster.image import ClusterImage, Node, PartitionAt
+from brokerd.cluster.keys import InSyncReplica, PartitionEntry
+from brokerd.ids import NO_LEADER, TopicIdPartition
+
+
+def elections(image: ClusterImage) -> Iterator[tuple[TopicIdPartition, PartitionAt, PartitionEntry]]:
+    """The elections that are due: partition, its entry at present, and the entry to write in its place under a comparison of the
+    entry's revision.
+    """
+    for tp, partition in image.partitions():
+        elected = elect(partition.entry, image.nodes)
+        if elected is not None:
+            yield tp, partition, elected
+
+
+def elect(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry | None:
+    """The entry after an election; None if none is due. `nodes`: those alive, by id."""
+    able = {replica.node_id: nodes[replica.node_id] for replica in entry.isr if _is_alive(replica, nodes)}
+    leader = able.get(entry.leader)
+    if leader is not None and leader.epoch == entry.leader_node_epoch:
+        return None
+    winner = next((able[node_id] for node_id in entry.replicas if node_id in able), None)
+    if winner is None and entry.leader == NO_LEADER:
+        return None
+    return entry._replace(
+        leader=winner.id if winner is not None else NO_LEADER,
+        leader_node_epoch=winner.epoch if winner is not None else 0,
+        leader_epoch=entry.leader_epoch + 1,
+    )
+
+
+def _is_alive(replica: InSyncReplica, nodes: Mapping[int, Node]) -> bool:
+    node = nodes.get(replica.node_id)
+    return node is not None and node.registration.directory_id == replica.directory_id

@@ -1,0 +1,152 @@
+"""The cluster at one revision of its coordination store, folded from keys that were put and deleted.
+
+The order of different keys does not matter, so a full read and a watch feed the image alike. A value that cannot be read counts as
+absent, which removes nobody's data (keys.py, tombstones), and is listed in `problems`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from brokerd.cluster.keys import (
+    NODE_ID_MAX,
+    EntryError,
+    Keys,
+    PartitionEntry,
+    Registration,
+    Tombstone,
+    TopicEntry,
+    decode_partition,
+    decode_registration,
+    decode_tombstone,
+    decode_topic,
+    number_of,
+    topic_id_of,
+)
+from brokerd.ids import NO_LEADER, TopicIdPartition
+
+_PARTITION_MAX = 2**31 - 1
+
+
+class Node(NamedTuple):
+    """A node that is alive. `epoch`: the revision that created its registration, so each life has a higher one."""
+
+    id: int
+    epoch: int
+    registration: Registration
+
+
+class PartitionAt(NamedTuple):
+    """A partition's entry. A change of it compares `mod_revision`, so that it rests on no other entry than this one."""
+
+    entry: PartitionEntry
+    mod_revision: int
+
+
+class ClusterImage:
+    """See the module docstring."""
+
+    def __init__(self, keys: Keys) -> None:
+        self.keys = keys
+        self.cluster_id = ""
+        self.controller = NO_LEADER
+        self.nodes: dict[int, Node] = {}
+        self.tombstones: dict[bytes, Tombstone] = {}
+        self.problems: dict[str, str] = {}  # by key: why its value cannot be read
+        self._topic_ids: dict[str, bytes] = {}  # by name
+        self._topics: dict[bytes, TopicEntry] = {}
+        self._partitions: dict[bytes, dict[int, PartitionAt]] = {}  # by topic id and number
+
+    def put(self, key: str, value: bytes, *, create_revision: int, mod_revision: int) -> None:
+        """A key was created or changed."""
+        self.delete(key)
+        try:
+            self._put(self.keys.split(key), value, create_revision, mod_revision)
+        except EntryError as problem:
+            self.problems[key] = str(problem)
+
+    def delete(self, key: str) -> None:
+        """A key was deleted. One that was never put changes nothing."""
+        self.problems.pop(key, None)
+        try:
+            self._delete(self.keys.split(key))
+        except EntryError:
+            return  # nothing was put under it
+
+    def topic_id(self, name: str) -> bytes | None:
+        """The id of a topic; None if there is none of that name."""
+        topic_id = self._topic_ids.get(name)
+        return topic_id if topic_id is not None and self.topic(topic_id) is not None else None
+
+    def topic(self, topic_id: bytes) -> TopicEntry | None:
+        """A topic that exists: its name leads to it, which is the last key written and the first one deleted."""
+        entry = self._topics.get(topic_id)
+        return entry if entry is not None and self._topic_ids.get(entry.name) == topic_id else None
+
+    def topics(self) -> list[tuple[bytes, TopicEntry]]:
+        """All topics that exist, by name."""
+        return [
+            (self._topic_ids[name], self._topics[self._topic_ids[name]]) for name in sorted(self._topic_ids) if self.topic_id(name)
+        ]
+
+    def partition(self, tp: TopicIdPartition) -> PartitionAt | None:
+        """A partition of a topic, whether or not the topic exists already."""
+        return self._partitions.get(tp.topic_id, {}).get(tp.partition)
+
+    def partitions(self) -> Iterator[tuple[TopicIdPartition, PartitionAt]]:
+        """All partitions of topics that exist. The image must not change during the iteration."""
+        for topic_id, numbers in self._partitions.items():
+            topic = self.topic(topic_id)
+            if topic is not None:
+                for number, partition in numbers.items():
+                    if number < topic.partition_count:
+                        yield TopicIdPartition(topic_id, number), partition
+
+    def _put(self, parts: tuple[str, ...], value: bytes, create_revision: int, mod_revision: int) -> None:
+        match parts:
+            case ("cluster-id",):
+                self.cluster_id = _text(value)
+            case ("controller",):
+                self.controller = number_of(_text(value), NODE_ID_MAX)
+            case ("nodes", node):
+                node_id = number_of(node, NODE_ID_MAX)
+                self.nodes[node_id] = Node(node_id, create_revision, decode_registration(value))
+            case ("names", name):
+                self._topic_ids[name] = topic_id_of(_text(value))
+            case ("topics", topic_id):
+                self._topics[topic_id_of(topic_id)] = decode_topic(value)
+            case ("partitions", topic_id, number):
+                partition = PartitionAt(decode_partition(value), mod_revision)
+                self._partitions.setdefault(topic_id_of(topic_id), {})[number_of(number, _PARTITION_MAX)] = partition
+            case ("tombstones", topic_id):
+                self.tombstones[topic_id_of(topic_id)] = decode_tombstone(value)
+            case _:
+                raise EntryError("this version of brokerd does not know the key")
+
+    def _delete(self, parts: tuple[str, ...]) -> None:
+        match parts:
+            case ("cluster-id",):
+                self.cluster_id = ""
+            case ("controller",):
+                self.controller = NO_LEADER
+            case ("nodes", node):
+                self.nodes.pop(number_of(node, NODE_ID_MAX), None)
+            case ("names", name):
+                self._topic_ids.pop(name, None)
+            case ("topics", topic_id):
+                self._topics.pop(topic_id_of(topic_id), None)
+            case ("partitions", topic_id, number):
+                numbers = self._partitions.get(topic_id_of(topic_id), {})
+                numbers.pop(number_of(number, _PARTITION_MAX), None)
+                if not numbers:
+                    self._partitions.pop(topic_id_of(topic_id), None)
+            case ("tombstones", topic_id):
+                self.tombstones.pop(topic_id_of(topic_id), None)
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode("ascii")
+    except UnicodeDecodeError:
+        raise EntryError("the value is not ASCII text") from None

@@ -1,0 +1,233 @@
+"""The keys of a cluster in its coordination store, below `/brokerd/<cluster>/`, and what their values hold.
+
+    cluster-id                      drawn once; a data directory belongs to one cluster id and refuses another
+    nodes/<node id>                 a node's registration, under its lease
+    names/<topic name>              the topic's id; written last, so a topic exists only with all its partitions
+    topics/<topic id>               its name, partition count and settings
+    partitions/<topic id>/<number>  who holds the partition, who leads it, and since which epoch
+    tombstones/<topic id>           a deleted topic whose data some directory may still hold
+    controller                      the node that elects, under its lease
+
+Values are JSON objects; unknown fields are ignored. They are checked like everything that comes from outside: a mistyped or hostile
+store must not end a node.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from brokerd.ids import NO_LEADER, TopicIdPartition
+
+NODE_ID_MAX = 2**31 - 1
+REPLICAS_MAX = 32  # of a partition
+VALUE_MAX_BYTES = 64 * 1024
+_EPOCH_MAX = 2**31 - 1
+_REVISION_MAX = 2**63 - 1
+_CLUSTER_NAME = re.compile(r"[a-zA-Z0-9._-]{1,100}")
+_TOPIC_ID = re.compile(r"[0-9a-f]{32}")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
+_DIRECTORY_ID_MAX = 64  # characters
+
+
+class EntryError(Exception):
+    """A value that its key cannot have; the text says why."""
+
+
+class Registration(NamedTuple):
+    """A node that is alive."""
+
+    host: str  # the address for clients
+    port: int
+    directory_id: str  # of its data directory: an emptied disk has another one
+    rack: str = ""
+
+
+class TopicEntry(NamedTuple):
+    """A topic. `configs` holds only the settings that it overrides."""
+
+    name: str
+    partition_count: int
+    configs: Mapping[str, str]
+
+
+class InSyncReplica(NamedTuple):
+    """A copy that has everything below the high watermark. It is the directory that has it, not the node."""
+
+    node_id: int
+    directory_id: str
+
+
+class PartitionEntry(NamedTuple):
+    """Who holds a partition, and who leads it."""
+
+    replicas: tuple[int, ...]  # node ids; the first is preferred as leader
+    isr: tuple[InSyncReplica, ...]  # never empty: the last member stays, alive or not
+    leader: int = NO_LEADER
+    leader_node_epoch: int = 0  # the leader's registration; one that came back is another one
+    leader_epoch: int = 0  # one higher for each election
+
+
+class Tombstone(NamedTuple):
+    """A deleted topic. Only this lets a directory remove data, never the absence of a key."""
+
+    name: str
+    partition_count: int
+    directory_ids: tuple[str, ...]  # those that may still hold data
+
+
+def cluster_name_problem(name: str) -> str | None:
+    """Why `name` is not a valid cluster name, phrased as the end of a sentence; None if it is valid."""
+    if _CLUSTER_NAME.fullmatch(name) and name not in (".", ".."):
+        return None
+    return "it must have 1 to 100 letters, digits, '.', '_' or '-' (ASCII), and not be '.' or '..'"
+
+
+class Keys:
+    """The names of one cluster's keys."""
+
+    def __init__(self, cluster: str) -> None:
+        """`cluster`: a valid cluster name."""
+        self.prefix = f"/brokerd/{cluster}/"
+        self.cluster_id = f"{self.prefix}cluster-id"
+        self.controller = f"{self.prefix}controller"
+
+    def node(self, node_id: int) -> str:
+        """A node's registration."""
+        return f"{self.prefix}nodes/{node_id}"
+
+    def name(self, topic: str) -> str:
+        """The id of a topic."""
+        return f"{self.prefix}names/{topic}"
+
+    def topic(self, topic_id: bytes) -> str:
+        """A topic."""
+        return f"{self.prefix}topics/{topic_id.hex()}"
+
+    def partition(self, tp: TopicIdPartition) -> str:
+        """A partition."""
+        return f"{self.prefix}partitions/{tp.topic_id.hex()}/{tp.partition}"
+
+    def tombstone(self, topic_id: bytes) -> str:
+        """A deleted topic."""
+        return f"{self.prefix}tombstones/{topic_id.hex()}"
+
+    def split(self, key: str) -> tuple[str, ...]:
+        """The parts of a key below the prefix; empty for a key of somebody else."""
+        return tuple(key.removeprefix(self.prefix).split("/")) if key.startswith(self.prefix) else ()
+
+
+def number_of(text: str, maximum: int) -> int:
+    """A number in a key. Raises EntryError."""
+    if not _NUMBER.fullmatch(text) or int(text) > maximum:
+        raise EntryError(f"'{text[:50]}' in the key is not a number from 0 to {maximum}")
+    return int(text)
+
+
+def topic_id_of(text: str) -> bytes:
+    """A topic id in a key or value. Raises EntryError."""
+    if not _TOPIC_ID.fullmatch(text):
+        raise EntryError(f"'{text[:50]}' is not a topic id: 32 hex digits in lower case")
+    return bytes.fromhex(text)
+
+
+def encode(value: Registration | TopicEntry | PartitionEntry | Tombstone) -> bytes:
+    """The value of a key."""
+    return json.dumps(value._asdict(), separators=(",", ":")).encode()
+
+
+def decode_registration(data: bytes) -> Registration:
+    """Raises EntryError."""
+    fields = _Fields(data)
+    return Registration(
+        fields.text("host", 255),
+        fields.number("port", 1, 65_535),
+        fields.text("directory_id", _DIRECTORY_ID_MAX),
+        fields.text("rack", 255),
+    )
+
+
+def decode_topic(data: bytes) -> TopicEntry:
+    """Raises EntryError."""
+    fields = _Fields(data)
+    configs = fields.get("configs", dict)
+    if not all(isinstance(value, str) for value in configs.values()):
+        raise EntryError("'configs' has a value that is not text")
+    return TopicEntry(fields.text("name", 255), fields.number("partition_count", 1, _EPOCH_MAX), configs)
+
+
+def decode_partition(data: bytes) -> PartitionEntry:
+    """Raises EntryError."""
+    fields = _Fields(data)
+    replicas = tuple(_number("replicas", each, 0, NODE_ID_MAX) for each in fields.items("replicas", REPLICAS_MAX))
+    isr = tuple(_in_sync(each) for each in fields.items("isr", REPLICAS_MAX))
+    leader = fields.number("leader", NO_LEADER, NODE_ID_MAX)
+    known = {replica.node_id for replica in isr}
+    if len(set(replicas)) < len(replicas) or len(known) < len(isr):
+        raise EntryError("a node is in 'replicas' or 'isr' twice")
+    if not known or not known <= set(replicas):
+        raise EntryError("'isr' must have at least one node, and only nodes of 'replicas'")
+    if leader not in {NO_LEADER, *replicas}:
+        raise EntryError(f"'leader' is {leader}, which is not in 'replicas'")
+    return PartitionEntry(
+        replicas, isr, leader, fields.number("leader_node_epoch", 0, _REVISION_MAX), fields.number("leader_epoch", 0, _EPOCH_MAX)
+    )
+
+
+def decode_tombstone(data: bytes) -> Tombstone:
+    """Raises EntryError."""
+    fields = _Fields(data)
+    directory_ids = fields.items("directory_ids", VALUE_MAX_BYTES)
+    if not all(isinstance(each, str) for each in directory_ids):
+        raise EntryError("'directory_ids' has an entry that is not text")
+    return Tombstone(fields.text("name", 255), fields.number("partition_count", 1, _EPOCH_MAX), tuple(directory_ids))
+
+
+def _in_sync(value: object) -> InSyncReplica:
+    """An in-sync replica: an array in JSON, as named tuples are."""
+    if not isinstance(value, list) or len(value) != 2 or not isinstance(value[1], str):
+        raise EntryError("'isr' has an entry that is not a node id and a directory id")
+    return InSyncReplica(_number("isr", value[0], 0, NODE_ID_MAX), value[1])
+
+
+def _number(name: str, value: object, minimum: int, maximum: int) -> int:
+    if type(value) is not int or not minimum <= value <= maximum:
+        raise EntryError(f"'{name}' is {value!r:.50}, not a number from {minimum} to {maximum}")
+    return value
+
+
+class _Fields:
+    """The fields of one JSON object."""
+
+    def __init__(self, data: bytes) -> None:
+        if len(data) > VALUE_MAX_BYTES:
+            raise EntryError(f"the value has {len(data)} bytes, more than {VALUE_MAX_BYTES}")
+        try:
+            self._fields = json.loads(data)
+        except (ValueError, RecursionError):
+            raise EntryError("the value is not JSON") from None
+        if not isinstance(self._fields, dict):
+            raise EntryError("the value is not a JSON object")
+
+    def get(self, name: str, kind: type) -> Any:
+        value = self._fields.get(name)
+        if type(value) is not kind:
+            raise EntryError(f"'{name}' is {value!r:.50}, not of type {kind.__name__}")
+        return value
+
+    def text(self, name: str, max_length: int) -> str:
+        value: str = self.get(name, str)
+        if len(value) > max_length:
+            raise EntryError(f"'{name}' has {len(value)} characters, more than {max_length}")
+        return value
+
+    def number(self, name: str, minimum: int, maximum: int) -> int:
+        return _number(name, self.get(name, int), minimum, maximum)
+
+    def items(self, name: str, max_count: int) -> list[Any]:
+        value: list[Any] = self.get(name, list)
+        if len(value) > max_count:
+            raise EntryError(f"'{name}' has {len(value)} entries, more than {max_count}")
+        return value

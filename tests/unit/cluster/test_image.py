@@ -1,0 +1,104 @@
+"""The image of a cluster: the same from a full read as from any order of changes."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from brokerd.cluster.image import ClusterImage
+from brokerd.cluster.keys import InSyncReplica, Keys, PartitionEntry, Registration, Tombstone, TopicEntry, encode
+from brokerd.ids import NO_LEADER, TopicIdPartition
+
+KEYS = Keys("test")
+ORDERS, CLICKS = b"o" * 16, b"c" * 16
+ENTRY = PartitionEntry((1,), (InSyncReplica(1, "d1"),), 1, 4, 1)
+REGISTRATION = Registration("host", 9092, "d1")
+CONTENT = {
+    KEYS.cluster_id: b"abc",
+    KEYS.controller: b"1",
+    KEYS.node(1): encode(REGISTRATION),
+    KEYS.topic(ORDERS): encode(TopicEntry("orders", 2, {})),
+    KEYS.partition(TopicIdPartition(ORDERS, 0)): encode(ENTRY),
+    KEYS.partition(TopicIdPartition(ORDERS, 1)): encode(ENTRY),
+    KEYS.name("orders"): ORDERS.hex().encode(),
+    KEYS.topic(CLICKS): encode(TopicEntry("clicks", 1, {})),
+    KEYS.partition(TopicIdPartition(CLICKS, 0)): encode(ENTRY),
+    KEYS.tombstone(b"g" * 16): encode(Tombstone("gone", 3, ("d1",))),
+}
+
+
+def put(image: ClusterImage, key: str, value: bytes, revision: int = 9) -> None:
+    image.put(key, value, create_revision=revision, mod_revision=revision)
+
+
+def full() -> ClusterImage:
+    image = ClusterImage(KEYS)
+    for key, value in CONTENT.items():
+        put(image, key, value)
+    return image
+
+
+def state(image: ClusterImage) -> dict[str, Any]:
+    return {name: value for name, value in vars(image).items() if name != "keys"}
+
+
+def test_a_topic_exists_with_its_name() -> None:
+    image = full()
+    assert (image.cluster_id, image.controller, image.problems) == ("abc", 1, {})
+    assert [topic_id for topic_id, _ in image.topics()] == [ORDERS]
+    assert sorted(tp for tp, _ in image.partitions()) == [(ORDERS, 0), (ORDERS, 1)]
+    assert image.topic(CLICKS) is None
+    put(image, KEYS.name("clicks"), CLICKS.hex().encode())
+    assert [topic.name for _, topic in image.topics()] == ["clicks", "orders"]
+    image.delete(KEYS.name("orders"))
+    assert (image.topic(ORDERS), image.topic_id("orders")) == (None, None)
+
+
+def test_a_name_that_leads_to_another_topic_is_none_of_it() -> None:
+    image = full()
+    put(image, KEYS.name("payments"), ORDERS.hex().encode())
+    assert image.topic_id("payments") == ORDERS  # the topic exists, under its own name
+    put(image, KEYS.name("orders"), CLICKS.hex().encode())
+    assert [image.topic_id(name) for name in ("orders", "payments")] == [None, None]
+
+
+def test_partitions_beyond_the_count_wait_for_it() -> None:
+    image = full()
+    put(image, KEYS.partition(TopicIdPartition(ORDERS, 2)), encode(ENTRY))
+    assert len(list(image.partitions())) == 2
+    put(image, KEYS.topic(ORDERS), encode(TopicEntry("orders", 3, {})))
+    assert len(list(image.partitions())) == 3
+
+
+def test_the_order_of_changes_does_not_matter() -> None:
+    generator = random.Random(1)
+    for _ in range(200):
+        image, keys = ClusterImage(KEYS), list(CONTENT)
+        for key in generator.choices(keys, k=30):
+            if generator.random() < 0.5:
+                image.delete(key)
+            else:
+                put(image, key, generator.choice((CONTENT[key], b"?")))
+        generator.shuffle(keys)
+        for key in keys:
+            put(image, key, CONTENT[key])
+        assert state(image) == state(full())
+        for key in keys:
+            image.delete(key)
+        assert state(image) == state(ClusterImage(KEYS))
+
+
+def test_what_cannot_be_read_is_absent_and_listed() -> None:
+    image = full()
+    put(image, KEYS.node(1), b"{}")
+    assert image.nodes == {}
+    assert image.problems == {KEYS.node(1): "'host' is None, not of type str"}
+    put(image, KEYS.node(1), encode(REGISTRATION), revision=12)
+    assert (image.nodes[1].epoch, image.problems) == (12, {})
+    strange = [f"{KEYS.prefix}nodes/one", f"{KEYS.prefix}new/1", f"{KEYS.prefix}partitions/xyz/0", "/other/nodes/1"]
+    for key in strange:
+        put(image, key, b"{}")
+    assert list(image.problems) == strange
+    for key in (*strange, KEYS.controller):
+        image.delete(key)
+    assert (image.problems, image.controller) == ({}, NO_LEADER)

@@ -1,0 +1,103 @@
+"""Placement: equal shares of replicas and leaders, and one rack for each copy while there are enough."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from brokerd.cluster.election import elect
+from brokerd.cluster.image import ClusterImage
+from brokerd.cluster.keys import Keys, PartitionEntry, Registration, TopicEntry, encode
+from brokerd.cluster.placement import place
+from brokerd.ids import NO_LEADER, TopicIdPartition
+
+KEYS = Keys("test")
+
+
+def cluster(*racks: str) -> ClusterImage:
+    """Nodes 1, 2, … in these racks."""
+    image = ClusterImage(KEYS)
+    for node_id, rack in enumerate(racks, 1):
+        value = encode(Registration("host", 9092, f"d{node_id}", rack))
+        image.put(KEYS.node(node_id), value, create_revision=node_id * 10, mod_revision=node_id * 10)
+    return image
+
+
+def add_topic(image: ClusterImage, name: str, entries: list[PartitionEntry]) -> None:
+    topic_id = name.encode().ljust(16)
+    for number, entry in enumerate(entries):
+        image.put(KEYS.partition(TopicIdPartition(topic_id, number)), encode(entry), create_revision=99, mod_revision=99)
+    image.put(KEYS.topic(topic_id), encode(TopicEntry(name, len(entries), {})), create_revision=99, mod_revision=99)
+    image.put(KEYS.name(name), topic_id.hex().encode(), create_revision=99, mod_revision=99)
+
+
+def spread(counts: Counter[int], nodes: int) -> int:
+    return max(counts.values()) - min(counts[node_id] for node_id in range(1, nodes + 1))
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 5])
+@pytest.mark.parametrize("replication_factor", [1, 2, 3])
+def test_each_node_has_its_share(nodes: int, replication_factor: int) -> None:
+    if replication_factor > nodes:
+        return
+    image = cluster(*[""] * nodes)
+    for topic, count in (("a", 7), ("b", 1), ("c", 12)):
+        add_topic(image, topic, place(image, count, replication_factor))
+    placed = [partition.entry for _, partition in image.partitions()]
+    assert all(len(set(entry.replicas)) == replication_factor for entry in placed)
+    assert spread(Counter(node_id for entry in placed for node_id in entry.replicas), nodes) <= 1
+    assert spread(Counter(entry.leader for entry in placed), nodes) <= (1 if replication_factor in (1, nodes) else 2)
+
+
+def test_a_new_node_gets_what_comes_next() -> None:
+    image = cluster("", "")
+    add_topic(image, "a", place(image, 6, 1))
+    image.put(KEYS.node(3), encode(Registration("host", 9092, "d3")), create_revision=30, mod_revision=30)
+    assert [entry.leader for entry in place(image, 3, 1)] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("racks", [("a", "a", "b", "b", "c"), ("a", "a", "a", "b", "c"), ("a", "b", "c")])
+def test_copies_are_in_different_racks(racks: tuple[str, ...]) -> None:
+    for replication_factor in (1, 2, 3):
+        for entry in place(cluster(*racks), 30, replication_factor):
+            assert len({racks[node_id - 1] for node_id in entry.replicas}) == replication_factor
+
+
+def test_too_few_racks_do_not_matter() -> None:
+    for entry in place(cluster("a", "a", "b"), 9, 3):
+        assert sorted(entry.replicas) == [1, 2, 3]
+
+
+def test_a_new_partition_needs_no_election() -> None:
+    image = cluster("", "", "")
+    for entry in place(image, 5, 2):
+        assert elect(entry, image.nodes) is None
+        assert entry.leader_epoch == 1
+
+
+def test_the_preferred_replica_in_sync_with_its_disk_is_elected() -> None:
+    image = cluster("", "", "")
+    entry = place(image, 1, 3)[0]
+    assert entry.replicas == (1, 2, 3)
+    nodes = dict(image.nodes)
+    del nodes[1]
+    assert elect(entry, nodes) == entry._replace(leader=2, leader_node_epoch=20, leader_epoch=2)
+    nodes[2] = nodes[2]._replace(registration=Registration("host", 9092, "emptied"))
+    assert elect(entry, nodes) == entry._replace(leader=3, leader_node_epoch=30, leader_epoch=2)
+    del nodes[3]
+    waiting = elect(entry, nodes)
+    assert waiting == entry._replace(leader=NO_LEADER, leader_node_epoch=0, leader_epoch=2)
+    assert waiting is not None
+    assert elect(waiting, nodes) is None
+    nodes[1] = image.nodes[1]._replace(epoch=40)
+    assert elect(waiting, nodes) == entry._replace(leader=1, leader_node_epoch=40, leader_epoch=3)
+
+
+def test_a_leader_that_is_no_longer_in_sync_or_came_back_is_elected_anew() -> None:
+    image = cluster("", "")
+    entry = place(image, 1, 2)[0]
+    left = entry._replace(isr=entry.isr[1:])
+    assert elect(left, image.nodes) == left._replace(leader=2, leader_node_epoch=20, leader_epoch=2)
+    back = {**image.nodes, 1: image.nodes[1]._replace(epoch=40)}
+    assert elect(entry, back) == entry._replace(leader_node_epoch=40, leader_epoch=2)
