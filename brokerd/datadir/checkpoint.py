@@ -3,7 +3,7 @@
 It is written after the fdatasync that it records, never before. So everything below `durable_end` was on disk: a bad batch there is
 damage, while one above is a torn tail.
 
-Each start raises the leader epoch of every partition by one before it can write a checkpoint (coordination.py). So the file notes
+Each start raises the leader epoch of every partition by one before it can write a checkpoint (node_epoch.py). So the file notes
 the node epoch of the start that wrote it, and a reader adds the starts since. A partition without an entry was made after that, or
 its entry is lost: its log tells the epoch.
 """
@@ -47,6 +47,7 @@ class Checkpoint:
         self._entries: dict[TopicIdPartition, CheckpointEntry] = {}
         self._kept: dict[TopicIdPartition, CheckpointEntry] = {}
         self._kept_epochs: set[TopicIdPartition] = set()
+        self._promised: dict[TopicIdPartition, int] = {}  # leader epochs of partitions that are about to be led
         self._captured_at_ms = 0
         self._lock = threading.Lock()
         self._captured_count = 0  # numbers the captured states: an older one never replaces a newer one
@@ -70,9 +71,16 @@ class Checkpoint:
         if with_epoch:
             self._kept_epochs.add(tp)
 
+    def promise(self, epochs: Mapping[TopicIdPartition, int]) -> None:
+        """Notes leader epochs in which this node may lead once the next job has ended."""
+        for tp, epoch in epochs.items():
+            self._promised[tp] = epoch
+        self._moved.update(partition for partition in self._partitions if partition.tp in epochs)
+
     def forget(self, tps: Iterable[TopicIdPartition]) -> None:
         """Removes the entries of deleted partitions."""
         for tp in tps:
+            self._promised.pop(tp, None)
             self._kept.pop(tp, None)
             self._kept_epochs.discard(tp)
             self._entries.pop(tp, None)
@@ -113,7 +121,7 @@ class Checkpoint:
             if partition.tp in self._partitions:
                 entry = self._kept.get(partition.tp) or partition.checkpoint_entry()
                 if partition.tp not in self._kept_epochs:
-                    entry = entry._replace(leader_epoch=partition.leader_epoch)
+                    entry = entry._replace(leader_epoch=max(partition.leader_epoch, self._promised.get(partition.tp, 0)))
                 self._entries[partition.tp] = entry
         self._moved.clear()
         return dict(self._entries)

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from brokerd.datadir.closing import end_logs
-from brokerd.datadir.coordination import OneNode, create_node_epoch, read_node_epoch
 from brokerd.datadir.decided_members import DecidedMembers, read_decided
 from brokerd.datadir.log_time import DirectoryTime
+from brokerd.datadir.node_epoch import create_node_epoch, read_node_epoch, write_node_epoch
 from brokerd.datadir.node_state import (
     Meta,
     ProducerIds,
@@ -33,9 +33,9 @@ from brokerd.datadir.retention import Retention
 from brokerd.datadir.topic_changes import TopicChanges
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import DataDirectoryError
-from brokerd.ids import TopicPartition
+from brokerd.ids import TopicIdPartition, TopicPartition
 from brokerd.partition.partition import LogResources
-from brokerd.steps import Job
+from brokerd.steps import Job, Steps
 from brokerd.storage.files import Files
 from brokerd.storage.names import parse_partition_directory
 from brokerd.storage.open_files import OpenFiles, PatientFiles
@@ -49,7 +49,7 @@ _NO_CHECKPOINT = "the checkpoint of the data directory is missing or damaged; ru
 class LogManager:
     """Owns everything in one open data directory. Not thread-safe, except where a method says otherwise."""
 
-    def __init__(self, config: BrokerConfig, files: Files, clock: Clock) -> None:
+    def __init__(self, config: BrokerConfig, files: Files, clock: Clock, *, elects_itself: bool = True) -> None:
         self._config = config
         self._clock = clock
         self._open_files = OpenFiles(files, limit=config.log_max_open_files)
@@ -58,8 +58,7 @@ class LogManager:
         self.producer_ids = ProducerIds(files)
         self.checkpoint_problem = ""  # why the ends of logs are not known
         self.topics = TopicStore(files, self._spares)
-        self._coordination = OneNode(files)
-        self.partitions = PartitionTable(self.topics, self._coordination)
+        self.partitions = PartitionTable(self.topics, elects_itself=elects_itself)
         self.resources = LogResources(files, self._spares, self._open_files, config.max_producer_ids, self.write_checkpoint)
         self._checkpoint = Checkpoint(
             files, self._spares, self.partitions, self.resources.moved, interval_ms=config.log_checkpoint_interval_ms
@@ -91,7 +90,7 @@ class LogManager:
             raise DataDirectoryError(f"{path}: {error.message}") from error
 
     def _open(self) -> RecoveryReport:
-        # 1: lock, version, registration
+        # 1: lock, version, node epoch
         check_not_foreign(self._files)
         self._files.lock()
         self._spares.find()
@@ -103,11 +102,11 @@ class LogManager:
         self.decided_members = read_decided(self._files)
         ended = read_node_epoch(self._files)
         self._register(ended)
-        self._opening.ended_node_epoch = ended
+        elections = self._opening.ended_node_epoch = ended if self.partitions.elects_itself else 0
         # 2: the clean mark
         clean = take_clean_mark(self._files, ended, keep=bool(self._opening.read_only_reason))
         # 3: the checkpoint
-        found = read_checkpoint(self._files, ended)
+        found = read_checkpoint(self._files, elections)
         unknown = remove_leftovers(self._files, self.topics) if not self._opening.read_only_reason else []
         # Keep the entries of unknown directories: if the topics are restored, their durable ends are needed.
         unknown_tps = {parse_partition_directory(name) for name in unknown}
@@ -163,15 +162,15 @@ class LogManager:
         return create_meta(self._files, max(0, self._config.node_id))
 
     def _register(self, ended: int) -> None:
-        """Registers this life, and first makes the file names that it finds durable: a killed broker may have renamed a checkpoint
+        """Numbers this life, and first makes the file names that it finds durable: a killed broker may have renamed a checkpoint
         without syncing the directory, and segments are removed by what it says. If that fails, the directory is
         read-only.
         """
+        self.node_epoch = ended + 1
         try:
             self._files.sync_dir()
-            self.node_epoch = self._coordination.register(ended)
+            write_node_epoch(self._files, self.node_epoch)
         except OSError as error:
-            self.node_epoch = ended + 1
             self._opening.read_only_reason = f"the node epoch could not be written ({error.strerror}); check the disk and restart"
             logger.error("the data directory is read-only: %s", self._opening.read_only_reason)
 
@@ -224,6 +223,14 @@ class LogManager:
         unclean = [log.name for log in self.partitions if log.tp not in clean]
         if unclean:
             logger.warning("%d logs did not close cleanly, the first is %s: the next start recovers them", len(unclean), unclean[0])
+
+    def lead(self, epochs: Mapping[TopicIdPartition, int]) -> Steps[None]:
+        """Makes this node the leader of these partitions of its directory, each in a new epoch. The epochs are durable before the
+        first batch: recovery takes a batch of a higher one for damage. Raises OSError, FencedLeaderEpochError.
+        """
+        self._checkpoint.promise(epochs)
+        yield self._checkpoint.job(makes_room=True)
+        self.partitions.lead({tp: epoch for tp, epoch in epochs.items() if tp in self.partitions})
 
     def expire_producers(self) -> int:
         """Expires producers silent for producer.id.expiration.ms; returns how many."""

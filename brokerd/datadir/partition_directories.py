@@ -88,10 +88,10 @@ def remove_leftovers(files: Files, topics: TopicStore) -> list[str]:
     no known topic; they stay. Raises OSError.
     """
     unknown = []
-    known = {topic.id: topic.partition_count for topic in topics.all()}
+    known = {topic.id: topic.partitions_here for topic in topics.all()}
     for name in files.listdir():
         tp = parse_partition_directory(name)
-        if tp is None or tp.partition < known.get(tp.topic_id, 0):
+        if tp is None or tp.partition in known.get(tp.topic_id, ()):
             continue
         if tp.topic_id in topics.deleting or _is_empty(files, name):
             remove_directory(files, name)

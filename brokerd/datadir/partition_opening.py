@@ -53,7 +53,7 @@ class PartitionOpening:
         self._config = config
         self._resources = resources
         self._free_producer_number = free_producer_number
-        self.ended_node_epoch = 0  # of the life before this one; set by LogManager.open
+        self.ended_node_epoch = 0  # of the life before this one, if each start elects; set by LogManager.open
         self.read_only_reason = ""  # why nothing may be written to the directory
 
     def check_writable(self) -> None:
@@ -65,7 +65,7 @@ class PartitionOpening:
         """Opens each partition of all topics, one after the other."""
         for topic in topics.all():
             config = topic_config(topic.configs, self._config.topic_defaults())
-            for partition in range(topic.partition_count):
+            for partition in topic.partitions_here:
                 tp = TopicIdPartition(topic.id, partition)
                 entry = found.get(tp, LOST_ENTRY)
                 if tp in clean:

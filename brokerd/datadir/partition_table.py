@@ -4,10 +4,9 @@ coordination assigns them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from brokerd.config.topic import TopicConfig
-from brokerd.datadir.coordination import Coordination
 from brokerd.datadir.topic_store import COORDINATOR, Topic, TopicStore
 from brokerd.errors import (
     FencedLeaderEpochError,
@@ -22,9 +21,10 @@ from brokerd.partition.partition import Partition
 class PartitionTable:
     """Belongs to the event loop's thread. Iteration includes the partitions of the broker's own topics."""
 
-    def __init__(self, topics: TopicStore, coordination: Coordination) -> None:
+    def __init__(self, topics: TopicStore, *, elects_itself: bool = True) -> None:
+        """`elects_itself`: this node is alone, and leads all its partitions; else a cluster's controller elects."""
         self._topics = topics
-        self._coordination = coordination
+        self.elects_itself = elects_itself
         self.node_id = -1  # set when the data directory is opened
         self._partitions: dict[TopicIdPartition, Partition] = {}
 
@@ -44,6 +44,8 @@ class PartitionTable:
         partition = self.get(tp)
         if partition is None:
             topic = self._topics.by_id(tp.topic_id)
+            if tp.partition < topic.partition_count:
+                raise NotLeaderError(f"{topic.name}-{tp.partition} is not on this node: fetch new metadata")
             raise UnknownTopicOrPartitionError(
                 f"topic '{topic.name}' has partitions 0 to {topic.partition_count - 1}, not {tp.partition}"
             )
@@ -72,10 +74,14 @@ class PartitionTable:
         self._partitions[partition.tp] = partition
 
     def elect(self, partitions: Iterable[Partition]) -> None:
-        """Lets coordination elect the leaders of these partitions, and gives them their roles. The new epochs are durable: the next
-        start adds one to each leader epoch in the checkpoint, and a new partition's first epoch needs no entry there.
+        """Makes a node that is alone the leader of these partitions. The new epochs are durable: the next start adds one to each
+        leader epoch in the checkpoint, and a new partition's first epoch needs no entry there.
         """
-        epochs = self._coordination.elect({partition.tp: partition.leader_epoch for partition in partitions})
+        if self.elects_itself:
+            self.lead({partition.tp: partition.leader_epoch + 1 for partition in partitions})
+
+    def lead(self, epochs: Mapping[TopicIdPartition, int]) -> None:
+        """Makes this node the leader of these partitions, each in a new epoch, which must be durable."""
         epoch_id = new_leader_epoch_id()
         for tp, epoch in epochs.items():
             self._partitions[tp].lead(epoch, epoch_id=epoch_id)
@@ -109,5 +115,5 @@ class PartitionTable:
         return UnknownLeaderEpochError(text, current_leader_epoch=known)
 
     def _of(self, topic: Topic) -> list[Partition]:
-        found = (self._partitions.get(TopicIdPartition(topic.id, number)) for number in range(topic.partition_count))
+        found = (self._partitions.get(TopicIdPartition(topic.id, number)) for number in topic.partitions_here)
         return [partition for partition in found if partition is not None]

@@ -71,6 +71,17 @@ class TopicChanges:
         self._opening.check_writable()
         yield from self._add_partitions(COORDINATOR, range(COORDINATOR.partition_count))
 
+    def hold(self, topic: Topic, numbers: Sequence[int]) -> Steps[Topic]:
+        """Takes a topic of the cluster over as it is there now, with `numbers` as further partitions of this directory, new and
+        empty. Durable on completion. Raises InvalidConfigError, StorageError.
+        """
+        self._opening.check_writable()
+        held = topic._replace(held=tuple(sorted({*self._topics.held(topic.id), *numbers})))
+        config = self._topic_config(held.configs)
+        yield from self._add_partitions(held, numbers)
+        self._partitions.configure(held, config)
+        return held
+
     def check_create(self, name: str, partitions: int, configs: Mapping[str, str], before: Sequence[Topic] = ()) -> Topic:
         """The topic that `create` would create after those in `before`; creates nothing.
 

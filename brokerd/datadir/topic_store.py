@@ -12,7 +12,7 @@ The broker's own topics are in the file like the others, but clients cannot see 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -37,6 +37,12 @@ class Topic(NamedTuple):
     id: bytes
     partition_count: int
     configs: Mapping[str, str]
+    held: tuple[int, ...] | None = None  # of several nodes: the partitions in this directory; None = all
+
+    @property
+    def partitions_here(self) -> Sequence[int]:
+        """The partitions in this directory."""
+        return range(self.partition_count) if self.held is None else self.held
 
 
 # The topic of the coordinator's log. Its id is fixed, so that it is recognized if the topics file is lost. Retention is off: the
@@ -71,7 +77,8 @@ class TopicStore:
         except DocumentError as error:
             raise damaged(TOPICS, error) from None
         for entry in value["topics"]:
-            self._put(Topic(entry["name"], bytes.fromhex(entry["id"]), entry["partitions"], entry["configs"]))
+            held = tuple(entry["held"]) if "held" in entry else None
+            self._put(Topic(entry["name"], bytes.fromhex(entry["id"]), entry["partitions"], entry["configs"], held))
         self.deleting = {bytes.fromhex(topic_id) for topic_id in value["deleting"]}
 
     def create(self, topics: Iterable[Topic] = ()) -> None:
@@ -108,6 +115,11 @@ class TopicStore:
         """The number of partitions of a client's topic; 0 if unknown."""
         topic = self._by_id.get(topic_id)
         return 0 if topic is None or _is_internal(topic) else topic.partition_count
+
+    def held(self, topic_id: bytes) -> Sequence[int]:
+        """The partitions of a topic that are in this directory."""
+        topic = self._by_id.get(topic_id)
+        return topic.partitions_here if topic is not None else ()
 
     def partition_count(self) -> int:
         """The number of partitions of all clients' topics."""
@@ -158,14 +170,15 @@ class TopicStore:
         present, deleting = [by_name[name] for name in sorted(by_name)], frozenset(deleting)
 
         def write() -> None:
-            topics = [
-                {"name": topic.name, "id": topic.id.hex(), "partitions": topic.partition_count, "configs": dict(topic.configs)}
-                for topic in present
-            ]
-            value = {"topics": topics, "deleting": sorted(topic_id.hex() for topic_id in deleting)}
+            value = {"topics": list(map(_entry, present)), "deleting": sorted(topic_id.hex() for topic_id in deleting)}
             write_json(self._files, TOPICS, TOPICS_KIND, TOPICS_VERSION, value, spares=self._spares)
 
         return write
+
+
+def _entry(topic: Topic) -> dict[str, object]:
+    entry = {"name": topic.name, "id": topic.id.hex(), "partitions": topic.partition_count, "configs": dict(topic.configs)}
+    return entry if topic.held is None else {**entry, "held": topic.held}
 
 
 def _is_internal(topic: Topic) -> bool:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from brokerd.coordinator.markers import Outcome
 from brokerd.datadir.checkpoint import lost_leader_epoch, read_checkpoint, write_checkpoint
-from brokerd.datadir.coordination import read_node_epoch
+from brokerd.datadir.node_epoch import read_node_epoch
 from brokerd.datadir.node_state import ProducerIds, read_meta, take_clean_mark
 from brokerd.datadir.partition_directories import cut_log
 from brokerd.datadir.topic_store import TopicStore
@@ -123,7 +123,7 @@ class _Directory:
             found = ((parse_partition_directory(name), name) for name in self.files.listdir())
             partitions.update((tp, name) for tp, name in found if tp is not None)
         for topic in self.topics.all():
-            for number in range(topic.partition_count):
+            for number in topic.partitions_here:
                 partitions[TopicIdPartition(topic.id, number)] = str(TopicPartition(topic.name, number))
         checkpoint = self.checkpoint
         return [
@@ -139,10 +139,10 @@ class _Directory:
 
     def unknown_directories(self) -> Iterator[Finding]:
         """Findings on directories of partitions that no topic has."""
-        known = {topic.id: topic.partition_count for topic in self.topics.all()}
+        known = {topic.id: topic.partitions_here for topic in self.topics.all()}
         for name in self.files.listdir():
             tp = parse_partition_directory(name)
-            if tp is not None and tp.partition >= known.get(tp.topic_id, 0):
+            if tp is not None and tp.partition not in known.get(tp.topic_id, ()):
                 text = "the directory of a deleted topic: the next start removes it"
                 if tp.topic_id not in self.topics.deleting:
                     text = "the directory belongs to no known topic; the broker leaves it alone if it holds data"

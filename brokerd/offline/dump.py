@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from brokerd.datadir import checkpoint, decided_members, log_time, node_state, topic_store
-from brokerd.datadir.coordination import NODE_EPOCH_KIND, read_node_epoch
+from brokerd.datadir.node_epoch import NODE_EPOCH_KIND, read_node_epoch
 from brokerd.errors import BrokerdError, CorruptMessageError, DataDirectoryError, UnsupportedVersionError
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.coordinator_log import fields_of

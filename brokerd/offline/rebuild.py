@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from brokerd.datadir.checkpoint import CHECKPOINT_KIND, CHECKPOINT_VERSION, decode_checkpoint
-from brokerd.datadir.coordination import create_node_epoch, find_node_epoch
+from brokerd.datadir.node_epoch import create_node_epoch, find_node_epoch
 from brokerd.datadir.node_state import (
     CLEAN_KIND,
     FORMAT_VERSION,

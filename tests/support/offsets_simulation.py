@@ -26,7 +26,6 @@ from brokerd.coordinator.group_table import NO_OFFSET, partition_of
 from brokerd.coordinator.records import decode, is_of_group
 from brokerd.coordinator.snapshot import StateWriter
 from brokerd.coordinator.transactional_id import Held
-from brokerd.datadir.coordination import OneNode
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.topic_store import Topic
 from brokerd.errors import StorageError, TxnAbortedError, UnknownGroupError, UnknownTopicIdError, WireError
@@ -37,7 +36,6 @@ from brokerd.server.coordinator.transactions import Transactions
 from brokerd.wire.v1.coordinator_log_pb2 import CommittedOffset, CoordinatorRecord
 from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest, TransactionTotals
 from tests.support.clock import ManualClock
-from tests.support.files import MemoryFiles
 from tests.support.group_offsets import committed
 from tests.support.loop import one_turn
 
@@ -136,7 +134,7 @@ class Leaders:
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
-        self.known = PartitionTable(sim, OneNode(MemoryFiles()))  # type: ignore[arg-type]
+        self.known = PartitionTable(sim)  # type: ignore[arg-type]
 
     def held(self, *_: object) -> Held:
         return Held({})

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from brokerd.config.topic import TopicConfig
-from brokerd.datadir.coordination import OneNode
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import Fate, LogDamagedError, StorageError
@@ -69,7 +68,7 @@ class Replica:
         self.found_end = 0  # where the log ended at the start
         self.high_watermark = 0  # of this life, as it was last looked at
         self.agreed_epoch = 0  # in which it last cut what its leader does not have
-        self.table = PartitionTable(TopicStore(self.files), OneNode(self.files))
+        self.table = PartitionTable(TopicStore(self.files))
         self._log: ReplicatedPartition | None = None
 
     @property
@@ -117,7 +116,7 @@ class Replica:
         assert first_that_stops(state.damaged, state.log_start_offset) is None, state.damaged
         resources = LogResources(self.files, SpareFiles(self.files), open_files, _MAX_PRODUCER_IDS, self.write_checkpoint)
         self._log = ReplicatedPartition(TP, "t", self.config, resources, state)
-        self.table = PartitionTable(TopicStore(self.files), OneNode(self.files))
+        self.table = PartitionTable(TopicStore(self.files))
         self.table.add(self._log)
         self.found_end = state.log_end_offset
         ends, known = self._log.ends, self.checkpoint

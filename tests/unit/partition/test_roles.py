@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 from brokerd.config.topic import TopicConfig
-from brokerd.datadir.coordination import OneNode
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import CorruptMessageError, Fate, FencedLeaderEpochError, NotLeaderError
@@ -72,7 +71,7 @@ def test_only_a_leader_takes_appends_and_is_handed_out(end: str) -> None:
     with pytest.raises(NotLeaderError) as refused:
         append(log, b"x")
     assert refused.value.fate is Fate.NOT_APPENDED
-    table = PartitionTable(TopicStore(MemoryFiles()), OneNode(MemoryFiles()))
+    table = PartitionTable(TopicStore(MemoryFiles()))
     table.add(log)
     with pytest.raises(NotLeaderError):
         table.leader(TP)

@@ -11,7 +11,6 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from brokerd.coordinator.group_table import GroupTable
-from brokerd.datadir.coordination import OneNode
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.ids import TopicIdPartition
@@ -105,5 +104,5 @@ def test_groups_beyond_the_limit_are_not_even_counted() -> None:
         offsets = [committed(TopicIdPartition(bytes(16), 0))]
         table.apply(table.commit(f"g{number}", "ann", offsets))
     topics = cast("TopicStore", SimpleNamespace(count_of=count_of))
-    group_figures(table, topics, PartitionTable(topics, OneNode(MemoryFiles())), 10)
+    group_figures(table, topics, PartitionTable(topics), 10)
     assert len(asked) == 2, "one group has all that there is room for: it is counted, and shown"

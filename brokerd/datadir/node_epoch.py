@@ -1,23 +1,19 @@
-"""Coordination: who leads which partition, and in which leader epoch. A partition has no role until coordination assigns one.
+"""The node epoch: each life of a directory has a number of its own, durable before anything else is written.
 
-One node alone leads all its partitions. Each of its lives is a registration with a number of its own, the *node epoch*, and each
-registration is an election: it raises the leader epoch of every partition by one. So one small write makes the new epochs of all
-partitions durable: the checkpoint holds each partition's leader epoch and the node epoch in which it was written, and a start adds
-the registrations since then (checkpoint.py).
+A node alone leads all its partitions, and each life is an election: it raises the leader epoch of every partition by one. So one
+small write makes the new epochs of all partitions durable: the checkpoint holds each partition's leader epoch and the node epoch in
+which it was written, and a start adds the lives since then (checkpoint.py). In a cluster, its controller elects.
 
-The file of the node epoch has two slots, overwritten in place by turns, so a start succeeds on a full disk too. A slot holds a
-document (storage/checksummed_file.py) and padding. A write torn by a crash leaves the other slot intact. A damaged slot held an
-epoch never used, or one damaged later: in both cases the next epoch skips one.
+The file has two slots, overwritten in place by turns, so a start succeeds on a full disk too. A slot holds a document
+(storage/checksummed_file.py) and padding. A write torn by a crash leaves the other slot intact. A damaged slot held an epoch never
+used, or one damaged later: in both cases the next epoch skips one.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Protocol
 
 from brokerd.datadir.node_state import damaged, missing
-from brokerd.ids import TopicIdPartition
 from brokerd.storage.checksummed_file import DocumentError, decode_document, encode_document
 from brokerd.storage.files import Files, read_whole, write_all
 from brokerd.storage.names import NODE_EPOCH, TEMPORARY_SUFFIX
@@ -28,34 +24,6 @@ _SLOT_BYTES = 4_096  # two slots never share a block
 _COUNT = 2
 _UNUSED, _ROTTEN = -1, -2  # in place of a slot's epoch
 _FILLING = b" "  # not zeros: a file system may store those as holes
-
-
-class Coordination(Protocol):
-    """What a node asks of coordination."""
-
-    def register(self, ended: int) -> int:
-        """Registers the node for the life that begins, durably on return. Returns its node epoch, above `ended`, the highest that
-        an earlier life may have had. Raises OSError.
-        """
-
-    def elect(self, epochs: Mapping[TopicIdPartition, int]) -> Mapping[TopicIdPartition, int]:
-        """The partitions that this node leads from now on, each with its leader epoch, which is above its one in `epochs`."""
-
-
-class OneNode:
-    """The coordination of a node without others."""
-
-    def __init__(self, files: Files) -> None:
-        self._files = files
-
-    def register(self, ended: int) -> int:
-        """See Coordination."""
-        write_node_epoch(self._files, ended + 1)
-        return ended + 1
-
-    def elect(self, epochs: Mapping[TopicIdPartition, int]) -> Mapping[TopicIdPartition, int]:
-        """See Coordination."""
-        return {tp: epoch + 1 for tp, epoch in epochs.items()}
 
 
 def create_node_epoch(files: Files, epoch: int = 0) -> None:

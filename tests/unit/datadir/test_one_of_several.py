@@ -1,0 +1,155 @@
+"""The data directory of a node in a cluster: it holds some partitions of a topic, and leads when it is told, in epochs from
+outside."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from brokerd.config.broker import BrokerConfig
+from brokerd.datadir.topic_store import Topic
+from brokerd.errors import FencedLeaderEpochError, InvalidConfigError, NotLeaderError, UnknownTopicOrPartitionError
+from brokerd.ids import TopicIdPartition
+from brokerd.offline.doctor import check_data_dir
+from brokerd.partition.partition import Partition
+from brokerd.storage.files import Files, RealFiles
+from tests.support.build import append, payloads
+from tests.support.clock import ManualClock
+from tests.support.files import MemoryFiles
+from tests.support.log_manager import LogManager
+from tests.support.steps import run_here
+
+TOPIC = Topic("orders", b"o" * 16, 4, {})
+
+
+def opened(files: Files) -> LogManager:
+    manager = LogManager(BrokerConfig(), files, ManualClock(), elects_itself=False)
+    manager.open()
+    return manager
+
+
+def held(manager: LogManager, number: int) -> Partition:
+    partition = manager.partitions.get(TopicIdPartition(TOPIC.id, number))
+    assert partition is not None
+    return partition
+
+
+def lead(manager: LogManager, epoch: int, *numbers: int) -> None:
+    run_here(manager.lead({TopicIdPartition(TOPIC.id, number): epoch for number in numbers}))
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    return MemoryFiles()
+
+
+def test_a_directory_holds_the_partitions_that_it_was_given(files: MemoryFiles) -> None:
+    manager = opened(files)
+    run_here(manager.changes.hold(TOPIC, [3, 1]))
+    lead(manager, 5, 1, 3)
+    append(held(manager, 3), b"three...")
+    held(manager, 3).flush()
+    files.kill()
+    manager = opened(files)
+    assert [partition.tp.partition for partition in manager.partitions] == [1, 3]
+    assert payloads(held(manager, 3)) == [b"three..."]
+    assert manager.topics.by_name("orders").partition_count == 4
+    with pytest.raises(NotLeaderError, match="orders-0 is not on this node"):
+        manager.partitions.leader(TopicIdPartition(TOPIC.id, 0))
+    with pytest.raises(UnknownTopicOrPartitionError, match="has partitions 0 to 3, not 4"):
+        manager.partitions.leader(TopicIdPartition(TOPIC.id, 4))
+
+
+def test_a_topic_that_grows_elsewhere_changes_here_too(files: MemoryFiles) -> None:
+    manager = opened(files)
+    run_here(manager.changes.hold(TOPIC, [0]))
+    run_here(manager.changes.hold(TOPIC._replace(partition_count=6, configs={"max.message.bytes": "2048"}), []))
+    run_here(manager.changes.hold(TOPIC._replace(partition_count=6, configs={"max.message.bytes": "4096"}), [5]))
+    assert held(manager, 0).config.max_message_bytes == 4096
+    files.kill()
+    manager = opened(files)
+    assert manager.topics.by_name("orders") == ("orders", TOPIC.id, 6, {"max.message.bytes": "4096"}, (0, 5))
+    with pytest.raises(InvalidConfigError, match=r"no\.such"):
+        run_here(manager.changes.hold(TOPIC._replace(configs={"no.such": "1"}), [2]))
+    assert manager.topics.held(TOPIC.id) == (0, 5)
+
+
+def test_a_deleted_topic_leaves_nothing(files: MemoryFiles) -> None:
+    manager = opened(files)
+    run_here(manager.changes.hold(TOPIC, [0, 2]))
+    before = files.open_count
+    run_here(manager.changes.hold(TOPIC, [1]))
+    manager.delete_topic("orders")
+    assert files.open_count <= before
+    assert [name for name in files.listdir() if name.startswith(TOPIC.id.hex())] == []
+    assert list(opened_again(files).partitions) == []
+
+
+def opened_again(files: MemoryFiles) -> LogManager:
+    files.kill()
+    return opened(files)
+
+
+def test_the_doctor_knows_what_a_directory_holds(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = str(tmp_path_factory.mktemp("data"))
+    manager = opened(RealFiles(path))
+    run_here(manager.changes.hold(TOPIC, [1, 2]))
+    manager.close()
+    assert check_data_dir(path) == []
+
+
+def test_a_start_gives_no_roles_and_uses_up_no_epochs(files: MemoryFiles) -> None:
+    manager = opened(files)
+    run_here(manager.changes.hold(TOPIC, [0]))
+    lead(manager, 3, 0)
+    for _ in range(3):
+        manager = opened_again(files)
+    with pytest.raises(NotLeaderError, match="not led by this node"):
+        manager.partitions.leader(TopicIdPartition(TOPIC.id, 0))
+    with pytest.raises(FencedLeaderEpochError):
+        lead(manager, 3, 0)
+    lead(manager, 4, 0)
+    assert held(manager, 0).leads_in(4)
+
+
+def test_an_epoch_is_durable_before_its_first_batch(files: MemoryFiles) -> None:
+    manager = opened(files)
+    run_here(manager.changes.hold(TOPIC, [0]))
+    for epoch in (2, 40):  # several elections in one life
+        lead(manager, epoch, 0)
+        append(held(manager, 0), b"epoch %03d" % epoch)
+        held(manager, 0).flush()
+    manager = opened_again(files)
+    assert held(manager, 0).damage is None
+    assert [payload[:9] for payload in payloads(held(manager, 0))] == [b"epoch 002", b"epoch 040"]
+    assert held(manager, 0).leader_epoch == 40
+
+
+def test_who_cannot_make_an_epoch_durable_does_not_lead(files: MemoryFiles) -> None:
+    manager = opened(files)
+    run_here(manager.changes.hold(TOPIC, [0]))
+
+    def hook(called: str, on: str) -> None:
+        if called in ("create", "write", "fdatasync") and "checkpoint" in on:
+            raise OSError(errno.EIO, "Input/output error")
+
+    files.hook = hook
+    with pytest.raises(OSError, match="Input/output error"):
+        lead(manager, 2, 0)
+    assert not held(manager, 0).is_leader
+    files.hook = None
+    lead(manager, 2, 0)
+    assert held(manager, 0).leads_in(2)
+
+
+def test_a_topic_deleted_meanwhile_is_not_led(files: MemoryFiles) -> None:
+    manager = opened(files)
+    run_here(manager.changes.hold(TOPIC, [0, 1]))
+    steps = manager.lead({TopicIdPartition(TOPIC.id, number): 2 for number in (0, 1)})
+    job = next(steps)
+    run_here(manager.changes.delete("orders"))
+    job()
+    with pytest.raises(StopIteration):
+        steps.send(None)
+    assert list(manager.partitions) == []
