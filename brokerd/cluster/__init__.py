@@ -4,6 +4,7 @@
     image.py      the cluster at one revision, folded from its keys: nodes, topics, partitions, the controller
     election.py   who leads a partition when nodes come and go
     placement.py  which nodes hold the partitions of a new topic
+    changes.py    topics created, grown, altered and deleted, as transactions of the store
 
 Whoever watches the keys feeds the image, and writes what is decided under a comparison of the revision that the decision rests on.
 Not called yet: a broker knows only itself.

@@ -44,6 +44,13 @@ class PartitionAt(NamedTuple):
     mod_revision: int
 
 
+class TombstoneAt(NamedTuple):
+    """A tombstone, and the revision that a change of it compares."""
+
+    entry: Tombstone
+    mod_revision: int
+
+
 class ClusterImage:
     """See the module docstring."""
 
@@ -52,10 +59,10 @@ class ClusterImage:
         self.cluster_id = ""
         self.controller = NO_LEADER
         self.nodes: dict[int, Node] = {}
-        self.tombstones: dict[bytes, Tombstone] = {}
+        self.tombstones: dict[bytes, TombstoneAt] = {}
         self.problems: dict[str, str] = {}  # by key: why its value cannot be read
         self._topic_ids: dict[str, bytes] = {}  # by name
-        self._topics: dict[bytes, TopicEntry] = {}
+        self._topics: dict[bytes, tuple[TopicEntry, int]] = {}  # with its mod_revision
         self._partitions: dict[bytes, dict[int, PartitionAt]] = {}  # by topic id and number
 
     def put(self, key: str, value: bytes, *, create_revision: int, mod_revision: int) -> None:
@@ -75,20 +82,24 @@ class ClusterImage:
             return  # nothing was put under it
 
     def topic_id(self, name: str) -> bytes | None:
-        """The id of a topic; None if there is none of that name."""
+        """The id of a topic that exists; None if there is none of that name."""
         topic_id = self._topic_ids.get(name)
-        return topic_id if topic_id is not None and self.topic(topic_id) is not None else None
+        topic = self.topic(topic_id) if topic_id is not None else None
+        return topic_id if topic is not None and topic.name == name else None
 
     def topic(self, topic_id: bytes) -> TopicEntry | None:
         """A topic that exists: its name leads to it, which is the last key written and the first one deleted."""
-        entry = self._topics.get(topic_id)
+        entry = self._topics[topic_id][0] if topic_id in self._topics else None
         return entry if entry is not None and self._topic_ids.get(entry.name) == topic_id else None
+
+    def topic_revision(self, topic_id: bytes) -> int:
+        """The revision that a change of a topic compares."""
+        return self._topics[topic_id][1]
 
     def topics(self) -> list[tuple[bytes, TopicEntry]]:
         """All topics that exist, by name."""
-        return [
-            (self._topic_ids[name], self._topics[self._topic_ids[name]]) for name in sorted(self._topic_ids) if self.topic_id(name)
-        ]
+        ids = [topic_id for name in sorted(self._topic_ids) if (topic_id := self.topic_id(name)) is not None]
+        return [(topic_id, self._topics[topic_id][0]) for topic_id in ids]
 
     def partition(self, tp: TopicIdPartition) -> PartitionAt | None:
         """A partition of a topic, whether or not the topic exists already."""
@@ -115,12 +126,12 @@ class ClusterImage:
             case ("names", name):
                 self._topic_ids[name] = topic_id_of(_text(value))
             case ("topics", topic_id):
-                self._topics[topic_id_of(topic_id)] = decode_topic(value)
+                self._topics[topic_id_of(topic_id)] = (decode_topic(value), mod_revision)
             case ("partitions", topic_id, number):
                 partition = PartitionAt(decode_partition(value), mod_revision)
                 self._partitions.setdefault(topic_id_of(topic_id), {})[number_of(number, _PARTITION_MAX)] = partition
             case ("tombstones", topic_id):
-                self.tombstones[topic_id_of(topic_id)] = decode_tombstone(value)
+                self.tombstones[topic_id_of(topic_id)] = TombstoneAt(decode_tombstone(value), mod_revision)
             case _:
                 raise EntryError("this version of brokerd does not know the key")
 

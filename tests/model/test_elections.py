@@ -11,7 +11,8 @@ from brokerd.cluster import election
 from brokerd.cluster.image import Node
 from brokerd.cluster.keys import InSyncReplica, PartitionEntry
 from brokerd.ids import NO_LEADER
-from tests.support.election_simulation import Process, Simulation, Store, run_seed
+from tests.support.coordination_store import Store
+from tests.support.election_simulation import Process, Simulation, run_seed
 from tests.support.mutants import Mutants
 from tests.support.planting import Put
 from tests.support.scale import TEST_SCALE

@@ -18,6 +18,7 @@ from brokerd.cluster.image import ClusterImage, PartitionAt
 from brokerd.cluster.keys import InSyncReplica, Keys, PartitionEntry, Registration, TopicEntry, decode_partition, encode
 from brokerd.cluster.placement import place
 from brokerd.ids import NO_LEADER, TopicIdPartition
+from tests.support.coordination_store import Store, see
 
 NODES = (1, 2, 3, 4)
 PARTITIONS = 3
@@ -25,39 +26,6 @@ STEPS = 160
 KEYS = Keys("test")
 TOPIC_ID = b"t" * 16
 TPS = tuple(TopicIdPartition(TOPIC_ID, number) for number in range(PARTITIONS))
-
-
-class Event(NamedTuple):
-    """One change of a key; `value` None: deleted."""
-
-    key: str
-    value: bytes | None
-    create_revision: int
-    mod_revision: int
-
-
-class Store:
-    """The coordination store."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.present: dict[str, Event] = {}
-
-    def write(self, key: str, value: bytes | None) -> None:
-        """Puts or deletes a key."""
-        revision = len(self.events) + 1
-        before = self.present.pop(key, None)
-        event = Event(key, value, before.create_revision if before is not None else revision, revision)
-        self.events.append(event)
-        if value is not None:
-            self.present[key] = event
-
-    def compare_and_set(self, key: str, mod_revision: int, value: bytes) -> bool:
-        """Puts a key if nobody has changed it since that revision."""
-        if key not in self.present or self.present[key].mod_revision != mod_revision:
-            return False
-        self.write(key, value)
-        return True
 
 
 class Leading(NamedTuple):
@@ -156,7 +124,7 @@ class Simulation:
     def register(self, process: Process) -> None:
         """Registers a process."""
         self.store.write(KEYS.node(process.node_id), encode(Registration("127.0.0.1", 9092, process.directory_id)))
-        process.epoch = len(self.store.events)
+        process.epoch = self.store.revision
 
     def store_forgets(self, node_id: int) -> None:
         """The registration's lease ends."""
@@ -175,12 +143,7 @@ class Simulation:
         """Lets a process see the events below `until`, and take the roles that they give it."""
         for event in self.store.events[process.seen : until]:
             process.seen += 1
-            if event.value is None:
-                process.image.delete(event.key)
-            else:
-                revisions = {"create_revision": event.create_revision, "mod_revision": event.mod_revision}
-                process.image.put(event.key, event.value, **revisions)
-            assert not process.image.problems
+            see(process.image, event)
             for tp in TPS:
                 self.take_role(process, tp)
 

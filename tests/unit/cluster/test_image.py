@@ -57,9 +57,10 @@ def test_a_topic_exists_with_its_name() -> None:
 def test_a_name_that_leads_to_another_topic_is_none_of_it() -> None:
     image = full()
     put(image, KEYS.name("payments"), ORDERS.hex().encode())
-    assert image.topic_id("payments") == ORDERS  # the topic exists, under its own name
+    assert (image.topic_id("payments"), image.topic_id("orders")) == (None, ORDERS)
     put(image, KEYS.name("orders"), CLICKS.hex().encode())
     assert [image.topic_id(name) for name in ("orders", "payments")] == [None, None]
+    assert image.topics() == []
 
 
 def test_partitions_beyond_the_count_wait_for_it() -> None:

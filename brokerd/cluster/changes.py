@@ -1,0 +1,93 @@
+"""Changes of a cluster's topics, as transactions of its coordination store. Any node makes them; each transaction compares the
+revisions that it rests on, so of two changes that meet, one fails and is decided again on a newer image.
+
+A store takes a limited number of operations at once, so partitions are written in several transactions, where nobody looks: before
+the topic has its name, or before its partition count covers them. The last transaction makes the change, and it alone can be
+seen. What a change that never ended has left is overwritten by the next one, or belongs to an id that nobody has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from brokerd.cluster.image import ClusterImage
+from brokerd.cluster.keys import PartitionEntry, Tombstone, TopicEntry, encode
+from brokerd.ids import TopicIdPartition
+
+OPERATIONS_MAX = 128  # in one transaction: etcd's default of --max-txn-ops
+ABSENT = 0  # as a revision
+
+
+class Transaction(NamedTuple):
+    """One transaction: if each compared key was last changed at its revision (ABSENT: there is none), all operations are done."""
+
+    compares: dict[str, int]
+    puts: dict[str, bytes]
+    deletes: tuple[str, ...] = ()
+
+
+def create_topic(image: ClusterImage, topic_id: bytes, topic: TopicEntry, entries: Sequence[PartitionEntry]) -> list[Transaction]:
+    """Creates a topic. The last transaction fails if the name is taken. `topic_id`: new."""
+    keys = image.keys
+    puts = {keys.topic(topic_id): encode(topic), keys.name(topic.name): topic_id.hex().encode()}
+    made = _partitions(image, topic_id, 0, entries, {keys.topic(topic_id): ABSENT})
+    return [*made, Transaction(dict.fromkeys(puts, ABSENT), puts)]
+
+
+def grow_topic(image: ClusterImage, topic_id: bytes, entries: Sequence[PartitionEntry]) -> list[Transaction]:
+    """Adds partitions to a topic that exists. Fails if the topic has changed."""
+    topic = _topic(image, topic_id)
+    made = _partitions(image, topic_id, topic.partition_count, entries, _as_seen(image, topic_id))
+    return [*made, change_topic(image, topic_id, topic._replace(partition_count=topic.partition_count + len(entries)))]
+
+
+def change_topic(image: ClusterImage, topic_id: bytes, topic: TopicEntry) -> Transaction:
+    """Replaces the entry of a topic that exists, but not its name. Fails if the topic has changed."""
+    return Transaction(_as_seen(image, topic_id), {image.keys.topic(topic_id): encode(topic)})
+
+
+def delete_topic(image: ClusterImage, topic_id: bytes) -> list[Transaction]:
+    """Deletes a topic that exists, and leaves a tombstone that lists the directories with its data. The first transaction makes the
+    change; it fails if the topic has changed.
+    """
+    keys, topic = image.keys, _topic(image, topic_id)
+    tps = [TopicIdPartition(topic_id, number) for number in range(topic.partition_count)]
+    entries = [found.entry for found in map(image.partition, tps) if found is not None]
+    directory_ids = {replica.directory_id for entry in entries for replica in entry.isr}
+    alive = (image.nodes[node_id] for entry in entries for node_id in entry.replicas if node_id in image.nodes)
+    directory_ids.update(node.registration.directory_id for node in alive)
+    tombstone = Tombstone(topic.name, topic.partition_count, tuple(sorted(directory_ids)))
+    gone = (keys.name(topic.name), keys.topic(topic_id))
+    buried = Transaction(_as_seen(image, topic_id), {keys.tombstone(topic_id): encode(tombstone)}, gone)
+    chunks = [tps[at : at + OPERATIONS_MAX] for at in range(0, len(tps), OPERATIONS_MAX)]
+    return [buried, *(Transaction({}, {}, tuple(map(keys.partition, chunk))) for chunk in chunks)]
+
+
+def data_removed(image: ClusterImage, topic_id: bytes, directory_id: str) -> Transaction:
+    """Takes a directory off a tombstone, once it holds nothing of the topic any more; the last one ends the tombstone."""
+    key, (tombstone, mod_revision) = image.keys.tombstone(topic_id), image.tombstones[topic_id]
+    left = tombstone._replace(directory_ids=tuple(each for each in tombstone.directory_ids if each != directory_id))
+    return Transaction({key: mod_revision}, {key: encode(left)} if left.directory_ids else {}, () if left.directory_ids else (key,))
+
+
+def _topic(image: ClusterImage, topic_id: bytes) -> TopicEntry:
+    topic = image.topic(topic_id)
+    assert topic is not None, "it exists"
+    return topic
+
+
+def _as_seen(image: ClusterImage, topic_id: bytes) -> dict[str, int]:
+    """The comparison that a topic exists as in the image."""
+    return {image.keys.topic(topic_id): image.topic_revision(topic_id)}
+
+
+def _partitions(
+    image: ClusterImage, topic_id: bytes, first: int, entries: Sequence[PartitionEntry], compares: dict[str, int]
+) -> list[Transaction]:
+    values = {
+        image.keys.partition(TopicIdPartition(topic_id, number)): encode(entry) for number, entry in enumerate(entries, first)
+    }
+    keys = list(values)
+    chunks = [keys[at : at + OPERATIONS_MAX] for at in range(0, len(keys), OPERATIONS_MAX)]
+    return [Transaction(compares, {key: values[key] for key in chunk}) for chunk in chunks]
