@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 
-from brokerd.cluster import changes
+from brokerd.cluster import assignments, changes
+from brokerd.cluster.assignments import Held
 from brokerd.cluster.changes import Transaction
+from brokerd.cluster.image import ClusterImage
+from tests.support import topics_simulation
 from tests.support.mutants import Mutants
 from tests.support.planting import Put
 from tests.support.scale import TEST_SCALE
 from tests.support.seeds import assert_replays, run_seeds
-from tests.support.topics_simulation import Simulation, run_seed
+from tests.support.topics_simulation import Directory, Simulation, run_seed
 
 RUNS = 150 * TEST_SCALE
 SEARCHED = 1_000
@@ -77,6 +80,54 @@ def a_tombstone_ends_with_the_first_directory(put: Put) -> None:
         return transaction._replace(puts={}, deletes=tuple(transaction.compares))
 
     put(changes, "data_removed", hasty)
+
+
+@MUTANTS.add
+def a_topic_replaces_another_one_of_its_name(put: Put) -> None:
+    original = assignments.to_hold
+
+    def hasty(image: ClusterImage, directory_id: str, held: Held) -> Any:
+        for topic_id, _ in image.topics():
+            known = held.get(topic_id)
+            yield from original(image, directory_id, {} if known is None else {topic_id: known})
+
+    put(assignments, "to_hold", hasty)
+
+
+@MUTANTS.add
+def a_directory_is_taken_off_before_it_removes(put: Put) -> None:
+    original = Directory.follow
+
+    def lazy(self: Directory, image: ClusterImage) -> list[bytes]:
+        held = dict(self.held)
+        removed = original(self, image)
+        self.held.update((topic_id, held[topic_id]) for topic_id in removed if topic_id in held and held[topic_id].numbers)
+        return removed
+
+    put(Directory, "follow", lazy)
+
+
+@MUTANTS.add
+def every_node_holds_every_partition(put: Put) -> None:
+    put(assignments, "_is_in_sync", lambda image, tp, _directory_id: image.partition(tp) is not None)
+
+
+@MUTANTS.add
+def what_was_only_heard_of_stays(put: Put) -> None:
+    original = assignments.to_remove
+    put(assignments, "to_remove", lambda image, directory_id, _held: original(image, directory_id, {}))
+
+
+def test_an_emptied_store_removes_nothing() -> None:
+    simulation = Simulation(3)
+    simulation.run()
+    before = [dict(directory.held) for directory in simulation.directories]
+    assert any(topic.numbers for held in before for topic in held.values())
+    for directory, held in zip(simulation.directories, before, strict=True):
+        assert directory.follow(ClusterImage(topics_simulation.KEYS)) == [
+            topic_id for topic_id, topic in held.items() if not topic.numbers
+        ]
+        assert {topic_id: topic for topic_id, topic in held.items() if topic.numbers} == directory.held
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -1,7 +1,10 @@
 """Nodes that create, grow, alter and delete topics of few names at once, each by what it has seen of the store, and stop half-way.
 
-The promises hold after every transaction: a topic that can be seen has its name alone and all its partitions, one that was deleted
-has a tombstone until each directory with its data is off it, and what somebody was told to have done is so.
+Each node's directory follows what it has seen.
+
+The promises hold after every step: a topic that can be seen has its name alone and all its partitions, one that was deleted has a
+tombstone that lists every directory with its data, and what somebody was told to have done is so. Once all have seen everything,
+each partition is held and led where it was placed, and nothing is left of what was deleted.
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ import random
 from collections import Counter
 from collections.abc import Mapping
 
-from brokerd.cluster import changes
+from brokerd.cluster import assignments, changes
+from brokerd.cluster.assignments import HeldTopic, Life
 from brokerd.cluster.changes import Transaction
 from brokerd.cluster.image import ClusterImage
 from brokerd.cluster.keys import InSyncReplica, Keys, PartitionEntry, TopicEntry
@@ -31,6 +35,31 @@ def entries(count: int, generator: random.Random) -> list[PartitionEntry]:
     return [PartitionEntry((node,), (InSyncReplica(node, DIRECTORIES[node]),), node, 1, 1) for node in nodes]
 
 
+class Directory:
+    """A node's data directory: what it holds, and in which leader epoch it leads that."""
+
+    def __init__(self, node: int) -> None:
+        self.life = Life(node, 1, DIRECTORIES[node])
+        self.held: dict[bytes, HeldTopic] = {}
+        self.epochs: dict[TopicIdPartition, int] = {}
+
+    def follow(self, image: ClusterImage) -> list[bytes]:
+        """Agrees with the image. Returns the topics of whose tombstones it may be taken off."""
+        removed = assignments.to_remove(image, self.life.directory_id, self.held)
+        for topic_id in removed:
+            self.held.pop(topic_id, None)
+            self.epochs = {tp: epoch for tp, epoch in self.epochs.items() if tp.topic_id != topic_id}
+        for topic_id, entry, numbers in list(assignments.to_hold(image, self.life.directory_id, self.held)):
+            before = self.held[topic_id].numbers if topic_id in self.held else ()
+            assert not set(numbers) & set(before), "a partition is created twice"
+            self.held[topic_id] = HeldTopic(entry, [*before, *numbers])
+            self.epochs.update(dict.fromkeys((TopicIdPartition(topic_id, number) for number in numbers), 0))
+        names = [topic.entry.name for topic in self.held.values()]
+        assert len(set(names)) == len(names), "two topics of one name in a directory"
+        self.epochs.update(assignments.to_lead(image, self.life, self.epochs))
+        return removed
+
+
 class Simulation:
     """One schedule. Raises AssertionError where a promise is broken."""
 
@@ -42,15 +71,16 @@ class Simulation:
         self.images = [ClusterImage(KEYS) for _ in range(NODES)]
         self.seen = [0] * NODES
         self.changing: list[tuple[int, str, list[Transaction], bytes, int]] = []  # node, what, left to do, topic id, partitions
-        self.data: dict[bytes, set[str]] = {}  # directories that hold data, by topic id
+        self.directories = [Directory(node) for node in range(NODES)]
         self.known: dict[bytes, int] = {}  # the partition count that somebody was told
         self.deleted: set[bytes] = set()
 
     def run(self) -> Mapping[str, int]:
         """Runs the schedule."""
         for _ in range(STEPS):
-            self.random.choice((self.begin, self.go_on, self.go_on, self.watch, self.remove_data))()
+            self.random.choice((self.begin, self.go_on, self.go_on, self.watch, self.follow))()
             self.check()
+        self.settle()
         return self.facts
 
     def watch(self) -> None:
@@ -101,20 +131,38 @@ class Simulation:
             del self.changing[index]
             self.facts["failed"] += 1
 
-    def remove_data(self) -> None:
-        """A directory removes the data of a deleted topic, as its node sees it."""
+    def follow(self) -> None:
+        """A directory agrees with what its node has seen."""
         node = self.random.randrange(NODES)
-        image, directory_id = self.images[node], DIRECTORIES[node]
-        for topic_id, (tombstone, _) in list(image.tombstones.items()):
-            if directory_id in tombstone.directory_ids:
-                self.data[topic_id].discard(directory_id)
-                self.facts["data removed"] += self.store.transact(changes.data_removed(image, topic_id, directory_id))
+        self.follow_at(node)
+
+    def follow_at(self, node: int) -> None:
+        """A directory agrees with what its node has seen, and is taken off the tombstones."""
+        for topic_id in self.directories[node].follow(self.images[node]):
+            if topic_id in self.images[node].tombstones:
+                transaction = changes.data_removed(self.images[node], topic_id, DIRECTORIES[node])
+                self.facts["data removed"] += self.store.transact(transaction)
+
+    def settle(self) -> None:
+        """Everybody sees everything and agrees with it."""
+        for _ in range(2 * NODES):
+            for node in range(NODES):
+                for event in self.store.events[self.seen[node] :]:
+                    see(self.images[node], event)
+                self.seen[node] = len(self.store.events)
+                self.follow_at(node)
+        self.check()
+        assert not self.everything.tombstones, "a tombstone is left"
+        wanted = {tp: (partition.entry.leader, partition.entry.leader_epoch) for tp, partition in self.everything.partitions()}
+        led = {tp: (directory.life.node_id, epoch) for directory in self.directories for tp, epoch in directory.epochs.items()}
+        assert led == wanted, "a partition is not led where it was placed"
+        topics = dict(self.everything.topics())
+        for directory in self.directories:
+            assert {topic_id: topic.entry for topic_id, topic in directory.held.items()} == topics, "a node knows other topics"
 
     def check(self) -> None:
         """What everybody who looks at the store now may rely on."""
         image = self.everything
-        if self.checked == len(self.store.events):
-            return
         for event in self.store.events[self.checked :]:
             see(image, event)
         self.checked = len(self.store.events)
@@ -126,12 +174,13 @@ class Simulation:
             assert None not in found, "a topic lacks partitions"
             assert topic.partition_count >= self.known.get(topic_id, 0), "a topic has shrunk"
             self.known[topic_id] = topic.partition_count
-            replicas = (replica for partition in found if partition is not None for replica in partition.entry.isr)
-            self.data.setdefault(topic_id, set()).update(replica.directory_id for replica in replicas)
         for topic_id in self.known.keys() - ids:
             self.deleted.add(topic_id)
-            left = image.tombstones[topic_id].entry.directory_ids if topic_id in image.tombstones else ()
-            assert self.data[topic_id] <= set(left), "data that no tombstone tells of"
+        for directory in self.directories:
+            for topic_id in (topic_id for topic_id, topic in directory.held.items() if topic.numbers and topic_id not in ids):
+                tombstone = image.tombstones[topic_id].entry if topic_id in image.tombstones else None
+                assert tombstone is not None, "data that no tombstone tells of"
+                assert directory.life.directory_id in tombstone.directory_ids, "data that no tombstone tells of"
 
 
 def run_seed(seed: int) -> Mapping[str, int]:

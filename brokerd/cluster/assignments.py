@@ -1,0 +1,73 @@
+"""What a data directory has to do to agree with the cluster: which topics to remove, which partitions to hold, which to lead.
+
+A directory acts on what the keys say, never on what they do not say. It removes data only where a tombstone lists it: a store that
+was emptied, or is another cluster's, erases nothing. It creates a partition only where it is in sync itself: one that was in sync
+in another directory is on a disk that is gone, and an empty log in its place would hide that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import NamedTuple
+
+from brokerd.cluster.image import ClusterImage
+from brokerd.cluster.keys import TopicEntry
+from brokerd.ids import TopicIdPartition
+
+
+class HeldTopic(NamedTuple):
+    """A topic as a directory knows it, and its partitions there."""
+
+    entry: TopicEntry
+    numbers: Collection[int]
+
+
+class Life(NamedTuple):
+    """One life of a node."""
+
+    node_id: int
+    node_epoch: int  # of its registration
+    directory_id: str
+
+
+Held = Mapping[bytes, HeldTopic]  # by topic id
+
+
+def to_remove(image: ClusterImage, directory_id: str, held: Held) -> list[bytes]:
+    """Topics to remove: those whose tombstone lists the directory, which then takes itself off, and those it has only heard of."""
+    listed = [topic_id for topic_id, (tombstone, _) in image.tombstones.items() if directory_id in tombstone.directory_ids]
+    heard_of = [topic_id for topic_id, topic in held.items() if not topic.numbers and image.topic(topic_id) is None]
+    return [*listed, *heard_of]
+
+
+def to_hold(image: ClusterImage, directory_id: str, held: Held) -> Iterator[tuple[bytes, TopicEntry, list[int]]]:
+    """Topics to write anew, since they or their partitions here have changed: id, topic, and the partitions to create. All topics
+    are known everywhere, also where none of their partitions are. A topic waits while the directory holds another of its name.
+    """
+    names = {topic.entry.name: topic_id for topic_id, topic in held.items()}
+    for topic_id, entry in image.topics():
+        known = held.get(topic_id)
+        missing = [number for number in range(entry.partition_count) if known is None or number not in known.numbers]
+        new = [number for number in missing if _is_in_sync(image, TopicIdPartition(topic_id, number), directory_id)]
+        if (new or known is None or known.entry != entry) and names.get(entry.name, topic_id) == topic_id:
+            yield topic_id, entry, new
+
+
+def to_lead(image: ClusterImage, life: Life, epochs: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int]:
+    """Partitions that this life was elected for, with the new leader epochs. `epochs`: the highest leader epoch that each partition
+    of the directory has seen.
+    """
+    found = {}
+    for tp, epoch in epochs.items():
+        partition = image.partition(tp)
+        if partition is not None and image.topic(tp.topic_id) is not None:
+            entry = partition.entry
+            is_elected = (entry.leader, entry.leader_node_epoch) == (life.node_id, life.node_epoch)
+            if is_elected and entry.leader_epoch > epoch and _is_in_sync(image, tp, life.directory_id):
+                found[tp] = entry.leader_epoch
+    return found
+
+
+def _is_in_sync(image: ClusterImage, tp: TopicIdPartition, directory_id: str) -> bool:
+    partition = image.partition(tp)
+    return partition is not None and directory_id in {replica.directory_id for replica in partition.entry.isr}
