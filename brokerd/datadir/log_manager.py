@@ -18,8 +18,10 @@ from brokerd.datadir.decided_members import DecidedMembers, read_decided
 from brokerd.datadir.log_time import DirectoryTime
 from brokerd.datadir.node_epoch import create_node_epoch, read_node_epoch, write_node_epoch
 from brokerd.datadir.node_state import (
+    ClusterIdentity,
     Meta,
     ProducerIds,
+    check_cluster,
     check_not_foreign,
     create_meta,
     read_meta,
@@ -49,8 +51,10 @@ _NO_CHECKPOINT = "the checkpoint of the data directory is missing or damaged; ru
 class LogManager:
     """Owns everything in one open data directory. Not thread-safe, except where a method says otherwise."""
 
-    def __init__(self, config: BrokerConfig, files: Files, clock: Clock, *, elects_itself: bool = True) -> None:
+    def __init__(self, config: BrokerConfig, files: Files, clock: Clock, *, cluster: ClusterIdentity | None = None) -> None:
+        """`cluster`: the one that this node belongs to; None = the node is alone."""
         self._config = config
+        self._cluster = cluster
         self._clock = clock
         self._open_files = OpenFiles(files, limit=config.log_max_open_files)
         self._files = files = PatientFiles(files, self._open_files.make_room)
@@ -58,7 +62,7 @@ class LogManager:
         self.producer_ids = ProducerIds(files)
         self.checkpoint_problem = ""  # why the ends of logs are not known
         self.topics = TopicStore(files, self._spares)
-        self.partitions = PartitionTable(self.topics, elects_itself=elects_itself)
+        self.partitions = PartitionTable(self.topics, elects_itself=cluster is None)
         self.resources = LogResources(files, self._spares, self._open_files, config.max_producer_ids, self.write_checkpoint)
         self._checkpoint = Checkpoint(
             files, self._spares, self.partitions, self.resources.moved, interval_ms=config.log_checkpoint_interval_ms
@@ -68,7 +72,7 @@ class LogManager:
         self.time = DirectoryTime(files, clock)
         self.retention = Retention(files, self._spares, self.partitions, self._checkpoint, self.time)
         self.changes = TopicChanges(config, files, self._spares, self.topics, self.partitions, self._opening, self._checkpoint)
-        self.cluster_id = ""
+        self.cluster_id = self.directory_id = ""  # set by `open`
         self.node_id = -1  # set by `open`
         self.node_epoch = 0  # set by `open`
         self.decided_members = DecidedMembers()
@@ -95,7 +99,7 @@ class LogManager:
         self._files.lock()
         self._spares.find()
         meta = self._known_meta() or self._create()
-        self.cluster_id = meta.cluster_id
+        self.cluster_id, self.directory_id = meta.cluster_id, meta.directory_id
         self.node_id = self.partitions.node_id = meta.node_id
         self.topics.open()
         self.producer_ids.open()
@@ -152,6 +156,8 @@ class LogManager:
                 f"node.id is {self._config.node_id}, but the data directory belongs to node {meta.node_id}: set node.id = "
                 f"{meta.node_id}, or leave it out; or data.dir may be another node's"
             )
+        if meta is not None:
+            check_cluster(meta, self._cluster)
         return meta
 
     def _create(self) -> Meta:
@@ -159,7 +165,7 @@ class LogManager:
         create_node_epoch(self._files)
         self.topics.create()
         self.producer_ids.create()
-        return create_meta(self._files, max(0, self._config.node_id))
+        return create_meta(self._files, max(0, self._config.node_id), self._cluster)
 
     def _register(self, ended: int) -> None:
         """Numbers this life, and first makes the file names that it finds durable: a killed broker may have renamed a checkpoint

@@ -22,12 +22,20 @@ PRODUCER_ID_BLOCK = 1_000
 PRODUCER_IDS_MAX = PRODUCER_NUMBERS  # lasts 17 years at a thousand a second
 
 
+class ClusterIdentity(NamedTuple):
+    """A cluster of several nodes: its name, as its operator calls it, and the id that was drawn for it."""
+
+    name: str
+    id: str
+
+
 class Meta(NamedTuple):
     """The directory's identity, written once, on first use."""
 
     cluster_id: str
     node_id: int
     directory_id: str
+    cluster_name: str  # "" = a node alone
 
 
 CleanLogs = dict[TopicIdPartition, CleanLog]
@@ -41,7 +49,7 @@ def read_meta(files: Files) -> Meta | None:
         return None
     except DocumentError as error:
         raise damaged(META, error) from None
-    return Meta(value["cluster_id"], value["node_id"], value["directory_id"])
+    return Meta(value["cluster_id"], value["node_id"], value["directory_id"], value.get("cluster_name", ""))
 
 
 def check_not_foreign(files: Files) -> None:
@@ -59,11 +67,33 @@ def check_not_foreign(files: Files) -> None:
         )
 
 
-def create_meta(files: Files, node_id: int) -> Meta:
+def create_meta(files: Files, node_id: int, cluster: ClusterIdentity | None = None) -> Meta:
     """Writes the identity of a new directory. Call it last, once all other files exist. Raises OSError."""
-    meta = Meta(str(uuid.uuid4()), node_id, str(uuid.uuid4()))
+    name, cluster_id = cluster if cluster is not None else ("", str(uuid.uuid4()))
+    meta = Meta(cluster_id, node_id, str(uuid.uuid4()), name)
     write_json(files, META, META_KIND, FORMAT_VERSION, meta._asdict())
     return meta
+
+
+def check_cluster(meta: Meta, cluster: ClusterIdentity | None) -> None:
+    """Checks that a directory belongs to this cluster, None being none. Raises DataDirectoryError."""
+    if cluster is None:
+        if meta.cluster_name:
+            raise DataDirectoryError(
+                f"the data directory belongs to node {meta.node_id} of cluster '{meta.cluster_name}': set cluster.name to it, and "
+                "coordination to the cluster's"
+            )
+    elif not meta.cluster_name:
+        raise DataDirectoryError(
+            f"the data directory belongs to a node alone, not to cluster '{cluster.name}': leave cluster.name out, or name a new "
+            "directory"
+        )
+    elif meta.cluster_id != cluster.id:
+        raise DataDirectoryError(
+            f"the data directory belongs to cluster '{meta.cluster_name}' with id {meta.cluster_id}, but coordination says that "
+            f"cluster '{cluster.name}' has id {cluster.id}: check data.dir, cluster.name and coordination; if that has lost its "
+            "data, restore its backup"
+        )
 
 
 def take_clean_mark(files: Files, node_epoch: int, *, keep: bool = False) -> CleanLogs:

@@ -8,8 +8,15 @@ import errno
 import pytest
 
 from brokerd.config.broker import BrokerConfig
+from brokerd.datadir.node_state import ClusterIdentity
 from brokerd.datadir.topic_store import Topic
-from brokerd.errors import FencedLeaderEpochError, InvalidConfigError, NotLeaderError, UnknownTopicOrPartitionError
+from brokerd.errors import (
+    DataDirectoryError,
+    FencedLeaderEpochError,
+    InvalidConfigError,
+    NotLeaderError,
+    UnknownTopicOrPartitionError,
+)
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.doctor import check_data_dir
 from brokerd.partition.partition import Partition
@@ -23,8 +30,11 @@ from tests.support.steps import run_here
 TOPIC = Topic("orders", b"o" * 16, 4, {})
 
 
-def opened(files: Files) -> LogManager:
-    manager = LogManager(BrokerConfig(), files, ManualClock(), elects_itself=False)
+CLUSTER = ClusterIdentity("prod", "id of prod")
+
+
+def opened(files: Files, cluster: ClusterIdentity | None = CLUSTER) -> LogManager:
+    manager = LogManager(BrokerConfig(), files, ManualClock(), cluster=cluster)
     manager.open()
     return manager
 
@@ -73,6 +83,25 @@ def test_a_topic_that_grows_elsewhere_changes_here_too(files: MemoryFiles) -> No
     with pytest.raises(InvalidConfigError, match=r"no\.such"):
         run_here(manager.changes.hold(TOPIC._replace(configs={"no.such": "1"}), [2]))
     assert manager.topics.held(TOPIC.id) == (0, 5)
+
+
+def test_a_directory_belongs_to_one_cluster(files: MemoryFiles) -> None:
+    opened(files)
+    refused = {
+        None: "belongs to node 0 of cluster 'prod': set cluster.name to it",
+        ClusterIdentity("prod", "another"): "with id id of prod, but .* has id another: .* restore its backup",
+    }
+    for other, text in refused.items():
+        files.kill()
+        with pytest.raises(DataDirectoryError, match=text):
+            opened(files, other)
+    files.kill()
+    assert opened(files).cluster_id == "id of prod"
+    alone = MemoryFiles()
+    opened(alone, None)
+    alone.kill()
+    with pytest.raises(DataDirectoryError, match="belongs to a node alone, not to cluster 'prod'"):
+        opened(alone)
 
 
 def test_a_deleted_topic_leaves_nothing(files: MemoryFiles) -> None:
