@@ -1,7 +1,7 @@
 """The closed list of errors: one class per code, and the one place that says what each means for a client.
 
-DataDirectoryError: the broker cannot use its data directory. A WireError has an ErrorCode and travels in responses. A ClientError
-is raised in the client's own process.
+DataDirectoryError: the broker cannot use its data directory. CoordinationError: it cannot use its cluster's coordination store. A
+WireError has an ErrorCode and travels in responses. A ClientError is raised in the client's own process.
 
 The hundreds digit of a code says what to do with it (see `Action`). An error's text names the field, the value, the limit and the
 remedy. Translation to and from protobuf is in brokerd/wire/errors.py, not here.
@@ -120,6 +120,14 @@ def fresh(error: E) -> E:
 
 class DataDirectoryError(BrokerdError):
     """A data directory cannot be used: locked, of an unknown format version, or its own files are damaged."""
+
+
+class CoordinationError(BrokerdError):
+    """The coordination store of a cluster does not answer, or refuses. `is_fate_unknown`: a change may have been made."""
+
+    def __init__(self, message: str, *, is_fate_unknown: bool = False) -> None:
+        super().__init__(message)
+        self.is_fate_unknown = is_fate_unknown
 
 
 class WireError(BrokerdError):

@@ -1,7 +1,8 @@
-"""Generates brokerd/wire/v1 from proto/brokerd/wire/v1; `--check` exits with 1 if the checked-in files differ.
+"""Generates brokerd/wire/v1 and brokerd/coordination/v3 from the folders of the same names in proto/; `--check` exits with 1 if the
+checked-in files differ.
 
 Only messages are generated (`*_pb2.py` and `*_pb2.pyi`): the service is registered by hand in brokerd/wire/methods.py, since
-Produce and Fetch are encoded by hand. Nothing else belongs in brokerd/wire/v1.
+Produce and Fetch are encoded by hand. Nothing else belongs in these folders.
 
 The compiler (grpcio-tools) is pinned, so that everyone generates the same files, and it requires an old protobuf; the generated
 code runs on all versions that pyproject.toml allows. So the compiler has its own environment, .venv-gen, and tests run with the
@@ -19,18 +20,22 @@ from pathlib import Path
 
 _PROTO = Path(__file__).resolve().parent
 _ROOT = _PROTO.parent
-_PACKAGE = Path("brokerd/wire/v1")
+_PACKAGES = (Path("brokerd/wire/v1"), Path("brokerd/coordination/v3"))
 _COMPILER_PYTHON = _ROOT / ".venv-gen" / "bin" / "python"
 
 
 def generate(out: Path) -> list[str]:
     """Compiles every .proto into `out`; returns the generated file names, relative to it. Raises RuntimeError if protoc fails."""
-    sources = sorted(str(path.relative_to(_PROTO)) for path in (_PROTO / _PACKAGE).glob("*.proto"))
+    sources = sorted(str(path.relative_to(_PROTO)) for package in _PACKAGES for path in (_PROTO / package).glob("*.proto"))
     command = [_python(), "-m", "grpc_tools.protoc", f"-I{_PROTO}", f"--python_out={out}", f"--pyi_out={out}", *sources]
     done = subprocess.run(command, check=False)  # noqa: S603 (our own program)
     if done.returncode != 0:
         raise RuntimeError(f"protoc failed with status {done.returncode}")
-    return sorted(str(path.relative_to(out)) for path in (out / _PACKAGE).glob("*_pb2.py*"))
+    return _generated(out)
+
+
+def _generated(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for package in _PACKAGES for path in (root / package).glob("*_pb2.py*"))
 
 
 def _python() -> str:
@@ -51,8 +56,7 @@ def stale() -> list[str]:
             for name in fresh
             if not (_ROOT / name).exists() or not filecmp.cmp(Path(scratch) / name, _ROOT / name, shallow=False)
         ]
-    present = {str(path.relative_to(_ROOT)) for path in (_ROOT / _PACKAGE).glob("*_pb2.py*")}
-    return differing + sorted(present - set(fresh))
+    return differing + sorted(set(_generated(_ROOT)) - set(fresh))
 
 
 def main() -> int:

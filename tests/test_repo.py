@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FILE_LINES_MAX = 1000
 FUNCTION_LINES_MAX = 60
 PRODUCT = ("brokerd/", "sink/", "datasource/", "pyspark_brokerd/")
-GENERATED = "brokerd/wire/v1/"
+GENERATED = ("brokerd/wire/v1/", "brokerd/coordination/v3/")
 CLOCKS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time", "process_time_ns"}
 DATES = {"now", "utcnow", "today"}
 CODE_BEARING_MODULES = {"pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "yaml"}
@@ -248,7 +248,7 @@ def test_what_uses_a_data_directory_gets_its_parts() -> None:
 @pytest.mark.parametrize(
     ("root", "folders"),
     [
-        ("grpc", ("brokerd/server/", "brokerd/wire/", "brokerd/client/", "brokerd/testing/broker_process.py")),
+        ("grpc", ("brokerd/server/", "brokerd/wire/", "brokerd/client/", "brokerd/coordination/", "brokerd/testing/")),
         ("pyspark", ("sink/", "datasource/")),
         ("tests", ()),
         ("benchmarks", ()),

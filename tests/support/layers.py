@@ -34,6 +34,7 @@ LAYERS: dict[str, set[str]] = {
     "purgatory": _BASE,
     "coordinator": _BASE | {"sharing", "wire.v1"},
     "cluster": _BASE,
+    "coordination": {"clock", "errors", "wire"},
     "server": _BASE
     | {"allocator", "sharing", "steps", "storage", "partition", "datadir", "coordinator", "purgatory", "wire", "wire.v1"},
     "producer": _BASE | {"arguments", "backoff", "event_loop", "process", "steps", "waiter"},
@@ -43,7 +44,7 @@ LAYERS: dict[str, set[str]] = {
     "sink": _BASE | {"allocator", "client", "process", "producer"},
     "datasource": _BASE | {"arguments", "allocator", "client", "producer"},
     "cli": _BASE | {"arguments", "allocator", "client", "producer", "offline", "datadir", "partition", "storage", "wire.v1"},
-    "testing": _BASE | {"allocator", "client", "process", "producer", "server", "storage", "wire"},
+    "testing": _BASE | {"allocator", "client", "coordination", "process", "producer", "server", "storage", "wire"},
     "pyspark_brokerd": {"datasource"},
     "spark": {"sink"},
     "": {"producer", "consumer", "errors", "ids", "cli"},  # brokerd/__init__.py and __main__.py: what users see, lazily

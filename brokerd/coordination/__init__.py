@@ -1,0 +1,11 @@
+"""The coordination store of a cluster: etcd (v3.4 or newer), through the few of its calls that a cluster needs.
+
+    client.py  connections, fail-over, reads and transactions
+    watch.py   all changes below a prefix, without a gap
+    lease.py   keeps a lease alive, and says once when it is lost
+    v3/        generated from proto/
+
+What the keys mean does not belong here (cluster/). Not called yet: a broker knows only itself.
+"""
+
+from brokerd import wire as wire  # before gRPC: see there

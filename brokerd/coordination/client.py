@@ -1,0 +1,253 @@
+"""Client of etcd's v3 API over gRPC: connections and fail-over, reads, transactions; bound to one event loop.
+
+One endpoint is used at a time, the next one after a failure. Reads are linearizable and repeated until the time limit. A
+transaction is sent once: if its connection breaks, its fate is unknown, and only a read can tell. etcd's term and cluster id are
+remembered: an answer from an older term or from another cluster is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from brokerd.clock import Clock
+from brokerd.coordination.v3.etcd_pb2 import (
+    Compare,
+    DeleteRangeRequest,
+    PutRequest,
+    RangeRequest,
+    RangeResponse,
+    RequestOp,
+    ResponseHeader,
+    StatusRequest,
+    StatusResponse,
+    TxnRequest,
+    TxnResponse,
+)
+from brokerd.errors import CoordinationError
+
+R = TypeVar("R", bound=Message)
+RETRY_MS = 100  # before the next endpoint is tried
+_STATUS = "/etcdserverpb.Maintenance/Status"
+_VERSION_MIN = (3, 4)
+_PAGE = 1_000  # keys in one response
+_DETAILS_MAX = 300  # characters
+_MESSAGE_MAX_BYTES = 33_554_432
+_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", _MESSAGE_MAX_BYTES),
+    ("grpc.max_send_message_length", _MESSAGE_MAX_BYTES),
+    # A peer that went away without a word is noticed after 15 s. etcd closes connections that ping more often than every 5 s.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.service_config_disable_resolution", 1),
+)
+# etcd refuses these calls at a member that has lost its leader, instead of letting them wait at it.
+HAS_LEADER = (("hasleader", "true"),)
+_LOST = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNKNOWN,
+)
+_COMPACTED = "required revision has been compacted"
+_HANDSHAKES = {
+    "WRONG_VERSION_NUMBER": "it does not speak TLS, or it does and this node does not: check coordination.ssl.ca.file",
+    "CERTIFICATE_VERIFY_FAILED": "its certificate is not trusted: set coordination.ssl.ca.file to the authority that signed it",
+    "is not in peer certificate": "its certificate is for other names: use one of them in coordination",
+    "Hostname Verification Check failed": "its certificate is for other names: use one of them in coordination",
+    "CERTIFICATE_REQUIRED": "it wants a certificate: set coordination.ssl.certificate.file and coordination.ssl.key.file",
+}
+
+
+class KeyValue(NamedTuple):
+    """A key. Revisions number the changes of the whole store."""
+
+    key: str
+    value: bytes
+    create_revision: int
+    mod_revision: int
+
+
+class Snapshot(NamedTuple):
+    """All keys below a prefix at one revision, by key."""
+
+    revision: int
+    items: list[KeyValue]
+
+
+class CoordinationClient:
+    """See the module docstring. Every method raises CoordinationError."""
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        clock: Clock,
+        *,
+        credentials: grpc.ChannelCredentials | None = None,
+        timeout_ms: int = 5_000,
+    ) -> None:
+        """Does not connect yet. `endpoints`: HOST:PORT of the members. `credentials` None: plaintext. `timeout_ms`: of one call
+        with all its attempts."""
+        self.clock = clock
+        self.timeout_ms = timeout_ms
+        self._endpoints = list(endpoints)
+        self._at = 0
+        self._credentials = credentials
+        self._channel: grpc.aio.Channel | None = None
+        self._cluster_id = self._term = 0
+
+    async def close(self) -> None:
+        """Ends all calls and watches."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+
+    async def check(self) -> None:
+        """Checks that a member answers and is new enough."""
+        status = await self.repeated(_STATUS, StatusRequest(), StatusResponse)
+        found = re.match(r"(\d+)\.(\d+)", status.version)
+        if found is None or (int(found[1]), int(found[2])) < _VERSION_MIN:
+            raise CoordinationError(f"etcd at {self.address} is version {status.version[:50]!r}: brokerd needs 3.4 or newer")
+
+    async def read(self, prefix: str) -> Snapshot:
+        """All keys below a prefix."""
+        while True:
+            try:
+                return await self._read(prefix)
+            except CoordinationError as error:
+                if _COMPACTED not in error.message:  # between two pages
+                    raise
+
+    async def transact(
+        self, compares: Mapping[str, int], puts: Mapping[str, bytes], deletes: Sequence[str] = (), *, lease_id: int = 0
+    ) -> int | None:
+        """Puts and deletes keys if each compared key was last changed at its revision (0: there is none). Returns the revision of
+        the change; None if a comparison failed. At most 128 comparisons and 128 operations. `lease_id`: the keys go with it.
+        Raises CoordinationError, with `is_fate_unknown` if the change may have been made.
+        """
+        equal = [
+            Compare(result=Compare.EQUAL, target=Compare.MOD, key=key.encode(), mod_revision=revision)
+            for key, revision in compares.items()
+        ]
+        operations = [
+            *(RequestOp(request_put=PutRequest(key=key.encode(), value=value, lease=lease_id)) for key, value in puts.items()),
+            *(RequestOp(request_delete_range=DeleteRangeRequest(key=key.encode())) for key in deletes),
+        ]
+        response = await self.once("/etcdserverpb.KV/Txn", TxnRequest(compare=equal, success=operations), TxnResponse)
+        return response.header.revision if response.succeeded else None
+
+    # ---- for watches and leases
+
+    @property
+    def address(self) -> str:
+        """The endpoint in use."""
+        return self._endpoints[self._at]
+
+    def channel(self) -> grpc.aio.Channel:
+        """The connection to the endpoint in use."""
+        if self._channel is None:
+            if self._credentials is None:
+                self._channel = grpc.aio.insecure_channel(self.address, options=_OPTIONS)
+            else:
+                self._channel = grpc.aio.secure_channel(self.address, self._credentials, options=_OPTIONS)
+        return self._channel
+
+    async def next_endpoint(self, failed: grpc.aio.Channel) -> None:
+        """Goes to the next endpoint, unless somebody has done so since that connection failed."""
+        if self._channel is failed:
+            self._channel = None
+            self._at = (self._at + 1) % len(self._endpoints)
+            await failed.close()
+
+    def seen(self, response: Any) -> None:
+        """Checks where an answer comes from."""
+        header: ResponseHeader = response.header
+        if self._cluster_id not in (0, header.cluster_id):
+            text = f"etcd at {self.address} belongs to another etcd cluster than before: check coordination"
+            raise CoordinationError(text, is_fate_unknown=True)
+        if header.raft_term < self._term:
+            text = f"etcd at {self.address} answers in term {header.raft_term}, after {self._term}: it is cut off, or was restored"
+            raise CoordinationError(text, is_fate_unknown=True)
+        self._cluster_id, self._term = header.cluster_id, header.raft_term
+
+    async def repeated(self, path: str, request: Message, response_type: type[R]) -> R:
+        """A call that may be repeated: one that changes nothing, or the same each time."""
+        end_ms = self.clock.monotonic_ms() + self.timeout_ms
+        while True:
+            left_ms = end_ms - self.clock.monotonic_ms()
+            try:
+                return await self._call(path, request, response_type, min(left_ms, max(self.timeout_ms // 3, RETRY_MS)))
+            except CoordinationError as error:
+                if not error.is_fate_unknown or end_ms - self.clock.monotonic_ms() <= RETRY_MS:
+                    error.is_fate_unknown = False
+                    raise
+                await asyncio.sleep(RETRY_MS / 1000)
+
+    async def once(self, path: str, request: Message, response_type: type[R]) -> R:
+        """A call that is sent once, on a connection that stands."""
+        if self.channel().get_state() is not grpc.ChannelConnectivity.READY:
+            await self.repeated(_STATUS, StatusRequest(), StatusResponse)
+        return await self._call(path, request, response_type, self.timeout_ms)
+
+    async def _call(self, path: str, request: Message, response_type: type[R], timeout_ms: int) -> R:
+        channel = self.channel()
+        call: Callable[..., Any] = channel.unary_unary(
+            path, request_serializer=type(request).SerializeToString, response_deserializer=response_type.FromString
+        )
+        try:
+            response: R = await call(request, timeout=max(timeout_ms, 1) / 1000)
+            self.seen(response)
+        except (grpc.RpcError, CoordinationError) as error:
+            failed = self.failed(error)
+            if failed.is_fate_unknown:
+                await self.next_endpoint(channel)
+            raise failed from None
+        return response
+
+    def failed(self, error: Exception) -> CoordinationError:
+        """The error for a failed call; `is_fate_unknown` unless etcd has refused it."""
+        if isinstance(error, CoordinationError):
+            return error
+        # Otherwise a stream that had ended before it was written to.
+        details = (error.details() or error.code().name)[:_DETAILS_MAX] if isinstance(error, grpc.aio.AioRpcError) else "lost"
+        advice = next((text for sign, text in _HANDSHAKES.items() if sign in details), "")
+        if advice:
+            return CoordinationError(f"etcd at {self.address} cannot be used: {advice}", is_fate_unknown=True)
+        if isinstance(error, grpc.aio.AioRpcError) and error.code() not in _LOST:
+            return CoordinationError(f"etcd at {self.address} refused the request ({details})")
+        return CoordinationError(f"etcd at {', '.join(self._endpoints)} does not answer ({details})", is_fate_unknown=True)
+
+    async def _read(self, prefix: str) -> Snapshot:
+        items: list[KeyValue] = []
+        revision, key, end = 0, prefix.encode(), prefix_end(prefix)
+        while True:
+            request = RangeRequest(key=key, range_end=end, limit=_PAGE, revision=revision)
+            response = await self.repeated("/etcdserverpb.KV/Range", request, RangeResponse)
+            revision = revision or response.header.revision
+            items += map(key_value, response.kvs)
+            if not response.more or not response.kvs:
+                return Snapshot(revision, items)
+            key = response.kvs[-1].key + b"\0"
+
+
+def key_value(kv: Any) -> KeyValue:
+    """A key as it came from etcd. A key that is not UTF-8 is none of ours, and stays recognizable."""
+    return KeyValue(kv.key.decode(errors="backslashreplace"), kv.value, kv.create_revision, kv.mod_revision)
+
+
+def prefix_end(prefix: str) -> bytes:
+    """The end of the range of all keys that begin with `prefix`, which is ASCII."""
+    return prefix[:-1].encode() + bytes([ord(prefix[-1]) + 1])

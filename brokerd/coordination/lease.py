@@ -1,0 +1,89 @@
+"""Leases: the keys that go when a node goes. A lease is kept alive in the background until it is lost, which is said once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from brokerd.coordination.client import HAS_LEADER, CoordinationClient
+from brokerd.coordination.v3.etcd_pb2 import (
+    LeaseGrantRequest,
+    LeaseGrantResponse,
+    LeaseKeepAliveRequest,
+    LeaseKeepAliveResponse,
+    LeaseRevokeRequest,
+    LeaseRevokeResponse,
+)
+from brokerd.errors import CoordinationError
+
+logger = logging.getLogger(__name__)
+_PER_TTL = 3  # renewals
+
+
+class Lease:
+    """A lease that is kept alive. It counts as lost when etcd says so, or when no renewal begun within its time to live was
+    answered: etcd may then have ended it."""
+
+    def __init__(self, client: CoordinationClient, lease_id: int, ttl_ms: int, granted_ms: int) -> None:
+        self.id = lease_id
+        self.lost = asyncio.Event()
+        self._client = client
+        self._ttl_ms = ttl_ms
+        self._good_until_ms = granted_ms + ttl_ms
+        self._task = asyncio.create_task(self._keep(), name="lease")
+
+    async def revoke(self) -> None:
+        """Ends the lease and its keys at once. Raises CoordinationError; the lease then ends by itself."""
+        await self._stop()
+        await self._client.repeated("/etcdserverpb.Lease/LeaseRevoke", LeaseRevokeRequest(ID=self.id), LeaseRevokeResponse)
+
+    async def _stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _keep(self) -> None:
+        clock = self._client.clock
+        try:
+            while (left_ms := self._good_until_ms - clock.monotonic_ms()) > 0:
+                await asyncio.sleep(min(left_ms, self._ttl_ms // _PER_TTL) / 1000)
+                if not await self._renew():
+                    return
+        finally:
+            self.lost.set()
+
+    async def _renew(self) -> bool:
+        """Renews the lease once; False if it is gone."""
+        client = self._client
+        channel, begun_ms = client.channel(), client.clock.monotonic_ms()
+        timeout_ms = max(1, min(self._ttl_ms // _PER_TTL, self._good_until_ms - begun_ms))
+        call: Any = channel.stream_stream(
+            "/etcdserverpb.Lease/LeaseKeepAlive",
+            request_serializer=LeaseKeepAliveRequest.SerializeToString,
+            response_deserializer=LeaseKeepAliveResponse.FromString,
+        )(metadata=HAS_LEADER, timeout=timeout_ms / 1000)
+        try:
+            await call.write(LeaseKeepAliveRequest(ID=self.id))
+            response = await call.read()
+            if response is grpc.aio.EOF:
+                raise CoordinationError(f"etcd at {client.address} ended the renewal of a lease")
+            client.seen(response)
+        except (grpc.RpcError, CoordinationError, asyncio.InvalidStateError) as error:
+            logger.info("%s: the lease is renewed at the next endpoint", client.failed(error))
+            await client.next_endpoint(channel)
+            return True
+        finally:
+            call.cancel()
+        if response.TTL > 0:
+            self._good_until_ms = begun_ms + response.TTL * 1000
+        return bool(response.TTL > 0)
+
+
+async def grant(client: CoordinationClient, ttl_s: int) -> Lease:
+    """A new lease of `ttl_s` seconds. Raises CoordinationError."""
+    begun_ms = client.clock.monotonic_ms()
+    response = await client.repeated("/etcdserverpb.Lease/LeaseGrant", LeaseGrantRequest(TTL=ttl_s), LeaseGrantResponse)
+    return Lease(client, response.ID, response.TTL * 1000, begun_ms)

@@ -1,0 +1,414 @@
+"""The client of the coordination store against the real etcd and against the one in memory: one contract. What the real one cannot
+be asked for, only the one in memory shows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from unittest import SkipTest
+
+import grpc
+import pytest
+
+from brokerd.clock import SystemClock
+from brokerd.coordination import watch as watch_module
+from brokerd.coordination.client import CoordinationClient, KeyValue, Snapshot
+from brokerd.coordination.lease import grant
+from brokerd.coordination.v3.etcd_pb2 import LeaseRevokeRequest, LeaseRevokeResponse
+from brokerd.coordination.watch import Changes, watch
+from brokerd.errors import CoordinationError
+from tests.support.certificates import Authority
+from tests.support.memory_etcd import OPERATIONS_MAX, MemoryEtcd
+from tests.support.ports import held_port
+from tests.support.real_etcd import ETCD, MISSING, RealEtcd
+
+Etcd = MemoryEtcd | RealEtcd
+both = pytest.mark.parametrize("kind", ["memory", "real"])
+Scenario = Callable[[Etcd, CoordinationClient], Awaitable[None]]
+
+
+def run(kind: str, directory: Path, scenario: Scenario) -> None:
+    """Runs a scenario against a new etcd with a client of it."""
+    if kind == "real" and ETCD is None:
+        raise SkipTest(MISSING)
+
+    async def all_of_it() -> None:
+        etcd = MemoryEtcd() if kind == "memory" else RealEtcd(directory)
+        async with client_of(etcd) as client:
+            await etcd.start()
+            try:
+                await asyncio.wait_for(scenario(etcd, client), 40)
+            finally:
+                await client.close()
+                await etcd.stop()
+
+    asyncio.run(all_of_it())
+
+
+@asynccontextmanager
+async def client_of(*etcds: Etcd, timeout_ms: int = 5_000) -> AsyncIterator[CoordinationClient]:
+    if isinstance(etcds[0], MemoryEtcd) and not etcds[0].port:
+        with held_port() as etcds[0].port:
+            pass
+    client = CoordinationClient([etcd.address for etcd in etcds], SystemClock(), timeout_ms=timeout_ms)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def names(snapshot: Snapshot) -> list[str]:
+    return [item.key for item in snapshot.items]
+
+
+async def refused(coroutine: Awaitable[object]) -> CoordinationError:
+    with pytest.raises(CoordinationError) as raised:
+        await coroutine
+    return raised.value
+
+
+@both
+def test_a_change_compares_the_revisions_that_it_rests_on(kind: str, tmp_path: Path) -> None:
+    async def scenario(_: Etcd, client: CoordinationClient) -> None:
+        await client.check()
+        first = await client.transact({"/a/x": 0, "/a/y": 0}, {"/a/x": b"1", "/a/y": b"2"})
+        assert first is not None
+        assert await client.transact({"/a/x": 0}, {"/a/x": b"stolen"}) is None
+        assert await client.transact({"/a/x": first, "/a/y": first + 1}, {"/a/x": b"stolen"}) is None
+        second = await client.transact({"/a/x": first}, {"/a/x": b"3"}, ["/a/y"])
+        assert second == first + 1
+        assert await client.transact({}, {"/a0": b"beside", "/b/x": b"beside"}) == first + 2
+        assert await client.read("/a/") == Snapshot(first + 2, [KeyValue("/a/x", b"3", first, second)])
+        assert await client.transact({"/a/y": 0}, {"/a/y": b"again"}) == first + 3
+        assert (await client.read("/a/y")).items == [KeyValue("/a/y", b"again", first + 3, first + 3)]
+
+    run(kind, tmp_path, scenario)
+
+
+@both
+def test_a_read_of_many_keys_is_of_one_revision(kind: str, tmp_path: Path) -> None:
+    async def scenario(_: Etcd, client: CoordinationClient) -> None:
+        keys = [f"/k/{number:05}" for number in range(2_500)]
+        for at in range(0, len(keys), OPERATIONS_MAX):
+            await client.transact({}, dict.fromkeys(keys[at : at + OPERATIONS_MAX], b"v"))
+        snapshot = await client.read("/k/")
+        assert names(snapshot) == keys
+        assert snapshot.revision == snapshot.items[-1].mod_revision
+
+    run(kind, tmp_path, scenario)
+
+
+@both
+def test_of_writers_at_once_one_wins(kind: str, tmp_path: Path) -> None:
+    async def scenario(_: Etcd, client: CoordinationClient) -> None:
+        done = await asyncio.gather(*(client.transact({"/name": 0}, {"/name": str(one).encode()}) for one in range(20)))
+        winners = [one for one, revision in enumerate(done) if revision is not None]
+        assert len(winners) == 1
+        assert (await client.read("/name")).items[0].value == str(winners[0]).encode()
+
+    run(kind, tmp_path, scenario)
+
+
+@both
+def test_a_transaction_has_a_limit_and_is_refused_whole(kind: str, tmp_path: Path) -> None:
+    async def scenario(_: Etcd, client: CoordinationClient) -> None:
+        keys = [f"/k/{number}" for number in range(OPERATIONS_MAX + 1)]
+        error = await refused(client.transact({}, dict.fromkeys(keys, b"v")))
+        assert "too many operations in txn request" in error.message
+        assert not error.is_fate_unknown
+        assert (await client.read("/k/")).items == []
+        assert await client.transact(dict.fromkeys(keys[1:], 0), dict.fromkeys(keys[1:], b"v")) is not None
+
+    run(kind, tmp_path, scenario)
+
+
+@both
+def test_a_watch_tells_all_from_the_first_key_on(kind: str, tmp_path: Path) -> None:
+    async def scenario(_: Etcd, client: CoordinationClient) -> None:
+        await client.transact({}, {"/w/a": b"1"})
+        seen = watch(client, "/w/")
+        assert [item.key for item in (await snapshot_of(seen)).items] == ["/w/a"]
+        revision = await client.transact({}, {"/w/b": b"2", "/w/c": b"3", "/other": b"-"})
+        assert revision is not None
+        await client.transact({}, {"/w/a": b"4"}, ["/w/b"])
+        events: list[KeyValue | str] = []
+        while len(events) < 4:
+            events += (await changes_of(seen)).events
+        created = [KeyValue("/w/b", b"2", revision, revision), KeyValue("/w/c", b"3", revision, revision)]
+        assert sorted(map(str, events[:2])) == sorted(map(str, created))
+        assert sorted(event if isinstance(event, str) else event.key for event in events[2:]) == ["/w/a", "/w/b"]
+        await seen.aclose()
+
+    run(kind, tmp_path, scenario)
+
+
+def test_a_watch_that_is_cut_in_the_middle_of_its_past_resumes_there(tmp_path: Path) -> None:
+    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+        assert isinstance(etcd, MemoryEtcd)
+        etcd.watches_end_after = 3
+        seen = watch(client, "/w/")
+        await snapshot_of(seen)
+        for number in range(10):
+            await client.transact({}, {f"/w/{number}": b"v"})
+        told = [event for _ in range(10) for event in (await changes_of(seen)).events]
+        assert [event.key for event in told if isinstance(event, KeyValue)] == [f"/w/{number}" for number in range(10)]
+        await seen.aclose()
+
+    run("memory", tmp_path, scenario)
+
+
+async def snapshot_of(seen: AsyncIterator[Snapshot | Changes]) -> Snapshot:
+    found = await anext(seen)
+    assert isinstance(found, Snapshot)
+    return found
+
+
+async def changes_of(seen: AsyncIterator[Snapshot | Changes]) -> Changes:
+    found = await anext(seen)
+    assert isinstance(found, Changes)
+    return found
+
+
+@both
+def test_a_watch_goes_on_after_an_outage_without_gap_or_repetition(kind: str, tmp_path: Path) -> None:
+    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+        told: asyncio.Queue[str] = asyncio.Queue()
+
+        async def follow() -> None:
+            seen = watch(client, "/w/")
+            await snapshot_of(seen)
+            while True:
+                for event in (await changes_of(seen)).events:  # it does not begin anew
+                    assert isinstance(event, KeyValue)
+                    told.put_nowait(event.key)
+
+        task = asyncio.create_task(follow())
+        number = 0
+        for _ in range(3):
+            for _ in range(10):
+                assert await client.transact({}, {f"/w/{number:03}": b"v"}) is not None
+                number += 1
+            await etcd.stop()
+            await etcd.start()
+        assert [await told.get() for _ in range(number)] == [f"/w/{each:03}" for each in range(number)]
+        assert told.empty()
+        task.cancel()
+
+    run(kind, tmp_path, scenario)
+
+
+@both
+def test_a_watch_whose_past_is_compacted_begins_anew(kind: str, tmp_path: Path) -> None:
+    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+        await client.transact({}, {"/w/a": b"1", "/w/b": b"1"})
+        seen = watch(client, "/w/")
+        await snapshot_of(seen)  # the stream of changes begins with the next one that is asked for
+        await client.transact({}, {"/w/c": b"2"}, ["/w/a"])
+        revision = await client.transact({}, {"/w/b": b"2"})
+        assert revision is not None
+        await etcd.compact(revision)
+        assert [(item.key, item.value) for item in (await snapshot_of(seen)).items] == [("/w/b", b"2"), ("/w/c", b"2")]
+        await client.transact({}, {"/w/d": b"3"})
+        assert [event.key for event in (await changes_of(seen)).events if isinstance(event, KeyValue)] == ["/w/d"]
+        await seen.aclose()
+
+    run(kind, tmp_path, scenario)
+
+
+def test_a_watch_is_reconciled_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch_module, "RECONCILE_MS", 300)
+
+    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+        assert isinstance(etcd, MemoryEtcd)
+        seen = watch(client, "/w/")
+        await snapshot_of(seen)
+        etcd.history.clear()
+        await client.transact({}, {"/w/a": b"1"})
+        etcd.history.clear()  # the change that a watch does not tell
+        found = await anext(seen)
+        while isinstance(found, Changes):
+            found = await anext(seen)
+        assert names(found) == ["/w/a"]
+        await seen.aclose()
+
+    run("memory", tmp_path, scenario)
+
+
+@both
+def test_a_lease_lives_as_long_as_it_is_kept(kind: str, tmp_path: Path) -> None:
+    async def scenario(_: Etcd, client: CoordinationClient) -> None:
+        lease = await grant(client, 2)
+        await client.transact({}, {"/l/kept": b"v"}, lease_id=lease.id)
+        other = await grant(client, 2)
+        await client.transact({}, {"/l/left": b"v"}, lease_id=other.id)
+        await other._stop()  # its node died
+        assert other.lost.is_set()
+        seen = watch(client, "/l/")
+        await snapshot_of(seen)
+        assert (await changes_of(seen)).events == ["/l/left"]  # two seconds later, in which the other would have gone first
+        assert names(await client.read("/l/")) == ["/l/kept"]
+        assert not lease.lost.is_set()
+        await lease.revoke()
+        assert (await client.read("/l/")).items == []
+        error = await refused(client.transact({}, {"/l/late": b"v"}, lease_id=lease.id))
+        assert "lease not found" in error.message
+        assert not error.is_fate_unknown
+
+    run(kind, tmp_path, scenario)
+
+
+@both
+def test_a_lease_that_somebody_ended_is_lost(kind: str, tmp_path: Path) -> None:
+    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+        lease = await grant(client, 2)
+        async with client_of(etcd) as another:
+            await another.repeated(
+                "/etcdserverpb.Lease/LeaseRevoke",
+                LeaseRevokeRequest(ID=lease.id),
+                LeaseRevokeResponse,
+            )
+        await asyncio.wait_for(lease.lost.wait(), 2)
+
+    run(kind, tmp_path, scenario)
+
+
+@both
+def test_a_lease_that_cannot_be_renewed_is_lost_in_its_time(kind: str, tmp_path: Path) -> None:
+    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+        lease = await grant(client, 2)
+        await etcd.stop()
+        assert not lease.lost.is_set()
+        await asyncio.wait_for(lease.lost.wait(), 2.5)
+
+    run(kind, tmp_path, scenario)
+
+
+def test_a_lease_whose_renewals_nobody_answers_is_lost(tmp_path: Path) -> None:
+    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+        assert isinstance(etcd, MemoryEtcd)
+        lease = await grant(client, 1)
+        await etcd.renewed.wait()
+        etcd.renews = False
+        await asyncio.wait_for(lease.lost.wait(), 1.5)
+
+    run("memory", tmp_path, scenario)
+
+
+@both
+def test_who_does_not_answer_is_named(kind: str, tmp_path: Path) -> None:
+    async def scenario(etcd: Etcd, _: CoordinationClient) -> None:
+        await etcd.stop()
+        async with client_of(etcd, timeout_ms=600) as client:
+            for attempt in (client.check(), client.read("/"), client.transact({}, {"/a": b"1"}), grant(client, 2)):
+                error = await refused(attempt)
+                assert error.message.startswith(f"etcd at {etcd.address} does not answer (")
+                assert not error.is_fate_unknown
+            await etcd.start()
+            await client.check()
+            assert (await client.read("/")).items == []
+
+    run(kind, tmp_path, scenario)
+
+
+def test_another_endpoint_takes_over(tmp_path: Path) -> None:
+    async def scenario(etcd: Etcd, _: CoordinationClient) -> None:
+        assert isinstance(etcd, MemoryEtcd)
+        twin = MemoryEtcd()
+        twin.keys, twin.history, twin._changed = etcd.keys, etcd.history, etcd._changed
+        await twin.start()
+        with held_port() as dead_port:
+            client = CoordinationClient([f"127.0.0.1:{dead_port}", etcd.address, twin.address], SystemClock())
+            assert await client.transact({}, {"/a": b"1"}) == 2
+            twin.revision = 2
+            await etcd.stop()
+            assert names(await client.read("/")) == ["/a"]
+            assert await client.transact({}, {"/b": b"1"}) == 3
+            await client.close()
+        await twin.stop()
+
+    run("memory", tmp_path, scenario)
+
+
+def test_an_answer_that_is_lost_leaves_the_fate_unknown(tmp_path: Path) -> None:
+    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+        assert isinstance(etcd, MemoryEtcd)
+        await client.check()
+        etcd.loses_answers = True
+        error = await refused(client.transact({}, {"/a": b"1"}))
+        assert error.is_fate_unknown
+        etcd.loses_answers = False
+        assert [(item.key, item.mod_revision) for item in (await client.read("/")).items] == [("/a", 2)]  # and only once
+
+    run("memory", tmp_path, scenario)
+
+
+def test_an_older_term_and_another_cluster_are_refused(tmp_path: Path) -> None:
+    async def scenario(etcd: Etcd, _: CoordinationClient) -> None:
+        assert isinstance(etcd, MemoryEtcd)
+        async with client_of(etcd, timeout_ms=400) as client:
+            await client.check()
+            etcd.term = 1
+            assert "answers in term 1, after 2: it is cut off, or was restored" in (await refused(client.read("/"))).message
+            etcd.term, etcd.cluster_id = 3, 8
+            error = await refused(client.read("/"))
+            assert "belongs to another etcd cluster than before" in error.message
+            etcd.cluster_id = 7
+            await client.read("/")
+
+    run("memory", tmp_path, scenario)
+
+
+def test_an_old_version_is_refused(tmp_path: Path) -> None:
+    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+        assert isinstance(etcd, MemoryEtcd)
+        for version in ("3.3.27", "2.0", "nonsense"):
+            etcd.version = version
+            assert f"is version '{version}': brokerd needs 3.4 or newer" in (await refused(client.check())).message
+        etcd.version = "3.10.0"
+        await client.check()
+
+    run("memory", tmp_path, scenario)
+
+
+def test_a_value_of_hostile_size_is_refused(tmp_path: Path) -> None:
+    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+        assert isinstance(etcd, MemoryEtcd)
+        await client.transact({}, {"/a": b"1"})
+        etcd.keys[b"/a"].value = bytes(40_000_000)
+        assert "refused the request (" in (await refused(client.read("/"))).message
+
+    run("memory", tmp_path, scenario)
+
+
+def test_tls_with_certificates(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    issued, node = authority.issue("etcd", "127.0.0.1"), authority.issue("node-1")
+
+    def read(path: str) -> bytes:
+        return Path(path).read_bytes()
+
+    async def scenario() -> None:
+        etcd = MemoryEtcd()
+        pair = [(read(issued.key_file), read(issued.certificate_file))]
+        await etcd.start(grpc.ssl_server_credentials(pair, read(authority.ca_file), require_client_auth=True))
+        right = grpc.ssl_channel_credentials(read(authority.ca_file), read(node.key_file), read(node.certificate_file))
+        stranger = Authority(tmp_path, "stranger")
+        wrong = {
+            "": grpc.ssl_channel_credentials(read(authority.ca_file)),
+            "its certificate is not trusted": grpc.ssl_channel_credentials(read(stranger.ca_file)),
+            "does not answer": None,
+        }
+        for text, credentials in wrong.items():
+            client = CoordinationClient([etcd.address], SystemClock(), credentials=credentials, timeout_ms=500)
+            error = await refused(client.check())
+            assert error.message.startswith(f"etcd at {etcd.address} ")
+            assert text in error.message
+            await client.close()
+        client = CoordinationClient([etcd.address], SystemClock(), credentials=right)
+        await client.check()
+        await client.close()
+        await etcd.stop()
+
+    asyncio.run(scenario())

@@ -1,0 +1,237 @@
+"""An etcd in memory: the calls of coordination over real gRPC, in the test's own event loop, with faults that the real one does not
+have on request. Behaviour as in etcd's documentation of its v3 API; the contract test compares it with the real one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from brokerd.coordination.v3 import etcd_pb2 as pb
+
+OPERATIONS_MAX = 128
+
+
+class MemoryEtcd:
+    """A store, and the server in front of it. `stop` and `start` again are an outage: the store stays."""
+
+    def __init__(self, *, term: int = 2, cluster_id: int = 7, version: str = "3.4.23") -> None:
+        self.term, self.cluster_id, self.version = term, cluster_id, version
+        self.loses_answers = False  # calls are carried out, and their connection is lost
+        self.watches_end_after = 0  # so many revisions; 0 = never
+        self.renews = True  # renewals of leases are answered
+        self.renewed = asyncio.Event()  # one was
+        self.keys: dict[bytes, pb.KeyValue] = {}
+        self.history: list[tuple[int, pb.Event]] = []
+        self.revision, self.compacted = 1, 0
+        self.leases: dict[int, tuple[int, asyncio.TimerHandle]] = {}
+        self.port = 0
+        self._changed = asyncio.Condition()
+        self._lease_ids = itertools.count(1_000)
+        self._server: grpc.aio.Server | None = None
+
+    @property
+    def address(self) -> str:
+        """Where it answers, or answered."""
+        return f"127.0.0.1:{self.port}"
+
+    async def start(self, credentials: grpc.ServerCredentials | None = None) -> None:
+        """Serves, on the same port as before."""
+        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.http2.min_ping_interval_without_data_ms", 5_000)])
+        unary: dict[str, tuple[Callable[[Any], Any], Any]] = {
+            "KV/Range": (self._range, pb.RangeRequest),
+            "KV/Txn": (self._txn, pb.TxnRequest),
+            "Lease/LeaseGrant": (self._grant, pb.LeaseGrantRequest),
+            "Lease/LeaseRevoke": (self._revoke, pb.LeaseRevokeRequest),
+            "Maintenance/Status": (self._status, pb.StatusRequest),
+        }
+        methods = {name: _unary(self, act, request) for name, (act, request) in unary.items()}
+        methods["Watch/Watch"] = _stream(self._watch, pb.WatchRequest)
+        methods["Lease/LeaseKeepAlive"] = _stream(self._keep_alive, pb.LeaseKeepAliveRequest)
+        for service in ("KV", "Lease", "Maintenance", "Watch"):
+            found = {name.partition("/")[2]: method for name, method in methods.items() if name.startswith(service + "/")}
+            self._server.add_registered_method_handlers(f"etcdserverpb.{service}", found)
+        address = f"127.0.0.1:{self.port}"
+        if credentials is None:
+            self.port = self._server.add_insecure_port(address)
+        else:
+            self.port = self._server.add_secure_port(address, credentials)
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Ends all connections."""
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(0)
+
+    async def compact(self, revision: int) -> None:
+        """Forgets the history up to a revision."""
+        self.compacted = revision
+        self.history = [(at, event) for at, event in self.history if at > revision]
+
+    def header(self) -> pb.ResponseHeader:
+        """The header of an answer now."""
+        return pb.ResponseHeader(cluster_id=self.cluster_id, member_id=1, revision=self.revision, raft_term=self.term)
+
+    # --- keys
+
+    async def _range(self, request: pb.RangeRequest) -> pb.RangeResponse:
+        if request.revision and request.revision < self.compacted:
+            raise _RefusedError(grpc.StatusCode.OUT_OF_RANGE, "etcdserver: mvcc: required revision has been compacted")
+        found = [kv for key, kv in sorted(self._at(request.revision).items()) if _is_in(key, request.key, request.range_end)]
+        limit = request.limit or len(found)
+        return pb.RangeResponse(header=self.header(), kvs=found[:limit], more=len(found) > limit, count=len(found))
+
+    def _at(self, revision: int) -> dict[bytes, pb.KeyValue]:
+        keys = dict(self.keys)
+        if revision:
+            later = {event.kv.key for at, event in self.history if at > revision}
+            before = {event.kv.key: event for at, event in self.history if at <= revision and event.kv.key in later}
+            for key in later:
+                keys.pop(key, None)
+                if key in before and before[key].type == pb.Event.PUT:
+                    keys[key] = before[key].kv
+        return keys
+
+    async def _txn(self, request: pb.TxnRequest) -> pb.TxnResponse:
+        if max(len(request.compare), len(request.success), len(request.failure)) > OPERATIONS_MAX:
+            raise _RefusedError(grpc.StatusCode.INVALID_ARGUMENT, "etcdserver: too many operations in txn request")
+        for operation in request.success:
+            if operation.request_put.lease and operation.request_put.lease not in self.leases:
+                raise _RefusedError(grpc.StatusCode.NOT_FOUND, "etcdserver: requested lease not found")
+        succeeded = all(self._holds(compare) for compare in request.compare)
+        if succeeded:
+            await self._change(request.success)
+        return pb.TxnResponse(header=self.header(), succeeded=succeeded)
+
+    def _holds(self, compare: pb.Compare) -> bool:
+        assert (compare.result, compare.target) == (pb.Compare.EQUAL, pb.Compare.MOD)
+        kv = self.keys.get(compare.key)
+        return (kv.mod_revision if kv is not None else 0) == compare.mod_revision
+
+    async def _change(self, operations: Any) -> None:
+        revision = self.revision + 1
+        events = []
+        for operation in operations:
+            if operation.HasField("request_put"):
+                put = operation.request_put
+                old = self.keys.get(put.key)
+                created, version = (old.create_revision, old.version) if old is not None else (revision, 0)
+                kv = pb.KeyValue(
+                    key=put.key,
+                    value=put.value,
+                    lease=put.lease,
+                    create_revision=created,
+                    mod_revision=revision,
+                    version=version + 1,
+                )
+                self.keys[put.key] = kv
+                events.append(pb.Event(type=pb.Event.PUT, kv=kv))
+            else:
+                gone = operation.request_delete_range
+                for key in [key for key in self.keys if _is_in(key, gone.key, gone.range_end)]:
+                    del self.keys[key]
+                    events.append(pb.Event(type=pb.Event.DELETE, kv=pb.KeyValue(key=key, mod_revision=revision)))
+        if events:
+            self.revision = revision
+            self.history += [(revision, event) for event in events]
+            async with self._changed:
+                self._changed.notify_all()
+
+    async def _watch(self, requests: AsyncIterator[pb.WatchRequest]) -> AsyncIterator[pb.WatchResponse]:
+        request = (await anext(requests)).create_request
+        yield pb.WatchResponse(header=self.header(), created=True)
+        told = 0
+        sent = (request.start_revision or self.revision + 1) - 1
+        if sent < self.compacted:
+            yield pb.WatchResponse(header=self.header(), canceled=True, compact_revision=self.compacted)
+            return
+        while True:
+            async with self._changed:
+                while self.revision <= sent:
+                    await self._changed.wait()
+            for revision in sorted({at for at, _ in self.history if at > sent}):
+                events = [event for at, event in self.history if at == revision]
+                new = [event for event in events if _is_in(event.kv.key, request.key, request.range_end)]
+                sent = revision
+                if new:
+                    yield pb.WatchResponse(header=self.header(), events=new)
+                    told += 1
+                    if told == self.watches_end_after:
+                        return
+            sent = self.revision
+
+    # --- leases
+
+    async def _grant(self, request: pb.LeaseGrantRequest) -> pb.LeaseGrantResponse:
+        lease_id = next(self._lease_ids)
+        self._renew(lease_id, request.TTL)
+        return pb.LeaseGrantResponse(header=self.header(), ID=lease_id, TTL=request.TTL)
+
+    def _renew(self, lease_id: int, ttl_s: int) -> None:
+        if lease_id in self.leases:
+            self.leases[lease_id][1].cancel()
+        loop = asyncio.get_running_loop()
+        self.leases[lease_id] = (ttl_s, loop.call_later(ttl_s, lambda: loop.create_task(self.end_lease(lease_id))))
+
+    async def end_lease(self, lease_id: int) -> None:
+        """Ends a lease and deletes its keys."""
+        if lease_id in self.leases:
+            self.leases.pop(lease_id)[1].cancel()
+            gone = [key for key, kv in self.keys.items() if kv.lease == lease_id]
+            await self._change([pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=key)) for key in gone])
+
+    async def _revoke(self, request: pb.LeaseRevokeRequest) -> pb.LeaseRevokeResponse:
+        if request.ID not in self.leases:
+            raise _RefusedError(grpc.StatusCode.NOT_FOUND, "etcdserver: requested lease not found")
+        await self.end_lease(request.ID)
+        return pb.LeaseRevokeResponse(header=self.header())
+
+    async def _keep_alive(self, requests: AsyncIterator[pb.LeaseKeepAliveRequest]) -> AsyncIterator[pb.LeaseKeepAliveResponse]:
+        async for request in requests:
+            if not self.renews:
+                await asyncio.sleep(60)
+            ttl_s = self.leases[request.ID][0] if request.ID in self.leases else 0
+            if ttl_s:
+                self._renew(request.ID, ttl_s)
+                self.renewed.set()
+            yield pb.LeaseKeepAliveResponse(header=self.header(), ID=request.ID, TTL=ttl_s)
+
+    async def _status(self, _request: pb.StatusRequest) -> pb.StatusResponse:
+        return pb.StatusResponse(header=self.header(), version=self.version, leader=1, raftTerm=self.term)
+
+
+class _RefusedError(Exception):
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__(details)
+        self.code, self.details = code, details
+
+
+def _is_in(key: bytes, first: bytes, end: bytes) -> bool:
+    return first <= key < end if end else key == first
+
+
+def _unary(etcd: MemoryEtcd, act: Callable[[Any], Any], request_type: Any) -> Any:
+    async def handle(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        try:
+            response = await act(request)
+        except _RefusedError as refused:
+            await context.abort(refused.code, refused.details)
+        if etcd.loses_answers and request_type is not pb.StatusRequest:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the connection is lost")
+        return response
+
+    return grpc.unary_unary_rpc_method_handler(handle, request_type.FromString, lambda message: message.SerializeToString())
+
+
+def _stream(act: Callable[[Any], Any], request_type: Any) -> Any:
+    async def handle(requests: Any, _context: Any) -> AsyncIterator[Any]:
+        async for response in act(requests):
+            yield response
+
+    return grpc.stream_stream_rpc_method_handler(handle, request_type.FromString, lambda message: message.SerializeToString())

@@ -1,0 +1,80 @@
+"""The real etcd, as a process of a test: started on free ports of 127.0.0.1, ended with the test."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+from brokerd.clock import SystemClock
+from brokerd.coordination.client import CoordinationClient
+from brokerd.errors import CoordinationError
+from tests.support.ports import held_port
+
+ETCD = shutil.which("etcd")
+MISSING = "needs etcd: install Debian's etcd-server"
+
+
+class RealEtcd:
+    """One member that is its own cluster. `stop` and `start` again are an outage: its directory stays."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._process: asyncio.subprocess.Process | None = None
+        with held_port() as self.port, held_port() as self._peer_port:
+            pass
+
+    @property
+    def address(self) -> str:
+        """Where it answers, or answered."""
+        return f"127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        """Serves, on the same port as before."""
+        assert ETCD is not None, MISSING
+        client, peer = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self._peer_port}"
+        flags = {
+            "data-dir": str(self._directory),
+            "listen-client-urls": client,
+            "advertise-client-urls": client,
+            "listen-peer-urls": peer,
+            "initial-advertise-peer-urls": peer,
+            "initial-cluster": f"default={peer}",
+            "logger": "zap",
+            "log-level": "error",
+        }
+        arguments = [f"--{name}={value}" for name, value in flags.items()]
+        quiet = asyncio.subprocess.DEVNULL
+        self._process = await asyncio.create_subprocess_exec(ETCD, *arguments, stdout=quiet, stderr=quiet)
+        client_of_it = CoordinationClient([self.address], SystemClock(), timeout_ms=500)
+        try:
+            for _ in range(60):
+                try:
+                    await client_of_it.read("/")
+                except CoordinationError:
+                    await asyncio.sleep(0.1)
+                else:
+                    return
+        finally:
+            await client_of_it.close()
+        raise AssertionError("etcd did not start")
+
+    async def stop(self) -> None:
+        """Kills it."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            await process.wait()
+
+    async def compact(self, revision: int) -> None:
+        """Forgets the history up to a revision."""
+        client = CoordinationClient([self.address], SystemClock())
+        varint = bytearray()
+        while revision > 127:
+            varint.append(revision & 127 | 128)
+            revision >>= 7
+        varint.append(revision)
+        call: Any = client.channel().unary_unary("/etcdserverpb.KV/Compact")
+        await call(b"\x08" + bytes(varint) + b"\x10\x01")
+        await client.close()
