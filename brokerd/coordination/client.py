@@ -8,8 +8,9 @@ remembered: an answer from an older term or from another cluster is refused.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import grpc
@@ -165,13 +166,6 @@ class CoordinationClient:
                 self._channel = grpc.aio.secure_channel(self.address, self._credentials, options=_OPTIONS)
         return self._channel
 
-    async def next_endpoint(self, failed: grpc.aio.Channel) -> None:
-        """Goes to the next endpoint, unless somebody has done so since that connection failed."""
-        if self._channel is failed:
-            self._channel = None
-            self._at = (self._at + 1) % len(self._endpoints)
-            await failed.close()
-
     def seen(self, response: Any) -> None:
         """Checks where an answer comes from."""
         header: ResponseHeader = response.header
@@ -207,21 +201,32 @@ class CoordinationClient:
         call: Callable[..., Any] = channel.unary_unary(
             path, request_serializer=type(request).SerializeToString, response_deserializer=response_type.FromString
         )
-        try:
+        async with self.using(channel):
             response: R = await call(request, timeout=max(timeout_ms, 1) / 1000)
             self.seen(response)
-        except (grpc.RpcError, CoordinationError) as error:
-            failed = self.failed(error)
-            if failed.is_fate_unknown:
-                await self.next_endpoint(channel)
-            raise failed from None
         return response
 
-    def failed(self, error: Exception) -> CoordinationError:
+    @contextlib.asynccontextmanager
+    async def using(self, channel: grpc.aio.Channel) -> AsyncIterator[None]:
+        """Makes a call on a connection. If that is lost, the next endpoint is the one in use from then on."""
+        try:
+            yield
+        except (grpc.RpcError, CoordinationError, asyncio.InvalidStateError, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # else somebody else has found the connection lost, and closed it
+            failed = self._failed(error)
+            if failed.is_fate_unknown and self._channel is channel:
+                self._channel = None
+                self._at = (self._at + 1) % len(self._endpoints)
+                await channel.close()
+            raise failed from None
+
+    def _failed(self, error: BaseException) -> CoordinationError:
         """The error for a failed call; `is_fate_unknown` unless etcd has refused it."""
         if isinstance(error, CoordinationError):
             return error
-        # Otherwise a stream that had ended before it was written to.
+        # Otherwise its connection was closed, or a stream had ended before it was written to.
         details = (error.details() or error.code().name)[:_DETAILS_MAX] if isinstance(error, grpc.aio.AioRpcError) else "lost"
         advice = next((text for sign, text in _HANDSHAKES.items() if sign in details), "")
         if advice:

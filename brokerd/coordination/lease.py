@@ -66,14 +66,14 @@ class Lease:
             response_deserializer=LeaseKeepAliveResponse.FromString,
         )(metadata=HAS_LEADER, timeout=timeout_ms / 1000)
         try:
-            await call.write(LeaseKeepAliveRequest(ID=self.id))
-            response = await call.read()
-            if response is grpc.aio.EOF:
-                raise CoordinationError(f"etcd at {client.address} ended the renewal of a lease")
-            client.seen(response)
-        except (grpc.RpcError, CoordinationError, asyncio.InvalidStateError) as error:
-            logger.info("%s: the lease is renewed at the next endpoint", client.failed(error))
-            await client.next_endpoint(channel)
+            async with client.using(channel):
+                await call.write(LeaseKeepAliveRequest(ID=self.id))
+                response = await call.read()
+                if response is grpc.aio.EOF:
+                    raise CoordinationError(f"etcd at {client.address} ended the renewal of a lease", is_fate_unknown=True)
+                client.seen(response)
+        except CoordinationError as error:
+            logger.info("%s: the lease is renewed at the next endpoint", error)
             return True
         finally:
             call.cancel()

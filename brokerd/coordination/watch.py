@@ -56,21 +56,22 @@ async def _changes(client: CoordinationClient, prefix: str, revision: int, end_m
             response_deserializer=WatchResponse.FromString,
         )(metadata=HAS_LEADER, timeout=left_ms / 1000)
         try:
-            await call.write(WatchRequest(create_request=create))
-            while (response := await call.read()) is not grpc.aio.EOF:
-                client.seen(response)
-                if response.compact_revision:
-                    return
-                if response.canceled:
-                    raise CoordinationError(f"etcd at {client.address} ended a watch ({response.cancel_reason[:200]})")
-                if response.events:
-                    # The header has the store's revision, of which more changes may be on the way.
-                    revision = max(event.kv.mod_revision for event in response.events)
-                    yield Changes(revision, [_event(event) for event in response.events])
-        except (grpc.RpcError, CoordinationError, asyncio.InvalidStateError) as error:
+            async with client.using(channel):
+                await call.write(WatchRequest(create_request=create))
+                while (response := await call.read()) is not grpc.aio.EOF:
+                    client.seen(response)
+                    if response.compact_revision:
+                        return
+                    if response.canceled:
+                        break
+                    if response.events:
+                        # The header has the store's revision, of which more changes may be on the way.
+                        revision = max(event.kv.mod_revision for event in response.events)
+                        yield Changes(revision, [_event(event) for event in response.events])
+                raise CoordinationError(f"etcd at {client.address} ended a watch", is_fate_unknown=True)
+        except CoordinationError as error:
             if client.clock.monotonic_ms() < end_ms:
-                logger.info("%s: the watch goes on at revision %d", client.failed(error), revision + 1)
-                await client.next_endpoint(channel)
+                logger.info("%s: the watch goes on at revision %d", error, revision + 1)
                 await asyncio.sleep(RETRY_MS / 1000)
         finally:
             call.cancel()

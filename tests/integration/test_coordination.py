@@ -344,6 +344,25 @@ def test_an_answer_that_is_lost_leaves_the_fate_unknown(tmp_path: Path) -> None:
     run("memory", tmp_path, scenario)
 
 
+def test_a_connection_that_one_call_finds_lost_is_lost_for_all(tmp_path: Path) -> None:
+    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+        assert isinstance(etcd, MemoryEtcd)
+        seen = watch(client, "/w/")
+        await snapshot_of(seen)
+        changes = asyncio.create_task(changes_of(seen))
+        await client.transact({}, {"/other": b"1"})
+        etcd.loses_answers = True
+        reads = asyncio.gather(*(client.read("/w/") for _ in range(5)), return_exceptions=True)
+        await refused(client.transact({}, {"/other": b"2"}))
+        etcd.loses_answers = False
+        assert [isinstance(found, Snapshot) for found in await reads] == [True] * 5
+        await client.transact({}, {"/w/a": b"1"})
+        assert [event.key for event in (await changes).events if isinstance(event, KeyValue)] == ["/w/a"]
+        await seen.aclose()
+
+    run("memory", tmp_path, scenario)
+
+
 def test_an_older_term_and_another_cluster_are_refused(tmp_path: Path) -> None:
     async def scenario(etcd: Etcd, _: CoordinationClient) -> None:
         assert isinstance(etcd, MemoryEtcd)

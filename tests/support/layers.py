@@ -36,7 +36,8 @@ LAYERS: dict[str, set[str]] = {
     "cluster": _BASE,
     "coordination": {"clock", "errors", "wire"},
     "server": _BASE
-    | {"allocator", "sharing", "steps", "storage", "partition", "datadir", "coordinator", "purgatory", "wire", "wire.v1"},
+    | {"allocator", "cluster", "coordination", "coordinator", "datadir", "partition", "purgatory", "sharing", "steps", "storage"}
+    | {"wire", "wire.v1"},
     "producer": _BASE | {"arguments", "backoff", "event_loop", "process", "steps", "waiter"},
     "client": _BASE | {"arguments", "backoff", "event_loop", "process", "steps", "waiter", "wire", "wire.v1", "producer"},
     "consumer": _BASE | {"arguments", "client", "process", "steps"},

@@ -155,6 +155,7 @@ class MemoryEtcd:
             async with self._changed:
                 while self.revision <= sent:
                     await self._changed.wait()
+            newest = self.revision  # it may move on while this is told
             for revision in sorted({at for at, _ in self.history if at > sent}):
                 events = [event for at, event in self.history if at == revision]
                 new = [event for event in events if _is_in(event.kv.key, request.key, request.range_end)]
@@ -164,7 +165,7 @@ class MemoryEtcd:
                     told += 1
                     if told == self.watches_end_after:
                         return
-            sent = self.revision
+            sent = newest
 
     # --- leases
 

@@ -1,0 +1,176 @@
+"""This node's membership: its registration, under a lease that is kept alive, and the image of the cluster as the store tells it.
+
+A lost lease ends the registration, so the node registers anew and gets a higher node epoch; whether its partitions have another
+leader by then, the image says. An outage of the store ends nothing here: the image stays as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+
+from brokerd.cluster.assignments import Life
+from brokerd.cluster.image import ClusterImage
+from brokerd.cluster.keys import EntryError, Keys, Registration, decode_registration, encode
+from brokerd.coordination.client import CoordinationClient, KeyValue, Snapshot
+from brokerd.coordination.lease import Lease, grant
+from brokerd.coordination.watch import Changes, watch
+from brokerd.datadir.node_state import ClusterIdentity
+from brokerd.errors import CoordinationError
+
+logger = logging.getLogger(__name__)
+
+LEASE_S = 10  # so long after its end a node that was killed is taken for dead
+_RETRY_S = 1.0
+
+
+async def cluster_identity(client: CoordinationClient, keys: Keys, name: str, *, is_new: bool) -> ClusterIdentity:
+    """The cluster's identity. It is drawn if the store knows none and `is_new`: this node's directory is not in use yet. Raises
+    CoordinationError.
+    """
+    drawn = str(uuid.uuid4())
+    while (found := await _read(client, keys.cluster_id)) is None:
+        if not is_new:
+            raise CoordinationError(
+                f"etcd knows no cluster '{name}', but this node's data directory is in use: check coordination and cluster.name, "
+                "or restore etcd's backup; nothing was changed"
+            )
+        with contextlib.suppress(CoordinationError):  # the next read tells
+            await client.transact({keys.cluster_id: 0}, {keys.cluster_id: drawn.encode()})
+    return ClusterIdentity(name, found.value.decode(errors="replace"))
+
+
+class Membership:
+    """See the module docstring."""
+
+    def __init__(self, client: CoordinationClient, keys: Keys, node_id: int, registration: Registration) -> None:
+        self.image = ClusterImage(keys)
+        self.node_id = node_id
+        self.life: Life | None = None  # None while this node is not registered
+        self.generation = 0  # counts the changes of image and life
+        self._client = client
+        self._registration = registration
+        self._lease: Lease | None = None
+        self._revisions: dict[str, int] = {}  # of the image's keys
+        self._changed = asyncio.Condition()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Registers this node, and lets the image follow; it has this node on return. Raises CoordinationError, also if the node
+        id is in use."""
+        await self._register()
+        self._tasks = [asyncio.create_task(each, name="cluster") for each in (self._stay_registered(), self._follow())]
+        while self.node_id not in self.image.nodes:
+            await self.after(self.generation)
+
+    async def stop(self) -> None:
+        """Ends the registration at once, so that nobody waits for its lease, and the image stays as it is."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            with contextlib.suppress(CoordinationError):  # it ends by itself
+                await lease.revoke()
+
+    @property
+    def lease_id(self) -> int:
+        """The lease of keys that go with this node."""
+        return self._lease.id if self._lease is not None else 0
+
+    async def after(self, generation: int) -> int:
+        """Returns the generation, once it is above `generation`."""
+        async with self._changed:
+            while self.generation <= generation:
+                await self._changed.wait()
+        return self.generation
+
+    async def _register(self) -> None:
+        """Writes the registration. An earlier one of the same directory is another life of this node, which has ended: this one
+        holds the directory's lock.
+        """
+        client, key = self._client, self.image.keys.node(self.node_id)
+        lease = await grant(client, LEASE_S)
+        try:
+            while (revision := await client.transact({key: 0}, {key: encode(self._registration)}, lease_id=lease.id)) is None:
+                found = await _read(client, key)
+                if found is not None:
+                    self._check_own(found)
+                    await client.transact({key: found.mod_revision}, {}, [key])
+        except BaseException:
+            with contextlib.suppress(CoordinationError):
+                await lease.revoke()
+            raise
+        self._lease = lease
+        await self._became(Life(self.node_id, revision, self._registration.directory_id))
+
+    def _check_own(self, found: KeyValue) -> None:
+        try:
+            other = decode_registration(found.value)
+        except EntryError as error:
+            raise CoordinationError(f"etcd's key {found.key} cannot be read: {error}") from None
+        if other.directory_id != self._registration.directory_id:
+            raise CoordinationError(
+                f"node id {self.node_id} is in use by {other.host}:{other.port}, with another data directory: set another node.id; "
+                f"if that node has ended, wait {LEASE_S} s"
+            )
+
+    async def _became(self, life: Life | None) -> None:
+        async with self._changed:
+            self.life = life
+            self.generation += 1
+            self._changed.notify_all()
+
+    async def _stay_registered(self) -> None:
+        while True:
+            assert self._lease is not None
+            await self._lease.lost.wait()
+            logger.warning("the registration of node %d ended: registering it anew", self.node_id)
+            await self._became(None)
+            while self.life is None:
+                try:
+                    await self._register()
+                except CoordinationError as error:
+                    logger.warning("%s: retrying", error)
+                    await asyncio.sleep(_RETRY_S)
+
+    async def _follow(self) -> None:
+        async for found in watch(self._client, self.image.keys.prefix):
+            async with self._changed:
+                if isinstance(found, Snapshot):
+                    self._replace(found)
+                else:
+                    self._apply(found)
+                self.generation += 1
+                self._changed.notify_all()
+
+    def _replace(self, snapshot: Snapshot) -> None:
+        for key in self._revisions.keys() - {item.key for item in snapshot.items}:
+            self._delete(key)
+        for item in snapshot.items:
+            self._put(item)
+
+    def _apply(self, changes: Changes) -> None:
+        for event in changes.events:
+            if isinstance(event, str):
+                self._delete(event)
+            else:
+                self._put(event)
+
+    def _put(self, item: KeyValue) -> None:
+        if self._revisions.get(item.key) != item.mod_revision:
+            self._revisions[item.key] = item.mod_revision
+            self.image.put(item.key, item.value, create_revision=item.create_revision, mod_revision=item.mod_revision)
+            if item.key in self.image.problems:
+                logger.error("etcd's key %s cannot be read: %s", item.key, self.image.problems[item.key])
+
+    def _delete(self, key: str) -> None:
+        self._revisions.pop(key, None)
+        self.image.delete(key)
+
+
+async def _read(client: CoordinationClient, key: str) -> KeyValue | None:
+    """One key; None if there is none."""
+    return next((item for item in (await client.read(key)).items if item.key == key), None)

@@ -1,0 +1,301 @@
+"""Nodes that register in a cluster, see it change, and hold its elections, against an etcd in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from brokerd.clock import SystemClock
+from brokerd.cluster.changes import create_topic
+from brokerd.cluster.image import ClusterImage
+from brokerd.cluster.keys import Keys, PartitionEntry, Registration, TopicEntry, encode
+from brokerd.cluster.placement import place
+from brokerd.coordination.client import CoordinationClient
+from brokerd.errors import CoordinationError
+from brokerd.ids import NO_LEADER, TopicIdPartition
+from brokerd.server.cluster import controller, membership
+from brokerd.server.cluster.controller import Controller
+from brokerd.server.cluster.membership import Membership, cluster_identity
+from tests.support.memory_etcd import MemoryEtcd
+
+KEYS = Keys("prod")
+TOPIC_ID = b"o" * 16
+DEADLINE_S = 30
+
+
+@pytest.fixture(autouse=True)
+def _hurries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "_RETRY_S", 0.02)
+    monkeypatch.setattr(controller, "_RETRY_S", 0.02)
+
+
+class Nodes:
+    """The nodes of a test, each with its client, and their etcd."""
+
+    def __init__(self, etcd: MemoryEtcd) -> None:
+        self.etcd = etcd
+        self.running: dict[int, tuple[CoordinationClient, Membership, asyncio.Task[None]]] = {}
+
+    def client(self) -> CoordinationClient:
+        """A client of the etcd."""
+        return CoordinationClient([self.etcd.address], SystemClock(), timeout_ms=2_000)
+
+    async def start(self, node_id: int, directory_id: str = "") -> Membership:
+        """Starts a node."""
+        client = self.client()
+        node = Membership(client, KEYS, node_id, Registration("127.0.0.1", 9000 + node_id, directory_id or f"d{node_id}"))
+        try:
+            await node.start()
+        except CoordinationError:
+            await client.close()
+            raise
+        self.running[node_id] = (client, node, asyncio.create_task(Controller(client, node).run()))
+        return node
+
+    async def stop(self, node_id: int) -> None:
+        """Stops a node."""
+        client, node, task = self.running.pop(node_id)
+        await cancelled(task)
+        await node.stop()
+        await client.close()
+
+    async def kill(self, node_id: int) -> None:
+        """Ends a node without a word; its lease ends at once, not in ten seconds."""
+        client, node, task = self.running.pop(node_id)
+        await cancelled(task)
+        for each in node._tasks:
+            await cancelled(each)
+        assert node._lease is not None
+        await node._lease._stop()
+        await client.close()
+        await self.etcd.end_lease(node._lease.id)
+
+
+async def cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def run(scenario: Callable[[Nodes], Awaitable[None]]) -> None:
+    async def all_of_it() -> None:
+        async with an_etcd() as etcd:
+            nodes = Nodes(etcd)
+            try:
+                await asyncio.wait_for(scenario(nodes), DEADLINE_S)
+            finally:
+                for node_id in list(nodes.running):
+                    await nodes.stop(node_id)
+
+    asyncio.run(all_of_it())
+
+
+@asynccontextmanager
+async def an_etcd() -> AsyncIterator[MemoryEtcd]:
+    etcd = MemoryEtcd()
+    await etcd.start()
+    try:
+        yield etcd
+    finally:
+        await etcd.stop()
+
+
+async def until(node: Membership, holds: Callable[[ClusterImage], object]) -> None:
+    """Returns once the image of a node is as it should be."""
+    generation = node.generation
+    while not holds(node.image):
+        generation = await node.after(generation)
+
+
+async def create(nodes: Nodes, node: Membership, count: int, replication_factor: int = 1) -> None:
+    client, entries = nodes.client(), place(node.image, count, replication_factor)
+    for compares, puts, deletes in create_topic(node.image, TOPIC_ID, TopicEntry("orders", count, {}), entries):
+        assert await client.transact(compares, puts, deletes) is not None
+    await client.close()
+    await until(node, lambda image: image.topic_id("orders"))
+
+
+def entries_of(image: ClusterImage) -> list[PartitionEntry]:
+    return [partition.entry for _, partition in sorted(image.partitions())]
+
+
+def leaders(image: ClusterImage) -> list[int]:
+    return [entry.leader for entry in entries_of(image)]
+
+
+def test_the_first_node_draws_the_id_and_an_emptied_store_draws_none() -> None:
+    async def scenario(nodes: Nodes) -> None:
+        client = nodes.client()
+        identities = await asyncio.gather(*(cluster_identity(client, KEYS, "prod", is_new=True) for _ in range(5)))
+        assert len(set(identities)) == 1
+        assert await cluster_identity(client, KEYS, "prod", is_new=False) == identities[0]
+        for keys, name in ((Keys("pord"), "pord"), (Keys("prod"), "prod")):
+            if name == "prod":
+                nodes.etcd.keys.clear()
+            with pytest.raises(CoordinationError, match=f"etcd knows no cluster '{name}', but .* restore etcd's backup"):
+                await cluster_identity(client, keys, name, is_new=False)
+        assert not nodes.etcd.keys
+        await client.close()
+
+    run(scenario)
+
+
+def test_a_node_id_has_one_directory() -> None:
+    async def scenario(nodes: Nodes) -> None:
+        first = await nodes.start(1)
+        assert first.life is not None
+        with pytest.raises(CoordinationError, match=r"node id 1 is in use by 127\.0\.0\.1:9001, with another"):
+            await nodes.start(1, "another")
+        await nodes.start(10)  # whose key begins like the other's
+        again = Membership(client := nodes.client(), KEYS, 1, Registration("127.0.0.1", 9001, "d1"))
+        await again.start()  # the same directory: the life before it has ended, though its lease has not
+        assert again.life is not None
+        assert again.life.node_epoch > first.life.node_epoch
+        await again.stop()
+        await client.close()
+
+    run(scenario)
+
+
+def test_a_node_that_loses_its_lease_registers_anew() -> None:
+    async def scenario(nodes: Nodes) -> None:
+        node, other = await nodes.start(1), await nodes.start(2)
+        await until(other, lambda image: 1 in image.nodes)
+        before = node.life
+        assert before is not None
+        client = nodes.running[1][0]
+        await nodes.etcd.end_lease(node.lease_id)
+        assert node._lease is not None
+        assert not await node._lease._renew()  # which is due in three seconds
+        node._lease.lost.set()
+        await until(other, lambda image: 1 in image.nodes and image.nodes[1].epoch > before.node_epoch)
+        await until(node, lambda _: node.life is not None)
+        assert node.life is not None
+        assert node.life.node_epoch == other.image.nodes[1].epoch
+        assert client is nodes.running[1][0]
+
+    run(scenario)
+
+
+def test_an_image_after_an_outage_is_that_of_the_store() -> None:
+    async def scenario(nodes: Nodes) -> None:
+        node, etcd = await nodes.start(1), nodes.etcd
+        await create(nodes, node, 3)
+        before = entries_of(node.image)
+        await etcd.stop()
+        assert entries_of(node.image) == before
+        tp = TopicIdPartition(TOPIC_ID, 3)
+        gone = KEYS.tombstone(b"g" * 16)
+        with etcd_down(etcd) as put:
+            put(KEYS.partition(tp), encode(before[0]))
+            put(KEYS.topic(TOPIC_ID), encode(TopicEntry("orders", 4, {})))
+            put(gone, None)
+        await etcd.compact(etcd.revision)
+        await etcd.start()
+        await until(node, lambda image: len(entries_of(image)) == 4)
+
+    run(scenario)
+
+
+class etcd_down:  # noqa: N801 (used like a function)
+    """Changes keys of a store whose server is down."""
+
+    def __init__(self, etcd: MemoryEtcd) -> None:
+        self._etcd = etcd
+
+    def __enter__(self) -> Callable[[str, bytes | None], None]:
+        return self._put
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def _put(self, key: str, value: bytes | None) -> None:
+        etcd = self._etcd
+        etcd.revision += 1
+        if value is None:
+            etcd.keys.pop(key.encode(), None)
+        else:
+            kv = etcd.keys.get(key.encode())
+            made = type(next(iter(etcd.keys.values())))(key=key.encode(), value=value, mod_revision=etcd.revision)
+            made.create_revision = kv.create_revision if kv is not None else etcd.revision
+            etcd.keys[key.encode()] = made
+
+
+def test_partitions_wait_for_their_node_and_are_led_again() -> None:
+    async def scenario(nodes: Nodes) -> None:
+        node = await nodes.start(1)
+        for node_id in (2, 3):
+            await nodes.start(node_id)
+        await until(node, lambda image: len(image.nodes) == 3)
+        await create(nodes, node, 6)
+        assert leaders(node.image) == [1, 2, 3] * 2
+        await nodes.kill(2)
+        await until(node, lambda image: leaders(image) == [1, NO_LEADER, 3] * 2)
+        await nodes.start(2, "d2")
+        await until(node, lambda image: leaders(image) == [1, 2, 3] * 2)
+        assert [entry.leader_epoch for entry in entries_of(node.image)] == [1, 3, 1] * 2
+
+    run(scenario)
+
+
+def test_a_copy_takes_over_and_an_emptied_disk_does_not() -> None:
+    async def scenario(nodes: Nodes) -> None:
+        node = await nodes.start(3)
+        await nodes.start(1)
+        await nodes.start(2)
+        await until(node, lambda image: len(image.nodes) == 3)
+        await create(nodes, node, 90, replication_factor=2)  # more elections than one transaction holds
+        led_by_two = [number for number, leader in enumerate(leaders(node.image)) if leader == 2]
+        await nodes.kill(2)
+        await until(node, lambda image: 2 not in leaders(image))
+        assert NO_LEADER not in leaders(node.image)
+        await nodes.kill(1)
+        await until(node, lambda image: NO_LEADER in leaders(image))
+        await nodes.start(2, "emptied")
+        await nodes.start(1, "d1")
+        await until(node, lambda image: NO_LEADER not in leaders(image) and 2 in image.nodes)
+        assert 2 not in [leaders(node.image)[number] for number in led_by_two]
+
+    run(scenario)
+
+
+def test_another_controller_goes_on_when_one_ends() -> None:
+    async def scenario(nodes: Nodes) -> None:
+        first = await nodes.start(1)
+        await until(first, lambda image: image.controller == 1)
+        node = await nodes.start(2)
+        await nodes.start(3)
+        await until(node, lambda image: len(image.nodes) == 3)
+        await create(nodes, node, 3)
+        await nodes.stop(1)
+        await until(node, lambda image: image.controller in (2, 3) and leaders(image) == [NO_LEADER, 2, 3])
+        ended = node.image.controller
+        left = nodes.running[5 - ended][1]
+        await nodes.kill(ended)
+        await until(left, lambda image: image.controller == left.node_id and leaders(image).count(NO_LEADER) == 2)
+
+    run(scenario)
+
+
+def test_elections_wait_for_an_etcd_that_is_down() -> None:
+    async def scenario(nodes: Nodes) -> None:
+        node = await nodes.start(1)
+        await until(node, lambda image: image.controller == 1)
+        await nodes.start(2)
+        await until(node, lambda image: len(image.nodes) == 2)
+        await create(nodes, node, 2)
+        _, other, task = nodes.running.pop(2)
+        await cancelled(task)
+        for each in other._tasks:
+            await cancelled(each)
+        assert other._lease is not None
+        await other._lease._stop()
+        await nodes.etcd.stop()
+        await nodes.etcd.end_lease(other._lease.id)
+        assert leaders(node.image) == [1, 2]
+        await nodes.etcd.start()
+        await until(node, lambda image: leaders(image) == [1, NO_LEADER])
+
+    run(scenario)
