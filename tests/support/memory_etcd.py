@@ -69,6 +69,14 @@ class MemoryEtcd:
         if server is not None:
             await server.stop(0)
 
+    async def put(self, key: str, value: bytes | None) -> None:
+        """Puts or deletes a key, also while no server is up."""
+        name = key.encode()
+        if value is None:
+            await self._change([pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=name))])
+        else:
+            await self._change([pb.RequestOp(request_put=pb.PutRequest(key=name, value=value))])
+
     async def compact(self, revision: int) -> None:
         """Forgets the history up to a revision."""
         self.compacted = revision

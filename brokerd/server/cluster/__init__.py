@@ -1,6 +1,7 @@
 """This node in its cluster: the shell around the rules of brokerd/cluster, on the coordination store.
 
     membership.py  the cluster's id, this node's registration, and the image that follows the store
+    directory.py   keeps the data directory in agreement with the image
     controller.py  holds the elections, at the node that holds the key
 
 Not called yet: a broker knows only itself.

@@ -76,6 +76,11 @@ class Membership:
                 await lease.revoke()
 
     @property
+    def directory_id(self) -> str:
+        """The id of this node's data directory."""
+        return self._registration.directory_id
+
+    @property
     def lease_id(self) -> int:
         """The lease of keys that go with this node."""
         return self._lease.id if self._lease is not None else 0

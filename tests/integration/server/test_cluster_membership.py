@@ -3,126 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 
 import pytest
 
-from brokerd.clock import SystemClock
-from brokerd.cluster.changes import create_topic
-from brokerd.cluster.image import ClusterImage
-from brokerd.cluster.keys import Keys, PartitionEntry, Registration, TopicEntry, encode
-from brokerd.cluster.placement import place
-from brokerd.coordination.client import CoordinationClient
+from brokerd.cluster.keys import Keys, Registration, TopicEntry, encode
 from brokerd.errors import CoordinationError
 from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.server.cluster import controller, membership
-from brokerd.server.cluster.controller import Controller
 from brokerd.server.cluster.membership import Membership, cluster_identity
-from tests.support.memory_etcd import MemoryEtcd
-
-KEYS = Keys("prod")
-TOPIC_ID = b"o" * 16
-DEADLINE_S = 30
+from tests.support.cluster_nodes import KEYS, TOPIC_ID, Nodes, cancelled, create, entries_of, leaders, run, until
 
 
 @pytest.fixture(autouse=True)
 def _hurries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(membership, "_RETRY_S", 0.02)
     monkeypatch.setattr(controller, "_RETRY_S", 0.02)
-
-
-class Nodes:
-    """The nodes of a test, each with its client, and their etcd."""
-
-    def __init__(self, etcd: MemoryEtcd) -> None:
-        self.etcd = etcd
-        self.running: dict[int, tuple[CoordinationClient, Membership, asyncio.Task[None]]] = {}
-
-    def client(self) -> CoordinationClient:
-        """A client of the etcd."""
-        return CoordinationClient([self.etcd.address], SystemClock(), timeout_ms=2_000)
-
-    async def start(self, node_id: int, directory_id: str = "") -> Membership:
-        """Starts a node."""
-        client = self.client()
-        node = Membership(client, KEYS, node_id, Registration("127.0.0.1", 9000 + node_id, directory_id or f"d{node_id}"))
-        try:
-            await node.start()
-        except CoordinationError:
-            await client.close()
-            raise
-        self.running[node_id] = (client, node, asyncio.create_task(Controller(client, node).run()))
-        return node
-
-    async def stop(self, node_id: int) -> None:
-        """Stops a node."""
-        client, node, task = self.running.pop(node_id)
-        await cancelled(task)
-        await node.stop()
-        await client.close()
-
-    async def kill(self, node_id: int) -> None:
-        """Ends a node without a word; its lease ends at once, not in ten seconds."""
-        client, node, task = self.running.pop(node_id)
-        await cancelled(task)
-        for each in node._tasks:
-            await cancelled(each)
-        assert node._lease is not None
-        await node._lease._stop()
-        await client.close()
-        await self.etcd.end_lease(node._lease.id)
-
-
-async def cancelled(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-
-def run(scenario: Callable[[Nodes], Awaitable[None]]) -> None:
-    async def all_of_it() -> None:
-        async with an_etcd() as etcd:
-            nodes = Nodes(etcd)
-            try:
-                await asyncio.wait_for(scenario(nodes), DEADLINE_S)
-            finally:
-                for node_id in list(nodes.running):
-                    await nodes.stop(node_id)
-
-    asyncio.run(all_of_it())
-
-
-@asynccontextmanager
-async def an_etcd() -> AsyncIterator[MemoryEtcd]:
-    etcd = MemoryEtcd()
-    await etcd.start()
-    try:
-        yield etcd
-    finally:
-        await etcd.stop()
-
-
-async def until(node: Membership, holds: Callable[[ClusterImage], object]) -> None:
-    """Returns once the image of a node is as it should be."""
-    generation = node.generation
-    while not holds(node.image):
-        generation = await node.after(generation)
-
-
-async def create(nodes: Nodes, node: Membership, count: int, replication_factor: int = 1) -> None:
-    client, entries = nodes.client(), place(node.image, count, replication_factor)
-    for compares, puts, deletes in create_topic(node.image, TOPIC_ID, TopicEntry("orders", count, {}), entries):
-        assert await client.transact(compares, puts, deletes) is not None
-    await client.close()
-    await until(node, lambda image: image.topic_id("orders"))
-
-
-def entries_of(image: ClusterImage) -> list[PartitionEntry]:
-    return [partition.entry for _, partition in sorted(image.partitions())]
-
-
-def leaders(image: ClusterImage) -> list[int]:
-    return [entry.leader for entry in entries_of(image)]
 
 
 def test_the_first_node_draws_the_id_and_an_emptied_store_draws_none() -> None:
@@ -186,41 +81,14 @@ def test_an_image_after_an_outage_is_that_of_the_store() -> None:
         before = entries_of(node.image)
         await etcd.stop()
         assert entries_of(node.image) == before
-        tp = TopicIdPartition(TOPIC_ID, 3)
-        gone = KEYS.tombstone(b"g" * 16)
-        with etcd_down(etcd) as put:
-            put(KEYS.partition(tp), encode(before[0]))
-            put(KEYS.topic(TOPIC_ID), encode(TopicEntry("orders", 4, {})))
-            put(gone, None)
+        await etcd.put(KEYS.partition(TopicIdPartition(TOPIC_ID, 3)), encode(before[0]))
+        await etcd.put(KEYS.topic(TOPIC_ID), encode(TopicEntry("orders", 4, {})))
+        await etcd.put(KEYS.partition(TopicIdPartition(TOPIC_ID, 1)), None)
         await etcd.compact(etcd.revision)
         await etcd.start()
-        await until(node, lambda image: len(entries_of(image)) == 4)
+        await until(node, lambda image: [tp.partition for tp, _ in sorted(image.partitions())] == [0, 2, 3])
 
     run(scenario)
-
-
-class etcd_down:  # noqa: N801 (used like a function)
-    """Changes keys of a store whose server is down."""
-
-    def __init__(self, etcd: MemoryEtcd) -> None:
-        self._etcd = etcd
-
-    def __enter__(self) -> Callable[[str, bytes | None], None]:
-        return self._put
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def _put(self, key: str, value: bytes | None) -> None:
-        etcd = self._etcd
-        etcd.revision += 1
-        if value is None:
-            etcd.keys.pop(key.encode(), None)
-        else:
-            kv = etcd.keys.get(key.encode())
-            made = type(next(iter(etcd.keys.values())))(key=key.encode(), value=value, mod_revision=etcd.revision)
-            made.create_revision = kv.create_revision if kv is not None else etcd.revision
-            etcd.keys[key.encode()] = made
 
 
 def test_partitions_wait_for_their_node_and_are_led_again() -> None:

@@ -1,0 +1,111 @@
+"""Keeps this node's data directory in agreement with the image: removes, creates and leads what the cluster says
+(brokerd/cluster/assignments.py), one change of topics after the other, in turn with all others of the directory.
+
+A step that fails is tried again, and holds up no other topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from brokerd.cluster.assignments import HeldTopic, to_hold, to_lead, to_remove
+from brokerd.cluster.changes import data_removed
+from brokerd.cluster.keys import TopicEntry
+from brokerd.coordination.client import CoordinationClient
+from brokerd.datadir.partition_table import PartitionTable
+from brokerd.datadir.topic_changes import TopicChanges
+from brokerd.datadir.topic_store import Topic, TopicStore
+from brokerd.errors import BrokerdError
+from brokerd.ids import TopicIdPartition
+from brokerd.server.admin import Admin
+from brokerd.server.cluster.membership import Membership
+from brokerd.steps import Steps
+
+logger = logging.getLogger(__name__)
+_RETRY_S = 1.0
+Lead = Callable[[Mapping[TopicIdPartition, int]], Steps[None]]
+
+
+class ClusterDirectory:
+    """See the module docstring."""
+
+    def __init__(
+        self,
+        client: CoordinationClient,
+        membership: Membership,
+        topics: TopicStore,
+        partitions: PartitionTable,
+        changes: TopicChanges,
+        lead: Lead,
+        admin: Admin,
+        on_deleted: Callable[[Topic], None],
+    ) -> None:
+        """`lead`: LogManager's. `on_deleted` is called once a deleted topic is invisible, before its files are removed."""
+        self._client = client
+        self._membership = membership
+        self._topics = topics
+        self._partitions = partitions
+        self._changes = changes
+        self._lead = lead
+        self._admin = admin
+        self._on_deleted = on_deleted
+
+    async def run(self) -> None:
+        """Acts on each change of the image, until cancelled."""
+        generation = 0
+        while True:
+            generation = await self._membership.after(generation)
+            if not await self._agree():
+                await asyncio.sleep(_RETRY_S)
+                generation = 0  # what was not done is due without a change
+
+    async def _agree(self) -> bool:
+        """Does what is due; False if some of it failed."""
+        done = [await self._tried("removing a topic", self._remove(topic_id)) for topic_id in self._to_remove()]
+        done += [
+            await self._tried(f"holding topic '{topic.name}'", self._hold(topic, numbers)) for topic, numbers in self._to_hold()
+        ]
+        return all([*done, await self._tried("leading partitions", self._lead_elected())])
+
+    async def _tried(self, what: str, step: Awaitable[None]) -> bool:
+        try:
+            await step
+        except (BrokerdError, OSError) as error:
+            logger.error("%s failed (%s): retrying", what, error)
+            return False
+        return True
+
+    def _held(self) -> dict[bytes, HeldTopic]:
+        return {
+            topic.id: HeldTopic(TopicEntry(topic.name, topic.partition_count, topic.configs), topic.partitions_here)
+            for topic in self._topics.all()
+        }
+
+    def _to_remove(self) -> list[bytes]:
+        return to_remove(self._membership.image, self._membership.directory_id, self._held())
+
+    async def _remove(self, topic_id: bytes) -> None:
+        held = self._held().get(topic_id)
+        if held is not None:
+            await self._admin.run(self._changes.delete(held.entry.name, self._on_deleted))
+            logger.info("topic '%s' is deleted in the cluster: removed it", held.entry.name)
+        if topic_id in self._membership.image.tombstones:
+            await self._client.transact(*data_removed(self._membership.image, topic_id, self._membership.directory_id))
+
+    def _to_hold(self) -> list[tuple[Topic, list[int]]]:
+        found = to_hold(self._membership.image, self._membership.directory_id, self._held())
+        return [(Topic(entry.name, topic_id, entry.partition_count, entry.configs), numbers) for topic_id, entry, numbers in found]
+
+    async def _hold(self, topic: Topic, numbers: list[int]) -> None:
+        await self._admin.run(self._changes.hold(topic, numbers))
+
+    async def _lead_elected(self) -> None:
+        life = self._membership.life
+        if life is not None:
+            epochs = {partition.tp: partition.leader_epoch for partition in self._partitions}
+            elected = to_lead(self._membership.image, life, epochs)
+            if elected:
+                await self._admin.run(self._lead(elected))
+                logger.info("leads %d more partitions, or again", len(elected))

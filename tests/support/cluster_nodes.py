@@ -1,0 +1,130 @@
+"""Nodes of a cluster in one event loop, for tests of what they agree on: each with its membership and its controller, around an
+etcd in memory. They serve no clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from brokerd.clock import SystemClock
+from brokerd.cluster.changes import Transaction, create_topic
+from brokerd.cluster.image import ClusterImage
+from brokerd.cluster.keys import Keys, PartitionEntry, Registration, TopicEntry
+from brokerd.cluster.placement import place
+from brokerd.coordination.client import CoordinationClient
+from brokerd.errors import CoordinationError
+from brokerd.server.cluster.controller import Controller
+from brokerd.server.cluster.membership import Membership
+from tests.support.memory_etcd import MemoryEtcd
+
+KEYS = Keys("prod")
+TOPIC_ID = b"o" * 16
+DEADLINE_S = 30
+
+
+class Nodes:
+    """The nodes of a test, each with its client, and their etcd."""
+
+    def __init__(self, etcd: MemoryEtcd) -> None:
+        self.etcd = etcd
+        self.running: dict[int, tuple[CoordinationClient, Membership, asyncio.Task[None]]] = {}
+
+    def client(self) -> CoordinationClient:
+        """A client of the etcd."""
+        return CoordinationClient([self.etcd.address], SystemClock(), timeout_ms=2_000)
+
+    async def start(self, node_id: int, directory_id: str = "") -> Membership:
+        """Starts a node."""
+        client = self.client()
+        node = Membership(client, KEYS, node_id, Registration("127.0.0.1", 9000 + node_id, directory_id or f"d{node_id}"))
+        try:
+            await node.start()
+        except CoordinationError:
+            await client.close()
+            raise
+        self.running[node_id] = (client, node, asyncio.create_task(Controller(client, node).run()))
+        return node
+
+    async def stop(self, node_id: int) -> None:
+        """Stops a node."""
+        client, node, task = self.running.pop(node_id)
+        await cancelled(task)
+        await node.stop()
+        await client.close()
+
+    async def kill(self, node_id: int) -> None:
+        """Ends a node without a word; its lease ends at once, not in ten seconds."""
+        client, node, task = self.running.pop(node_id)
+        await cancelled(task)
+        for each in node._tasks:
+            await cancelled(each)
+        assert node._lease is not None
+        await node._lease._stop()
+        await client.close()
+        await self.etcd.end_lease(node._lease.id)
+
+
+async def cancelled(task: asyncio.Task[None]) -> None:
+    """Ends a task."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def run(scenario: Callable[[Nodes], Awaitable[None]]) -> None:
+    """Runs a scenario with nodes around a new etcd."""
+
+    async def all_of_it() -> None:
+        async with an_etcd() as etcd:
+            nodes = Nodes(etcd)
+            try:
+                await asyncio.wait_for(scenario(nodes), DEADLINE_S)
+            finally:
+                for node_id in list(nodes.running):
+                    await nodes.stop(node_id)
+
+    asyncio.run(all_of_it())
+
+
+@asynccontextmanager
+async def an_etcd() -> AsyncIterator[MemoryEtcd]:
+    """An etcd that serves."""
+    etcd = MemoryEtcd()
+    await etcd.start()
+    try:
+        yield etcd
+    finally:
+        await etcd.stop()
+
+
+async def until(node: Membership, holds: Callable[[ClusterImage], object]) -> None:
+    """Returns once the image of a node is as it should be."""
+    generation = node.generation
+    while not holds(node.image):
+        generation = await node.after(generation)
+
+
+async def create(nodes: Nodes, node: Membership, count: int, replication_factor: int = 1) -> None:
+    """Creates a topic, as the image of this node says that it can be done."""
+    topic, entries = TopicEntry("orders", count, {}), place(node.image, count, replication_factor)
+    await change(nodes, create_topic(node.image, TOPIC_ID, topic, entries))
+    await until(node, lambda image: image.topic_id("orders"))
+
+
+async def change(nodes: Nodes, transactions: list[Transaction]) -> None:
+    """Runs transactions, none of which may fail."""
+    client = nodes.client()
+    for transaction in transactions:
+        assert await client.transact(*transaction) is not None
+    await client.close()
+
+
+def entries_of(image: ClusterImage) -> list[PartitionEntry]:
+    """The entries of all partitions, by number."""
+    return [partition.entry for _, partition in sorted(image.partitions())]
+
+
+def leaders(image: ClusterImage) -> list[int]:
+    """The leaders of all partitions, by number."""
+    return [entry.leader for entry in entries_of(image)]
