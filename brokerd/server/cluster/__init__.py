@@ -2,6 +2,7 @@
 
     membership.py  the cluster's id, this node's registration, and the image that follows the store
     directory.py   keeps the data directory in agreement with the image
+    topics.py      topics changed by any node
     controller.py  holds the elections, at the node that holds the key
 
 Not called yet: a broker knows only itself.

@@ -51,15 +51,24 @@ class ClusterDirectory:
         self._lead = lead
         self._admin = admin
         self._on_deleted = on_deleted
+        self._passed = asyncio.Condition()
 
     async def run(self) -> None:
         """Acts on each change of the image, until cancelled."""
         generation = 0
         while True:
             generation = await self._membership.after(generation)
-            if not await self._agree():
+            agrees = await self._agree()
+            async with self._passed:
+                self._passed.notify_all()
+            if not agrees:
                 await asyncio.sleep(_RETRY_S)
                 generation = 0  # what was not done is due without a change
+
+    async def next_pass(self) -> None:
+        """Returns once what was due is done or has failed: each change of the image makes something due."""
+        async with self._passed:
+            await self._passed.wait()
 
     async def _agree(self) -> bool:
         """Does what is due; False if some of it failed."""

@@ -49,6 +49,7 @@ class Membership:
         self.image = ClusterImage(keys)
         self.node_id = node_id
         self.life: Life | None = None  # None while this node is not registered
+        self.revision = 0  # of the store, that the image has reached
         self.generation = 0  # counts the changes of image and life
         self._client = client
         self._registration = registration
@@ -148,6 +149,7 @@ class Membership:
                     self._replace(found)
                 else:
                     self._apply(found)
+                self.revision = found.revision
                 self.generation += 1
                 self._changed.notify_all()
 

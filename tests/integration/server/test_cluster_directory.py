@@ -14,11 +14,14 @@ from brokerd.cluster.placement import place
 from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.node_state import ClusterIdentity
+from brokerd.datadir.topic_store import Topic
+from brokerd.errors import Fate, InvalidPartitionsError, NotReadyError, StorageError, UnknownTopicOrPartitionError
 from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.partition.partition import Partition
 from brokerd.server.admin import Admin
 from brokerd.server.cluster import controller, directory, membership
 from brokerd.server.cluster.directory import ClusterDirectory
+from brokerd.server.cluster.topics import ClusterTopics
 from tests.support.build import append, payloads
 from tests.support.clock import ManualClock
 from tests.support.cluster_nodes import TOPIC_ID, Nodes, cancelled, change, create, leaders, run, until
@@ -40,8 +43,8 @@ class Directories:
         self.nodes = nodes
         self.files: dict[int, MemoryFiles] = {}
         self.logs: dict[int, LogManager] = {}
+        self.topics: dict[int, ClusterTopics] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._agreed = asyncio.Condition()
 
     async def start(self, *node_ids: int) -> None:
         """Starts nodes with their directories."""
@@ -54,6 +57,7 @@ class Directories:
             follower = ClusterDirectory(
                 client, node, logs.topics, logs.partitions, logs.changes, logs.lead, Admin(), lambda _topic: None
             )
+            self.topics[node_id] = ClusterTopics(client, node, follower, logs.topics, logs.changes)
             self._tasks[node_id] = asyncio.create_task(follower.run())
         first = self.nodes.running[node_ids[0]][1]
         await until(first, lambda image: len(image.nodes) == len(self.nodes.running))
@@ -210,5 +214,60 @@ def test_a_disk_that_refuses_holds_up_no_other_topic() -> None:
         await becomes(lambda: [one.topic for one in directories.logs[1].partitions if one.is_leader], ["zebras"])
         directories.files[1].hook = None
         await becomes(lambda: {one.topic for one in directories.logs[1].partitions if one.is_leader}, {"zebras", "orders"})
+
+    with_nodes(scenario, 1)
+
+
+def test_of_two_nodes_that_create_a_name_one_wins() -> None:
+    async def scenario(directories: Directories) -> None:
+        names = [f"t{number}" for number in range(6)]
+        both = [directories.topics[node_id].create(name, 2, {}) for name in names for node_id in (1, 2)]
+        done = await asyncio.gather(*both, return_exceptions=True)
+        for first, second in zip(done[::2], done[1::2], strict=True):
+            assert sorted([type(first).__name__, type(second).__name__]) == ["Topic", "TopicAlreadyExistsError"]
+        won = {topic.name: topic.id for topic in done if isinstance(topic, Topic)}
+        for logs in directories.logs.values():
+            await becomes(lambda logs=logs: {topic.name: topic.id for topic in logs.topics.list()}, won)  # type: ignore[misc]
+        await becomes(lambda: sum(map(len, directories.led().values())), 12)
+
+    with_nodes(scenario, 1, 2)
+
+
+def test_changes_of_one_topic_at_several_nodes_all_hold() -> None:
+    async def scenario(directories: Directories) -> None:
+        topics = directories.topics
+        await topics[1].create("orders", 1, {})
+        settings = ["retention.ms", "segment.ms", "retention.bytes", "max.message.bytes"]
+        every = [topics[1 + at % 3].alter("orders", {name: "4096"}, []) for at, name in enumerate(settings)]
+        await asyncio.gather(*every, topics[2].grow("orders", 5))
+        topic = directories.logs[1].topics.by_name("orders")
+        await becomes(lambda: directories.logs[3].topics.by_name("orders")[:4], topic[:4])
+        assert topic.partition_count == 5
+        assert dict(topic.configs) == dict.fromkeys(settings, "4096")
+        with pytest.raises(InvalidPartitionsError, match="the number can only grow, from the current 5"):
+            await topics[3].grow("orders", 5)
+        assert (await topics[3].delete("orders")).id == topic.id
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await topics[3].alter("orders", {"retention.ms": "1"}, [])
+
+    with_nodes(scenario, 1, 2, 3)
+
+
+def test_a_change_that_the_store_does_not_take_says_so() -> None:
+    async def scenario(directories: Directories) -> None:
+        topics, etcd = directories.topics[1], directories.nodes.etcd
+        await topics.create("orders", 1, {})
+        etcd.loses_answers = True
+        with pytest.raises(StorageError, match="the change may have been made") as unknown:
+            await topics.alter("orders", {"retention.ms": "7"}, [])
+        assert unknown.value.fate is Fate.UNKNOWN
+        etcd.loses_answers = False
+        await becomes(lambda: dict(directories.logs[1].topics.by_name("orders").configs), {"retention.ms": "7"})
+        await etcd.stop()
+        with pytest.raises(NotReadyError, match="topics cannot be changed at present"):
+            await topics.create("clicks", 1, {})
+        assert directories.led() == {1: [0]}
+        await etcd.start()
+        await topics.create("clicks", 1, {})
 
     with_nodes(scenario, 1)
