@@ -54,11 +54,12 @@ async def _changes(client: CoordinationClient, prefix: str, revision: int, end_m
             "/etcdserverpb.Watch/Watch",
             request_serializer=WatchRequest.SerializeToString,
             response_deserializer=WatchResponse.FromString,
-        )(metadata=HAS_LEADER, timeout=left_ms / 1000)
+        )(metadata=HAS_LEADER)
         try:
             async with client.using(channel):
                 await call.write(WatchRequest(create_request=create))
-                while (response := await call.read()) is not grpc.aio.EOF:
+                while (response := await asyncio.wait_for(call.read(), left_ms / 1000)) is not grpc.aio.EOF:
+                    left_ms = end_ms - client.clock.monotonic_ms()
                     client.seen(response)
                     if response.compact_revision:
                         return
@@ -69,10 +70,11 @@ async def _changes(client: CoordinationClient, prefix: str, revision: int, end_m
                         revision = max(event.kv.mod_revision for event in response.events)
                         yield Changes(revision, [_event(event) for event in response.events])
                 raise CoordinationError(f"etcd at {client.address} ended a watch", is_fate_unknown=True)
+        except TimeoutError:
+            return
         except CoordinationError as error:
-            if client.clock.monotonic_ms() < end_ms:
-                logger.info("%s: the watch goes on at revision %d", error, revision + 1)
-                await asyncio.sleep(RETRY_MS / 1000)
+            logger.info("%s: the watch goes on at revision %d", error, revision + 1)
+            await asyncio.sleep(RETRY_MS / 1000)
         finally:
             call.cancel()
 

@@ -227,10 +227,12 @@ def test_a_watch_is_reconciled_now_and_then(tmp_path: Path, monkeypatch: pytest.
         etcd.history.clear()
         await client.transact({}, {"/w/a": b"1"})
         etcd.history.clear()  # the change that a watch does not tell
+        connection = client.channel()
         found = await anext(seen)
         while isinstance(found, Changes):
             found = await anext(seen)
         assert names(found) == ["/w/a"]
+        assert client.channel() is connection  # which others use
         await seen.aclose()
 
     run("memory", tmp_path, scenario)
