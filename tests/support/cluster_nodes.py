@@ -16,7 +16,7 @@ from brokerd.cluster.placement import place
 from brokerd.coordination.client import CoordinationClient
 from brokerd.errors import CoordinationError
 from brokerd.server.cluster.controller import Controller
-from brokerd.server.cluster.membership import Membership
+from brokerd.server.cluster.membership import Membership, for_ever
 from tests.support.memory_etcd import MemoryEtcd
 
 KEYS = Keys("prod")
@@ -44,7 +44,7 @@ class Nodes:
         except CoordinationError:
             await client.close()
             raise
-        self.running[node_id] = (client, node, asyncio.create_task(Controller(client, node).run()))
+        self.running[node_id] = (client, node, asyncio.create_task(for_ever(Controller(client, node).run)))
         return node
 
     async def stop(self, node_id: int) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import uuid
+from collections.abc import Awaitable, Callable
 
 from brokerd.cluster.assignments import Life
 from brokerd.cluster.image import ClusterImage
@@ -19,6 +20,7 @@ from brokerd.coordination.lease import Lease, grant
 from brokerd.coordination.watch import Changes, watch
 from brokerd.datadir.node_state import ClusterIdentity
 from brokerd.errors import CoordinationError
+from brokerd.server.failures import internal
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +64,7 @@ class Membership:
         """Registers this node, and lets the image follow; it has this node on return. Raises CoordinationError, also if the node
         id is in use."""
         await self._register()
-        self._tasks = [asyncio.create_task(each, name="cluster") for each in (self._stay_registered(), self._follow())]
+        self._tasks = [asyncio.create_task(for_ever(each)) for each in (self._stay_registered, self._follow)]
         while self.node_id not in self.image.nodes:
             await self.after(self.generation)
 
@@ -176,6 +178,16 @@ class Membership:
     def _delete(self, key: str) -> None:
         self._revisions.pop(key, None)
         self.image.delete(key)
+
+
+async def for_ever(work: Callable[[], Awaitable[None]]) -> None:
+    """Begins `work` anew when it fails in a way that nobody expects: without it, the node would know an old cluster for ever."""
+    while True:
+        try:
+            await work()
+        except Exception as error:
+            internal(work.__qualname__, error)
+            await asyncio.sleep(_RETRY_S)
 
 
 async def _read(client: CoordinationClient, key: str) -> KeyValue | None:

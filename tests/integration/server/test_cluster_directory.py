@@ -21,6 +21,7 @@ from brokerd.partition.partition import Partition
 from brokerd.server.admin import Admin
 from brokerd.server.cluster import controller, directory, membership
 from brokerd.server.cluster.directory import ClusterDirectory
+from brokerd.server.cluster.membership import for_ever
 from brokerd.server.cluster.topics import ClusterTopics
 from tests.support.build import append, payloads
 from tests.support.clock import ManualClock
@@ -58,7 +59,7 @@ class Directories:
                 client, node, logs.topics, logs.partitions, logs.changes, logs.lead, Admin(), lambda _topic: None
             )
             self.topics[node_id] = ClusterTopics(client, node, follower, logs.topics, logs.changes)
-            self._tasks[node_id] = asyncio.create_task(follower.run())
+            self._tasks[node_id] = asyncio.create_task(for_ever(follower.run))
         first = self.nodes.running[node_ids[0]][1]
         await until(first, lambda image: len(image.nodes) == len(self.nodes.running))
 

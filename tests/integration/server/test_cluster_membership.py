@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from brokerd.cluster.keys import Keys, Registration, TopicEntry, encode
+from brokerd.coordination.client import KeyValue
 from brokerd.errors import CoordinationError
 from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.server.cluster import controller, membership
@@ -165,5 +166,21 @@ def test_elections_wait_for_an_etcd_that_is_down() -> None:
         assert leaders(node.image) == [1, 2]
         await nodes.etcd.start()
         await until(node, lambda image: leaders(image) == [1, NO_LEADER])
+
+    run(scenario)
+
+
+def test_an_image_goes_on_after_a_failure_that_nobody_expects(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(nodes: Nodes) -> None:
+        node = await nodes.start(1)
+        put = node._put
+
+        def fails_once(item: KeyValue) -> None:
+            monkeypatch.setattr(node, "_put", put)
+            raise RuntimeError("unexpected")
+
+        monkeypatch.setattr(node, "_put", fails_once)
+        await nodes.start(2)
+        await until(node, lambda image: 2 in image.nodes)
 
     run(scenario)
