@@ -58,7 +58,7 @@ async def _changes(client: CoordinationClient, prefix: str, revision: int, end_m
         try:
             async with client.using(channel):
                 await call.write(WatchRequest(create_request=create))
-                while (response := await asyncio.wait_for(call.read(), left_ms / 1000)) is not grpc.aio.EOF:
+                while (response := await _read(call, left_ms)) is not grpc.aio.EOF:
                     left_ms = end_ms - client.clock.monotonic_ms()
                     client.seen(response)
                     if response.compact_revision:
@@ -77,6 +77,13 @@ async def _changes(client: CoordinationClient, prefix: str, revision: int, end_m
             await asyncio.sleep(RETRY_MS / 1000)
         finally:
             call.cancel()
+
+
+async def _read(call: Any, left_ms: int) -> Any:
+    """The next response. Raises TimeoutError."""
+    # Not wait_for, which drops a cancellation that meets a response (Python 3.11): a stop would wait for this watch for ever.
+    async with asyncio.timeout(left_ms / 1000):
+        return await call.read()
 
 
 def _event(event: Event) -> KeyValue | str:

@@ -20,6 +20,7 @@ from brokerd.coordination.v3.etcd_pb2 import LeaseRevokeRequest, LeaseRevokeResp
 from brokerd.coordination.watch import Changes, watch
 from brokerd.errors import CoordinationError
 from tests.support.certificates import Authority
+from tests.support.loop import all_wait, one_turn
 from tests.support.memory_etcd import OPERATIONS_MAX, MemoryEtcd
 from tests.support.ports import held_port
 from tests.support.real_etcd import ETCD, MISSING, RealEtcd
@@ -433,3 +434,21 @@ def test_tls_with_certificates(tmp_path: Path) -> None:
         await etcd.stop()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_watch_that_is_stopped_as_a_response_arrives_ends(turns: int) -> None:
+    class Call:
+        response: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def read(self) -> str:
+            return await self.response
+
+    reading = asyncio.create_task(watch_module._read(Call(), 60_000))
+    await all_wait()
+    Call.response.set_result("a change")
+    for _ in range(turns):
+        await one_turn()
+    is_cancelled = reading.cancel()
+    await asyncio.wait([reading])
+    assert reading.cancelled() is is_cancelled
