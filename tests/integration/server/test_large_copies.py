@@ -22,12 +22,17 @@ LARGE = LARGE_BYTES + 1_000
 class LoopTurns:
     """Counts the turns of the daemon's loop, and notes in which one something was done."""
 
-    def __init__(self, running: RunningDaemon) -> None:
+    def __init__(self, loop: Any) -> None:
         self.copies: Counter[int] = Counter()
-        self._running = running
         self._now = 0
-        self._is_over = False
-        running.loop.call_soon_threadsafe(self._tick)
+        self._loop = loop
+        run_once = loop._run_once  # a turn has no public name
+
+        def counted() -> None:
+            self._now += 1
+            run_once()
+
+        loop._run_once = counted
 
     def noting(self, work: Callable[..., Any]) -> Callable[..., Any]:
         """The same function, noted at each call."""
@@ -39,19 +44,14 @@ class LoopTurns:
         return noted
 
     def stop(self) -> None:
-        """Lets the loop sleep again."""
-        self._is_over = True
-
-    def _tick(self) -> None:
-        self._now += 1
-        if not self._is_over:
-            self._running.loop.call_soon(self._tick)
+        """Counts no more."""
+        del self._loop._run_once
 
 
 @pytest.fixture
 def loop_turns(running: RunningDaemon) -> Iterator[LoopTurns]:
     """Of the daemon's loop."""
-    turns = LoopTurns(running)
+    turns = LoopTurns(running.loop)
     yield turns
     turns.stop()
 

@@ -130,8 +130,8 @@ def test_one_large_row_does_not_keep_small_batches_from_their_plans_for_ever(bro
 
 
 def test_what_fails_with_the_plan_is_left_to_tasks(broker: FakeBroker) -> None:
+    broker.errors["Fetch"] = [CorruptMessageError("rotten")] * 3  # the plan begins ahead, with the batch
     reader, start, end = first_batch(broker)
-    broker.errors["Fetch"] = [CorruptMessageError("rotten")] * 3
     assert planned(reader, start, end)[1] is None
 
 
