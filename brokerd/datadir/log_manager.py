@@ -232,8 +232,10 @@ class LogManager:
 
     def lead(self, epochs: Mapping[TopicIdPartition, int]) -> Steps[None]:
         """Makes this node the leader of these partitions of its directory, each in a new epoch. The epochs are durable before the
-        first batch: recovery takes a batch of a higher one for damage. Raises OSError, FencedLeaderEpochError.
+        first batch: recovery takes a batch of a higher one for damage. Raises OSError, FencedLeaderEpochError; StorageError if the
+        directory is read-only: a checkpoint of what can be read would let the next start cut the rest.
         """
+        self._opening.check_writable()
         self._checkpoint.promise(epochs)
         yield self._checkpoint.job(makes_room=True)
         self.partitions.lead({tp: epoch for tp, epoch in epochs.items() if tp in self.partitions})

@@ -15,6 +15,7 @@ from brokerd.errors import (
     FencedLeaderEpochError,
     InvalidConfigError,
     NotLeaderError,
+    StorageError,
     UnknownTopicOrPartitionError,
 )
 from brokerd.ids import TopicIdPartition
@@ -69,6 +70,23 @@ def test_a_directory_holds_the_partitions_that_it_was_given(files: MemoryFiles) 
         manager.partitions.leader(TopicIdPartition(TOPIC.id, 0))
     with pytest.raises(UnknownTopicOrPartitionError, match="has partitions 0 to 3, not 4"):
         manager.partitions.leader(TopicIdPartition(TOPIC.id, 4))
+
+
+def test_a_directory_without_its_checkpoint_leads_nothing_and_cuts_nothing(files: MemoryFiles) -> None:
+    manager = opened(files)
+    run_here(manager.changes.hold(TOPIC, [0]))
+    lead(manager, 5, 0)
+    append(held(manager, 0), b"durable.")
+    held(manager, 0).flush()
+    files.kill()
+    files.unlink("checkpoint")
+    for epoch in (6, 7):
+        manager = opened(files)
+        with pytest.raises(StorageError, match="read-only"):
+            lead(manager, epoch, 0)
+        assert not held(manager, 0).is_leader
+        files.kill()
+        assert "checkpoint" not in files.listdir(), "it would stand for what could be read"
 
 
 def test_a_topic_that_grows_elsewhere_changes_here_too(files: MemoryFiles) -> None:
