@@ -288,6 +288,7 @@ class Turns:
     def __init__(self, now_ns: Callable[[], int] = stopwatch_ns) -> None:
         self._now_ns = now_ns
         self._is_taken = False  # whether this iteration's turn is
+        self._is_handed_on = False  # to a caller that waited, and runs in the next iteration
         self._taken_ns = 0
         self.arrived = 0  # calls since the last check; incremented on receiving each call
         self._let_in = 0  # how many more are admitted before the next turn
@@ -316,8 +317,13 @@ class Turns:
             turn = self._waiting.pop_next()
             if not turn.done():  # done: its caller was cancelled
                 turn.set_result(None)
+                self._is_handed_on = True
                 self._begin()
                 return
+        if self._is_handed_on:  # its caller runs in this iteration, before or after this
+            self._is_handed_on = False
+            asyncio.get_running_loop().call_soon(self._next)
+            return
         self._is_taken = False
 
     def _lets_others_in(self) -> bool:

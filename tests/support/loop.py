@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -16,3 +18,28 @@ async def all_wait() -> None:
     loop: Any = asyncio.get_running_loop()
     while loop._ready:  # what is scheduled; the loop has no public name for it
         await one_turn()
+
+
+class TurnCount:
+    """How many turns of a loop have begun."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+
+@contextmanager
+def counted_turns(loop: Any) -> Iterator[TurnCount]:
+    """Counts the turns of this loop, also of one that runs in another thread, where they begin: a callback has no fixed place in
+    its turn. The loop has no public name for a turn.
+    """
+    turns, run_once = TurnCount(), loop._run_once
+
+    def counted() -> None:
+        turns.now += 1
+        run_once()
+
+    loop._run_once = counted
+    try:
+        yield turns
+    finally:
+        del loop._run_once

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ import pytest
 from brokerd.server.handlers import fetch, produce
 from brokerd.server.handlers.fetch import FetchHandler
 from brokerd.server.streams import LARGE_BYTES, LARGE_PARTITIONS
+from brokerd.sharing import Caller, Turns
 from tests.support.daemon import RunningDaemon
+from tests.support.loop import TurnCount, counted_turns
 from tests.support.raw_client import RawClient, values_batch
 from tests.support.wait import wait_until
 
@@ -20,40 +23,27 @@ LARGE = LARGE_BYTES + 1_000
 
 
 class LoopTurns:
-    """Counts the turns of the daemon's loop, and notes in which one something was done."""
+    """Notes in which turn of the daemon's loop something was done."""
 
-    def __init__(self, loop: Any) -> None:
+    def __init__(self, turns: TurnCount) -> None:
         self.copies: Counter[int] = Counter()
-        self._now = 0
-        self._loop = loop
-        run_once = loop._run_once  # a turn has no public name
-
-        def counted() -> None:
-            self._now += 1
-            run_once()
-
-        loop._run_once = counted
+        self._turns = turns
 
     def noting(self, work: Callable[..., Any]) -> Callable[..., Any]:
         """The same function, noted at each call."""
 
         def noted(*args: Any, **kwargs: Any) -> Any:
-            self.copies[self._now] += 1
+            self.copies[self._turns.now] += 1
             return work(*args, **kwargs)
 
         return noted
-
-    def stop(self) -> None:
-        """Counts no more."""
-        del self._loop._run_once
 
 
 @pytest.fixture
 def loop_turns(running: RunningDaemon) -> Iterator[LoopTurns]:
     """Of the daemon's loop."""
-    turns = LoopTurns(running.loop)
-    yield turns
-    turns.stop()
+    with counted_turns(running.loop) as turns:
+        yield LoopTurns(turns)
 
 
 def test_large_responses_that_become_due_at_once_are_copied_one_in_a_turn(
@@ -91,15 +81,24 @@ def test_wide_fetches_that_one_batch_wakes_are_read_one_in_a_turn(
 
 
 def test_large_requests_are_taken_in_one_in_a_turn(
-    client: RawClient, loop_turns: LoopTurns, monkeypatch: pytest.MonkeyPatch
+    running: RunningDaemon, client: RawClient, loop_turns: LoopTurns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    waited: list[Caller] = []
+    take = Turns.take
+
+    async def noted(turns: Turns, caller: Caller) -> None:
+        await take(turns, caller)
+        waited.append(caller)
+
     tps = client.create_topic(partitions=READERS)
     producers = [client.producer() for _ in tps]
     for tp, producer in zip(tps, producers, strict=True):
         producer.produce(tp, values_batch(tp))
     monkeypatch.setattr("brokerd.server.handlers.produce.handle", loop_turns.noting(produce.handle))
+    monkeypatch.setattr(running.daemon.broker.turns, "take", partial(noted, running.daemon.broker.turns))
     for tp, producer in zip(tps, producers, strict=True):
         producer.post([(tp, values_batch(tp, size=LARGE))])
     for producer in producers:
         assert producer.answer().results[0].base_offset == 1
+    assert len(waited) == READERS, "requests seldom arrive in one turn, so the turns alone would tell little"
     assert set(loop_turns.copies.values()) == {1}

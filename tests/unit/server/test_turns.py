@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
 from brokerd.sharing import Caller, Turns
-from tests.support.loop import all_wait, one_turn
+from tests.support.loop import all_wait, counted_turns, one_turn
 
 
 async def taken(turns: Turns, order: list[str], principal: str, peer: str, name: str) -> None:
@@ -56,6 +57,20 @@ def test_no_two_are_taken_in_one_turn_of_the_loop() -> None:
     order = asyncio.run(crowd())
 
     assert "request request" not in " ".join(order)
+
+
+async def test_whenever_they_come_no_two_have_one_turn_of_the_loop() -> None:
+    async def come(turns: Turns, loop_turns: int) -> int:
+        for _ in range(loop_turns):
+            await one_turn()
+        await turns.take(Caller("p", "c"))
+        return loop.now
+
+    with counted_turns(asyncio.get_running_loop()) as loop:
+        for arrivals in itertools.product(range(6), repeat=4):
+            turns = Turns()
+            served = await asyncio.gather(*[come(turns, loop_turns) for loop_turns in arrivals])
+            assert len(set(served)) == len(served), arrivals
 
 
 def test_who_is_gone_holds_nobody_up() -> None:
