@@ -204,7 +204,7 @@ class MemoryEtcd:
     async def _keep_alive(self, requests: AsyncIterator[pb.LeaseKeepAliveRequest]) -> AsyncIterator[pb.LeaseKeepAliveResponse]:
         async for request in requests:
             if not self.renews:
-                await asyncio.sleep(60)
+                await asyncio.get_running_loop().create_future()  # until the call ends
             ttl_s = self.leases[request.ID][0] if request.ID in self.leases else 0
             if ttl_s:
                 self._renew(request.ID, ttl_s)
