@@ -43,11 +43,14 @@ class ErrorCode(enum.IntEnum):
     RESOURCE_EXHAUSTED = 102
     NOT_READY = 103
     OFFSET_NOT_AVAILABLE = 106
+    COORDINATOR_LOAD_IN_PROGRESS = 107
+    COORDINATOR_NOT_AVAILABLE = 108
     UNKNOWN_TOPIC_OR_PARTITION = 200
     UNKNOWN_TOPIC_ID = 201
     NOT_LEADER = 202
     FENCED_LEADER_EPOCH = 203
     UNKNOWN_LEADER_EPOCH = 204
+    NOT_COORDINATOR = 205
     OUT_OF_ORDER_SEQUENCE_NUMBER = 300
     DUPLICATE_SEQUENCE_NUMBER = 301
     UNKNOWN_PRODUCER_ID = 302
@@ -265,6 +268,14 @@ class OffsetNotAvailableError(WireError):
     code = ErrorCode.OFFSET_NOT_AVAILABLE
 
 
+class CoordinatorLoadInProgressError(WireError):
+    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+class CoordinatorNotAvailableError(WireError):
+    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
 class UnknownTopicOrPartitionError(WireError):
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -283,6 +294,10 @@ class FencedLeaderEpochError(WireError):
 
 class UnknownLeaderEpochError(WireError):
     code = ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+class NotCoordinatorError(WireError):
+    code = ErrorCode.NOT_COORDINATOR
 
 
 class OutOfOrderSequenceError(WireError):

@@ -60,6 +60,7 @@ _STOPPING = "the broker is stopping: connect again"
 METHODS: dict[str, Method] = {
     "GetServerInfo": Method(metadata.server_info, works_at_stop=True),
     "Metadata": Method(metadata.handle),
+    "FindCoordinator": Method(metadata.find_coordinator),
     "CreateTopics": Method(topics.create, changes=True),
     "DeleteTopics": Method(topics.delete, changes=True),
     "DescribeTopics": Method(metadata.describe),

@@ -208,3 +208,10 @@ async def server_info(
         features=FEATURES,
         limits=[metadata_pb2.Limit(name=name, value=value) for name, value in (*settings, *_CONSTANTS)],
     )
+
+
+async def find_coordinator(
+    broker: BrokerParts, _authorizer: TopicAuthorizer, _request: metadata_pb2.FindCoordinatorRequest
+) -> metadata_pb2.FindCoordinatorResponse:
+    """The node that decides on transactions and keeps the offsets of groups."""
+    return metadata_pb2.FindCoordinatorResponse(coordinator=this_node(broker))

@@ -90,3 +90,15 @@ class MetadataResponse(_message.Message):
     nodes: _containers.RepeatedCompositeFieldContainer[Node]
     topics: _containers.RepeatedCompositeFieldContainer[TopicMetadata]
     def __init__(self, cluster_id: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicMetadata, _Mapping]]] = ...) -> None: ...
+
+class FindCoordinatorRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class FindCoordinatorResponse(_message.Message):
+    __slots__ = ("error", "coordinator")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    error: _error_pb2.Error
+    coordinator: Node
+    def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., coordinator: _Optional[_Union[Node, _Mapping]] = ...) -> None: ...
