@@ -30,6 +30,7 @@ _CLUSTER_NAME = re.compile(r"[a-zA-Z0-9._-]{1,100}")
 _TOPIC_ID = re.compile(r"[0-9a-f]{32}")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 _DIRECTORY_ID_MAX = 64  # characters
+_TOKEN_MAX = 64  # characters
 
 
 class EntryError(Exception):
@@ -43,6 +44,7 @@ class Registration(NamedTuple):
     port: int
     directory_id: str  # of its data directory: an emptied disk has another one
     rack: str = ""
+    token: str = ""  # a secret of this life: nodes know each other by it, since whoever may read the store is a node
 
 
 class TopicEntry(NamedTuple):
@@ -146,6 +148,7 @@ def decode_registration(data: bytes) -> Registration:
         fields.number("port", 1, 65_535),
         fields.text("directory_id", _DIRECTORY_ID_MAX),
         fields.text("rack", 255),
+        fields.text("token", _TOKEN_MAX),
     )
 
 

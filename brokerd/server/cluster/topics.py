@@ -16,7 +16,7 @@ from brokerd.cluster.keys import PartitionEntry, TopicEntry
 from brokerd.cluster.placement import place
 from brokerd.coordination.client import CoordinationClient
 from brokerd.datadir.topic_changes import TopicChanges
-from brokerd.datadir.topic_store import Topic, TopicStore
+from brokerd.datadir.topic_store import COORDINATOR, Topic, TopicStore
 from brokerd.errors import (
     CoordinationError,
     Fate,
@@ -61,6 +61,20 @@ class ClusterTopics:
             raise TopicAlreadyExistsError(f"topic '{name}' already exists")
         await self._until(lambda: self._topics.has(name), name)
         return topic
+
+    async def create_coordinator(self) -> None:
+        """Creates the topic of the coordinator's log, unless there is one. On return the image has it, the directory maybe not."""
+        image = self._membership.image
+        if image.topic(COORDINATOR.id) is None:
+            entry = TopicEntry(COORDINATOR.name, COORDINATOR.partition_count, COORDINATOR.configs)
+            # If it fails, another node has created it.
+            await self._run(create_topic(image, COORDINATOR.id, entry, self._placed(COORDINATOR.partition_count)))
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                while image.topic(COORDINATOR.id) is None:
+                    await self._membership.after(self._membership.generation)
+        except TimeoutError:
+            raise NotReadyError(f"this node has not heard of topic '{COORDINATOR.name}' yet: try again") from None
 
     async def grow(self, name: str, total: int) -> Topic:
         """Adds partitions up to `total`."""

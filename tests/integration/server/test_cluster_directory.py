@@ -14,7 +14,7 @@ from brokerd.cluster.placement import place
 from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.node_state import ClusterIdentity
-from brokerd.datadir.topic_store import Topic
+from brokerd.datadir.topic_store import COORDINATOR, Topic
 from brokerd.errors import Fate, InvalidPartitionsError, NotReadyError, StorageError, UnknownTopicOrPartitionError
 from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.partition.partition import Partition
@@ -232,6 +232,25 @@ def test_of_two_nodes_that_create_a_name_one_wins() -> None:
         await becomes(lambda: sum(map(len, directories.led().values())), 12)
 
     with_nodes(scenario, 1, 2)
+
+
+def test_the_coordinator_has_one_topic_whoever_creates_it() -> None:
+    async def scenario(directories: Directories) -> None:
+        await asyncio.gather(*(directories.topics[node_id].create_coordinator() for node_id in (1, 2, 3, 1)))
+        revision = directories.nodes.etcd.revision
+        await directories.topics[2].create_coordinator()
+        assert directories.nodes.etcd.revision == revision
+        image = directories.nodes.running[3][1].image
+        await until(directories.nodes.running[3][1], lambda image: image.topic(COORDINATOR.id))
+        assert image.topic(COORDINATOR.id) == TopicEntry(COORDINATOR.name, 1, COORDINATOR.configs)
+        partition = image.partition(TopicIdPartition(COORDINATOR.id, 0))
+        assert partition is not None
+        await becomes(directories.led, {node_id: [0] if node_id == partition.entry.leader else [] for node_id in (1, 2, 3)})
+        own = directories.logs[partition.entry.leader].partitions.coordinator_log
+        assert own is not None
+        assert own.config.retention_ms == -1
+
+    with_nodes(scenario, 1, 2, 3)
 
 
 def test_changes_of_one_topic_at_several_nodes_all_hold() -> None:

@@ -31,7 +31,7 @@ from brokerd.ids import TopicIdPartition
 TP = TopicIdPartition(bytes(range(16)), 7)
 PARTITION = PartitionEntry((3, 1), (InSyncReplica(1, "d1"), InSyncReplica(3, "d3")), 1, 2**40, 5)
 VALUES: list[tuple[Any, Callable[[bytes], Any]]] = [
-    (Registration("host", 9092, "d1", "rack-a"), decode_registration),
+    (Registration("host", 9092, "d1", "rack-a", "t" * 64), decode_registration),
     (TopicEntry("orders", 12, {"retention.ms": "1000"}), decode_topic),
     (PARTITION, decode_partition),
     (Tombstone("orders", 12, ("d1", "d2")), decode_tombstone),
