@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 TOPIC_NAME_MAX_LENGTH = 249
 TRANSACTIONAL_ID_MAX_LENGTH = 249
+_CLUSTER_NAME = re.compile(r"[a-zA-Z0-9._-]{1,100}")
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 NO_PRODUCER_ID = -1
@@ -127,6 +128,13 @@ def new_topic_id() -> bytes:
 def new_leader_epoch_id() -> int:
     """A random leader epoch id (32 bits, not 0). Each start of the broker has its own, which no copy of its data shares."""
     return secrets.randbelow(2**32 - 1) + 1
+
+
+def cluster_name_problem(name: str) -> str | None:
+    """Why `name` is not a valid cluster name, phrased as the end of a sentence; None if it is valid."""
+    if _CLUSTER_NAME.fullmatch(name) and name not in (".", ".."):
+        return None
+    return "it must have 1 to 100 letters, digits, '.', '_' or '-' (ASCII), and not be '.' or '..'"
 
 
 def topic_name_problem(name: str, *, internal: bool = False) -> str | None:

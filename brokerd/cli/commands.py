@@ -93,6 +93,9 @@ _START = Command(
         option("--data-dir", "DIR", "directory of all data, created if missing (data.dir; default ./brokerd-data)"),
         option("--host", None, "address to listen on (host; default 127.0.0.1)"),
         option("--port", None, f"port to listen on, 0 picks a free one (port; default {DEFAULT_PORT})"),
+        option("--node-id", "N", "this node's id in a cluster (node.id)"),
+        option("--cluster", "NAME", "the cluster of several nodes to belong to (cluster.name); default: the node is alone"),
+        option("--coordination", "URL", "the cluster's etcd, etcd://HOST:PORT[,HOST:PORT] (coordination.servers)"),
         repeated("--set", "NAME=VALUE", "any setting", dest="settings"),
     ),
     description="""\

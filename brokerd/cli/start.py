@@ -45,7 +45,14 @@ def run(args: argparse.Namespace) -> None:
 def _flags(args: argparse.Namespace) -> dict[str, str]:
     """Settings by name; a named option overrides --set. Raises UsageError."""
     flags = {name.strip(): value.strip() for name, value in pairs(args, "--set", args.settings)}
-    named = {"data.dir": args.data_dir, "host": args.host, "port": args.port}
+    named = {
+        "data.dir": args.data_dir,
+        "host": args.host,
+        "port": args.port,
+        "node.id": args.node_id,
+        "cluster.name": args.cluster,
+        "coordination.servers": args.coordination,
+    }
     return flags | {name: value for name, value in named.items() if value is not None}
 
 

@@ -8,5 +8,4 @@
     assignments.py  what a data directory has to do to agree with the cluster
 
 Whoever watches the keys feeds the image, and writes what is decided under a comparison of the revision that the decision rests on.
-Not called yet: a broker knows only itself.
 """

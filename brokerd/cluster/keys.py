@@ -26,7 +26,6 @@ REPLICAS_MAX = 32  # of a partition
 VALUE_MAX_BYTES = 64 * 1024
 _EPOCH_MAX = 2**31 - 1
 _REVISION_MAX = 2**63 - 1
-_CLUSTER_NAME = re.compile(r"[a-zA-Z0-9._-]{1,100}")
 _TOPIC_ID = re.compile(r"[0-9a-f]{32}")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 _DIRECTORY_ID_MAX = 64  # characters
@@ -78,13 +77,6 @@ class Tombstone(NamedTuple):
     name: str
     partition_count: int
     directory_ids: tuple[str, ...]  # those that may still hold data
-
-
-def cluster_name_problem(name: str) -> str | None:
-    """Why `name` is not a valid cluster name, phrased as the end of a sentence; None if it is valid."""
-    if _CLUSTER_NAME.fullmatch(name) and name not in (".", ".."):
-        return None
-    return "it must have 1 to 100 letters, digits, '.', '_' or '-' (ASCII), and not be '.' or '..'"
 
 
 class Keys:

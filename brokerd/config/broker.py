@@ -5,6 +5,7 @@ Precedence: defaults < TOML file < environment (`BROKERD_LOG_SEGMENT_BYTES`) < f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +14,10 @@ from brokerd.config.client import DEFAULT_PORT, GRPC_MAX_MESSAGE_BYTES, is_loopb
 from brokerd.config.settings import INT32_MAX, INT64_MAX, Value, declared, setting, settings_of
 from brokerd.config.topic import TopicConfig, topic_config
 from brokerd.errors import ConfigError, InvalidConfigError
+from brokerd.ids import cluster_name_problem
 
+_ETCD = "etcd://"
+_ADDRESS = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[1-9][0-9]{0,4}")
 REQUEST_OVERHEAD_BYTES = 1_048_576  # a request without its batch: ids of max.partitions.per.request partitions, and a reserve
 
 
@@ -36,6 +40,20 @@ class BrokerConfig:
         -1,
         "This node's id, kept in the data directory from its first start on; -1 = the directory's, 0 in a new one.",
         between=(-1, INT32_MAX),
+    )
+    rack: str = setting("", "Where the node stands; copies of a partition go to different racks.", name="broker.rack")
+
+    cluster_name: str = setting("", "Cluster of several nodes that this node belongs to; empty = the node is alone.")
+    coordination_servers: str = setting("", "The etcd that the nodes of a cluster agree through: etcd://HOST:PORT[,HOST:PORT].")
+    coordination_ssl_ca_file: str = setting(
+        "", "PEM file with the authorities that sign etcd's certificates; if set, etcd is reached by TLS only. Empty = plaintext."
+    )
+    coordination_ssl_certificate_file: str = setting("", "PEM file with this node's certificate for etcd, if etcd wants one.")
+    coordination_ssl_key_file: str = setting("", "PEM file with that certificate's private key, without a passphrase.")
+    cluster_ssl_ca_file: str = setting(
+        "",
+        "PEM file with the authorities that sign the other nodes' certificates; needed in a cluster with ssl.certificate.file, "
+        "which nodes also show to each other.",
     )
 
     num_partitions: int = setting(1, "Partitions of a topic created without a partition count.", between=(1, 10_000))
@@ -242,7 +260,41 @@ def check_broker(config: BrokerConfig) -> None:
         raise ConfigError(
             f"num.partitions ({config.num_partitions}) must not exceed max.partitions.per.topic ({config.max_partitions_per_topic})"
         )
+    _check_cluster(config)
     check_listening(config)
+
+
+def coordination_endpoints(text: str) -> list[str]:
+    """The addresses, HOST:PORT, in the setting coordination.servers. Raises ConfigError."""
+    addresses = [each.strip() for each in text.removeprefix(_ETCD).split(",")]
+    if not text.startswith(_ETCD) or not all(_ADDRESS.fullmatch(each) for each in addresses):
+        raise ConfigError(f"coordination.servers must be etcd://HOST:PORT, several separated by commas, not '{text}'")
+    return addresses
+
+
+def _check_cluster(config: BrokerConfig) -> None:
+    if not config.cluster_name:
+        if config.coordination_servers:
+            raise ConfigError("coordination.servers is set and cluster.name is not: a cluster needs both (--cluster NAME)")
+        return
+    problem = cluster_name_problem(config.cluster_name)
+    if problem is not None:
+        raise ConfigError(f"cluster.name '{config.cluster_name[:100]}' cannot be a cluster's name: {problem}")
+    if not config.coordination_servers:
+        raise ConfigError(
+            "cluster.name is set and coordination.servers is not: a cluster needs an etcd (--coordination etcd://HOST:PORT)"
+        )
+    coordination_endpoints(config.coordination_servers)
+    if config.node_id < 0:
+        raise ConfigError("cluster.name is set and node.id is not: each node of a cluster needs an id of its own (--node-id N)")
+    if bool(config.coordination_ssl_certificate_file) != bool(config.coordination_ssl_key_file):
+        raise ConfigError("coordination.ssl.certificate.file and coordination.ssl.key.file belong together: set both, or neither")
+    if config.coordination_ssl_certificate_file and not config.coordination_ssl_ca_file:
+        raise ConfigError("coordination.ssl.certificate.file needs TLS: set coordination.ssl.ca.file")
+    if bool(config.ssl_certificate_file) != bool(config.cluster_ssl_ca_file):
+        raise ConfigError(
+            "ssl.certificate.file and cluster.ssl.ca.file belong together in a cluster: nodes call each other by TLS if clients do"
+        )
 
 
 def check_listening(config: BrokerConfig) -> None:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from functools import partial
 
 from brokerd.clock import Clock
+from brokerd.cluster.image import Node
+from brokerd.cluster.keys import Registration
 from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.flusher import Flusher
 from brokerd.datadir.log_manager import LogManager
+from brokerd.datadir.topic_store import Topic
+from brokerd.ids import TopicIdPartition
 from brokerd.purgatory import TimedPurgatory
 from brokerd.server.admin import Admin
+from brokerd.server.cluster.alone import Alone
+from brokerd.server.cluster.node import ClusterNode
 from brokerd.server.coordinator.groups import Groups
 from brokerd.server.coordinator.local_leaders import LocalLeaders
 from brokerd.server.coordinator.log import CoordinatorLog
@@ -24,6 +31,7 @@ from brokerd.server.stopping import within
 from brokerd.server.waiting.delayed_fetch import ResponseQueue
 from brokerd.sharing import Budget, Shares, Turns
 
+_WILDCARDS = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound to
 _READ_THREADS = 5  # for reads outside of the page cache; one caller alone gets 4
 _SEARCH_THREADS = 3  # one caller alone gets 2
 _READERS_PATIENCE_S = 0.5
@@ -34,9 +42,9 @@ _LOGS = ""
 
 
 class BrokerParts:
-    """One running node. Create it inside the running event loop, after `logs` is open."""
+    """One running node. Create it inside the running event loop, after `logs` is open. `cluster` None: it is alone."""
 
-    def __init__(self, config: BrokerConfig, logs: LogManager, clock: Clock) -> None:
+    def __init__(self, config: BrokerConfig, logs: LogManager, clock: Clock, cluster: ClusterNode | None = None) -> None:
         self.config = config
         self.clock = clock
         self.cluster_id, self.node_id = logs.cluster_id, logs.node_id
@@ -88,6 +96,25 @@ class BrokerParts:
         self.searchers = Threads(_SEARCH_THREADS, "brokerd-search")
         self.port = 0
         self.is_stopping = False
+        self.cluster: ClusterNode | Alone = cluster or Alone(
+            lambda: Node(self.node_id, 0, Registration(*self.address(), logs.directory_id, config.rack)),
+            logs.partitions,
+            logs.changes,
+            self.admin,
+            self.forget_topic,
+        )
+
+    def address(self) -> tuple[str, int]:
+        """This node's host and port for clients."""
+        host = self.config.advertised_host or self.config.host
+        return socket.gethostname() if host in _WILDCARDS else host, self.config.advertised_port or self.port
+
+    def forget_topic(self, topic: Topic) -> None:
+        """Forgets what is known of a topic that has just been deleted."""
+        self.counters.topics.pop(topic.id, None)
+        self.groups.table.forget_topic(topic.id)
+        for partition in range(topic.partition_count):
+            self.transactions.leaders.forget(TopicIdPartition(topic.id, partition))
 
     def begin_stop(self) -> None:
         """Refuses new work from now on."""

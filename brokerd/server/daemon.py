@@ -24,6 +24,7 @@ from brokerd.datadir.partition_opening import RecoveryReport
 from brokerd.errors import BrokerdError, counted
 from brokerd.server.background import Background
 from brokerd.server.broker import BrokerParts
+from brokerd.server.cluster.node import ClusterNode
 from brokerd.server.failures import internal
 from brokerd.server.health import HealthService
 from brokerd.server.limits.descriptors import fitted, raise_limit
@@ -70,6 +71,7 @@ class Daemon:
         self._health = HealthService()  # reports "serving" from the start on; before that, no call is answered
         self._server: grpc.aio.Server | None = None
         self._logs: LogManager | None = None
+        self._cluster: ClusterNode | None = None  # None: the node is alone
         self._broker: BrokerParts | None = None
         self._service: BrokerService | None = None
         self._background: Background | None = None
@@ -98,7 +100,8 @@ class Daemon:
         return self._service.open_stream_count if self._service is not None else 0
 
     async def start(self) -> None:
-        """Returns once the broker serves. Raises ConfigError, ListenError or DataDirectoryError, leaving nothing open."""
+        """Returns once the broker serves. Raises ConfigError, ListenError, CoordinationError or
+        DataDirectoryError, leaving nothing open."""
         try:
             await self._start()
         except BaseException:
@@ -189,11 +192,13 @@ class Daemon:
         credentials = certificates.credentials() if certificates is not None else None
         self.port = _bind(self._server, self.config.host, self.config.port, credentials)
         files = self._files if self._files is not None else RealFiles(self.config.data_dir)
-        logs = self._logs = LogManager(self.config, files, self._clock)
+        self._cluster = ClusterNode(self.config, self._clock) if self.config.cluster_name else None
+        identity = await self._cluster.identify(files) if self._cluster is not None else None
+        logs = self._logs = LogManager(self.config, files, self._clock, cluster=identity)
         report = await asyncio.to_thread(logs.open)
         level = logging.WARNING if report.read_only_reason or report.damaged else logging.INFO
         logger.log(level, "data directory %s %s", self.config.data_dir, _summary(report))
-        self._broker = BrokerParts(self.config, logs, self._clock)
+        self._broker = BrokerParts(self.config, logs, self._clock, self._cluster)
         self._broker.port = self.port
         await self._broker.transactions.start()
         self._callers = Callers(
@@ -212,6 +217,8 @@ class Daemon:
         self._background.start()
         if self.config.metrics_port >= 0:
             await self._start_metrics(authenticator)
+        if self._cluster is not None:
+            await self._cluster.join(logs, self._broker.admin, self._broker.address(), self._broker.forget_topic)
         await self._server.start()
         self._has_started = True
 
@@ -229,6 +236,9 @@ class Daemon:
 
     async def _release(self) -> None:
         """Closes everything that is open, in reverse order."""
+        if self._cluster is not None:
+            self._step = "leaving the cluster"
+            await within(_PATIENCE_S, self._cluster.leave())
         if self._metrics is not None:
             self._step = "stopping the metrics endpoint"
             await within(_PATIENCE_S, self._metrics.stop())
@@ -249,7 +259,7 @@ class Daemon:
         if self._logs is not None:
             self._step = "closing the logs"
             await asyncio.to_thread(self._logs.close)
-        self._metrics = self._background = self._server = self._broker = self._logs = None
+        self._metrics = self._background = self._server = self._broker = self._logs = self._cluster = None
 
 
 def _bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None) -> int:

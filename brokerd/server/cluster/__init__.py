@@ -1,9 +1,9 @@
 """This node in its cluster: the shell around the rules of brokerd/cluster, on the coordination store.
 
-    membership.py  the cluster's id, this node's registration, and the image that follows the store
-    directory.py   keeps the data directory in agreement with the image
-    topics.py      topics changed by any node
-    controller.py  holds the elections, at the node that holds the key
-
-Not called yet: a broker knows only itself.
+membership.py  the cluster's id, this node's registration, and the image that follows the store
+directory.py   keeps the data directory in agreement with the image
+topics.py      topics changed by any node
+controller.py  holds the elections, at the node that holds the key
+node.py        all of these as one, and what handlers ask of them
+alone.py       the same answers for a node without a cluster
 """

@@ -17,15 +17,13 @@ DescribeTopics
 
 from __future__ import annotations
 
-import socket
-
 import brokerd
+from brokerd.cluster.image import Node
 from brokerd.config.settings import settings_of, values_of
 from brokerd.config.topic import TopicConfig, topic_config
 from brokerd.datadir.topic_store import Topic
 from brokerd.errors import NotLeaderError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError
-from brokerd.ids import NO_LEADER, TopicIdPartition
-from brokerd.partition.partition import Partition
+from brokerd.ids import NO_EPOCH, NO_LEADER, TopicIdPartition
 from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import fails_with, malformed, to_its_end
 from brokerd.server.handlers.produce import WAITING_REQUESTS_MAX
@@ -37,7 +35,6 @@ from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import metadata_pb2, topics_pb2
 
 _PIECES_OF_A_TOPIC = 5  # its settings cost as much to describe as this many partitions
-_WILDCARDS = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound to
 WIRE_VERSION = 1
 FEATURES = (
     "delete_records",
@@ -70,7 +67,7 @@ async def handle(
         raise malformed("all_topics", "topics and topic_ids must be empty with it")
     for topic_id in request.topic_ids:
         check_topic_id("topic_ids", topic_id)
-    response = metadata_pb2.MetadataResponse(cluster_id=broker.cluster_id, nodes=[this_node(broker)])
+    response = metadata_pb2.MetadataResponse(cluster_id=broker.cluster_id, nodes=map(_node, broker.cluster.nodes()))
     pauses = Pauses(broker.turns)
     if request.all_topics:
         for topic in _seen_by(broker, authorizer):
@@ -91,13 +88,8 @@ async def handle(
     return response
 
 
-def this_node(broker: BrokerParts) -> metadata_pb2.Node:
-    """This node's address for clients."""
-    host = broker.config.advertised_host or broker.config.host
-    if host in _WILDCARDS:
-        host = socket.gethostname()
-    port = broker.config.advertised_port or broker.port
-    return metadata_pb2.Node(node_id=broker.node_id, host=host, port=port)
+def _node(node: Node) -> metadata_pb2.Node:
+    return metadata_pb2.Node(node_id=node.id, host=node.registration.host, port=node.registration.port)
 
 
 async def _find_or_create(broker: BrokerParts, authorizer: TopicAuthorizer, name: str) -> Topic:
@@ -114,7 +106,7 @@ async def _find_or_create(broker: BrokerParts, authorizer: TopicAuthorizer, name
 
 
 async def _create(broker: BrokerParts, name: str) -> Topic:
-    topic = await broker.admin.run(broker.topic_changes.create(name, broker.config.num_partitions, {}))
+    topic = await broker.cluster.create(name, broker.config.num_partitions, {})
     broker.audit.changed(f"created topic '{name}'")
     return topic
 
@@ -127,14 +119,16 @@ async def _describe(broker: BrokerParts, topic: Topic, described: metadata_pb2.T
 
 
 def _partition(broker: BrokerParts, tp: TopicIdPartition) -> metadata_pb2.PartitionMetadata:
-    described = metadata_pb2.PartitionMetadata(partition=tp.partition, leader=broker.node_id)
+    entry = broker.cluster.partition(tp)
+    described = metadata_pb2.PartitionMetadata(partition=tp.partition, leader=NO_LEADER, leader_epoch=NO_EPOCH)
     try:
-        partition = broker.partitions.leader(tp)
-        described.leader_epoch = partition.leader_epoch
-        partition.health.check_writable(partition.ends.log_start_offset)
+        if entry is None or entry.leader == NO_LEADER:
+            raise NotLeaderError(f"partition {tp} has no leader at present: try again")
+        described.leader, described.leader_epoch = entry.leader, entry.leader_epoch
+        if entry.leader == broker.node_id:
+            partition = broker.partitions.leader(tp)
+            partition.health.check_writable(partition.ends.log_start_offset)
     except WireError as error:
-        if isinstance(error, NotLeaderError):
-            described.leader, described.leader_epoch = NO_LEADER, error.current_leader_epoch
         described.error.CopyFrom(to_proto(error))
     return described
 
@@ -164,12 +158,11 @@ async def _describe_topic(
     with fails_with(described, f"description of topic {described.name!r}"):
         authorizer.require_name(None, described.name)
         topic = broker.topics.by_name(described.name)
-        logs = [broker.partitions.leader(TopicIdPartition(topic.id, partition)) for partition in range(topic.partition_count)]
         described.topic_id = topic.id
         described.configs.extend(_configs(broker, topic))
         await pauses.after(_PIECES_OF_A_TOPIC)
-        for log in logs:
-            _describe_partition(log, described.partitions.add())
+        for number in range(topic.partition_count):
+            _describe_partition(broker, TopicIdPartition(topic.id, number), described.partitions.add(partition=number))
             await pauses.after()
 
 
@@ -181,16 +174,16 @@ def _configs(broker: BrokerParts, topic: Topic) -> list[topics_pb2.ConfigEntry]:
     ]
 
 
-def _describe_partition(log: Partition, described: topics_pb2.PartitionDescription) -> None:
-    described.partition = log.tp.partition
-    described.log_start_offset = log.ends.log_start_offset
-    described.last_stable_offset = log.ends.last_stable_offset
-    described.high_watermark = log.ends.high_watermark
-    described.log_end_offset = log.ends.log_end_offset
-    described.size_bytes = log.size_bytes
-    described.segment_count = len(log.segments)
-    described.producer_count = len(log.producers)
-    with fails_with(described, f"description of {log.name}"):
+def _describe_partition(broker: BrokerParts, tp: TopicIdPartition, described: topics_pb2.PartitionDescription) -> None:
+    with fails_with(described, f"description of {tp}"):
+        log = broker.partitions.leader(tp)
+        described.log_start_offset = log.ends.log_start_offset
+        described.last_stable_offset = log.ends.last_stable_offset
+        described.high_watermark = log.ends.high_watermark
+        described.log_end_offset = log.ends.log_end_offset
+        described.size_bytes = log.size_bytes
+        described.segment_count = len(log.segments)
+        described.producer_count = len(log.producers)
         log.health.check_writable(log.ends.log_start_offset)
 
 
@@ -213,5 +206,11 @@ async def server_info(
 async def find_coordinator(
     broker: BrokerParts, _authorizer: TopicAuthorizer, _request: metadata_pb2.FindCoordinatorRequest
 ) -> metadata_pb2.FindCoordinatorResponse:
-    """The node that decides on transactions and keeps the offsets of groups."""
-    return metadata_pb2.FindCoordinatorResponse(coordinator=this_node(broker))
+    """The node that decides on transactions and keeps the offsets of groups.
+
+    - COORDINATOR_NOT_AVAILABLE while the node with its log is not there.
+    """
+    response = metadata_pb2.FindCoordinatorResponse()
+    with fails_with(response, "finding the coordinator"):
+        response.coordinator.CopyFrom(_node(await broker.cluster.coordinator()))
+    return response

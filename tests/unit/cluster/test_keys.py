@@ -17,7 +17,6 @@ from brokerd.cluster.keys import (
     Registration,
     Tombstone,
     TopicEntry,
-    cluster_name_problem,
     decode_partition,
     decode_registration,
     decode_tombstone,
@@ -26,7 +25,7 @@ from brokerd.cluster.keys import (
     number_of,
     topic_id_of,
 )
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import TopicIdPartition, cluster_name_problem
 
 TP = TopicIdPartition(bytes(range(16)), 7)
 PARTITION = PartitionEntry((3, 1), (InSyncReplica(1, "d1"), InSyncReplica(3, "d3")), 1, 2**40, 5)

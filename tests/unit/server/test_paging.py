@@ -9,8 +9,12 @@ from typing import Any, cast
 
 import pytest
 
+from brokerd.cluster.image import Node
+from brokerd.cluster.keys import Registration
 from brokerd.config.broker import BrokerConfig
+from brokerd.server.admin import Admin
 from brokerd.server.broker import BrokerParts
+from brokerd.server.cluster.alone import Alone
 from brokerd.server.handlers import groups, metadata
 from brokerd.server.paging import Pauses
 from brokerd.server.security.topic_authorizer import ANYBODY, Principal, TopicAuthorizer
@@ -66,8 +70,15 @@ def broker_of(manager: LogManager) -> BrokerParts:
             config=BrokerConfig(),
             port=1,
             turns=Turns(),
+            cluster=alone(manager),
         ),
     )
+
+
+def alone(manager: LogManager) -> Alone:
+    """What handlers ask of a cluster, of a node that is alone."""
+    node = Node(0, 0, Registration("localhost", 1, "d"))
+    return Alone(lambda: node, manager.partitions, manager.changes, Admin(), lambda _: None)
 
 
 async def answered(work: Coroutine[Any, Any, Any], other: Callable[[], None]) -> Any:

@@ -1,0 +1,73 @@
+"""A node alone: the answers of ClusterNode (node.py) where there is no cluster. It leads all partitions, and is the coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from brokerd.cluster.image import Node
+from brokerd.cluster.keys import InSyncReplica, PartitionEntry
+from brokerd.datadir.partition_table import PartitionTable
+from brokerd.datadir.topic_changes import TopicChanges
+from brokerd.datadir.topic_store import Topic
+from brokerd.errors import NotLeaderError, WireError
+from brokerd.ids import NO_LEADER, TopicIdPartition
+from brokerd.server.admin import Admin
+
+
+class Alone:
+    """See the module docstring."""
+
+    def __init__(
+        self,
+        this_node: Callable[[], Node],
+        partitions: PartitionTable,
+        changes: TopicChanges,
+        admin: Admin,
+        on_deleted: Callable[[Topic], None],
+    ) -> None:
+        """`on_deleted`: see TopicChanges.delete."""
+        self._this_node = this_node
+        self._partitions = partitions
+        self._changes = changes
+        self._admin = admin
+        self._on_deleted = on_deleted
+
+    @property
+    def controller_id(self) -> int:
+        """The node that holds the elections."""
+        return self._partitions.node_id
+
+    def nodes(self) -> Sequence[Node]:
+        """All nodes that are alive."""
+        return [self._this_node()]
+
+    def partition(self, tp: TopicIdPartition) -> PartitionEntry:
+        """Who holds and who leads a partition."""
+        node_id, leader, epoch = self._partitions.node_id, self._partitions.node_id, 0
+        try:
+            epoch = self._partitions.leader(tp).leader_epoch
+        except NotLeaderError as error:
+            leader, epoch = NO_LEADER, error.current_leader_epoch
+        except WireError:
+            leader = NO_LEADER
+        return PartitionEntry((node_id,), (InSyncReplica(node_id, ""),), leader, leader_epoch=epoch)
+
+    async def coordinator(self) -> Node:
+        """The coordinator of transactions and groups."""
+        return self._this_node()
+
+    async def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
+        """See TopicChanges, as for the other changes."""
+        return await self._admin.run(self._changes.create(name, partitions, configs))
+
+    async def grow(self, name: str, total: int) -> Topic:
+        """Adds partitions up to `total`."""
+        return await self._admin.run(self._changes.grow(name, total))
+
+    async def alter(self, name: str, set_configs: Mapping[str, str], unset: Iterable[str]) -> Topic:
+        """Changes settings."""
+        return await self._admin.run(self._changes.alter(name, set_configs, unset))
+
+    async def delete(self, name: str) -> Topic:
+        """Deletes a topic."""
+        return await self._admin.run(self._changes.delete(name, self._on_deleted))

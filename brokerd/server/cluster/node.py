@@ -1,0 +1,151 @@
+"""One node of a cluster: the parts of this folder, started and stopped together, and what handlers ask of the cluster.
+
+Start: `identify` before the data directory is opened, `join` once it is. A node that has joined is registered, and its directory
+has done what the cluster wants of it. A node alone has the same questions answered by alone.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import grpc
+
+from brokerd.clock import Clock
+from brokerd.cluster.image import ClusterImage, Node
+from brokerd.cluster.keys import Keys, PartitionEntry, Registration
+from brokerd.config.broker import BrokerConfig, coordination_endpoints
+from brokerd.config.small_files import read_small_file
+from brokerd.coordination.client import CoordinationClient
+from brokerd.datadir.log_manager import LogManager
+from brokerd.datadir.node_state import ClusterIdentity, read_meta
+from brokerd.datadir.topic_store import COORDINATOR, Topic
+from brokerd.errors import CoordinatorNotAvailableError
+from brokerd.ids import TopicIdPartition
+from brokerd.server.admin import Admin
+from brokerd.server.cluster.controller import Controller
+from brokerd.server.cluster.directory import ClusterDirectory
+from brokerd.server.cluster.membership import Membership, cluster_identity, for_ever
+from brokerd.server.cluster.topics import ClusterTopics
+from brokerd.storage.files import Files
+
+logger = logging.getLogger(__name__)
+
+_TOKEN_BYTES = 24
+_COORDINATOR_LOG = TopicIdPartition(COORDINATOR.id, 0)
+
+
+class ClusterNode:
+    """See the module docstring. Create it inside the running event loop."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+        """Does not connect yet. Raises ConfigError if a file of TLS cannot be read."""
+        self._config = config
+        self._keys = Keys(config.cluster_name)
+        self._client = CoordinationClient(
+            coordination_endpoints(config.coordination_servers), clock, credentials=_credentials(config)
+        )
+        self.token = secrets.token_urlsafe(_TOKEN_BYTES)  # other nodes show it to this one: who can read the store is a node
+        self._membership: Membership | None = None
+        self._topics: ClusterTopics | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def identify(self, files: Files) -> ClusterIdentity:
+        """The cluster's identity, which is drawn if this is its first node. Raises CoordinationError, DataDirectoryError."""
+        await self._client.check()
+        is_new = await asyncio.to_thread(read_meta, files) is None
+        return await cluster_identity(self._client, self._keys, self._config.cluster_name, is_new=is_new)
+
+    async def join(self, logs: LogManager, admin: Admin, address: tuple[str, int], on_deleted: Callable[[Topic], None]) -> None:
+        """Registers this node at its address for clients. Raises CoordinationError. `on_deleted`: see ClusterDirectory."""
+        registration = Registration(*address, logs.directory_id, self._config.rack, self.token)
+        membership = self._membership = Membership(self._client, self._keys, logs.node_id, registration)
+        directory = ClusterDirectory(
+            self._client, membership, logs.topics, logs.partitions, logs.changes, logs.lead, admin, on_deleted
+        )
+        self._topics = ClusterTopics(self._client, membership, directory, logs.topics, logs.changes)
+        await membership.start()
+        controller = Controller(self._client, membership)
+        self._tasks = [asyncio.create_task(for_ever(each)) for each in (directory.run, controller.run)]
+        await directory.next_pass()
+
+    async def leave(self) -> None:
+        """Ends the registration, so that nobody waits for its lease."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._membership is not None:
+            await self._membership.stop()
+        await self._client.close()
+
+    # What handlers ask
+
+    @property
+    def image(self) -> ClusterImage:
+        """The cluster as this node knows it."""
+        assert self._membership is not None, "it has joined"
+        return self._membership.image
+
+    @property
+    def controller_id(self) -> int:
+        """The node that holds the elections."""
+        return self.image.controller
+
+    def nodes(self) -> Sequence[Node]:
+        """All nodes that are alive."""
+        return [self.image.nodes[node_id] for node_id in sorted(self.image.nodes)]
+
+    def partition(self, tp: TopicIdPartition) -> PartitionEntry | None:
+        """Who holds and who leads a partition; None if this node has not heard of it."""
+        found = self.image.partition(tp)
+        return found.entry if found is not None else None
+
+    async def coordinator(self) -> Node:
+        """The coordinator of transactions and groups: the leader of its log, which is created if there is none. Raises
+        CoordinatorNotAvailableError, and the errors of ClusterTopics.create_coordinator.
+        """
+        if self.image.topic(COORDINATOR.id) is None:
+            await self.topics.create_coordinator()
+        entry = self.partition(_COORDINATOR_LOG)
+        node = self.image.nodes.get(entry.leader) if entry is not None else None
+        if node is None:
+            raise CoordinatorNotAvailableError(
+                "the coordinator of transactions and groups has no leader at present: the node that has its log is not there"
+            )
+        return node
+
+    @property
+    def topics(self) -> ClusterTopics:
+        """Changes of topics."""
+        assert self._topics is not None, "it has joined"
+        return self._topics
+
+    async def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
+        """See ClusterTopics, as for the other changes."""
+        return await self.topics.create(name, partitions, configs)
+
+    async def grow(self, name: str, total: int) -> Topic:
+        """Adds partitions up to `total`."""
+        return await self.topics.grow(name, total)
+
+    async def alter(self, name: str, set_configs: Mapping[str, str], unset: Iterable[str]) -> Topic:
+        """Changes settings."""
+        return await self.topics.alter(name, set_configs, unset)
+
+    async def delete(self, name: str) -> Topic:
+        """Deletes a topic."""
+        return await self.topics.delete(name)
+
+
+def _credentials(config: BrokerConfig) -> grpc.ChannelCredentials | None:
+    if not config.coordination_ssl_ca_file:
+        return None
+    certificate = key = None
+    if config.coordination_ssl_certificate_file:
+        certificate = read_small_file(config.coordination_ssl_certificate_file, "coordination.ssl.certificate.file")
+        key = read_small_file(config.coordination_ssl_key_file, "coordination.ssl.key.file")
+    authorities = read_small_file(config.coordination_ssl_ca_file, "coordination.ssl.ca.file")
+    return grpc.ssl_channel_credentials(authorities, key, certificate)
