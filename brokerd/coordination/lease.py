@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from brokerd.coordination.client import HAS_LEADER, CoordinationClient
+from brokerd.coordination.client import HAS_LEADER, RETRY_MS, CoordinationClient
 from brokerd.coordination.v3.etcd_pb2 import (
     LeaseGrantRequest,
     LeaseGrantResponse,
@@ -22,6 +22,7 @@ from brokerd.errors import CoordinationError
 
 logger = logging.getLogger(__name__)
 _PER_TTL = 3  # renewals
+_ATTEMPTS_PER_TTL = 5  # at least: a member that hangs costs one of them
 
 
 class Lease:
@@ -49,7 +50,8 @@ class Lease:
         clock = self._client.clock
         try:
             while (left_ms := self._good_until_ms - clock.monotonic_ms()) > 0:
-                await asyncio.sleep(min(left_ms, self._ttl_ms // _PER_TTL) / 1000)
+                due_ms = left_ms - self._ttl_ms + self._ttl_ms // _PER_TTL  # past if the last attempt failed
+                await asyncio.sleep(min(left_ms, max(due_ms, RETRY_MS)) / 1000)
                 if not await self._renew():
                     return
         finally:
@@ -59,7 +61,7 @@ class Lease:
         """Renews the lease once; False if it is gone."""
         client = self._client
         channel, begun_ms = client.channel(), client.clock.monotonic_ms()
-        timeout_ms = max(1, min(self._ttl_ms // _PER_TTL, self._good_until_ms - begun_ms))
+        timeout_ms = max(1, min(self._ttl_ms // _ATTEMPTS_PER_TTL, self._good_until_ms - begun_ms))
         call: Any = channel.stream_stream(
             "/etcdserverpb.Lease/LeaseKeepAlive",
             request_serializer=LeaseKeepAliveRequest.SerializeToString,

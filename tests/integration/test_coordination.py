@@ -299,6 +299,27 @@ def test_a_lease_whose_renewals_nobody_answers_is_lost(tmp_path: Path) -> None:
     run("memory", tmp_path, scenario)
 
 
+def test_members_that_hang_do_not_cost_the_lease(tmp_path: Path) -> None:
+    async def scenario(etcd: Etcd, _: CoordinationClient) -> None:
+        assert isinstance(etcd, MemoryEtcd)
+        twins = [MemoryEtcd(), MemoryEtcd()]
+        for twin in twins:
+            twin.leases = etcd.leases
+            await twin.start()
+        etcd.renews = twins[0].renews = False
+        async with client_of(etcd, *twins) as client:
+            lease = await grant(client, 2)
+            lost, renewed = (asyncio.create_task(event.wait()) for event in (lease.lost, twins[1].renewed))
+            await asyncio.wait([lost, renewed], return_when=asyncio.FIRST_COMPLETED)
+            assert (lost.done(), renewed.done()) == (False, True)
+            await lease.revoke()
+            await lost
+        for twin in twins:
+            await twin.stop()
+
+    run("memory", tmp_path, scenario)
+
+
 @both
 def test_who_does_not_answer_is_named(kind: str, tmp_path: Path) -> None:
     async def scenario(etcd: Etcd, _: CoordinationClient) -> None:
