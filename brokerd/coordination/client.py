@@ -37,7 +37,7 @@ R = TypeVar("R", bound=Message)
 RETRY_MS = 100  # before the next endpoint is tried
 _STATUS = "/etcdserverpb.Maintenance/Status"
 _VERSION_MIN = (3, 4)
-_PAGE = 1_000  # keys in one response
+_PAGE = 1_000  # keys in one response, as long as they fit in a message
 _DETAILS_MAX = 300  # characters
 _MESSAGE_MAX_BYTES = 33_554_432
 _OPTIONS: tuple[tuple[str, int], ...] = (
@@ -64,6 +64,7 @@ _LOST = (
     grpc.StatusCode.UNKNOWN,
 )
 _COMPACTED = "required revision has been compacted"
+_TOO_LARGE = "larger than max"
 _HANDSHAKES = {
     "WRONG_VERSION_NUMBER": "it does not speak TLS, or it does and this node does not: check coordination.ssl.ca.file",
     "CERTIFICATE_VERIFY_FAILED": "its certificate is not trusted: set coordination.ssl.ca.file to the authority that signed it",
@@ -237,10 +238,16 @@ class CoordinationClient:
 
     async def _read(self, prefix: str) -> Snapshot:
         items: list[KeyValue] = []
-        revision, key, end = 0, prefix.encode(), prefix_end(prefix)
+        revision, key, end, page = 0, prefix.encode(), prefix_end(prefix), _PAGE
         while True:
-            request = RangeRequest(key=key, range_end=end, limit=_PAGE, revision=revision)
-            response = await self.repeated("/etcdserverpb.KV/Range", request, RangeResponse)
+            request = RangeRequest(key=key, range_end=end, limit=page, revision=revision)
+            try:
+                response = await self.repeated("/etcdserverpb.KV/Range", request, RangeResponse)
+            except CoordinationError as error:
+                if _TOO_LARGE not in error.message or page == 1:
+                    raise
+                page //= 2
+                continue
             revision = revision or response.header.revision
             items += map(key_value, response.kvs)
             if not response.more or not response.kvs:

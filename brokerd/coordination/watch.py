@@ -21,6 +21,7 @@ from brokerd.errors import CoordinationError
 
 logger = logging.getLogger(__name__)
 RECONCILE_MS = 600_000
+_REFUSED_MS = 1_000  # before what was refused is asked for again
 
 
 class Changes(NamedTuple):
@@ -37,7 +38,7 @@ async def watch(client: CoordinationClient, prefix: str) -> AsyncGenerator[Snaps
             snapshot = await client.read(prefix)
         except CoordinationError as error:
             logger.warning("%s: retrying", error)
-            await asyncio.sleep(RETRY_MS / 1000)
+            await asyncio.sleep(_REFUSED_MS / 1000)
             continue
         yield snapshot
         end_ms = client.clock.monotonic_ms() + RECONCILE_MS
@@ -46,7 +47,7 @@ async def watch(client: CoordinationClient, prefix: str) -> AsyncGenerator[Snaps
 
 
 async def _changes(client: CoordinationClient, prefix: str, revision: int, end_ms: int) -> AsyncGenerator[Changes, None]:
-    """The changes after `revision`, until `end_ms`, or until they are compacted."""
+    """The changes after `revision`, until `end_ms`, or until they are compacted or refused."""
     while (left_ms := end_ms - client.clock.monotonic_ms()) > 0:
         channel = client.channel()
         create = WatchCreateRequest(key=prefix.encode(), range_end=prefix_end(prefix), start_revision=revision + 1)
@@ -64,7 +65,7 @@ async def _changes(client: CoordinationClient, prefix: str, revision: int, end_m
                     if response.compact_revision:
                         return
                     if response.canceled:
-                        break
+                        raise CoordinationError(f"etcd at {client.address} refused a watch ({response.cancel_reason[:300]})")
                     if response.events:
                         # The header has the store's revision, of which more changes may be on the way.
                         revision = max(event.kv.mod_revision for event in response.events)
@@ -73,6 +74,10 @@ async def _changes(client: CoordinationClient, prefix: str, revision: int, end_m
         except TimeoutError:
             return
         except CoordinationError as error:
+            if not error.is_fate_unknown:  # what would be asked for again is refused again: changes too large for a message, say
+                logger.warning("%s: all keys are read anew", error)
+                await asyncio.sleep(_REFUSED_MS / 1000)
+                return
             logger.info("%s: the watch goes on at revision %d", error, revision + 1)
             await asyncio.sleep(RETRY_MS / 1000)
         finally:

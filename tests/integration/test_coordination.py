@@ -16,7 +16,7 @@ from brokerd.clock import SystemClock
 from brokerd.coordination import watch as watch_module
 from brokerd.coordination.client import CoordinationClient, KeyValue, Snapshot
 from brokerd.coordination.lease import grant
-from brokerd.coordination.v3.etcd_pb2 import LeaseRevokeRequest, LeaseRevokeResponse
+from brokerd.coordination.v3.etcd_pb2 import LeaseRevokeRequest, LeaseRevokeResponse, PutRequest, RequestOp
 from brokerd.coordination.watch import Changes, watch
 from brokerd.errors import CoordinationError
 from tests.support.certificates import Authority
@@ -421,6 +421,44 @@ def test_a_value_of_hostile_size_is_refused(tmp_path: Path) -> None:
         await client.transact({}, {"/a": b"1"})
         etcd.keys[b"/a"].value = bytes(40_000_000)
         assert "refused the request (" in (await refused(client.read("/"))).message
+
+    run("memory", tmp_path, scenario)
+
+
+def test_large_values_are_read_in_smaller_pages(tmp_path: Path) -> None:
+    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+        assert isinstance(etcd, MemoryEtcd)
+        for number in range(100):
+            await etcd.put(f"/w/{number:02}", bytes(500_000))
+        snapshot = await client.read("/w/")
+        assert names(snapshot) == [f"/w/{number:02}" for number in range(100)]
+        assert {len(item.value) for item in snapshot.items} == {500_000}
+
+    run("memory", tmp_path, scenario)
+
+
+def test_a_watch_that_is_refused_says_so_and_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watch_module, "_REFUSED_MS", 10)
+
+    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+        assert isinstance(etcd, MemoryEtcd)
+        seen = watch(client, "/w/")
+        await snapshot_of(seen)
+        puts = [PutRequest(key=b"/w/%d" % number, value=bytes(500_000)) for number in range(100)]
+        await etcd._change([RequestOp(request_put=put) for put in puts])  # changes that no message has room for
+        assert len((await snapshot_of(seen)).items) == 100
+        assert "refused the request (" in caplog.text
+        etcd.refuses = "permission denied"
+        await snapshot_of(seen)
+        assert f"etcd at {etcd.address} refused a watch (permission denied): all keys are read anew" in caplog.text
+        etcd.refuses = ""
+        await client.transact({}, {"/w/a": b"1"})
+        while not isinstance(found := await anext(seen), Changes):
+            pass
+        assert [event.key for event in found.events if isinstance(event, KeyValue)] == ["/w/a"]
+        await seen.aclose()
 
     run("memory", tmp_path, scenario)
 

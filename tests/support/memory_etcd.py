@@ -22,6 +22,7 @@ class MemoryEtcd:
 
     def __init__(self, *, term: int = 2, cluster_id: int = 7, version: str = "3.4.23") -> None:
         self.term, self.cluster_id, self.version = term, cluster_id, version
+        self.refuses = ""  # why changes and watches are refused; "" = they are not
         self.loses_answers = False  # calls are carried out, and their connection is lost
         self.watches_end_after = 0  # so many revisions; 0 = never
         self.renews = True  # renewals of leases are answered
@@ -107,6 +108,8 @@ class MemoryEtcd:
         return keys
 
     async def _txn(self, request: pb.TxnRequest) -> pb.TxnResponse:
+        if self.refuses:
+            raise _RefusedError(grpc.StatusCode.RESOURCE_EXHAUSTED, self.refuses)
         if max(len(request.compare), len(request.success), len(request.failure)) > OPERATIONS_MAX:
             raise _RefusedError(grpc.StatusCode.INVALID_ARGUMENT, "etcdserver: too many operations in txn request")
         for operation in request.success:
@@ -153,6 +156,9 @@ class MemoryEtcd:
 
     async def _watch(self, requests: AsyncIterator[pb.WatchRequest]) -> AsyncIterator[pb.WatchResponse]:
         request = (await anext(requests)).create_request
+        if self.refuses:
+            yield pb.WatchResponse(header=self.header(), created=True, canceled=True, cancel_reason=self.refuses)
+            return
         yield pb.WatchResponse(header=self.header(), created=True)
         told = 0
         sent = (request.start_revision or self.revision + 1) - 1
