@@ -1,7 +1,8 @@
 """This node's membership: its registration, under a lease that is kept alive, and the image of the cluster as the store tells it.
 
 A lost lease ends the registration, so the node registers anew and gets a higher node epoch; whether its partitions have another
-leader by then, the image says. An outage of the store ends nothing here: the image stays as it was.
+leader by then, the image says. So does a registration that somebody has deleted or replaced. An outage of the store ends nothing
+here: the image stays as it was.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 
 from brokerd.cluster.assignments import Life
-from brokerd.cluster.image import ClusterImage
+from brokerd.cluster.image import ClusterImage, Node
 from brokerd.cluster.keys import EntryError, Keys, Registration, decode_registration, encode
 from brokerd.coordination.client import CoordinationClient, KeyValue, Snapshot
 from brokerd.coordination.lease import Lease, grant
@@ -26,21 +27,27 @@ logger = logging.getLogger(__name__)
 
 LEASE_S = 10  # so long after its end a node that was killed is taken for dead
 _RETRY_S = 1.0
+_ATTEMPTS = 5  # to draw the cluster's id
 
 
 async def cluster_identity(client: CoordinationClient, keys: Keys, name: str, *, is_new: bool) -> ClusterIdentity:
     """The cluster's identity. It is drawn if the store knows none and `is_new`: this node's directory is not in use yet. Raises
     CoordinationError.
     """
-    drawn = str(uuid.uuid4())
+    drawn, attempts = str(uuid.uuid4()), 0
     while (found := await _read(client, keys.cluster_id)) is None:
         if not is_new:
             raise CoordinationError(
                 f"etcd knows no cluster '{name}', but this node's data directory is in use: check coordination and cluster.name, "
                 "or restore etcd's backup; nothing was changed"
             )
-        with contextlib.suppress(CoordinationError):  # the next read tells
+        try:
             await client.transact({keys.cluster_id: 0}, {keys.cluster_id: drawn.encode()})
+        except CoordinationError as error:
+            attempts += 1
+            if not error.is_fate_unknown or attempts == _ATTEMPTS:
+                raise
+            await asyncio.sleep(_RETRY_S)  # the next read tells
     return ClusterIdentity(name, found.value.decode(errors="replace"))
 
 
@@ -73,6 +80,7 @@ class Membership:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._became(None)
         lease, self._lease = self._lease, None
         if lease is not None:
             with contextlib.suppress(CoordinationError):  # it ends by itself
@@ -128,6 +136,7 @@ class Membership:
     async def _became(self, life: Life | None) -> None:
         async with self._changed:
             self.life = life
+            self._check_registered()
             self.generation += 1
             self._changed.notify_all()
 
@@ -137,6 +146,9 @@ class Membership:
             await self._lease.lost.wait()
             logger.warning("the registration of node %d ended: registering it anew", self.node_id)
             await self._became(None)
+            with contextlib.suppress(CoordinationError):  # it ends by itself, if it has not
+                await self._lease.revoke()
+            await asyncio.sleep(_RETRY_S)  # somebody else may be deleting it, again and again
             while self.life is None:
                 try:
                     await self._register()
@@ -152,8 +164,16 @@ class Membership:
                 else:
                     self._apply(found)
                 self.revision = found.revision
+                self._check_registered()
                 self.generation += 1
                 self._changed.notify_all()
+
+    def _check_registered(self) -> None:
+        """Takes the lease for lost if the store has no longer what was registered under it."""
+        if self.life is not None and self.revision >= self.life.node_epoch:
+            registered = Node(self.node_id, self.life.node_epoch, self._registration)
+            if self._lease is not None and self.image.nodes.get(self.node_id) != registered:
+                self._lease.lost.set()
 
     def _replace(self, snapshot: Snapshot) -> None:
         for key in self._revisions.keys() - {item.key for item in snapshot.items}:

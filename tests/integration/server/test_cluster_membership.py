@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from brokerd.clock import SystemClock
+from brokerd.cluster.image import Node
 from brokerd.cluster.keys import Keys, Registration, TopicEntry, encode
-from brokerd.coordination.client import KeyValue
+from brokerd.coordination.client import CoordinationClient, KeyValue
 from brokerd.errors import CoordinationError
 from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.server.cluster import controller, membership
@@ -38,6 +41,30 @@ def test_the_first_node_draws_the_id_and_an_emptied_store_draws_none() -> None:
     run(scenario)
 
 
+def test_an_id_that_cannot_be_drawn_is_not_asked_for_without_end() -> None:
+    async def scenario(nodes: Nodes) -> None:
+        client = nodes.client()
+        nodes.etcd.refuses = "etcdserver: mvcc: database space exceeded"
+        with pytest.raises(CoordinationError, match=r"refused the request .*database space exceeded"):
+            await cluster_identity(client, KEYS, "prod", is_new=True)
+        await client.close()
+
+        class Lost(CoordinationClient):
+            attempts = 0
+
+            async def transact(self, *_: Any, **__: Any) -> int | None:
+                self.attempts += 1
+                raise CoordinationError("the answer is lost", is_fate_unknown=True)
+
+        lost = Lost([nodes.etcd.address], SystemClock())
+        with pytest.raises(CoordinationError, match="the answer is lost"):
+            await cluster_identity(lost, KEYS, "prod", is_new=True)
+        assert lost.attempts == membership._ATTEMPTS
+        await lost.close()
+
+    run(scenario)
+
+
 def test_a_node_id_has_one_directory() -> None:
     async def scenario(nodes: Nodes) -> None:
         first = await nodes.start(1)
@@ -45,6 +72,8 @@ def test_a_node_id_has_one_directory() -> None:
         with pytest.raises(CoordinationError, match=r"node id 1 is in use by 127\.0\.0\.1:9001, with another"):
             await nodes.start(1, "another")
         await nodes.start(10)  # whose key begins like the other's
+        for each in first._tasks:
+            await cancelled(each)
         again = Membership(client := nodes.client(), KEYS, 1, Registration("127.0.0.1", 9001, "d1"))
         await again.start()  # the same directory: the life before it has ended, though its lease has not
         assert again.life is not None
@@ -71,6 +100,36 @@ def test_a_node_that_loses_its_lease_registers_anew() -> None:
         assert node.life is not None
         assert node.life.node_epoch == other.image.nodes[1].epoch
         assert client is nodes.running[1][0]
+
+    run(scenario)
+
+
+def test_a_registration_that_somebody_deletes_or_replaces_is_written_anew() -> None:
+    async def scenario(nodes: Nodes) -> None:
+        node, other = await nodes.start(1), await nodes.start(2)
+        own, others = Registration("127.0.0.1", 9001, "d1"), other.life
+        for value in (None, encode(Registration("192.0.2.1", 1, "d1"))):
+            before, lease_id = node.life, node.lease_id
+            assert before is not None
+            await nodes.etcd.put(KEYS.node(1), value)
+            await until(node, lambda _: node.life not in (before, None))  # noqa: B023
+            assert node.life is not None
+            registered = Node(1, node.life.node_epoch, own)
+            await until(other, lambda image: image.nodes.get(1) == registered)  # noqa: B023
+            assert node.life.node_epoch > before.node_epoch
+            assert lease_id not in nodes.etcd.leases  # with the keys under it, the controller's perhaps
+        assert other.life == others
+
+    run(scenario)
+
+
+def test_a_node_that_has_stopped_is_nobody() -> None:
+    async def scenario(nodes: Nodes) -> None:
+        node = await nodes.start(1)
+        generation = node.generation
+        await nodes.stop(1)
+        assert (node.life, node.lease_id) == (None, 0)
+        assert node.generation > generation
 
     run(scenario)
 
