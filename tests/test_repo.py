@@ -235,7 +235,8 @@ def test_the_producers_decisions_know_neither_the_shell_nor_io() -> None:
 
 
 def test_what_uses_a_data_directory_gets_its_parts() -> None:
-    assembly = ("brokerd/server/daemon.py", "brokerd/server/broker.py", "brokerd/server/cluster/node.py")
+    cluster = ("brokerd/server/cluster/node.py", "brokerd/server/cluster/adoption.py")
+    assembly = ("brokerd/server/daemon.py", "brokerd/server/broker.py", *cluster)
     offences(
         f"{name}:{line} imports {module}: take the table of partitions, the topics or the time instead"
         for name in sources(*PRODUCT)

@@ -4,7 +4,7 @@ coordination assigns them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from brokerd.config.topic import TopicConfig
 from brokerd.datadir.topic_store import COORDINATOR, Topic, TopicStore
@@ -14,7 +14,7 @@ from brokerd.errors import (
     UnknownLeaderEpochError,
     UnknownTopicOrPartitionError,
 )
-from brokerd.ids import TopicIdPartition, new_leader_epoch_id
+from brokerd.ids import NO_EPOCH, NO_LEADER, TopicIdPartition, new_leader_epoch_id
 from brokerd.partition.partition import Partition
 
 
@@ -26,6 +26,8 @@ class PartitionTable:
         self._topics = topics
         self.elects_itself = elects_itself
         self.node_id = -1  # set when the data directory is opened
+        # Node id and epoch of a leader as the cluster has it; -1 = unknown.
+        self.leader_in_cluster: Callable[[TopicIdPartition], tuple[int, int]] = lambda _: (NO_LEADER, NO_EPOCH)
         self._partitions: dict[TopicIdPartition, Partition] = {}
 
     def __len__(self) -> int:
@@ -45,13 +47,12 @@ class PartitionTable:
         if partition is None:
             topic = self._topics.by_id(tp.topic_id)
             if tp.partition < topic.partition_count:
-                raise NotLeaderError(f"{topic.name}-{tp.partition} is not on this node: fetch new metadata")
+                raise self._not_leader(f"{topic.name}-{tp.partition} is not on this node", tp)
             raise UnknownTopicOrPartitionError(
                 f"topic '{topic.name}' has partitions 0 to {topic.partition_count - 1}, not {tp.partition}"
             )
         if not partition.is_leader:
-            text = f"{partition.name} is not led by this node: fetch new metadata"
-            raise NotLeaderError(text, current_leader_epoch=partition.leader_epoch)
+            raise self._not_leader(f"{partition.name} is not led by this node", tp, partition.leader_epoch)
         if current_leader_epoch > 0 and current_leader_epoch != partition.leader_epoch:
             raise self._other_epoch(partition, current_leader_epoch)
         return partition
@@ -102,6 +103,11 @@ class PartitionTable:
         moved = [(partition, partition.release(commit)) for partition in partitions]
         for partition, ends in moved:
             partition.wake(ends)
+
+    def _not_leader(self, problem: str, tp: TopicIdPartition, known_epoch: int = NO_EPOCH) -> NotLeaderError:
+        leader, epoch = self.leader_in_cluster(tp)
+        text = f"{problem}: fetch new metadata"
+        return NotLeaderError(text, current_leader=leader, current_leader_epoch=max(epoch, known_epoch))
 
     def _other_epoch(self, partition: Partition, epoch: int) -> FencedLeaderEpochError | UnknownLeaderEpochError:
         known = partition.leader_epoch
