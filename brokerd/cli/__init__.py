@@ -16,6 +16,7 @@
     info.py            prints a broker's versions, features, limits, nodes
     dump_log.py        prints the contents of a data directory's files
     doctor.py          checks a data directory, and repairs it at an operator's request
+    adopt.py           makes the directory of a node alone the first of a cluster
     install.py         prints sample configuration, systemd unit, hashed tokens, shell completion
     topic_lookup.py    finds topics by name or pattern
 

@@ -75,6 +75,14 @@ def create_meta(files: Files, node_id: int, cluster: ClusterIdentity | None = No
     return meta
 
 
+def join_cluster(files: Files, node_id: int, cluster_name: str) -> None:
+    """Makes the directory of a node alone a cluster's, which has its cluster id. Raises OSError."""
+    meta = read_meta(files)
+    assert meta is not None, "it is in use"
+    joined = meta._replace(node_id=node_id, cluster_name=cluster_name)
+    write_json(files, META, META_KIND, FORMAT_VERSION, joined._asdict())
+
+
 def check_cluster(meta: Meta, cluster: ClusterIdentity | None) -> None:
     """Checks that a directory belongs to this cluster, None being none. Raises DataDirectoryError."""
     if cluster is None:
@@ -86,7 +94,7 @@ def check_cluster(meta: Meta, cluster: ClusterIdentity | None) -> None:
     elif not meta.cluster_name:
         raise DataDirectoryError(
             f"the data directory belongs to a node alone, not to cluster '{cluster.name}': leave cluster.name out, or name a new "
-            "directory"
+            "directory; `brokerd cluster adopt` makes it the first node of a new cluster, with its topics"
         )
     elif meta.cluster_id != cluster.id:
         raise DataDirectoryError(

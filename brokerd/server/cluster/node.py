@@ -23,7 +23,7 @@ from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.node_state import ClusterIdentity, read_meta
 from brokerd.datadir.topic_store import COORDINATOR, Topic
 from brokerd.errors import CoordinatorNotAvailableError
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import NO_EPOCH, NO_LEADER, TopicIdPartition
 from brokerd.server.admin import Admin
 from brokerd.server.cluster.controller import Controller
 from brokerd.server.cluster.directory import ClusterDirectory
@@ -43,10 +43,9 @@ class ClusterNode:
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         """Does not connect yet. Raises ConfigError if a file of TLS cannot be read."""
         self._config = config
+        self._node_id = config.node_id
         self._keys = Keys(config.cluster_name)
-        self._client = CoordinationClient(
-            coordination_endpoints(config.coordination_servers), clock, credentials=_credentials(config)
-        )
+        self._client = coordination_client(config, clock)
         self.token = secrets.token_urlsafe(_TOKEN_BYTES)  # other nodes show it to this one: who can read the store is a node
         self._membership: Membership | None = None
         self._topics: ClusterTopics | None = None
@@ -65,6 +64,7 @@ class ClusterNode:
         directory = ClusterDirectory(
             self._client, membership, logs.topics, logs.partitions, logs.changes, logs.lead, admin, on_deleted
         )
+        logs.partitions.leader_in_cluster = self._leader
         self._topics = ClusterTopics(self._client, membership, directory, logs.topics, logs.changes)
         await membership.start()
         controller = Controller(self._client, membership)
@@ -103,6 +103,11 @@ class ClusterNode:
         found = self.image.partition(tp)
         return found.entry if found is not None else None
 
+    def _leader(self, tp: TopicIdPartition) -> tuple[int, int]:
+        entry = self.partition(tp)
+        # Asked where this node does not lead: what it has been elected for, it will lead in a moment.
+        return (NO_LEADER, NO_EPOCH) if entry is None or entry.leader == self._node_id else (entry.leader, entry.leader_epoch)
+
     async def coordinator(self) -> Node:
         """The coordinator of transactions and groups: the leader of its log, which is created if there is none. Raises
         CoordinatorNotAvailableError, and the errors of ClusterTopics.create_coordinator.
@@ -138,6 +143,11 @@ class ClusterNode:
     async def delete(self, name: str) -> Topic:
         """Deletes a topic."""
         return await self.topics.delete(name)
+
+
+def coordination_client(config: BrokerConfig, clock: Clock) -> CoordinationClient:
+    """A client of the cluster's etcd; it does not connect yet. Raises ConfigError."""
+    return CoordinationClient(coordination_endpoints(config.coordination_servers), clock, credentials=_credentials(config))
 
 
 def _credentials(config: BrokerConfig) -> grpc.ChannelCredentials | None:

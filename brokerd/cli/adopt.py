@@ -1,0 +1,47 @@
+"""`brokerd cluster adopt`: makes the data directory of a node alone the first node of a new cluster
+(brokerd/server/cluster/adoption.py)."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+
+from brokerd.cli.output import show
+from brokerd.cli.parser import UsageError
+from brokerd.clock import SystemClock
+from brokerd.config.load import load_broker_config
+from brokerd.errors import ConfigError, DataDirectoryError, counted
+from brokerd.server.cluster.adoption import adopt
+from brokerd.server.cluster.node import coordination_client
+from brokerd.storage.files import RealFiles
+
+
+def run(args: argparse.Namespace) -> None:
+    """Adopts, and says what is next. Raises UsageError, DataDirectoryError, CoordinationError."""
+    flags = {
+        "data.dir": args.data_dir,
+        "node.id": args.node_id,
+        "cluster.name": args.cluster,
+        "coordination.servers": args.coordination,
+    }
+    try:
+        config = load_broker_config(path=args.config, environ=os.environ, flags={k: v for k, v in flags.items() if v is not None})
+        if not config.cluster_name:
+            raise ConfigError("--cluster must name the new cluster")
+    except ConfigError as error:
+        raise UsageError(f"{args.prog}: {error.message}") from None
+    if not os.path.isdir(config.data_dir):
+        raise DataDirectoryError(f"{config.data_dir}: there is no such directory")
+
+    async def adopted() -> int:
+        client = coordination_client(config, SystemClock())
+        try:
+            return await adopt(config, RealFiles(config.data_dir), SystemClock(), client)
+        finally:
+            await client.close()
+
+    topics = asyncio.run(adopted())
+    given = f"--node-id {config.node_id} --cluster {config.cluster_name} --coordination {config.coordination_servers}"
+    line = f"{config.data_dir} is a node of the new cluster, with {counted(topics, 'topic')}; start it with {given}"
+    show(args, {"cluster": config.cluster_name, "node_id": config.node_id, "topics": topics}, [line])

@@ -1,0 +1,62 @@
+"""Makes the data directory of a node alone the first node of a new cluster, with its topics. Offline: no broker uses the directory.
+
+The topics are written first, then the cluster's name into the directory: a run that ends in between is repeated, and changes
+nothing that is there already. The directory keeps its cluster id, so that it and the cluster know each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from brokerd.clock import Clock
+from brokerd.cluster.changes import create_topic
+from brokerd.cluster.image import ClusterImage
+from brokerd.cluster.keys import InSyncReplica, Keys, PartitionEntry, TopicEntry
+from brokerd.config.broker import BrokerConfig
+from brokerd.coordination.client import CoordinationClient
+from brokerd.datadir.log_manager import LogManager
+from brokerd.datadir.node_state import join_cluster
+from brokerd.errors import CoordinationError, DataDirectoryError
+from brokerd.ids import TopicIdPartition
+from brokerd.storage.files import Files
+
+
+async def adopt(config: BrokerConfig, files: Files, clock: Clock, client: CoordinationClient) -> int:
+    """Returns the number of topics. `config` names the cluster, and the id of the node. Raises DataDirectoryError, and
+    CoordinationError, also if there is such a cluster already."""
+    logs = LogManager(replace(config, node_id=-1), files, clock)
+    report = await asyncio.to_thread(logs.open)
+    try:
+        if report.read_only_reason:
+            raise DataDirectoryError(f"the data directory is read-only: {report.read_only_reason}")
+        await _write(config, logs, client)
+        await asyncio.to_thread(join_cluster, files, config.node_id, config.cluster_name)
+    finally:
+        await asyncio.to_thread(logs.close)
+    return len(logs.topics)
+
+
+async def _write(config: BrokerConfig, logs: LogManager, client: CoordinationClient) -> None:
+    keys = Keys(config.cluster_name)
+    await client.check()
+    image = ClusterImage(keys)
+    for item in (await client.read(keys.prefix)).items:
+        image.put(item.key, item.value, create_revision=item.create_revision, mod_revision=item.mod_revision)
+    if image.cluster_id not in ("", logs.cluster_id):
+        raise CoordinationError(
+            f"there is a cluster '{config.cluster_name}' already, and this data directory is not of it: a node alone can only "
+            "become the first node of a new cluster, so choose another name; nothing was changed"
+        )
+    if not image.cluster_id:
+        await client.transact({keys.cluster_id: 0}, {keys.cluster_id: logs.cluster_id.encode()})
+    isr = (InSyncReplica(config.node_id, logs.directory_id),)
+    epochs = {partition.tp: partition.leader_epoch for partition in logs.partitions}
+    for topic in logs.topics.all():
+        if image.topic(topic.id) is None:
+            tps = [TopicIdPartition(topic.id, number) for number in range(topic.partition_count)]
+            entries = [PartitionEntry((config.node_id,), isr, leader_epoch=epochs[tp]) for tp in tps]
+            entry = TopicEntry(topic.name, topic.partition_count, topic.configs)
+            for transaction in create_topic(image, topic.id, entry, entries):
+                if await client.transact(*transaction) is None:
+                    raise CoordinationError(f"topic '{topic.name}' was written by somebody else meanwhile: try again")
