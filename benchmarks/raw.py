@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from benchmarks.environment import KEYS, value_at
-from brokerd.client.broker_client import BrokerClient, RawStream
+from brokerd.client.broker_client import BrokerClient
+from brokerd.client.connection import RawStream
 from brokerd.client.fetching import read_response
 from brokerd.client.offsets import add_partition
 from brokerd.client.produce_transport import GrpcProduceStream

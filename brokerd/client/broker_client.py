@@ -1,5 +1,4 @@
-"""Client of the nodes of a cluster over gRPC: addresses, connections, leaders, limits, retries, status codes as errors; bound to
-one event loop.
+"""Client of the nodes of a cluster: which node answers what, leaders, limits, retries; bound to one event loop.
 
 Connections are opened on first use, one per node. A call is retried until default.api.timeout.ms, then raises
 BrokerUnreachableError (with address and duration) or the broker's WireError. Streams are opened here and retried by their users.
@@ -12,17 +11,14 @@ import asyncio
 import itertools
 import logging
 import random
-import re
-import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-import grpc
-import grpc.aio
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from brokerd import __version__
 from brokerd.backoff import backoff_ms
+from brokerd.client.connection import Connection, RawStream
 from brokerd.client.metadata import (
     Metadata,
     id_of,
@@ -38,21 +34,14 @@ from brokerd.errors import (
     BrokerdError,
     BrokerUnreachableError,
     ErrorCode,
-    InvalidRequestError,
-    MessageTooLargeError,
     NotLeaderError,
     NotReadyError,
-    ResourceExhaustedError,
     UnknownLeaderEpochError,
-    UnknownServerError,
     UnsupportedVersionError,
     WireError,
 )
 from brokerd.ids import NO_EPOCH, NO_LEADER, TopicIdPartition, TopicInfo
-from brokerd.wire.channel import CALLS_PER_CONNECTION, STREAMS_PER_CONNECTION
-from brokerd.wire.errors import from_proto, from_trailer
-from brokerd.wire.methods import UNARY
-from brokerd.wire.texts import plain_text
+from brokerd.wire.errors import from_proto
 from brokerd.wire.v1 import metadata_pb2
 
 T = TypeVar("T")
@@ -70,24 +59,6 @@ REFUSALS_MS = 3_000
 _SHORT_MS = 1_000
 # These codes say "refresh", but a broker that responds knows all of its topics: waiting would only hide a mistyped name.
 _DEFINITE = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
-
-_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.ABORTED)
-# A reset stream; or a write to a stream that has ended, whose status gRPC then loses (grpc/grpc#36066).
-_LOST_IN_CORE = ("RST_STREAM", "Internal error from Core")
-_CONNECT_FAILURE = re.compile(
-    r"(?:Failed to connect to remote host: |DNS resolution failed for |address lookup failed for )([^\]]*)", re.DOTALL
-)
-# gRPC's messages about a port with something other than a gRPC server, and their meaning.
-_NOT_GRPC = {
-    "Failed parsing HTTP/2": "the server there speaks another protocol: is it a brokerd port?",
-    "before receiving SETTINGS frame": (
-        "it accepted the connection, but did not respond: is it a brokerd port, or is the broker overloaded?"
-    ),
-}
-_RESOLVER_CHATTER = re.compile(r"C-ares status is not ARES_SUCCESS [^:]*: ")
-_DETAILS_MAX_CHARACTERS = 300
-_TOO_LARGE_FOR_BROKER = "lower max.request.size, or raise the broker's socket.request.max.bytes"
-_TOO_LARGE_FOR_CLIENT = "the response is larger than a client takes: ask for less at once"
 
 logger = logging.getLogger(__name__)
 
@@ -459,209 +430,3 @@ class CallRetries:
         if isinstance(error, (WireError, AuthenticationError)) and is_repeatable(error):
             error.message += f" (tried {self.failures} times in {tried})"
         return error
-
-
-class _Channel:
-    """One gRPC connection, and the number of its open streams."""
-
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self.grpc = channel
-        self.open_streams = 0
-
-    @property
-    def has_room(self) -> bool:
-        """True if one more stream leaves room for calls."""
-        return self.open_streams < STREAMS_PER_CONNECTION
-
-    def open_stream(self, path: str, metadata: tuple[tuple[str, str], ...]) -> grpc.aio.StreamStreamCall[bytes, bytes]:
-        """Opens a stream, counted until its end."""
-        call: grpc.aio.StreamStreamCall[bytes, bytes] = self.grpc.stream_stream(path)(metadata=metadata)
-        self.open_streams += 1
-        call.add_done_callback(self._ended)
-        return call
-
-    def _ended(self, _call: object) -> None:
-        self.open_streams -= 1
-
-    async def close(self) -> None:
-        """Returns once gRPC has nothing more to report to this loop."""
-        # gRPC completes operations in order. Waiting for a channel to leave a state that it is not in completes at once, after
-        # the completions of the cancelled calls.
-        await self.grpc.wait_for_state_change(grpc.ChannelConnectivity.SHUTDOWN)
-        await self.grpc.close()
-
-
-class Connection:
-    """A connection to one address, for the running loop. gRPC connects on first use and reconnects after a loss.
-
-    Calls and streams share one channel until it has too many streams: a broker limits the streams per connection, and beyond that
-    gRPC would wait for others to end, which streams do not.
-    """
-
-    def __init__(self, address: str, security: ClientSecurity) -> None:
-        """Raises ConfigError if a token would cross a network in plaintext."""
-        self.address = address
-        self._security = security
-        self._turns = asyncio.Semaphore(CALLS_PER_CONNECTION)
-        self._channels = [_Channel(security.open_channel(address))]
-        self._methods: dict[str, grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = {}
-        self._streams: weakref.WeakSet[RawStream] = weakref.WeakSet()
-        self._calls: set[grpc.aio.UnaryUnaryCall[bytes, bytes]] = set()
-
-    async def call(self, name: str, request: Message, response_type: type[R], *, timeout_ms: int) -> R:
-        """Makes one unary call of the method `name`. Raises BrokerUnreachableError, or the error for the status code."""
-        async with self._turns:
-            return await self._call(name, request, response_type, timeout_ms)
-
-    async def _call(self, name: str, request: Message, response_type: type[R], timeout_ms: int) -> R:
-        method = self._methods.get(name)
-        if method is None:
-            method = self._methods[name] = self._channels[0].grpc.unary_unary(UNARY[name].path)
-        metadata = self._security.fixed_metadata
-        metadata = self._security.metadata() if metadata is None else metadata
-        call = method(request.SerializeToString(), timeout=timeout_ms / 1000, metadata=metadata)
-        self._calls.add(call)
-        try:
-            data = await call
-        except grpc.aio.AioRpcError as error:
-            raise self.error_from(error, name) from None
-        finally:
-            self._calls.discard(call)
-        try:
-            return response_type.FromString(data)
-        except DecodeError:
-            raise UnknownServerError(
-                f"{self.address} responded to {name} with bytes that are not a valid {response_type.__name__}"
-            ) from None
-
-    def open_stream(self, path: str) -> RawStream:
-        """A bidirectional stream of raw messages; nothing is sent yet."""
-        channel = next((channel for channel in self._channels if channel.has_room), None)
-        if channel is None:
-            channel = _Channel(self._security.open_channel(self.address))
-            self._channels.append(channel)
-        metadata = self._security.fixed_metadata
-        metadata = self._security.metadata() if metadata is None else metadata
-        stream = RawStream(self, channel.open_stream(path, metadata), path)
-        self._streams.add(stream)
-        return stream
-
-    async def close(self) -> None:
-        """Cancels all calls and closes; returns once gRPC has nothing more to report to this loop."""
-        for stream in list(self._streams):
-            stream.close()
-        for call in list(self._calls):
-            call.cancel()
-        for channel in self._channels:
-            await channel.close()
-
-    def error_from(self, error: grpc.aio.AioRpcError, what: str) -> BrokerdError:
-        """The error for a failed call."""
-        answered = from_trailer(error.trailing_metadata())
-        if answered is not None:
-            return answered
-        code = error.code()
-        full = error.details() or ""
-        details = _shortened(full)
-        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return BrokerUnreachableError(f"{self.address} did not respond to {what} in time")
-        if code is grpc.StatusCode.UNAVAILABLE:
-            handshake_error = self._security.handshake_error(self.address, full)
-            if handshake_error is not None:
-                return handshake_error
-            hint = self._security.hint(full) or next((text for mark, text in _NOT_GRPC.items() if mark in full), "")
-            details = f"{self.address}: {hint}" if hint else details
-        if code in _LOST or (code is grpc.StatusCode.INTERNAL and any(text in details for text in _LOST_IN_CORE)):
-            return BrokerUnreachableError(details or f"{self.address} ended the call")
-        if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-            if "Received message larger than max" in details:  # preceded by the side, after other words
-                advice = _TOO_LARGE_FOR_CLIENT if "CLIENT: Received" in details else _TOO_LARGE_FOR_BROKER
-                return MessageTooLargeError(f"{self.address}: {details}: {advice}")
-            return MessageTooLargeError(details) if "larger than max" in details else ResourceExhaustedError(details)
-        if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.OUT_OF_RANGE):
-            return InvalidRequestError(details)
-        if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-            may_pass = code is grpc.StatusCode.UNAUTHENTICATED  # a missing permission is final
-            return AuthenticationError(f"{self.address} refused {what}: {details}", may_pass=may_pass)
-        if code is grpc.StatusCode.UNIMPLEMENTED:
-            return UnsupportedVersionError(
-                f"{self.address} does not know {what}: is it a brokerd broker, and recent enough? ({details})"
-            )
-        return UnknownServerError(f"{self.address} failed in {what}: {details or code.name}")
-
-
-class RawStream:
-    """One bidirectional stream of messages as bytes. One writer and one reader at a time.
-
-    Every loss of the stream (broker gone, stream ended by the broker, close()) raises BrokerUnreachableError in both.
-    """
-
-    def __init__(self, connection: Connection, call: grpc.aio.StreamStreamCall[bytes, bytes], path: str) -> None:
-        self._connection = connection
-        self._call = call
-        self._what = path.rsplit("/", 1)[-1]
-        self._is_closed = False
-
-    async def send(self, message: bytes) -> None:
-        """Sends one message; awaiting it applies flow control."""
-        try:
-            await self._call.write(message)
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-            raise await self._error(error) from None
-        except asyncio.CancelledError:
-            self._reraise_if_cancelled()
-            raise self._closed() from None
-
-    async def receive(self, *, timeout_ms: int | None = None) -> bytes:
-        """The next message. A timeout closes the stream: a later message could not be matched to its request."""
-        try:
-            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
-                message = await self._call.read()
-        except TimeoutError:
-            self.close()
-            raise BrokerUnreachableError(
-                f"{self._connection.address} did not respond to {self._what} for {(timeout_ms or 0) / 1000:.1f} s"
-            ) from None
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-            raise await self._error(error) from None
-        except asyncio.CancelledError:
-            self._reraise_if_cancelled()
-            raise self._closed() from None
-        if message is grpc.aio.EOF:
-            raise BrokerUnreachableError(f"{self._connection.address} ended the {self._what} stream")
-        return cast("bytes", message)
-
-    def close(self) -> None:
-        """Cancels the stream without waiting."""
-        self._is_closed = True
-        self._call.cancel()
-
-    def _reraise_if_cancelled(self) -> None:
-        """Re-raises a cancellation of this task; gRPC also raises CancelledError if close() cancelled the call."""
-        task = asyncio.current_task()
-        if not self._is_closed or (task is not None and task.cancelling()):
-            raise
-
-    def _closed(self) -> BrokerUnreachableError:
-        return BrokerUnreachableError(f"the {self._what} stream to {self._connection.address} was closed")
-
-    async def _error(self, error: BaseException) -> BrokerdError:
-        """Why the stream ended; InvalidStateError only says that it did."""
-        if self._is_closed:
-            return self._closed()
-        if isinstance(error, grpc.aio.AioRpcError):
-            return self._connection.error_from(error, self._what)
-        code = await self._call.code()
-        if code is grpc.StatusCode.OK:
-            return BrokerUnreachableError(f"{self._connection.address} ended the {self._what} stream")
-        details = await self._call.details() or ""
-        trailer = await self._call.trailing_metadata() or grpc.aio.Metadata()
-        rpc_error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailer, details)
-        return self._connection.error_from(rpc_error, self._what)
-
-
-def _shortened(details: str) -> str:
-    """gRPC's text without its wrapping: "failed to connect to all addresses; last error: ... Connection refused (111)"."""
-    found = _CONNECT_FAILURE.search(details)
-    text = found.group(1) if found else details
-    return plain_text(_RESOLVER_CHATTER.sub("", text).removeprefix("connect: ").strip(), _DETAILS_MAX_CHARACTERS)

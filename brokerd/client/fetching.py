@@ -24,8 +24,9 @@ from typing import NamedTuple, Self
 import pyarrow as pa
 
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.broker_client import RawStream, is_repeatable
+from brokerd.client.broker_client import is_repeatable
 from brokerd.client.columns import BatchSlice, FetchedBatch, decoded
+from brokerd.client.connection import RawStream
 from brokerd.client.offsets import READ_COMMITTED, add_partition, isolation_to_proto
 from brokerd.client.response_checks import throttle_ms
 from brokerd.config.client import ConsumerConfig

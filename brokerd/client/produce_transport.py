@@ -11,7 +11,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from brokerd.client.broker_client import BrokerClient, RawStream, check_client
+from brokerd.client.broker_client import BrokerClient, check_client
+from brokerd.client.connection import RawStream
 from brokerd.client.response_checks import throttle_ms, timestamp_or_none
 from brokerd.client.transactions import heartbeat, init_member, init_producer_id
 from brokerd.clock import Clock, SystemClock

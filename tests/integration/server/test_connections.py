@@ -15,7 +15,7 @@ from h2.exceptions import TooManyStreamsError
 
 from benchmarks.raw_http2 import RawHttp2
 from brokerd.client.blocking import LoopThread
-from brokerd.client.broker_client import Connection
+from brokerd.client.connection import Connection
 from brokerd.client.security import ClientSecurity
 from brokerd.config.broker import BrokerConfig, check_broker
 from brokerd.config.client import ClientConfig

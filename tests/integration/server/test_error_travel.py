@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from brokerd import Producer
 from brokerd.client.blocking import BlockingClient
-from brokerd.client.broker_client import Connection
+from brokerd.client.connection import Connection
 from brokerd.client.security import ClientSecurity
 from brokerd.config.client import ClientConfig
 from brokerd.errors import (

@@ -13,7 +13,8 @@ import pytest
 
 from brokerd.client import offsets
 from brokerd.client.blocking import BlockingClient, LoopThread
-from brokerd.client.broker_client import BrokerClient, Connection
+from brokerd.client.broker_client import BrokerClient
+from brokerd.client.connection import Connection
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig

@@ -8,7 +8,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from brokerd.client.broker_client import Connection
+from brokerd.client.connection import Connection
 from brokerd.client.security import ClientSecurity
 from brokerd.config.client import ClientConfig
 from brokerd.errors import (
