@@ -8,11 +8,13 @@ The calls themselves are in topics.py, offsets.py, groups.py and transactions.py
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import itertools
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
 
 from google.protobuf.message import Message
 
@@ -24,7 +26,9 @@ from brokerd.client.metadata import (
     id_of,
     parse_bootstrap_servers,
     read_metadata,
+    read_node,
 )
+from brokerd.client.nodes import Nodes
 from brokerd.client.response_checks import made_plain, senseless
 from brokerd.client.security import ClientSecurity
 from brokerd.clock import Clock
@@ -33,7 +37,10 @@ from brokerd.errors import (
     AuthenticationError,
     BrokerdError,
     BrokerUnreachableError,
+    CoordinatorNotAvailableError,
     ErrorCode,
+    Fate,
+    NotCoordinatorError,
     NotLeaderError,
     NotReadyError,
     UnknownLeaderEpochError,
@@ -42,6 +49,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import NO_EPOCH, NO_LEADER, TopicIdPartition, TopicInfo
 from brokerd.wire.errors import from_proto
+from brokerd.wire.methods import OF_COORDINATOR
 from brokerd.wire.v1 import metadata_pb2
 
 T = TypeVar("T")
@@ -78,14 +86,12 @@ class BrokerClient:
         ConfigError for invalid bootstrap.servers or security settings."""
         self.config = config
         self.clock = clock
-        self._addresses = parse_bootstrap_servers(config.bootstrap_servers)
+        self._nodes = Nodes(parse_bootstrap_servers(config.bootstrap_servers))
         self._security = ClientSecurity(config)
-        self._address_index = 0
         self._is_retrying = is_retrying
         self._was_accepted = False
         self._connections: dict[str, Connection] = {}
-        self._node_addresses: dict[int, str] = {}
-        self._topics: dict[bytes, TopicInfo] = {}
+        self._topics: dict[bytes, _Seen] = {}
         self._server_infos: dict[str, metadata_pb2.GetServerInfoResponse] = {}
         self._random = random.SystemRandom()
 
@@ -106,20 +112,20 @@ class BrokerClient:
     async def metadata(self, topics: Sequence[str] | None = None) -> Metadata:
         """The broker's current nodes, and topics by name (None = all). Topics that do not exist are in `errors`."""
         request = metadata_pb2.MetadataRequest(topics=topics or (), all_topics=topics is None)
-        return self._remembered(read_metadata(await self.call(request, metadata_pb2.MetadataResponse)))
+        return await self._remembered(read_metadata(await self.call(request, metadata_pb2.MetadataResponse)))
 
     async def metadata_by_id(self, topic_ids: Sequence[bytes]) -> Metadata:
         """As `metadata`, for topic ids; errors are under the id in hex."""
         request = metadata_pb2.MetadataRequest(topic_ids=topic_ids)
-        return self._remembered(read_metadata(await self.call(request, metadata_pb2.MetadataResponse)))
+        return await self._remembered(read_metadata(await self.call(request, metadata_pb2.MetadataResponse)))
 
     async def leader(self, tp: TopicIdPartition) -> int:
         """Node id of a partition's leader; requests it if unknown. Raises UnknownTopicIdError for a deleted topic,
         UnknownTopicOrPartitionError, and NotLeaderError while there is no leader."""
-        topic = self._topics.get(tp.topic_id)
+        topic = self._fresh(tp.topic_id)
         if topic is None or tp.partition >= len(topic.leaders):
             (await self.metadata_by_id([tp.topic_id])).topic_by_id(tp.topic_id)
-            topic = self._topics[tp.topic_id]
+            topic = self._topics[tp.topic_id].topic
             id_of(topic, tp.partition)
         node_id = topic.leaders[tp.partition]
         if node_id == NO_LEADER:
@@ -128,9 +134,16 @@ class BrokerClient:
 
     def leader_epoch(self, tp: TopicIdPartition) -> int:
         """The highest leader epoch that this client has seen for a partition; -1 = unknown."""
-        topic = self._topics.get(tp.topic_id)
-        epochs = topic.leader_epochs if topic is not None else ()
+        seen = self._topics.get(tp.topic_id)
+        epochs = seen.topic.leader_epochs if seen is not None else ()
         return epochs[tp.partition] if tp.partition < len(epochs) else NO_EPOCH
+
+    def _fresh(self, topic_id: bytes) -> TopicInfo | None:
+        """A topic that was described less than metadata.max.age.ms ago."""
+        seen = self._topics.get(topic_id)
+        if seen is None or self.clock.monotonic_ms() - seen.at_ms >= self.config.metadata_max_age_ms:
+            return None
+        return seen.topic
 
     async def refresh_leaders(self, tps: Iterable[TopicIdPartition]) -> None:
         """Requests the leaders of these partitions anew; the topics that are gone become unknown."""
@@ -140,20 +153,20 @@ class BrokerClient:
             if topic_id.hex() in metadata.errors:
                 self._topics.pop(topic_id, None)
 
-    async def partitions_per_request(self, node_id: int = ANY_NODE, *, refresh: bool = False) -> int:
-        """How many partitions one request to a node may name; `refresh` requests it again, since the node may have restarted.
-        Raises BrokerUnreachableError."""
+    async def partitions_per_request(self, node: int | str = ANY_NODE, *, refresh: bool = False) -> int:
+        """How many partitions one request to a node (id or address) may name; `refresh` requests it again, since the node may have
+        restarted. Raises BrokerUnreachableError."""
         if refresh:
-            self._server_infos.pop(self._address(node_id), None)
-        return max(1, await self._limit(node_id, "max.partitions.per.request", PARTITIONS_PER_REQUEST))
+            self._server_infos.pop(self._address(node), None)
+        return max(1, await self._limit(node, "max.partitions.per.request", PARTITIONS_PER_REQUEST))
 
     async def request_bytes_max(self, node_id: int = ANY_NODE) -> int:
         """Size in bytes of the largest request that a node accepts, if it reports one. Raises BrokerUnreachableError."""
         limit = await self._limit(node_id, "socket.request.max.bytes", GRPC_MAX_MESSAGE_BYTES)
         return min(limit, GRPC_MAX_MESSAGE_BYTES) if limit > 0 else GRPC_MAX_MESSAGE_BYTES
 
-    async def _limit(self, node_id: int, name: str, otherwise: int) -> int:
-        connection = await self._connected(node_id, self.config.request_timeout_ms)
+    async def _limit(self, node: int | str, name: str, otherwise: int) -> int:
+        connection = await self._connected(node, self.config.request_timeout_ms)
         return next((one.value for one in self._server_infos[connection.address].limits if one.name == name), otherwise)
 
     async def chunks(self, node_id: int, items: Sequence[T]) -> list[Sequence[T]]:
@@ -181,13 +194,11 @@ class BrokerClient:
         """After a failed attempt: waits for the next, or raises the final error."""
         now_ms = self.clock.monotonic_ms()
         wait_ms = retries.failed(error, now_ms=now_ms, random=self._random.random())
-        if isinstance(error, (BrokerUnreachableError, NotReadyError)):
-            self._next_address()
         if not self._is_retrying and isinstance(error, WireError):
             raise error
         if retries.failures == _SPEAKS_AT_FAILURE and wait_ms is not None and self._is_retrying:
             left_s = round(retries.left_ms(error, now_ms=now_ms) / 1000)
-            logger.warning("%s (at %s): retrying for up to %d s", error, ", ".join(self._addresses), left_s)
+            logger.warning("%s (at %s): retrying for up to %d s", error, ", ".join(self._nodes.addresses), left_s)
         if wait_ms is None or not self._is_retrying:
             raise self._final_error(retries, error, now_ms) from None
         await asyncio.sleep(wait_ms / 1000)
@@ -199,31 +210,92 @@ class BrokerClient:
         if isinstance(error, UnknownLeaderEpochError):
             # No node has heard of this epoch for as long as a call may last, so the data may be a restored copy's.
             self._topics.clear()
-        return retries.final_error(error, ", ".join(self._addresses), now_ms=now_ms)
+        return retries.final_error(error, ", ".join(self._nodes.addresses), now_ms=now_ms)
 
     # ---- calls
 
     async def call(
         self, request: Message, response_type: type[R], *, failures: list[BrokerdError] | None = None, timeout_ms: int | None = None
     ) -> R:
-        """Makes a call that any node can answer; retries until `timeout_ms` (default.api.timeout.ms). `failures` collects the
-        errors of failed attempts."""
+        """Makes a call that any node can answer, or the coordinator; retries until `timeout_ms` (default.api.timeout.ms).
+        `failures` collects the errors of failed attempts."""
 
         async def attempt(attempt_timeout_ms: int) -> R:
-            return await self.call_once(ANY_NODE, request, response_type, attempt_timeout_ms)
+            if _method_of(response_type) not in OF_COORDINATOR:
+                return await self.call_once(ANY_NODE, request, response_type, attempt_timeout_ms)
+            return await self.at_coordinator(
+                lambda address, left_ms: self.call_once(address, request, response_type, left_ms), attempt_timeout_ms
+            )
 
         return await self.retried(attempt, failures=failures, timeout_ms=timeout_ms)
 
-    async def call_once(self, node_id: int, request: Message, response_type: type[R], timeout_ms: int) -> R:
-        """A call to one node, tried once. Raises the error of the whole response, if it has one."""
-        connection = await self._connected(node_id, timeout_ms)
-        response = await connection.call(_method_of(response_type), request, response_type, timeout_ms=timeout_ms)
-        self._was_accepted = True
-        # The error of the whole response, or of its only result.
-        holder: Any = response if "error" in response.DESCRIPTOR.fields_by_name else getattr(response, "result", None)
-        if holder is not None and holder.HasField("error"):
-            raise from_proto(holder.error)
-        return response
+    async def at_coordinator(self, ask: Callable[[str, int], Awaitable[T]], timeout_ms: int) -> T:
+        """One attempt of a coordinator's call: `ask` gets an address, for all requests of the attempt, and the time left in ms.
+
+        As long as no coordinator is known, any node is asked first: a node alone is the coordinator. Only where that was a guess, a
+        refusal is followed at once, so that nodes that name each other are asked at the pace of the retries.
+        """
+        until_ms = _now_ms() + timeout_ms
+        if self._nodes.is_coordinator_lost:
+            await self._find_coordinator(until_ms)
+        is_guess = self._nodes.coordinator is None
+        try:
+            return await self._ask_coordinator(ask, until_ms)
+        except NotCoordinatorError as error:
+            if not is_guess or error.fate is Fate.UNKNOWN:  # it may have begun what was asked: the caller counts this attempt
+                raise
+        await self._find_coordinator(until_ms)
+        return await self._ask_coordinator(ask, until_ms)
+
+    async def _ask_coordinator(self, ask: Callable[[str, int], Awaitable[T]], until_ms: int) -> T:
+        known = self._nodes.coordinator
+        address = known or self._nodes.any
+        try:
+            answer = await ask(address, _left_ms(until_ms))
+        except (BrokerUnreachableError, NotReadyError, NotCoordinatorError, CoordinatorNotAvailableError) as error:
+            self._nodes.coordinator_lost(address)
+            if known is not None and isinstance(error, NotCoordinatorError):
+                self._nodes.failed(self._nodes.any)  # it may be what named this one: ask another
+            raise
+        self._nodes.coordinator_found(address)
+        return answer
+
+    async def _find_coordinator(self, until_ms: int) -> None:
+        request = metadata_pb2.FindCoordinatorRequest()
+        asked = self._nodes.any
+        try:
+            response = await self.call_once(asked, request, metadata_pb2.FindCoordinatorResponse, _left_ms(until_ms))
+        except CoordinatorNotAvailableError:
+            self._nodes.failed(asked)  # another node may know more
+            raise
+        self._nodes.coordinator_found(read_node("FindCoordinator", response.coordinator).address)
+
+    async def call_once(self, node: int | str, request: Message, response_type: type[R], timeout_ms: int) -> R:
+        """A call to one node, by id or address, tried once. Raises the error of the whole response, if it has one."""
+        address = self._address(node)
+        with self._noticing(address):
+            connection = await self._connected(address, timeout_ms)
+            response = await connection.call(_method_of(response_type), request, response_type, timeout_ms=timeout_ms)
+            self._was_accepted = True
+            # The error of the whole response, or of its only result.
+            holder: Any = response if "error" in response.DESCRIPTOR.fields_by_name else getattr(response, "result", None)
+            if holder is not None and holder.HasField("error"):
+                raise from_proto(holder.error)
+            return response
+
+    @contextlib.contextmanager
+    def _noticing(self, address: str) -> Iterator[None]:
+        """Moves on from a node that does not answer in time, or is not ready."""
+        began_ms = _now_ms()
+        try:
+            yield
+        except (BrokerUnreachableError, NotReadyError):
+            self._nodes.failed(address)
+            raise
+        except asyncio.CancelledError:
+            if _now_ms() - began_ms >= _SHORT_MS:  # the caller ran out of time
+                self._nodes.failed(address)
+            raise
 
     async def retried(
         self,
@@ -263,22 +335,35 @@ class BrokerClient:
         pending = list(parts)
         needs_refresh = False  # from the second attempt on
 
-        async def attempt(timeout_ms: int) -> None:
-            nonlocal pending, needs_refresh
-            by_leader = await self._by_leader(pending, results, refresh=needs_refresh)
-            needs_refresh = True
-            for node_id, group in by_leader:
+        async def ask(node_id: int, tps: Sequence[TopicIdPartition], timeout_ms: int) -> None:
+            for group in await self.chunks(node_id, tps):
                 request = self._request_for(head, {tp: parts[tp] for tp in group})
                 response: Any = await self.call_once(node_id, request, response_type, timeout_ms)
                 found = [from_proto(one.error) if one.HasField("error") else one for one in response.results]
                 if len(found) != len(group):
                     raise senseless(_method_of(response_type), f"{len(found)} results, {len(group)} were requested")
                 results.update(zip(group, found, strict=True))
-            failed = {tp: results.get(tp) for tp in pending}
-            repeatable = {tp: error for tp, error in failed.items() if isinstance(error, WireError) and is_repeatable(error)}
-            pending = list(repeatable)
+                answered.update(group)
+
+        answered: set[TopicIdPartition] = set()
+
+        async def attempt(timeout_ms: int) -> None:
+            nonlocal pending, needs_refresh
+            by_leader = await self._by_leader(pending, results, refresh=needs_refresh)
+            needs_refresh = True
+            answered.clear()
+            asked = [ask(node_id, tps, timeout_ms) for node_id, tps in by_leader.items()]
+            failures = [error for error in await asyncio.gather(*asked, return_exceptions=True) if error is not None]
+            final = next((error for error in failures if not is_repeatable(error)), None)
+            if final is not None:
+                raise final
+            unanswered = {tp for tps in by_leader.values() for tp in tps} - answered
+            repeatable = [tp for tp in pending if tp in unanswered or is_repeatable(results[tp])]
+            pending = repeatable
+            if failures:
+                raise failures[0]
             if pending:
-                raise repeatable[pending[0]]
+                raise results[pending[0]]
 
         try:
             await self.retried(attempt)
@@ -299,13 +384,14 @@ class BrokerClient:
 
     async def _by_leader(
         self, tps: Sequence[TopicIdPartition], results: dict[TopicIdPartition, Any], *, refresh: bool
-    ) -> list[tuple[int, Sequence[TopicIdPartition]]]:
-        """Groups `tps` by leader, in chunks small enough for one request. Errors of deleted topics go to `results`."""
-        unknown = sorted({tp.topic_id for tp in tps if refresh or tp.topic_id not in self._topics})
+    ) -> dict[int, list[TopicIdPartition]]:
+        """Groups `tps` by leader. Errors of deleted topics go to `results`."""
+        unknown = sorted({tp.topic_id for tp in tps if refresh or self._fresh(tp.topic_id) is None})
         metadata = await self.metadata_by_id(unknown) if unknown else None
         groups: dict[int, list[TopicIdPartition]] = {}
         for tp in tps:
-            topic = self._topics.get(tp.topic_id)
+            seen = self._topics.get(tp.topic_id)
+            topic = seen.topic if seen is not None else None
             try:
                 if metadata is not None and tp.topic_id in unknown:
                     described = metadata.topic_by_id(tp.topic_id)
@@ -316,44 +402,62 @@ class BrokerClient:
             leaders = topic.leaders if topic is not None else ()
             # A partition that did not exist when the topic was last looked up may exist by now: let any node decide.
             groups.setdefault(leaders[tp.partition] if tp.partition < len(leaders) else ANY_NODE, []).append(tp)
-        return [(node_id, chunk) for node_id, group in groups.items() for chunk in await self.chunks(node_id, group)]
+        return groups
 
-    async def _connected(self, node_id: int, timeout_ms: int) -> Connection:
+    async def _connected(self, node: int | str, timeout_ms: int) -> Connection:
         """The connection to a node; its first call checks that both speak the same version of the contract."""
-        address = self._address(node_id)
+        address = self._address(node)
         connection = self._connections.get(address)
         if connection is None:
-            connection = self._connections[address] = Connection(address, self._security)
+            on_lost = functools.partial(self._nodes.failed, address)
+            connection = self._connections[address] = Connection(address, self._security, on_lost)
         if address not in self._server_infos:
             request = metadata_pb2.GetServerInfoRequest()
             # An unresponsive address gets only its share of the time, to leave some for the others.
-            timeout_ms = min(timeout_ms, max(1, self.config.api_timeout_ms // len(self._addresses)))
+            timeout_ms = min(timeout_ms, max(1, self.config.api_timeout_ms // len(self._nodes.addresses)))
             try:
                 response = await connection.call(
                     "GetServerInfo", request, metadata_pb2.GetServerInfoResponse, timeout_ms=timeout_ms
                 )
-            except asyncio.CancelledError:  # the caller ran out of time: the next call tries another address
-                if address == self._addresses[self._address_index]:
-                    self._next_address()
+            except (BrokerUnreachableError, NotReadyError, asyncio.CancelledError):  # cancelled: the caller ran out of time
+                self._nodes.failed(address)
                 raise
             self._server_infos[address] = _checked(made_plain(response), address)
+            self._nodes.answered(address, response.node_id)
         return connection
 
-    def _next_address(self) -> None:
-        self._address_index = (self._address_index + 1) % len(self._addresses)
+    def _address(self, node: int | str) -> str:
+        return node if isinstance(node, str) else self._nodes.address(node)
 
-    def _address(self, node_id: int) -> str:
-        address = self._node_addresses.get(node_id)
-        return address if address is not None else self._addresses[self._address_index]
-
-    def _remembered(self, metadata: Metadata) -> Metadata:
-        self._node_addresses.update((node_id, node.address) for node_id, node in metadata.nodes.items())
+    async def _remembered(self, metadata: Metadata) -> Metadata:
+        now_ms = self.clock.monotonic_ms()
         for topic in metadata.topics.values():
             seen = self._topics.pop(topic.topic_id, None)  # keeps the newest last
-            self._topics[topic.topic_id] = topic if seen is None or seen == topic else topic.newer_than(seen)
+            newest = topic if seen is None or seen.topic == topic else topic.newer_than(seen.topic)
+            self._topics[topic.topic_id] = _Seen(newest, now_ms)
         for topic_id in list(itertools.islice(self._topics, max(0, len(self._topics) - _TOPICS_MAX))):
             del self._topics[topic_id]
+        self._nodes.found({node_id: node.address for node_id, node in metadata.nodes.items()})
+        for address in self._nodes.unused(self._connections):
+            if self._connections[address].is_idle:  # a node that was only taken for dead still serves its streams
+                self._server_infos.pop(address, None)
+                await self._connections.pop(address).close()
         return metadata
+
+
+class _Seen(NamedTuple):
+    """A topic, and when it was described last."""
+
+    topic: TopicInfo
+    at_ms: int
+
+
+def _now_ms() -> int:
+    return round(asyncio.get_running_loop().time() * 1000)
+
+
+def _left_ms(until_ms: int) -> int:
+    return max(1, until_ms - _now_ms())
 
 
 def _method_of(response_type: type[Message]) -> str:

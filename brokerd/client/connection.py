@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import weakref
+from collections.abc import Callable
 from typing import TypeVar, cast
 
 import grpc
@@ -48,6 +49,10 @@ _TOO_LARGE_FOR_BROKER = "lower max.request.size, or raise the broker's socket.re
 _TOO_LARGE_FOR_CLIENT = "the response is larger than a client takes: ask for less at once"
 
 
+def _nothing() -> None:
+    pass
+
+
 class _Channel:
     """One gRPC connection, and the number of its open streams."""
 
@@ -85,9 +90,11 @@ class Connection:
     gRPC would wait for others to end, which streams do not.
     """
 
-    def __init__(self, address: str, security: ClientSecurity) -> None:
-        """Raises ConfigError if a token would cross a network in plaintext."""
+    def __init__(self, address: str, security: ClientSecurity, on_lost: Callable[[], None] = _nothing) -> None:
+        """`on_lost` is called when a stream breaks, or its reader has waited in vain. Raises ConfigError if a token would cross a
+        network in plaintext."""
         self.address = address
+        self.on_lost = on_lost
         self._security = security
         self._turns = asyncio.Semaphore(CALLS_PER_CONNECTION)
         self._channels = [_Channel(security.open_channel(address))]
@@ -132,6 +139,11 @@ class Connection:
         stream = RawStream(self, channel.open_stream(path, metadata), path)
         self._streams.add(stream)
         return stream
+
+    @property
+    def is_idle(self) -> bool:
+        """True without calls and streams in progress."""
+        return not self._calls and not any(channel.open_streams for channel in self._channels)
 
     async def close(self) -> None:
         """Cancels all calls and closes; returns once gRPC has nothing more to report to this loop."""
@@ -206,6 +218,7 @@ class RawStream:
                 message = await self._call.read()
         except TimeoutError:
             self.close()
+            self._connection.on_lost()
             raise BrokerUnreachableError(
                 f"{self._connection.address} did not respond to {self._what} for {(timeout_ms or 0) / 1000:.1f} s"
             ) from None
@@ -215,6 +228,7 @@ class RawStream:
             self._reraise_if_cancelled()
             raise self._closed() from None
         if message is grpc.aio.EOF:
+            self._connection.on_lost()
             raise BrokerUnreachableError(f"{self._connection.address} ended the {self._what} stream")
         return cast("bytes", message)
 
@@ -236,6 +250,7 @@ class RawStream:
         """Why the stream ended; InvalidStateError only says that it did."""
         if self._is_closed:
             return self._closed()
+        self._connection.on_lost()
         if isinstance(error, grpc.aio.AioRpcError):
             return self._connection.error_from(error, self._what)
         code = await self._call.code()

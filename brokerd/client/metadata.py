@@ -88,10 +88,15 @@ def read_metadata(response: metadata_pb2.MetadataResponse) -> Metadata:
         unwritable = frozenset(partition.partition for partition in topic.partitions if partition.HasField("error"))
         epochs = tuple(max(NO_EPOCH, partition.leader_epoch) for partition in topic.partitions)
         topics[topic.name] = TopicInfo(topic.topic_id, leaders, unwritable, epochs, topic.name)
-    for node in response.nodes:
-        _check_address(what, node.host, node.port)
-    nodes = {node.node_id: Node(node.node_id, node.host, node.port) for node in response.nodes}
+    nodes = {node.node_id: read_node(what, node) for node in response.nodes}
     return Metadata(nodes, topics, errors)
+
+
+def read_node(what: str, node: metadata_pb2.Node) -> Node:
+    """A node in a response to `what`. Raises UnknownServerError for an address that a client cannot, or should not, connect to."""
+    if not _HOST.fullmatch(node.host) or not 0 < node.port <= _PORT_MAX:
+        raise senseless(what, f"a node at '{plain_text(node.host, _VALUE_MAX_CHARACTERS)}', port {node.port}")
+    return Node(node.node_id, node.host, node.port)
 
 
 def check_topic(what: str, name: str, topic_id: bytes) -> None:
@@ -101,12 +106,6 @@ def check_topic(what: str, name: str, topic_id: bytes) -> None:
         raise senseless(what, f"a topic named '{plain_text(name, _VALUE_MAX_CHARACTERS)}': {problem}")
     if len(topic_id) != _TOPIC_ID_BYTES:
         raise senseless(what, f"topic '{name}' has an id of {len(topic_id)} bytes, but must have {_TOPIC_ID_BYTES}")
-
-
-def _check_address(what: str, host: str, port: int) -> None:
-    """Raises UnknownServerError for an address that a client cannot, or should not, connect to."""
-    if not _HOST.fullmatch(host) or not 0 < port <= _PORT_MAX:
-        raise senseless(what, f"a node at '{plain_text(host, _VALUE_MAX_CHARACTERS)}', port {port}")
 
 
 def parse_bootstrap_servers(text: str) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from brokerd.client.broker_client import ANY_NODE, BrokerClient
+from brokerd.client.broker_client import BrokerClient
 from brokerd.client.response_checks import checked_identity, made_plain, page_after, senseless
 from brokerd.errors import (
     BrokerdError,
@@ -74,14 +74,14 @@ async def end_transaction(client: BrokerClient, end: TransactionEnd, *, timeout_
     asked_ms = client.clock.boot_ms()
     lost: list[BrokerdError] = []  # attempts that may have been carried out
 
-    async def attempt(attempt_timeout_ms: int) -> None:
-        entries_max = await client.partitions_per_request()
+    async def send(address: str, left_ms: int) -> None:
+        entries_max = await client.partitions_per_request(address)
         pages = end_requests(end, request_bytes_max=UNARY_REQUEST_MAX_BYTES, entries_max=entries_max)
         for request in pages:  # each attempt starts with the first page: the broker may have restarted
-            await client.call_once(ANY_NODE, request, pb.EndTransactionResponse, attempt_timeout_ms)
+            await client.call_once(address, request, pb.EndTransactionResponse, left_ms)
 
     try:
-        await client.retried(attempt, failures=lost, timeout_ms=timeout_ms)
+        await client.retried(lambda left_ms: client.at_coordinator(send, left_ms), failures=lost, timeout_ms=timeout_ms)
     except ProducerFencedError as error:
         if not lost:
             error.fate = Fate.NOT_APPENDED

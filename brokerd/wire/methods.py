@@ -25,6 +25,24 @@ UNARY_RESPONSES_MAX_BYTES = {
     "DescribeGroup": 8_388_608,
 }
 STREAMS = ("Produce", "Fetch")
+# Methods of transactions, producer ids and groups: of a cluster's nodes, only the coordinator answers them.
+OF_COORDINATOR = frozenset(
+    {
+        "AbortTransaction",
+        "CommitGroupOffsets",
+        "DeleteGroup",
+        "DescribeGroup",
+        "DescribeTransaction",
+        "EndTransaction",
+        "FetchGroupOffsets",
+        "FindHangingTransactions",
+        "ForgetTransactionalId",
+        "Heartbeat",
+        "InitProducerId",
+        "ListGroups",
+        "ListTransactions",
+    }
+)
 
 
 class Unary(NamedTuple):

@@ -7,11 +7,12 @@ answered at once).
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -20,8 +21,11 @@ from google.protobuf.message import Message
 
 from brokerd.client.blocking import LoopThread
 from brokerd.errors import (
+    CoordinatorNotAvailableError,
     FencedLeaderEpochError,
     LogTruncationError,
+    NotCoordinatorError,
+    NotLeaderError,
     OffsetOutOfRangeError,
     TopicAlreadyExistsError,
     TopicAuthorizationFailedError,
@@ -34,7 +38,7 @@ from brokerd.ids import TopicIdPartition, new_topic_id
 from brokerd.record.header import crc_seed, decode_header, stamp
 from brokerd.wire.channel import SERVER_ARGUMENTS
 from brokerd.wire.errors import to_proto
-from brokerd.wire.methods import SERVICE, UNARY
+from brokerd.wire.methods import OF_COORDINATOR, SERVICE, UNARY
 from brokerd.wire.records import join_records, split_records
 from brokerd.wire.v1 import fetch_pb2, metadata_pb2, offsets_pb2, produce_pb2, topics_pb2, transaction_pb2
 from tests.support.fake_groups import FakeGroups
@@ -126,6 +130,10 @@ class FakeBroker(FakeTransactions, FakeGroups):
         self.features = ["idempotence", "offset_after_bytes", "transaction_offsets"]
         self.next_producer_id = 1000
         self.limits: dict[str, int] = {}
+        self.node_id = 0
+        self.nodes = [self]  # of its cluster, as its metadata lists them
+        self.coordinator: FakeBroker | None = self  # as FindCoordinator names it; another one than this refuses its calls
+        self.is_silent = False  # it takes requests and answers none
 
     def create(self, name: str, partitions: int = 1) -> list[Partition]:
         """Makes a topic."""
@@ -151,6 +159,8 @@ class FakeBroker(FakeTransactions, FakeGroups):
         """The partition of an entry of a request, if the entry names its leader epoch. Raises WireErrors."""
         partition = self.partition(asked.topic_id, asked.partition)
         self.leader_epochs[method].append(asked.current_leader_epoch)
+        if len(self.nodes) > 1 and partition.leader != self.node_id:
+            raise NotLeaderError(f"node {self.node_id} does not lead", current_leader_epoch=partition.leader_epoch)
         if asked.current_leader_epoch < partition.leader_epoch:
             raise FencedLeaderEpochError("older", current_leader=partition.leader, current_leader_epoch=partition.leader_epoch)
         if asked.current_leader_epoch > partition.leader_epoch:
@@ -173,8 +183,14 @@ class FakeBroker(FakeTransactions, FakeGroups):
     async def unary(self, name: str, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Message:
         """One unary call."""
         self.calls[name] += 1
+        if self.is_silent:
+            await asyncio.Event().wait()
         if self.fail_calls:
             await context.abort(self.fail_calls.pop(0), "told to fail")
+        if name in OF_COORDINATOR and self.coordinator is not self:
+            refusal: Any = UNARY[name].response()
+            refusal.error.CopyFrom(to_proto(NotCoordinatorError(f"node {self.node_id} is not the coordinator")))
+            return cast("Message", refusal)
         answer: Message = getattr(self, f"_{name}")(request)
         return answer
 
@@ -182,6 +198,7 @@ class FakeBroker(FakeTransactions, FakeGroups):
         least, most = self.wire_versions
         return metadata_pb2.GetServerInfoResponse(
             cluster_id="fake",
+            node_id=self.node_id,
             software_version="9.9",
             min_wire_version=least,
             max_wire_version=most,
@@ -191,7 +208,8 @@ class FakeBroker(FakeTransactions, FakeGroups):
 
     def _Metadata(self, request: metadata_pb2.MetadataRequest) -> Message:  # noqa: N802
         answer = metadata_pb2.MetadataResponse(cluster_id="fake")
-        answer.nodes.add(node_id=0, host="127.0.0.1", port=self.port)
+        for node in self.nodes:
+            answer.nodes.add(node_id=node.node_id, host="127.0.0.1", port=node.port)
         by_id = {partitions[0].tp.topic_id: name for name, partitions in self.topics.items()}
         asked: list[tuple[str, bytes]] = [(name, b"") for name in request.topics]
         asked += [(by_id.get(topic_id, ""), topic_id) for topic_id in request.topic_ids]
@@ -210,6 +228,16 @@ class FakeBroker(FakeTransactions, FakeGroups):
             for number, partition in enumerate(self.topics[name]):
                 topic.partitions.add(partition=number, leader=partition.leader, leader_epoch=partition.leader_epoch)
         return answer
+
+    def _FindCoordinator(self, _request: metadata_pb2.FindCoordinatorRequest) -> Message:  # noqa: N802
+        error = self._error("FindCoordinator")
+        if self.coordinator is None:
+            error = CoordinatorNotAvailableError("no node is the coordinator at present")
+        if error is not None:
+            return metadata_pb2.FindCoordinatorResponse(error=to_proto(error))
+        assert self.coordinator is not None
+        named = metadata_pb2.Node(node_id=self.coordinator.node_id, host="127.0.0.1", port=self.coordinator.port)
+        return metadata_pb2.FindCoordinatorResponse(coordinator=named)
 
     def _CreateTopics(self, request: topics_pb2.CreateTopicsRequest) -> Message:  # noqa: N802
         answer = topics_pb2.CreateTopicsResponse()
@@ -282,6 +310,8 @@ class FakeBroker(FakeTransactions, FakeGroups):
         self.calls["Fetch"] += 1
         answers_left = self.cut_fetch_after.pop(0) if self.cut_fetch_after else -1
         async for data in requests:
+            if self.is_silent:
+                await asyncio.Event().wait()
             if answers_left == 0:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "told to cut the stream")
             answers_left -= 1
@@ -338,7 +368,66 @@ class FakeBroker(FakeTransactions, FakeGroups):
 @contextlib.contextmanager
 def fake_broker(port: int = 0) -> Iterator[FakeBroker]:
     """A FakeBroker that serves on `port` (0 = a free one) until the end of the block."""
-    broker = FakeBroker()
+    with _serving(FakeBroker(), port) as broker:
+        yield broker
+
+
+class FakeCluster:
+    """Nodes that share their topics, and know each other. Made by `fake_cluster()`."""
+
+    def __init__(self, count: int) -> None:
+        self.nodes = [FakeBroker() for _ in range(count)]
+        for number, node in enumerate(self.nodes):
+            node.node_id, node.nodes, node.topics = number, self.nodes, self.nodes[0].topics
+            node.coordinator = self.nodes[0]
+        self._serving: dict[int, contextlib.AbstractContextManager[FakeBroker]] = {}
+
+    @property
+    def servers(self) -> str:
+        """bootstrap.servers of all nodes."""
+        return ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+
+    def create(self, name: str) -> list[Partition]:
+        """Makes a topic with one partition at each node."""
+        partitions = self.nodes[0].create(name, len(self.nodes))
+        for number, partition in enumerate(partitions):
+            partition.leader = number
+        return partitions
+
+    def elect_coordinator(self, coordinator: FakeBroker | None) -> None:
+        """Makes a node the coordinator, and all nodes know it."""
+        for node in self.nodes:
+            node.coordinator = coordinator
+
+    def start(self, node_id: int) -> None:
+        """Starts a node, at a free port."""
+        self._serving[node_id] = _serving(self.nodes[node_id])
+        self._serving[node_id].__enter__()
+
+    def stop(self, node_id: int) -> None:
+        """Ends a node without a word; the others still list it."""
+        self._serving.pop(node_id).__exit__(None, None, None)
+
+    def stop_all(self) -> None:
+        """Ends all nodes that serve."""
+        for node_id in list(self._serving):
+            self.stop(node_id)
+
+
+@contextlib.contextmanager
+def fake_cluster(count: int = 3) -> Iterator[FakeCluster]:
+    """A FakeCluster that serves until the end of the block."""
+    cluster = FakeCluster(count)
+    try:
+        for node_id in range(count):
+            cluster.start(node_id)
+        yield cluster
+    finally:
+        cluster.stop_all()
+
+
+@contextlib.contextmanager
+def _serving(broker: FakeBroker, port: int = 0) -> Iterator[FakeBroker]:
     loop_thread = LoopThread("fake-broker")
     server = loop_thread.run(_serve(broker, port))
     try:

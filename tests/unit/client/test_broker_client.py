@@ -15,6 +15,7 @@ from brokerd.client import offsets
 from brokerd.client.blocking import BlockingClient, LoopThread
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.connection import Connection
+from brokerd.client.nodes import Nodes
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
@@ -131,11 +132,11 @@ def test_the_broker_that_responded_is_described_though_another_call_has_moved_on
 
     async def call_while_another_fails(self: Connection, *arguments: Any, **options: Any) -> Any:
         response = await call(self, *arguments, **options)
-        client.broker_client._next_address()
+        client.broker_client._nodes.failed(client.broker_client._nodes.any)
         return response
 
     monkeypatch.setattr(Connection, "call", call_while_another_fails)
-    client.broker_client._addresses = (f"127.0.0.1:{broker.port}", "127.0.0.1:1")
+    client.broker_client._nodes = Nodes((f"127.0.0.1:{broker.port}", "127.0.0.1:1"))
     assert client.server_info().software_version == "9.9"
 
 

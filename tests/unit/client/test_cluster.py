@@ -1,0 +1,235 @@
+"""Goal: calls find the node that answers them, in a cluster whose nodes die, fall silent, move and change their roles; a node alone
+is asked nothing more. Method: nodes in memory that count their calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from brokerd.arguments import OffsetAndMetadata
+from brokerd.client.blocking import BlockingClient
+from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
+from brokerd.config.client import ClientConfig
+from brokerd.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError, WireError
+from brokerd.producer.core.membership import MemberReport, TransactionEnd
+from brokerd.wire.methods import OF_COORDINATOR, UNARY
+from tests.support.fake_broker import FakeBroker, FakeCluster, fake_cluster
+
+CALLS = {"Metadata", "FindCoordinator"} | OF_COORDINATOR
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with fake_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster: FakeCluster) -> Iterator[BlockingClient]:
+    with client_of(cluster.servers) as client:
+        yield client
+
+
+def client_of(
+    servers: str, *, request_timeout_ms: int = 5_000, api_timeout_ms: int = 10_000, metadata_max_age_ms: int = 300_000
+) -> BlockingClient:
+    """Repeats at once what fails."""
+    config = ClientConfig(
+        bootstrap_servers=servers,
+        retry_backoff_ms=1,
+        retry_backoff_max_ms=2,
+        request_timeout_ms=request_timeout_ms,
+        api_timeout_ms=api_timeout_ms,
+        metadata_max_age_ms=metadata_max_age_ms,
+    )
+    return BlockingClient(config)
+
+
+def calls_of(node: FakeBroker) -> dict[str, int]:
+    """How often methods were called, but GetServerInfo, and forgets it."""
+    calls = {name: count for name, count in node.calls.items() if name in CALLS}
+    node.calls.clear()
+    return calls
+
+
+def test_the_coordinators_methods_are_those_of_transactions_and_groups() -> None:
+    messages = {name for name, method in UNARY.items() if method.request.DESCRIPTOR.file.name.endswith("transaction.proto")}
+    groups = {name for name in UNARY if "Group" in name}
+    assert messages | groups == OF_COORDINATOR
+
+
+# --- the coordinator
+
+
+def test_a_node_alone_is_asked_at_once(broker: FakeBroker) -> None:
+    with client_of(f"127.0.0.1:{broker.port}") as client:
+        client.init_producer_id()
+        client.list_transactions()
+    assert calls_of(broker) == {"InitProducerId": 1, "ListTransactions": 1}
+
+
+def test_another_node_than_the_coordinator_is_asked_once(cluster: FakeCluster, client: BlockingClient) -> None:
+    cluster.elect_coordinator(cluster.nodes[2])
+    client.init_producer_id()
+    assert [calls_of(node) for node in cluster.nodes] == [{"InitProducerId": 1, "FindCoordinator": 1}, {}, {"InitProducerId": 1}]
+    client.init_producer_id()
+    client.list_transactions()
+    assert [calls_of(node) for node in cluster.nodes] == [{}, {}, {"InitProducerId": 1, "ListTransactions": 1}]
+
+
+def test_the_coordinator_is_found_again_after_it_moved(cluster: FakeCluster, client: BlockingClient) -> None:
+    client.init_producer_id()
+    cluster.elect_coordinator(cluster.nodes[1])
+    client.init_producer_id()
+    assert cluster.nodes[1].calls["InitProducerId"] == 1
+    cluster.elect_coordinator(cluster.nodes[2])
+    client.init_producer_id()
+    assert cluster.nodes[2].calls["InitProducerId"] == 1
+
+
+def test_a_coordinator_that_died_is_asked_for_at_another_node(cluster: FakeCluster, client: BlockingClient) -> None:
+    client.init_producer_id()
+    cluster.stop(0)
+    cluster.elect_coordinator(cluster.nodes[2])
+    client.init_producer_id()
+    assert cluster.nodes[2].calls["InitProducerId"] == 1
+
+
+def test_a_coordinator_that_is_silent_is_asked_for_at_another_node(cluster: FakeCluster) -> None:
+    with client_of(cluster.servers, request_timeout_ms=300) as client:
+        client.init_producer_id()
+        cluster.nodes[0].is_silent = True
+        cluster.elect_coordinator(cluster.nodes[1])
+        client.init_producer_id()
+    assert cluster.nodes[0].calls["FindCoordinator"] == 0
+    assert cluster.nodes[1].calls["InitProducerId"] == 1
+
+
+def test_an_election_of_the_coordinator_is_waited_for(cluster: FakeCluster, client: BlockingClient) -> None:
+    cluster.elect_coordinator(None)
+    cluster.nodes[1].coordinator = cluster.nodes[1]  # it alone has heard of the election
+    client.init_producer_id()
+    assert cluster.nodes[1].calls["InitProducerId"] == 1
+
+
+def test_a_coordinator_that_reads_its_log_is_asked_again_itself(cluster: FakeCluster, client: BlockingClient) -> None:
+    cluster.nodes[0].errors["InitProducerId"] = [CoordinatorLoadInProgressError("reading")] * 2
+    client.init_producer_id()
+    assert [calls_of(node) for node in cluster.nodes] == [{"InitProducerId": 3}, {}, {}]
+
+
+def test_nodes_that_name_each_other_are_asked_at_the_pace_of_the_retries(cluster: FakeCluster) -> None:
+    one, two, three = cluster.nodes
+    one.coordinator, two.coordinator, three.coordinator = two, three, one
+    settings = ClientConfig(bootstrap_servers=cluster.servers, retry_backoff_ms=100, retry_backoff_max_ms=100, api_timeout_ms=1_000)
+    with BlockingClient(settings) as client, pytest.raises(NotCoordinatorError):
+        client.init_producer_id()
+    asked = [calls_of(node) for node in cluster.nodes]
+    assert sum(calls.get("FindCoordinator", 0) for calls in asked) <= 13
+    assert all(calls.get("FindCoordinator", 0) > 0 for calls in asked), "not one node alone is believed"
+
+
+def test_it_is_told_that_there_is_no_coordinator(cluster: FakeCluster) -> None:
+    cluster.elect_coordinator(None)
+    with client_of(cluster.servers, api_timeout_ms=300) as client, pytest.raises(CoordinatorNotAvailableError, match="at present"):
+        client.list_transactions()
+
+
+def test_the_pages_of_a_decision_go_to_one_node(cluster: FakeCluster, client: BlockingClient) -> None:
+    """Another node has not seen the first page."""
+    for node in cluster.nodes:
+        node.limits["max.partitions.per.request"] = 1
+    cluster.elect_coordinator(cluster.nodes[1])
+    members = [MemberReport(number, 0, 1) for number in range(3)]
+    end = TransactionEnd("tx", 0, "e", "r", is_commit=False, members=members)
+    client.end_transaction(end)
+    assert [node.calls["EndTransaction"] for node in cluster.nodes] == [1, 3, 0]
+    assert [page.page for page in cluster.nodes[1].pages] == [0, 1, 2]
+
+
+def test_commits_go_to_the_coordinator_and_offsets_to_the_leaders(cluster: FakeCluster, client: BlockingClient) -> None:
+    cluster.elect_coordinator(cluster.nodes[2])
+    tps = [partition.tp for partition in cluster.create("t")]
+    assert client.commit_group_offsets("g", dict.fromkeys(tps, OffsetAndMetadata(0))) == {}
+    assert set(cluster.nodes[2].groups["g"]) == set(tps)
+    found = client.list_offsets(dict.fromkeys(tps, OffsetSpec.LATEST))
+    assert all(isinstance(one, OffsetAndTimestamp) for one in found.values())
+    assert [node.calls["ListOffsets"] for node in cluster.nodes] == [1, 1, 1]
+
+
+# --- any node
+
+
+def test_nodes_that_only_metadata_names_are_asked_when_the_bootstrap_server_is_gone(cluster: FakeCluster) -> None:
+    with client_of(f"127.0.0.1:{cluster.nodes[0].port}") as client:
+        client.metadata()
+        cluster.stop(0)
+        assert client.metadata().nodes
+
+
+def test_a_silent_node_is_left_for_another(cluster: FakeCluster) -> None:
+    with client_of(cluster.servers, request_timeout_ms=300) as client:
+        client.metadata()
+        cluster.nodes[0].is_silent = True
+        assert client.metadata().nodes
+        calls_of(cluster.nodes[0])
+        assert client.metadata().nodes
+        assert calls_of(cluster.nodes[0]) == {}
+
+
+def test_a_node_that_comes_back_elsewhere_is_found(cluster: FakeCluster, client: BlockingClient) -> None:
+    tps = [partition.tp for partition in cluster.create("t")]
+    client.list_offsets(dict.fromkeys(tps, OffsetSpec.LATEST))
+    old = f"127.0.0.1:{cluster.nodes[2].port}"
+    cluster.stop(2)
+    cluster.start(2)
+    assert f"127.0.0.1:{cluster.nodes[2].port}" != old
+    found = client.list_offsets(dict.fromkeys(tps, OffsetSpec.LATEST))
+    assert all(isinstance(one, OffsetAndTimestamp) for one in found.values())
+
+
+def test_a_connection_to_an_address_that_no_node_has_is_closed() -> None:
+    with fake_cluster() as cluster, client_of(f"127.0.0.1:{cluster.nodes[0].port}") as client:
+        tps = [partition.tp for partition in cluster.create("t")]
+        client.list_offsets(dict.fromkeys(tps, OffsetSpec.LATEST))
+        connections = client.broker_client._connections
+        assert len(connections) == 3
+        cluster.stop(2)
+        cluster.start(2)
+        client.metadata()
+        assert set(connections) == {f"127.0.0.1:{node.port}" for node in cluster.nodes[:2]}
+
+
+def test_metadata_is_asked_for_again_after_its_time(cluster: FakeCluster) -> None:
+    (first, *_) = cluster.create("t")
+    with client_of(cluster.servers, metadata_max_age_ms=0) as client:
+        client.metadata(["t"])
+        first.leader, first.leader_epoch = 2, 2
+        client.list_offsets({first.tp: OffsetSpec.LATEST})
+    assert [node.calls["ListOffsets"] for node in cluster.nodes] == [0, 0, 1]
+
+
+# --- leaders
+
+
+def test_the_partitions_of_a_dead_leader_alone_are_asked_for_again(cluster: FakeCluster, client: BlockingClient) -> None:
+    partitions = cluster.create("t")
+    tps = [partition.tp for partition in partitions]
+    client.metadata()
+    cluster.stop(1)
+    partitions[1].leader, partitions[1].leader_epoch = 2, 2
+    found = client.list_offsets(dict.fromkeys(tps, OffsetSpec.LATEST))
+    assert list(found) == tps
+    assert all(isinstance(one, OffsetAndTimestamp) for one in found.values())
+    assert cluster.nodes[0].calls["ListOffsets"] == 1
+    assert cluster.nodes[2].calls["ListOffsets"] == 2
+
+
+def test_one_partition_that_is_asked_again_does_not_repeat_the_others(cluster: FakeCluster, client: BlockingClient) -> None:
+    partitions = cluster.create("t")
+    cluster.nodes[1].errors["ListOffsets"] = [CoordinatorNotAvailableError("passing")]
+    found = client.list_offsets({partition.tp: OffsetSpec.LATEST for partition in partitions})
+    assert not any(isinstance(one, WireError) for one in found.values())
+    assert [node.calls["ListOffsets"] for node in cluster.nodes] == [1, 2, 1]
