@@ -21,7 +21,7 @@ from brokerd.coordination.watch import Changes, watch
 from brokerd.errors import CoordinationError
 from tests.support.certificates import Authority
 from tests.support.loop import all_wait, one_turn
-from tests.support.memory_etcd import OPERATIONS_MAX, MemoryEtcd
+from brokerd.testing.memory_etcd import OPERATIONS_MAX, MemoryEtcd
 from tests.support.ports import held_port
 from tests.support.real_etcd import ETCD, MISSING, RealEtcd
 
@@ -284,6 +284,23 @@ def test_a_lease_that_cannot_be_renewed_is_lost_in_its_time(kind: str, tmp_path:
         await etcd.stop()
         assert not lease.lost.is_set()
         await asyncio.wait_for(lease.lost.wait(), 2.5)
+
+    run(kind, tmp_path, scenario)
+
+
+@both
+def test_a_lease_outlives_an_outage_of_etcd(kind: str, tmp_path: Path) -> None:
+    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+        lease = await grant(client, 2)
+        await client.transact({}, {"/l/kept": b"v"}, lease_id=lease.id)
+        await etcd.stop()
+        await lease.lost.wait()
+        await etcd.start()
+        assert names(await client.read("/l/")) == ["/l/kept"]
+        seen = watch(client, "/l/")
+        await snapshot_of(seen)
+        assert (await changes_of(seen)).events == ["/l/kept"]  # it begins anew, and nobody renews it
+        await seen.aclose()
 
     run(kind, tmp_path, scenario)
 

@@ -17,7 +17,7 @@ from brokerd.coordination.client import CoordinationClient
 from brokerd.errors import CoordinationError
 from brokerd.server.cluster.controller import Controller
 from brokerd.server.cluster.membership import Membership, for_ever
-from tests.support.memory_etcd import MemoryEtcd
+from brokerd.testing.memory_etcd import MemoryEtcd
 
 KEYS = Keys("prod")
 TOPIC_ID = b"o" * 16

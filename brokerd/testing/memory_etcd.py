@@ -1,5 +1,6 @@
-"""An etcd in memory: the calls of coordination over real gRPC, in the test's own event loop, with faults that the real one does not
-have on request. Behaviour as in etcd's documentation of its v3 API; the contract test compares it with the real one.
+"""An etcd in memory: the calls of coordination over real gRPC, in the caller's event loop, with faults that the real one does not
+have on request. Behaviour as in etcd's documentation of its v3 API; the contract test compares it with the real one. It keeps all
+history and nothing on disk, so it is for tests alone.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ class MemoryEtcd:
     """A store, and the server in front of it. `stop` and `start` again are an outage: the store stays."""
 
     def __init__(self, *, term: int = 2, cluster_id: int = 7, version: str = "3.4.23") -> None:
+        """Does not serve yet. `term`, `cluster_id` and `version` are what it says of itself."""
         self.term, self.cluster_id, self.version = term, cluster_id, version
         self.refuses = ""  # why changes and watches are refused; "" = they are not
         self.loses_answers = False  # calls are carried out, and their connection is lost
@@ -42,7 +44,8 @@ class MemoryEtcd:
         return f"127.0.0.1:{self.port}"
 
     async def start(self, credentials: grpc.ServerCredentials | None = None) -> None:
-        """Serves, on the same port as before."""
+        """Serves, on the same port as before; the first time on a free one, unless `port` was set. Leases begin anew, as with a new
+        leader of etcd. `credentials` None: plaintext."""
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0), ("grpc.http2.min_ping_interval_without_data_ms", 5_000)])
         unary: dict[str, tuple[Callable[[Any], Any], Any]] = {
             "KV/Range": (self._range, pb.RangeRequest),
@@ -62,10 +65,14 @@ class MemoryEtcd:
             self.port = self._server.add_insecure_port(address)
         else:
             self.port = self._server.add_secure_port(address, credentials)
+        for lease_id, (ttl_s, _) in self.leases.items():
+            self._renew(lease_id, ttl_s)
         await self._server.start()
 
     async def stop(self) -> None:
-        """Ends all connections."""
+        """Ends all connections. No lease ends while nobody could renew it."""
+        for _, timer in self.leases.values():
+            timer.cancel()
         server, self._server = self._server, None
         if server is not None:
             await server.stop(0)
@@ -77,6 +84,14 @@ class MemoryEtcd:
             await self._change([pb.RequestOp(request_delete_range=pb.DeleteRangeRequest(key=name))])
         else:
             await self._change([pb.RequestOp(request_put=pb.PutRequest(key=name, value=value))])
+
+    def clear(self) -> None:
+        """Loses everything, as when its directory is lost and it is started again with the same flags. Call it between `stop` and
+        `start`."""
+        self.keys.clear()
+        self.history.clear()
+        self.leases.clear()
+        self.revision, self.compacted = 1, 0
 
     async def compact(self, revision: int) -> None:
         """Forgets the history up to a revision."""
