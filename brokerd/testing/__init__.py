@@ -11,6 +11,7 @@
 The API for tests:
 
     broker.py          Broker: lifecycle, topics, faults
+    cluster.py         Cluster: several Brokers and their coordination store
     topic.py           Topic: append and rows (records.py: converts rows, Arrow data and DataFrames to and from records)
     queries.py         run_available: runs a streaming query to the end of the available data
     plugin.py          the pytest fixtures
@@ -20,15 +21,16 @@ for each broker, which forks the broker and the test's clients:
 
     the test's process ══ socket pairs ══ warm process      one thread, never touches gRPC
                        ══════════════════ ├─ keeper         one per broker, one thread: starts, kills and cleans up
-                       ══════════════════    ├─ clients     gRPC: create topics, append, read; one per concurrent call
-                                             └─ broker      gRPC: the daemon of `brokerd start`, over Files that can fail
+                       ══════════════════ │  ├─ clients     gRPC: create topics, append, read; one per concurrent call
+                                          │  └─ broker      gRPC: the daemon of `brokerd start`, over Files that can fail
+                       ══════════════════ └─ coordination   gRPC: one per Cluster, an etcd in memory behind relays that can be cut
 
 - A broker is ready in 300 ms. An interpreter and its imports take longer, so only the warm process pays for them, once.
 - `kill` is a real SIGKILL and `pause` a real SIGSTOP, neither of which can be sent to a single thread of the test's process.
 - Spark, multiprocessing, pytest-xdist and Spark Connect may be used beside it in any order: the test's process gets neither gRPC
   nor threads from it, so it stays safe to fork. Only single-threaded processes without gRPC fork here. The warm process is started
   by exec, so the state of the test's process does not matter.
-- All processes are cleaned up, however the test ends. The warm process and the keepers watch the test's process through a pidfd,
+- All processes are cleaned up, however the test ends. Warm process, keepers and coordination watch the test's process by a pidfd,
   because a socket reports no EOF while a fork of that process holds a copy. The broker and the clients get a parent-death signal
   when the keeper ends. `close` reads until the keeper's EOF, which comes last.
 - The keeper reserves the port with a socket that is bound but does not listen, so a restarted broker gets its port back.
@@ -44,6 +46,8 @@ for each broker, which forks the broker and the test's clients:
     keeper.py          the keeper and its broker
     broker_process.py  the broker, with faults in its files and calls
     client_process.py  a client that creates topics, appends and reads
+    coordination.py    the process of a cluster's coordination store
+    memory_etcd.py     the store itself
     faults.py          request faults and disk faults
     channel.py         messages between these processes
     processes.py       forking, and processes that end with another one
@@ -58,16 +62,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from brokerd.testing.broker import Broker
     from brokerd.testing.channel import BrokerFailedError, UnmetFaultError
+    from brokerd.testing.cluster import Cluster
     from brokerd.testing.faults import Fault
     from brokerd.testing.queries import run_available
     from brokerd.testing.records import Record
     from brokerd.testing.topic import Topic
 
-__all__ = ["Broker", "BrokerFailedError", "Fault", "Record", "Topic", "UnmetFaultError", "run_available"]
+__all__ = ["Broker", "BrokerFailedError", "Cluster", "Fault", "Record", "Topic", "UnmetFaultError", "run_available"]
 
 _MODULES = {
     "Broker": "broker",
     "BrokerFailedError": "channel",
+    "Cluster": "cluster",
     "Fault": "faults",
     "Record": "records",
     "Topic": "topic",

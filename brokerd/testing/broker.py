@@ -28,8 +28,8 @@ CLIENTS_MAX = 16
 _CLIENT_GONE = "the process of the test's own client is gone: was it killed?"
 
 
-class _Clients:
-    """The clients of one broker. All methods may be called from any thread."""
+class Clients:
+    """The clients of one broker or cluster. All methods may be called from any thread."""
 
     def __init__(self, introduce: Callable[[socket.socket], object]) -> None:
         """`introduce` starts a client that serves this end of a socket pair."""
@@ -88,18 +88,14 @@ class Broker:
         """Validates the settings; `with` or `start()` starts the broker. `client`: settings of the client that creates topics,
         appends and reads for the test, needed with TLS or authentication (`{"auth.token": ...}`). Raises ConfigError for an
         unknown setting or an invalid value."""
-        keywords = {name.replace("_", "."): value for name, value in settings.items()}
-        given = {**_by_name("config", config or {}), **keywords}
+        given = given_settings(config or {}, settings)
         check_broker(from_mapping(BrokerConfig, given, where="(setting of a testing Broker)"))
         self._settings = _plain(given)
-        self._client_settings = _plain(_by_name("client", client or {}))
-        if "bootstrap.servers" in self._client_settings:
-            raise ConfigError("bootstrap.servers is no setting of a testing Broker's client: it is the Broker's own address")
-        from_mapping(ClientConfig, self._client_settings, where="(setting of a testing Broker's client)")
+        self._client_settings = client_settings(client or {})
         self._owner_pid = os.getpid()
         self._lock = threading.Lock()
         self._keeper: Channel | None = None
-        self._clients = _Clients(self._new_client)
+        self._clients = Clients(self._new_client)
         self._faults: list[Fault] = []
         self._directory = ""
         self._address = ""
@@ -123,7 +119,7 @@ class Broker:
         self._refuse_fork()
         if self._address:
             raise self._not_open()
-        self._keeper, self._clients = new_keeper(), _Clients(self._new_client)
+        self._keeper, self._clients = new_keeper(), Clients(self._new_client)
         try:
             places = {"temporary": tempfile.gettempdir(), "current": os.path.abspath(".")}
             opened = self._ask({"do": "open", "settings": self._settings, **places})
@@ -187,16 +183,12 @@ class Broker:
     def create_topic(self, name: str, partitions: int = 0, configs: Mapping[str, str] | None = None) -> Topic:
         """Creates a topic. `partitions` 0 = the broker's num.partitions (1); `configs` by Kafka's names (`retention.ms`). Raises
         TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError, InvalidConfigError."""
-        _text("name", name)
-        _whole_number("partitions", partitions)
-        texts = {setting: str(value) for setting, value in _by_name("configs", configs or {}).items()}
-        self._ask_client({"do": "create_topic", "topic": name, "partitions": partitions, "configs": texts})
+        self._ask_client(creation(name, partitions, configs))
         return Topic(name, self._ask_client)
 
     def topic(self, name: str) -> Topic:
         """An existing topic. Raises UnknownTopicOrPartitionError."""
-        _text("name", name)
-        self._ask_client({"do": "check_topic", "topic": name})
+        self._ask_client(look_up(name))
         return Topic(name, self._ask_client)
 
     # --- properties
@@ -229,6 +221,11 @@ class Broker:
         return f"<Broker at {self._address}>"
 
     # --- inside
+
+    def add_client(self, end: socket.socket, settings: Mapping[str, object]) -> None:
+        """Starts a client that serves this end of a socket pair; it ends with this Broker. `settings` are its own, the address of
+        this Broker apart."""
+        self._ask({"do": "client", "settings": dict(settings)}, end)
 
     def leave_to_parent(self) -> None:
         """Closes a forked child's copies of the sockets."""
@@ -266,7 +263,7 @@ class Broker:
         return self._clients.ask(head, body)
 
     def _new_client(self, end: socket.socket) -> None:
-        self._ask({"do": "client", "settings": self._client_settings}, end)
+        self.add_client(end, self._client_settings)
 
     def _arm(self, kind: str, request: str, moment: str, nth: int) -> Fault:
         _text("request", request)
@@ -294,6 +291,33 @@ class Broker:
             keeper.end(_END_TIMEOUT_S)
         if unmet:
             raise UnmetFaultError(f"ordered, and never happened, since no such request came: {'; '.join(unmet)}")
+
+
+def given_settings(config: object, keywords: Mapping[str, object]) -> dict[str, object]:
+    """Settings by name, from a mapping and keywords (`num_partitions`). Raises ConfigError."""
+    return {**_by_name("config", config), **{name.replace("_", "."): value for name, value in keywords.items()}}
+
+
+def client_settings(client: object) -> dict[str, object]:
+    """The checked settings of a test's client. Raises ConfigError."""
+    settings = _plain(_by_name("client", client))
+    if "bootstrap.servers" in settings:
+        raise ConfigError("bootstrap.servers is no setting of a testing Broker's client: it is the Broker's own address")
+    from_mapping(ClientConfig, settings, where="(setting of a testing Broker's client)")
+    return settings
+
+
+def creation(name: str, partitions: int, configs: Mapping[str, str] | None) -> dict[str, Any]:
+    """The client's command to create a topic. Raises ConfigError."""
+    _text("name", name)
+    _whole_number("partitions", partitions)
+    texts = {setting: str(value) for setting, value in _by_name("configs", configs or {}).items()}
+    return {"do": "create_topic", "topic": name, "partitions": partitions, "configs": texts}
+
+
+def look_up(name: str) -> dict[str, Any]:
+    """The client's command to look up a topic. Raises ConfigError."""
+    return {"do": "look_up", "topic": _text("name", name)}
 
 
 def _some(how: str) -> str:

@@ -47,7 +47,7 @@ class _Client:
         self._producer: Producer | None = None
         self.commands: dict[str, Callable[[Message], Reply]] = {
             "create_topic": self._create_topic,
-            "check_topic": self._check_topic,
+            "look_up": self._look_up,
             "append": self._append,
             "rows": self._rows,
         }
@@ -57,8 +57,8 @@ class _Client:
         self._client.create_topic(head["topic"], head["partitions"], head["configs"])
         return {}, b""
 
-    def _check_topic(self, message: Message) -> Reply:
-        return {"partitions": self._client.metadata([message.head["topic"]]).topic(message.head["topic"]).partition_count}, b""
+    def _look_up(self, message: Message) -> Reply:
+        return {"leaders": self._client.metadata([message.head["topic"]]).topic(message.head["topic"]).leaders}, b""
 
     def _append(self, message: Message) -> Reply:
         """Appends rows; returns once they are durable."""

@@ -166,7 +166,7 @@ class Keeper:
     def _new_client(self, message: Message) -> None:
         end = message.passed
         assert end is not None
-        keeper_pid, settings = os.getpid(), {**message.head["settings"], "bootstrap.servers": self._address()}
+        keeper_pid, settings = os.getpid(), {"bootstrap.servers": self._address(), **message.head["settings"]}
 
         def work() -> None:
             end_with_parent(keeper_pid)

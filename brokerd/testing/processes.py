@@ -67,6 +67,10 @@ class Watched:
             self.is_gone = True
         return [one for one in sockets if one in ready]
 
+    def fileno(self) -> int:
+        """The pidfd, readable once the process is gone; -1 = there is none."""
+        return self._fd
+
     def close(self) -> None:
         """Closes the pidfd."""
         if self._fd >= 0:

@@ -1,6 +1,7 @@
-"""The warm process imports everything once, then forks a keeper for each broker, because an interpreter and its imports take longer
-to start than a broker. It is started by exec at the first broker, so threads, gRPC or a JVM gateway in this process do no harm, and
-it ends with this process. It is single-threaded and never touches gRPC, so that it can fork safely.
+"""The warm process imports everything once, then forks a keeper for each broker and a store for each cluster, because an
+interpreter and its imports take longer to start than a broker. It is started by exec at the first broker, so threads, gRPC or a JVM
+gateway in this process do no harm, and it ends with this process. It is single-threaded and never touches gRPC, so that it can fork
+safely.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import brokerd
 from brokerd import process
-from brokerd.testing.channel import BrokerFailedError, Channel, pair
+from brokerd.testing.channel import BrokerFailedError, Channel, Message, pair
 from brokerd.testing.processes import Watched, fork
 
 _START_TIMEOUT_S = 120.0
@@ -86,8 +87,17 @@ _current: _WarmProcess | None = None
 
 
 def new_keeper() -> Channel:
-    """A channel to a new keeper, without a broker yet; starts the warm process if there is none, or if it was killed. May be called
-    from any thread. Raises BrokerFailedError."""
+    """A channel to a new keeper, without a broker yet. May be called from any thread. Raises BrokerFailedError."""
+    return _new_fork("keep")
+
+
+def new_coordination() -> Channel:
+    """A channel to the process of a new coordination store, not open yet; otherwise like `new_keeper`."""
+    return _new_fork("coordinate")
+
+
+def _new_fork(do: str) -> Channel:
+    """A channel to a new fork of the warm process, which is started if there is none, or if it was killed."""
     global _current
     channel, theirs = pair()
     try:
@@ -97,7 +107,7 @@ def new_keeper() -> Channel:
                 _current = None
             if _current is None:
                 _current = _WarmProcess()
-            _current.channel.send({"do": "keep"}, passed=theirs)
+            _current.channel.send({"do": do}, passed=theirs)
     except BaseException:
         channel.close()
         raise
@@ -141,22 +151,28 @@ def main(fd: int, parent_pid: int) -> None:
     channel.send({"ready": True})
     while parent.wait([channel.socket]):
         try:
-            keeper_end = channel.receive().passed
+            message = channel.receive()
         except EOFError:
             break
-        assert keeper_end is not None
-        fork(lambda end=keeper_end: _keep(channel, end, parent, parent_pid))  # type: ignore[misc]
-        keeper_end.close()
+        assert message.passed is not None
+        fork(lambda message=message: _serve(message, channel, parent, parent_pid))  # type: ignore[misc]
+        message.passed.close()
     os._exit(0)  # there is nothing to tear down
 
 
-def _keep(channel: Channel, end: socket.socket, parent: Watched, parent_pid: int) -> None:
+def _serve(message: Message, channel: Channel, parent: Watched, parent_pid: int) -> None:
+    from brokerd.testing.coordination import serve_coordination
     from brokerd.testing.keeper import Keeper
 
     channel.close()
     parent.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    Keeper(Channel(end), parent_pid).run()
+    assert message.passed is not None
+    end = Channel(message.passed)
+    if message.head["do"] == "keep":
+        Keeper(end, parent_pid).run()
+    else:
+        serve_coordination(end, parent_pid)
 
 
 def _import_all() -> None:
@@ -169,6 +185,7 @@ def _import_all() -> None:
     import brokerd.client.produce_transport
     import brokerd.testing.broker_process
     import brokerd.testing.client_process
+    import brokerd.testing.coordination
     import brokerd.testing.keeper  # noqa: F401
     from brokerd.producer.columns import import_lazy_parts
 

@@ -1,0 +1,258 @@
+"""Cluster: several real brokers and their coordination store for one test, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import weakref
+from collections.abc import Mapping
+from contextlib import ExitStack
+from types import MappingProxyType, TracebackType
+from typing import Any, Self
+
+from brokerd import process
+from brokerd.errors import BrokerdError, ClientError, ConfigError
+from brokerd.testing.broker import Broker, Clients, client_settings, creation, given_settings, look_up
+from brokerd.testing.channel import BrokerFailedError, Channel, Message, exchange
+from brokerd.testing.topic import Topic
+from brokerd.testing.warm_process import new_coordination
+
+NAME = "testing"
+_NODES_MAX = 16
+_END_TIMEOUT_S = 10.0
+_OF_ITS_OWN = ("node.id", "cluster.name", "coordination", "port", "advertised.port", "data.dir")  # each node has another one
+_GONE = "the process of the coordination store is gone: was it killed?"
+
+
+class Cluster:
+    """`nodes` brokers with the ids 1, 2, 3, ..., and a coordination store in memory beside them.
+
+        with Cluster() as cluster:
+            orders = cluster.create_topic("orders", partitions=6)
+            cluster.kill(cluster.leader("orders", 0))
+
+    `config` and keywords are settings of every node, by Kafka's names. Each node is a Broker, with all that can be done to one:
+    `cluster.nodes[2].kill_after("Produce")`. Data is in temporary directories: it survives kills, and `close` deletes it.
+
+    The cluster ends with the block, with `close()`, or with the process that created it. All methods may be called from any thread.
+    After a fork it belongs to the parent.
+    """
+
+    def __init__(
+        self,
+        nodes: int = 3,
+        config: Mapping[str, object] | None = None,
+        *,
+        client: Mapping[str, object] | None = None,
+        **settings: object,
+    ) -> None:
+        """Validates the settings; `with` or `start()` starts the cluster. `client`: settings of the client that creates topics,
+        appends and reads for the test, needed with TLS or authentication (`{"auth.token": ...}`). Raises ConfigError for an
+        unknown setting or an invalid value."""
+        if not isinstance(nodes, int) or isinstance(nodes, bool) or not 1 <= nodes <= _NODES_MAX:
+            raise ConfigError(f"nodes is {nodes!r}: give a number from 1 to {_NODES_MAX}")
+        self._settings = given_settings(config or {}, settings)
+        for name in _OF_ITS_OWN:
+            if name in self._settings:
+                raise ConfigError(f"{name} is no setting of a testing Cluster: it gives each node its own")
+        self._client_settings = client_settings(client or {})
+        Broker(self._settings)  # raises for what no node accepts
+        self._node_ids = range(1, nodes + 1)
+        self._owner_pid = os.getpid()
+        self._lock = threading.Lock()
+        self._coordination: Channel | None = None
+        self._ports: list[int] = []  # of the relays: each node's, and at the end one that is never cut
+        self._nodes: dict[int, Broker] = {}
+        self._clients = Clients(self._new_client)
+        self._stack = ExitStack()
+        _made.add(self)
+
+    # --- lifecycle
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if os.getpid() == self._owner_pid:
+            self._stack.__exit__(kind, error, trace)
+
+    def start(self) -> None:
+        """Starts the coordination store and the nodes; returns once all of them serve. Raises BrokerFailedError with the node's log
+        if one fails to start."""
+        self._refuse_fork()
+        if self._coordination is not None or self._ports:
+            raise BrokerdError("this Cluster was started before: make another")
+        with ExitStack() as stack:
+            self._coordination = new_coordination()
+            stack.callback(self._end_coordination)
+            self._ports = self._tell("open", names=[*map(str, self._node_ids), ""])["ports"]
+            for node_id, port in zip(self._node_ids, self._ports, strict=False):
+                own = {"node.id": node_id, "cluster.name": NAME, "coordination": f"etcd://127.0.0.1:{port}"}
+                node = Broker({**self._settings, **own}, client=self._client_settings)
+                stack.push(node)
+                try:
+                    node.start()
+                except BrokerFailedError as error:
+                    raise BrokerFailedError(f"node {node_id}: {error.message}") from None
+                self._nodes[node_id] = node
+            self._clients = Clients(self._new_client)
+            stack.callback(self._clients.close)
+            self._stack = stack.pop_all()
+
+    def close(self) -> None:
+        """Ends all processes and removes all data. Idempotent. Raises UnmetFaultError if a fault of a node met no request."""
+        self.__exit__(None, None, None)
+
+    # --- nodes
+
+    def kill(self, node: int) -> None:
+        """Kills a node (SIGKILL). For the others it is alive until its lease ends, ten seconds later or with `expire`; then its
+        partitions have no leader. `restart` starts it again."""
+        self._node(node).kill()
+
+    def restart(self, node: int) -> None:
+        """Stops a node cleanly, unless it was killed, and starts it again on the same port and data."""
+        self._node(node).restart()
+
+    def pause(self, node: int) -> None:
+        """Suspends a node (SIGSTOP): connections stay open, and requests get no response until `resume`. It keeps its leadership
+        for as long as its lease lasts, ten seconds, or until `expire`."""
+        self._node(node).pause()
+
+    def resume(self, node: int) -> None:
+        """Resumes a node after `pause`."""
+        self._node(node).resume()
+
+    def isolate(self, node: int) -> None:
+        """Cuts a node off from the coordination store, until `heal`: nothing that either sends reaches the other, and neither is
+        told. Its lease ends after ten seconds, or with `expire`. Clients and other nodes still reach it, and it them."""
+        self._tell("cut", name=self._name(node))
+
+    def heal(self, node: int) -> None:
+        """Ends `isolate`: what was sent meanwhile arrives."""
+        self._tell("heal", name=self._name(node))
+
+    def expire(self, node: int) -> None:
+        """Ends a node's lease at once, as the store does after ten seconds of silence. A node that runs registers anew."""
+        self._tell("expire", key=f"/brokerd/{NAME}/nodes/{self._name(node)}")
+
+    # --- coordination
+
+    def stop_coordination(self) -> None:
+        """Stops the coordination store, and keeps what is in it. Leases last until it is back."""
+        self._tell("stop")
+
+    def start_coordination(self, *, is_empty: bool = False) -> None:
+        """Starts the coordination store again after `stop_coordination`. `is_empty`: it has lost everything."""
+        self._tell("start", is_empty=bool(is_empty))
+
+    # --- topics
+
+    def create_topic(self, name: str, partitions: int = 0, configs: Mapping[str, str] | None = None) -> Topic:
+        """Creates a topic, whose partitions are spread over the nodes. `partitions` 0 = the brokers' num.partitions (1); `configs`
+        by Kafka's names (`retention.ms`). Raises TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError,
+        InvalidConfigError, NotReadyError."""
+        self._ask_client(creation(name, partitions, configs))
+        return Topic(name, self._ask_client)
+
+    def topic(self, name: str) -> Topic:
+        """An existing topic. Raises UnknownTopicOrPartitionError."""
+        self._ask_client(look_up(name))
+        return Topic(name, self._ask_client)
+
+    def leader(self, topic: str, partition: int) -> int:
+        """The id of the node that leads a partition, as clients are told; -1 = none at present. Raises
+        UnknownTopicOrPartitionError."""
+        leaders: list[int] = self._ask_client(look_up(topic)).head["leaders"]
+        if not 0 <= partition < len(leaders):
+            raise ConfigError(f"topic '{topic}' has no partition {partition!r}: it has 0 to {len(leaders) - 1}")
+        return leaders[partition]
+
+    # --- properties
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """HOST:PORT of all nodes, for `bootstrap.servers`."""
+        self._opened()
+        return ",".join(node.bootstrap_servers for node in self._nodes.values())
+
+    @property
+    def nodes(self) -> Mapping[int, Broker]:
+        """The nodes by id, from 1 on."""
+        self._opened()
+        return MappingProxyType(self._nodes)
+
+    @property
+    def coordination(self) -> str:
+        """The value of `coordination` for a further node of this cluster, whose `cluster.name` is `testing`. `isolate` does not cut
+        it."""
+        self._opened()
+        return f"etcd://127.0.0.1:{self._ports[-1]}"
+
+    def __repr__(self) -> str:
+        if self._coordination is None:
+            return f"<Cluster: {'closed' if self._ports else 'not started'}>"
+        return f"<Cluster of {len(self._nodes)} nodes at {self.bootstrap_servers}>"
+
+    # --- inside
+
+    def leave_to_parent(self) -> None:
+        """Closes a forked child's copies of the sockets."""
+        self._clients.close()
+        if self._coordination is not None:
+            self._coordination.close()
+
+    def _refuse_fork(self) -> None:
+        if os.getpid() != self._owner_pid:
+            raise ClientError("this Cluster was made before this process was forked: use it in the process that made it")
+
+    def _opened(self) -> Channel:
+        self._refuse_fork()
+        if self._coordination is None:
+            if self._ports:
+                raise BrokerdError("this Cluster was closed, and its data is gone: make another")
+            raise BrokerdError("the cluster is not open: use it in `with Cluster() as cluster:`, or call start()")
+        return self._coordination
+
+    def _name(self, node: int) -> str:
+        """A node's id as text. Raises ConfigError."""
+        self._opened()
+        if node not in self._nodes:
+            raise ConfigError(f"there is no node {node!r}: this cluster has 1 to {len(self._nodes)}")
+        return str(node)
+
+    def _node(self, node: int) -> Broker:
+        self._name(node)
+        return self._nodes[node]
+
+    def _tell(self, do: str, **given: object) -> dict[str, Any]:
+        """Sends a command to the process of the coordination store. Raises BrokerFailedError if it is gone."""
+        self._refuse_fork()
+        with self._lock:
+            return exchange(self._opened(), {"do": do, **given}, b"", None, _GONE).head
+
+    def _ask_client(self, head: dict[str, Any], body: Any = b"") -> Message:
+        self._opened()
+        return self._clients.ask(head, body)
+
+    def _new_client(self, end: socket.socket) -> None:
+        """Starts a client below the first node's keeper, which outlives its broker."""
+        self._nodes[1].add_client(end, {**self._client_settings, "bootstrap.servers": self.bootstrap_servers})
+
+    def _end_coordination(self) -> None:
+        channel, self._coordination = self._coordination, None
+        if channel is not None:
+            channel.end(_END_TIMEOUT_S)
+
+
+_made: weakref.WeakSet[Cluster] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    for cluster in _made:
+        cluster.leave_to_parent()
+
+
+process.in_forked_child(_leave_to_parent)

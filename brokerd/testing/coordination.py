@@ -1,0 +1,136 @@
+"""The coordination store of one Cluster, in a process of its own that its nodes' ends do not touch: an etcd in memory, and in front
+of it a relay for each node, which can be cut off. It ends with the test's process.
+
+What a cut relay is given it keeps, and passes on once it is healed: as with a network that drops packets, nobody is told, and
+connections stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from brokerd.testing.channel import Channel, error_head
+from brokerd.testing.memory_etcd import MemoryEtcd
+from brokerd.testing.processes import Watched
+
+HOST = "127.0.0.1"
+_PIECE_BYTES = 65_536
+
+
+def serve_coordination(caller: Channel, caller_pid: int) -> None:
+    """Serves the test's process, `caller`, until it ends the channel or is gone."""
+    asyncio.run(_Process(caller, caller_pid).run())
+
+
+class _Process:
+    def __init__(self, caller: Channel, caller_pid: int) -> None:
+        self._caller = caller
+        self._watched = Watched(caller_pid)
+        self._etcd = MemoryEtcd()
+        self._relays: dict[str, _Relay] = {}
+        self._done: set[asyncio.Task[None]] = set()
+        self._commands: dict[str, Callable[[dict[str, Any]], Awaitable[dict[str, Any] | None]]] = {
+            "open": self._open,
+            "stop": self._stop,
+            "start": self._start,
+            "expire": self._expire,
+            "cut": self._cut,
+            "heal": self._heal,
+        }
+
+    async def run(self) -> None:
+        """Carries out the caller's commands. Does not return: there is nothing to tear down."""
+        loop = asyncio.get_running_loop()
+        if self._watched.is_gone:
+            os._exit(0)
+        if self._watched.fileno() >= 0:
+            loop.add_reader(self._watched.fileno(), os._exit, 0)
+        loop.add_reader(self._caller.socket, self._hear)
+        await loop.create_future()
+
+    def _hear(self) -> None:
+        try:
+            head = self._caller.receive().head
+        except EOFError:
+            os._exit(0)
+        task = asyncio.get_running_loop().create_task(self._answer(head))
+        self._done.add(task)
+        task.add_done_callback(self._done.discard)
+
+    async def _answer(self, head: dict[str, Any]) -> None:
+        try:
+            reply = await self._commands[head["do"]](head) or {}
+        except Exception as error:
+            reply = error_head(error)
+        self._caller.send(reply)
+
+    async def _open(self, head: dict[str, Any]) -> dict[str, Any]:
+        """The first command: starts etcd, and a relay for each of `names`; answers with the relays' ports."""
+        await self._etcd.start()
+        self._relays = {name: _Relay(self._etcd) for name in head["names"]}
+        return {"ports": [await relay.start() for relay in self._relays.values()]}
+
+    async def _stop(self, _: dict[str, Any]) -> None:
+        await self._etcd.stop()
+
+    async def _start(self, head: dict[str, Any]) -> None:
+        """Starts etcd again, on another port, since anybody may have been given the old one; with nothing in it if `is_empty`."""
+        await self._etcd.stop()
+        if head["is_empty"]:
+            self._etcd.clear()
+        self._etcd.port = 0
+        await self._etcd.start()
+
+    async def _expire(self, head: dict[str, Any]) -> None:
+        """Ends the lease of a key, if there is one."""
+        found = self._etcd.keys.get(head["key"].encode())
+        if found is not None:
+            await self._etcd.end_lease(found.lease)
+
+    async def _cut(self, head: dict[str, Any]) -> None:
+        self._relays[head["name"]].flows.clear()
+
+    async def _heal(self, head: dict[str, Any]) -> None:
+        self._relays[head["name"]].flows.set()
+
+
+class _Relay:
+    """Forwards connections from a port of its own to etcd, wherever that is; nothing flows, either way, unless `flows` is set."""
+
+    def __init__(self, etcd: MemoryEtcd) -> None:
+        self.flows = asyncio.Event()
+        self.flows.set()
+        self._etcd = etcd
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> int:
+        """Listens, and returns its port."""
+        self._server = await asyncio.start_server(self._serve, HOST, 0)
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ends = [writer]
+        try:
+            await self.flows.wait()
+            etcd_reader, etcd_writer = await asyncio.open_connection(HOST, self._etcd.port)
+            ends.append(etcd_writer)
+            pumps = [asyncio.create_task(self._pump(reader, etcd_writer)), asyncio.create_task(self._pump(etcd_reader, writer))]
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+        except OSError:
+            pass  # etcd is stopped
+        finally:
+            for end in ends:
+                end.transport.abort()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(_PIECE_BYTES):
+            await self.flows.wait()
+            writer.write(data)
+            await writer.drain()
