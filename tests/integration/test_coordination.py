@@ -19,9 +19,9 @@ from brokerd.coordination.lease import grant
 from brokerd.coordination.v3.etcd_pb2 import LeaseRevokeRequest, LeaseRevokeResponse, PutRequest, RequestOp
 from brokerd.coordination.watch import Changes, watch
 from brokerd.errors import CoordinationError
+from brokerd.testing.memory_etcd import OPERATIONS_MAX, MemoryEtcd
 from tests.support.certificates import Authority
 from tests.support.loop import all_wait, one_turn
-from brokerd.testing.memory_etcd import OPERATIONS_MAX, MemoryEtcd
 from tests.support.ports import held_port
 from tests.support.real_etcd import ETCD, MISSING, RealEtcd
 

@@ -20,7 +20,7 @@ from brokerd.config.broker import BrokerConfig, coordination_endpoints
 from brokerd.config.small_files import read_small_file
 from brokerd.coordination.client import CoordinationClient
 from brokerd.datadir.log_manager import LogManager
-from brokerd.datadir.node_state import ClusterIdentity, read_meta
+from brokerd.datadir.node_state import ClusterIdentity, check_cluster, read_meta
 from brokerd.datadir.topic_store import COORDINATOR, Topic
 from brokerd.errors import CoordinatorNotAvailableError
 from brokerd.ids import NO_EPOCH, NO_LEADER, TopicIdPartition
@@ -54,8 +54,10 @@ class ClusterNode:
     async def identify(self, files: Files) -> ClusterIdentity:
         """The cluster's identity, which is drawn if this is its first node. Raises CoordinationError, DataDirectoryError."""
         await self._client.check()
-        is_new = await asyncio.to_thread(read_meta, files) is None
-        return await cluster_identity(self._client, self._keys, self._config.cluster_name, is_new=is_new)
+        meta, name = await asyncio.to_thread(read_meta, files), self._config.cluster_name
+        if meta is not None and not meta.cluster_name:
+            check_cluster(meta, ClusterIdentity(name, ""))  # raises: it is of a node alone
+        return await cluster_identity(self._client, self._keys, name, is_new=meta is None)
 
     async def join(self, logs: LogManager, admin: Admin, address: tuple[str, int], on_deleted: Callable[[Topic], None]) -> None:
         """Registers this node at its address for clients. Raises CoordinationError. `on_deleted`: see ClusterDirectory."""

@@ -1,0 +1,133 @@
+"""Whole daemons in one cluster, around an etcd in memory: what a client meets, and how a node alone becomes the first of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import NamedTuple
+
+import pytest
+
+from brokerd.client.broker_client import BrokerClient
+from brokerd.client.topics import alter_topic_configs, create_topic, delete_topics
+from brokerd.clock import SystemClock
+from brokerd.config.broker import BrokerConfig
+from brokerd.config.client import ClientConfig
+from brokerd.coordination.client import CoordinationClient
+from brokerd.errors import CoordinationError, DataDirectoryError
+from brokerd.server.cluster.adoption import adopt
+from brokerd.server.daemon import Daemon
+from brokerd.testing.memory_etcd import MemoryEtcd
+from tests.support.cluster_nodes import an_etcd
+from tests.support.files import MemoryFiles
+
+DEADLINE_S = 30
+
+
+class Machines(NamedTuple):
+    """The disks of the nodes, by node id, and their etcd."""
+
+    etcd: MemoryEtcd
+    disks: dict[int, MemoryFiles]
+
+    @contextlib.asynccontextmanager
+    async def node(self, node_id: int, **settings: str) -> AsyncIterator[Daemon]:
+        """A running node."""
+        disk = self.disks.setdefault(node_id, MemoryFiles())
+        config = self.config(node_id, **settings)
+        daemon = Daemon(config, files=disk)
+        await daemon.start()
+        try:
+            yield daemon
+        finally:
+            await daemon.stop()
+
+    def config(self, node_id: int, **settings: str) -> BrokerConfig:
+        """A node's settings."""
+        given = {"cluster_name": "prod", "coordination_servers": f"etcd://{self.etcd.address}", **settings}
+        return BrokerConfig(port=0, node_id=node_id, data_dir=f"node-{node_id}", **given)  # type: ignore[arg-type]
+
+
+def run(scenario: Callable[[Machines], Awaitable[None]]) -> None:
+    """Runs a scenario around a new etcd."""
+
+    async def all_of_it() -> None:
+        async with an_etcd() as etcd, asyncio.timeout(DEADLINE_S):
+            await scenario(Machines(etcd, {}))
+
+    asyncio.run(all_of_it())
+
+
+@contextlib.asynccontextmanager
+async def client_of(*daemons: Daemon) -> AsyncIterator[BrokerClient]:
+    """A client that knows the addresses of these nodes."""
+    servers = ",".join(f"127.0.0.1:{daemon.port}" for daemon in daemons)
+    client = BrokerClient(ClientConfig(bootstrap_servers=servers), SystemClock())
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def test_any_node_changes_topics_and_knows_all_leaders() -> None:
+    async def scenario(machines: Machines) -> None:
+        async with machines.node(1) as one, machines.node(2) as two, machines.node(3) as three:
+            async with client_of(one) as client:
+                await create_topic(client, "orders", 6)
+                await alter_topic_configs(client, "orders", set_={"retention.ms": "1000"})
+                topic = (await client.metadata(["orders"])).topic("orders")
+                assert sorted(topic.leaders) == [1, 1, 2, 2, 3, 3]
+                assert set(topic.leader_epochs) == {1}
+            async with client_of(two) as client:
+                found = await client.metadata()
+                assert sorted(found.nodes) == [1, 2, 3]
+                assert {node.port for node in found.nodes.values()} == {one.port, two.port, three.port}
+            async with client_of(three) as client:
+                await delete_topics(client, ["orders"])
+                assert not (await client.metadata()).topics
+
+    run(scenario)
+
+
+def test_a_node_alone_becomes_the_first_of_a_cluster() -> None:
+    async def scenario(machines: Machines) -> None:
+        disk = machines.disks[7] = MemoryFiles()
+        alone = Daemon(BrokerConfig(port=0, data_dir="alone"), files=disk)
+        await alone.start()
+        async with client_of(alone) as client:
+            topic_id = await create_topic(client, "orders", 3)
+        epochs = [one.leader_epoch for one in alone.broker.partitions.of_clients()]
+        await alone.stop()
+        with pytest.raises(DataDirectoryError, match="brokerd cluster adopt"):
+            async with machines.node(7):
+                pass
+        store = CoordinationClient([machines.etcd.address], SystemClock())
+        assert await adopt(machines.config(7), disk, SystemClock(), store) == 1
+        await store.close()
+        async with machines.node(7) as seven, machines.node(8) as eight, client_of(eight) as client:
+            topic = (await client.metadata(["orders"])).topic("orders")
+            assert (topic.topic_id, topic.leaders) == (topic_id, (7, 7, 7))
+            assert all(new > old for new, old in zip(topic.leader_epochs, epochs, strict=True))
+            assert all(one.is_leader for one in seven.broker.partitions.of_clients())
+
+    run(scenario)
+
+
+def test_a_cluster_that_exists_adopts_nothing() -> None:
+    async def scenario(machines: Machines) -> None:
+        async with machines.node(1):
+            pass
+        disk = MemoryFiles()
+        for _ in range(2):  # it goes on as a node alone
+            alone = Daemon(BrokerConfig(port=0, data_dir="alone"), files=disk)
+            await alone.start()
+            await alone.stop()
+            before = dict(machines.etcd.keys)
+            client = CoordinationClient([machines.etcd.address], SystemClock())
+            with pytest.raises(CoordinationError, match="there is a cluster 'prod' already"):
+                await adopt(machines.config(2), disk, SystemClock(), client)
+            await client.close()
+            assert machines.etcd.keys == before
+
+    run(scenario)
