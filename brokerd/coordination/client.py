@@ -124,6 +124,11 @@ class CoordinationClient:
         if found is None or (int(found[1]), int(found[2])) < _VERSION_MIN:
             raise CoordinationError(f"etcd at {self.address} is version {status.version[:50]!r}: brokerd needs 3.4 or newer")
 
+    async def get(self, key: str) -> KeyValue | None:
+        """One key; None if there is none."""
+        response = await self.repeated("/etcdserverpb.KV/Range", RangeRequest(key=key.encode()), RangeResponse)
+        return key_value(response.kvs[0]) if response.kvs else None
+
     async def read(self, prefix: str) -> Snapshot:
         """All keys below a prefix."""
         while True:
@@ -196,6 +201,16 @@ class CoordinationClient:
         if self.channel().get_state() is not grpc.ChannelConnectivity.READY:
             await self.repeated(_STATUS, StatusRequest(), StatusResponse)
         return await self._call(path, request, response_type, self.timeout_ms)
+
+    async def first(self, call: Any, request: Message, timeout_ms: int) -> Any:
+        """Sends the request of a stream, and returns the first response, or EOF."""
+        try:
+            # gRPC's own time limit is not enough: if somebody closes the connection just now, the write would wait for ever.
+            async with asyncio.timeout(max(timeout_ms, 1) / 1000):
+                await call.write(request)
+                return await call.read()
+        except TimeoutError:
+            raise CoordinationError(f"etcd at {self.address} does not answer (in a stream)", is_fate_unknown=True) from None
 
     async def _call(self, path: str, request: Message, response_type: type[R], timeout_ms: int) -> R:
         channel = self.channel()

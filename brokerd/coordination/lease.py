@@ -61,16 +61,15 @@ class Lease:
         """Renews the lease once; False if it is gone."""
         client = self._client
         channel, begun_ms = client.channel(), client.clock.monotonic_ms()
-        timeout_ms = max(1, min(self._ttl_ms // _ATTEMPTS_PER_TTL, self._good_until_ms - begun_ms))
+        timeout_ms = min(self._ttl_ms // _ATTEMPTS_PER_TTL, self._good_until_ms - begun_ms)
         call: Any = channel.stream_stream(
             "/etcdserverpb.Lease/LeaseKeepAlive",
             request_serializer=LeaseKeepAliveRequest.SerializeToString,
             response_deserializer=LeaseKeepAliveResponse.FromString,
-        )(metadata=HAS_LEADER, timeout=timeout_ms / 1000)
+        )(metadata=HAS_LEADER)
         try:
             async with client.using(channel):
-                await call.write(LeaseKeepAliveRequest(ID=self.id))
-                response = await call.read()
+                response = await client.first(call, LeaseKeepAliveRequest(ID=self.id), timeout_ms)
                 if response is grpc.aio.EOF:
                     raise CoordinationError(f"etcd at {client.address} ended the renewal of a lease", is_fate_unknown=True)
                 client.seen(response)

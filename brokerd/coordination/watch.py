@@ -48,7 +48,7 @@ async def watch(client: CoordinationClient, prefix: str) -> AsyncGenerator[Snaps
 
 async def _changes(client: CoordinationClient, prefix: str, revision: int, end_ms: int) -> AsyncGenerator[Changes, None]:
     """The changes after `revision`, until `end_ms`, or until they are compacted or refused."""
-    while (left_ms := end_ms - client.clock.monotonic_ms()) > 0:
+    while end_ms - client.clock.monotonic_ms() > 0:
         channel = client.channel()
         create = WatchCreateRequest(key=prefix.encode(), range_end=prefix_end(prefix), start_revision=revision + 1)
         call: Any = channel.stream_stream(
@@ -58,9 +58,8 @@ async def _changes(client: CoordinationClient, prefix: str, revision: int, end_m
         )(metadata=HAS_LEADER)
         try:
             async with client.using(channel):
-                await call.write(WatchRequest(create_request=create))
-                while (response := await _read(call, left_ms)) is not grpc.aio.EOF:
-                    left_ms = end_ms - client.clock.monotonic_ms()
+                response = await client.first(call, WatchRequest(create_request=create), client.timeout_ms)
+                while response is not grpc.aio.EOF:
                     client.seen(response)
                     if response.compact_revision:
                         return
@@ -70,6 +69,7 @@ async def _changes(client: CoordinationClient, prefix: str, revision: int, end_m
                         # The header has the store's revision, of which more changes may be on the way.
                         revision = max(event.kv.mod_revision for event in response.events)
                         yield Changes(revision, [_event(event) for event in response.events])
+                    response = await _read(call, end_ms - client.clock.monotonic_ms())
                 raise CoordinationError(f"etcd at {client.address} ended a watch", is_fate_unknown=True)
         except TimeoutError:
             return

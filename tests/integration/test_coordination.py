@@ -404,6 +404,27 @@ def test_a_connection_that_one_call_finds_lost_is_lost_for_all(tmp_path: Path) -
     run("memory", tmp_path, scenario)
 
 
+def test_a_stream_whose_connection_is_closed_as_it_begins_does_not_hang(tmp_path: Path) -> None:
+    async def scenario(etcd: Etcd, _: CoordinationClient) -> None:
+        async with client_of(etcd, timeout_ms=400) as client:
+            seen, lease = watch(client, "/w/"), await grant(client, 2)
+            await snapshot_of(seen)
+            changes, renewal = asyncio.create_task(changes_of(seen)), asyncio.create_task(lease._renew())
+            read = asyncio.create_task(client.read("/w/"))
+            await one_turn()
+            with pytest.raises(CoordinationError, match="lost"):
+                async with client.using(client.channel()):
+                    raise CoordinationError("lost", is_fate_unknown=True)
+            assert await renewal
+            assert (await read).items == []
+            await client.transact({}, {"/w/a": b"1"})
+            assert [event.key for event in (await changes).events if isinstance(event, KeyValue)] == ["/w/a"]
+            await seen.aclose()
+            await lease.revoke()
+
+    run("memory", tmp_path, scenario)
+
+
 def test_an_older_term_and_another_cluster_are_refused(tmp_path: Path) -> None:
     async def scenario(etcd: Etcd, _: CoordinationClient) -> None:
         assert isinstance(etcd, MemoryEtcd)
