@@ -47,7 +47,9 @@ def to_hold(image: ClusterImage, directory_id: str, held: Held) -> Iterator[tupl
     names = {topic.entry.name: topic_id for topic_id, topic in held.items()}
     for topic_id, entry in image.topics():
         known = held.get(topic_id)
-        missing = [number for number in range(entry.partition_count) if known is None or number not in known.numbers]
+        here = frozenset(known.numbers) if known is not None else ()
+        numbers = image.partitions_of(topic_id)
+        missing = sorted(number for number in numbers if number < entry.partition_count and number not in here)
         new = [number for number in missing if _is_in_sync(image, TopicIdPartition(topic_id, number), directory_id)]
         if (new or known is None or known.entry != entry) and names.get(entry.name, topic_id) == topic_id:
             yield topic_id, entry, new

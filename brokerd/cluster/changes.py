@@ -3,12 +3,13 @@ revisions that it rests on, so of two changes that meet, one fails and is decide
 
 A store takes a limited number of operations at once, so partitions are written in several transactions, where nobody looks: before
 the topic has its name, or before its partition count covers them. The last transaction makes the change, and it alone can be
-seen. What a change that never ended has left is overwritten by the next one, or belongs to an id that nobody has.
+seen. What a change that never ended has left is overwritten by the next one, or belongs to an id that nobody has; the controller
+sweeps the latter, as it does what is left of a deleted topic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from brokerd.cluster.image import ClusterImage
@@ -17,6 +18,7 @@ from brokerd.ids import TopicIdPartition
 
 OPERATIONS_MAX = 128  # in one transaction: etcd's default of --max-txn-ops
 ABSENT = 0  # as a revision
+JUST_PUT = -1  # as a revision: that of an earlier transaction of the same change
 
 
 class Transaction(NamedTuple):
@@ -26,13 +28,20 @@ class Transaction(NamedTuple):
     puts: dict[str, bytes]
     deletes: tuple[str, ...] = ()
 
+    def after(self, put: Mapping[str, int]) -> Transaction:
+        """The transaction once it is known at which revisions the earlier ones have put their keys."""
+        return self._replace(compares={key: put[key] if at == JUST_PUT else at for key, at in self.compares.items()})
+
 
 def create_topic(image: ClusterImage, topic_id: bytes, topic: TopicEntry, entries: Sequence[PartitionEntry]) -> list[Transaction]:
-    """Creates a topic. The last transaction fails if the name is taken. `topic_id`: new."""
+    """Creates a topic. The last transaction fails if the name is taken, or if the partitions have been swept or are another
+    creation's by then. `topic_id`: new.
+    """
     keys = image.keys
     puts = {keys.topic(topic_id): encode(topic), keys.name(topic.name): topic_id.hex().encode()}
     made = _partitions(image, topic_id, 0, entries, {keys.topic(topic_id): ABSENT})
-    return [*made, Transaction(dict.fromkeys(puts, ABSENT), puts)]
+    first = keys.partition(TopicIdPartition(topic_id, 0))
+    return [*made, Transaction({**dict.fromkeys(puts, ABSENT), first: JUST_PUT}, puts)]
 
 
 def grow_topic(image: ClusterImage, topic_id: bytes, entries: Sequence[PartitionEntry]) -> list[Transaction]:
@@ -47,21 +56,31 @@ def change_topic(image: ClusterImage, topic_id: bytes, topic: TopicEntry) -> Tra
     return Transaction(_as_seen(image, topic_id), {image.keys.topic(topic_id): encode(topic)})
 
 
-def delete_topic(image: ClusterImage, topic_id: bytes) -> list[Transaction]:
-    """Deletes a topic that exists, and leaves a tombstone that lists the directories with its data. The first transaction makes the
-    change; it fails if the topic has changed.
+def delete_topic(image: ClusterImage, topic_id: bytes) -> Transaction:
+    """Deletes a topic that exists, and leaves a tombstone that lists the directories with its data. Its partitions are left to the
+    controller. Fails if the topic has changed.
     """
     keys, topic = image.keys, _topic(image, topic_id)
-    tps = [TopicIdPartition(topic_id, number) for number in range(topic.partition_count)]
-    entries = [found.entry for found in map(image.partition, tps) if found is not None]
+    entries = [partition.entry for number, partition in image.partitions_of(topic_id).items() if number < topic.partition_count]
     directory_ids = {replica.directory_id for entry in entries for replica in entry.isr}
     alive = (image.nodes[node_id] for entry in entries for node_id in entry.replicas if node_id in image.nodes)
     directory_ids.update(node.registration.directory_id for node in alive)
     tombstone = Tombstone(topic.name, topic.partition_count, tuple(sorted(directory_ids)))
     gone = (keys.name(topic.name), keys.topic(topic_id))
-    buried = Transaction(_as_seen(image, topic_id), {keys.tombstone(topic_id): encode(tombstone)}, gone)
-    chunks = [tps[at : at + OPERATIONS_MAX] for at in range(0, len(tps), OPERATIONS_MAX)]
-    return [buried, *(Transaction({}, {}, tuple(map(keys.partition, chunk))) for chunk in chunks)]
+    return Transaction(_as_seen(image, topic_id), {keys.tombstone(topic_id): encode(tombstone)}, gone)
+
+
+def sweep(image: ClusterImage, topic_id: bytes) -> list[Transaction]:
+    """Deletes the partitions of an id that has no topic, the first partition first: if the topic is still being created, that
+    fails. Fails itself if there is a topic by now, or if a partition has changed.
+    """
+    keys = image.keys
+    seen = [
+        (keys.partition(TopicIdPartition(topic_id, number)), partition.mod_revision)
+        for number, partition in sorted(image.partitions_of(topic_id).items())
+    ]
+    chunks = [dict(seen[at : at + OPERATIONS_MAX - 1]) for at in range(0, len(seen), OPERATIONS_MAX - 1)]
+    return [Transaction({keys.topic(topic_id): ABSENT, **chunk}, {}, tuple(chunk)) for chunk in chunks]
 
 
 def data_removed(image: ClusterImage, topic_id: bytes, directory_id: str) -> Transaction:

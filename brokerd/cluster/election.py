@@ -9,29 +9,31 @@ Each election raises the leader epoch by one, also one without a winner, so that
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from brokerd.cluster.image import ClusterImage, Node, PartitionAt
+from brokerd.cluster.image import Node, PartitionAt
 from brokerd.cluster.keys import InSyncReplica, PartitionEntry
 from brokerd.ids import NO_LEADER, TopicIdPartition
 
 
-def elections(image: ClusterImage) -> Iterator[tuple[TopicIdPartition, PartitionAt, PartitionEntry]]:
+def elections(
+    partitions: Iterable[tuple[TopicIdPartition, PartitionAt]], nodes: Mapping[int, Node]
+) -> Iterator[tuple[TopicIdPartition, PartitionAt, PartitionEntry]]:
     """The elections that are due: partition, its entry at present, and the entry to write in its place under a comparison of the
-    entry's revision.
+    entry's revision. `nodes`: those alive, by id.
     """
-    for tp, partition in image.partitions():
-        elected = elect(partition.entry, image.nodes)
+    for tp, partition in partitions:
+        elected = elect(partition.entry, nodes)
         if elected is not None:
             yield tp, partition, elected
 
 
 def elect(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry | None:
     """The entry after an election; None if none is due. `nodes`: those alive, by id."""
-    able = {replica.node_id: nodes[replica.node_id] for replica in entry.isr if _is_alive(replica, nodes)}
-    leader = able.get(entry.leader)
-    if leader is not None and leader.epoch == entry.leader_node_epoch:
+    leader = nodes.get(entry.leader)
+    if leader is not None and leader.epoch == entry.leader_node_epoch and _replica_of(leader) in entry.isr:
         return None
+    able = {replica.node_id: nodes[replica.node_id] for replica in entry.isr if _is_alive(replica, nodes)}
     winner = next((able[node_id] for node_id in entry.replicas if node_id in able), None)
     if winner is None and entry.leader == NO_LEADER:
         return None
@@ -44,4 +46,8 @@ def elect(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry | 
 
 def _is_alive(replica: InSyncReplica, nodes: Mapping[int, Node]) -> bool:
     node = nodes.get(replica.node_id)
-    return node is not None and node.registration.directory_id == replica.directory_id
+    return node is not None and _replica_of(node) == replica
+
+
+def _replica_of(node: Node) -> InSyncReplica:
+    return InSyncReplica(node.id, node.registration.directory_id)

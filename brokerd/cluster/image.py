@@ -6,11 +6,12 @@ absent, which removes nobody's data (keys.py, tombstones), and is listed in `pro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from brokerd.cluster.keys import (
     NODE_ID_MAX,
+    PARTITIONS_MAX,
     EntryError,
     Keys,
     PartitionEntry,
@@ -25,8 +26,6 @@ from brokerd.cluster.keys import (
     topic_id_of,
 )
 from brokerd.ids import NO_LEADER, TopicIdPartition
-
-_PARTITION_MAX = 2**31 - 1
 
 
 class Node(NamedTuple):
@@ -58,6 +57,7 @@ class ClusterImage:
         self.keys = keys
         self.cluster_id = ""
         self.controller = NO_LEADER
+        self.controller_revision = 0  # that taking its place compares, also if the value cannot be read
         self.nodes: dict[int, Node] = {}
         self.tombstones: dict[bytes, TombstoneAt] = {}
         self.problems: dict[str, str] = {}  # by key: why its value cannot be read
@@ -103,14 +103,25 @@ class ClusterImage:
 
     def partition(self, tp: TopicIdPartition) -> PartitionAt | None:
         """A partition of a topic, whether or not the topic exists already."""
-        return self._partitions.get(tp.topic_id, {}).get(tp.partition)
+        return self.partitions_of(tp.topic_id).get(tp.partition)
+
+    def partitions_of(self, topic_id: bytes) -> Mapping[int, PartitionAt]:
+        """The partitions of a topic by number, whether or not the topic exists already, or has grown to them."""
+        return self._partitions.get(topic_id, {})
+
+    def orphans(self) -> Iterator[tuple[bytes, int]]:
+        """The ids that have partitions but no topic, with the revision of the newest of them: a topic that is being created, one
+        that never was, or a deleted one."""
+        for topic_id, numbers in self._partitions.items():
+            if topic_id not in self._topics:
+                yield topic_id, max(partition.mod_revision for partition in numbers.values())
 
     def partitions(self) -> Iterator[tuple[TopicIdPartition, PartitionAt]]:
-        """All partitions of topics that exist. The image must not change during the iteration."""
-        for topic_id, numbers in self._partitions.items():
+        """All partitions of topics that exist. If the image changes meanwhile, some of them may be as they were before."""
+        for topic_id, numbers in list(self._partitions.items()):
             topic = self.topic(topic_id)
             if topic is not None:
-                for number, partition in numbers.items():
+                for number, partition in list(numbers.items()):
                     if number < topic.partition_count:
                         yield TopicIdPartition(topic_id, number), partition
 
@@ -119,6 +130,7 @@ class ClusterImage:
             case ("cluster-id",):
                 self.cluster_id = _text(value)
             case ("controller",):
+                self.controller_revision = mod_revision
                 self.controller = number_of(_text(value), NODE_ID_MAX)
             case ("nodes", node):
                 node_id = number_of(node, NODE_ID_MAX)
@@ -129,7 +141,7 @@ class ClusterImage:
                 self._topics[topic_id_of(topic_id)] = (decode_topic(value), mod_revision)
             case ("partitions", topic_id, number):
                 partition = PartitionAt(decode_partition(value), mod_revision)
-                self._partitions.setdefault(topic_id_of(topic_id), {})[number_of(number, _PARTITION_MAX)] = partition
+                self._partitions.setdefault(topic_id_of(topic_id), {})[number_of(number, PARTITIONS_MAX - 1)] = partition
             case ("tombstones", topic_id):
                 self.tombstones[topic_id_of(topic_id)] = TombstoneAt(decode_tombstone(value), mod_revision)
             case _:
@@ -140,7 +152,7 @@ class ClusterImage:
             case ("cluster-id",):
                 self.cluster_id = ""
             case ("controller",):
-                self.controller = NO_LEADER
+                self.controller, self.controller_revision = NO_LEADER, 0
             case ("nodes", node):
                 self.nodes.pop(number_of(node, NODE_ID_MAX), None)
             case ("names", name):
@@ -149,7 +161,7 @@ class ClusterImage:
                 self._topics.pop(topic_id_of(topic_id), None)
             case ("partitions", topic_id, number):
                 numbers = self._partitions.get(topic_id_of(topic_id), {})
-                numbers.pop(number_of(number, _PARTITION_MAX), None)
+                numbers.pop(number_of(number, PARTITIONS_MAX - 1), None)
                 if not numbers:
                     self._partitions.pop(topic_id_of(topic_id), None)
             case ("tombstones", topic_id):

@@ -23,6 +23,7 @@ from brokerd.ids import NO_LEADER, TopicIdPartition
 
 NODE_ID_MAX = 2**31 - 1
 REPLICAS_MAX = 32  # of a partition
+PARTITIONS_MAX = 100_000  # of a topic: no max.partitions.per.topic is larger
 VALUE_MAX_BYTES = 64 * 1024
 _EPOCH_MAX = 2**31 - 1
 _REVISION_MAX = 2**63 - 1
@@ -150,7 +151,7 @@ def decode_topic(data: bytes) -> TopicEntry:
     configs = fields.get("configs", dict)
     if not all(isinstance(value, str) for value in configs.values()):
         raise EntryError("'configs' has a value that is not text")
-    return TopicEntry(fields.text("name", 255), fields.number("partition_count", 1, _EPOCH_MAX), configs)
+    return TopicEntry(fields.text("name", 255), fields.number("partition_count", 1, PARTITIONS_MAX), configs)
 
 
 def decode_partition(data: bytes) -> PartitionEntry:
@@ -177,7 +178,7 @@ def decode_tombstone(data: bytes) -> Tombstone:
     directory_ids = fields.items("directory_ids", VALUE_MAX_BYTES)
     if not all(isinstance(each, str) for each in directory_ids):
         raise EntryError("'directory_ids' has an entry that is not text")
-    return Tombstone(fields.text("name", 255), fields.number("partition_count", 1, _EPOCH_MAX), tuple(directory_ids))
+    return Tombstone(fields.text("name", 255), fields.number("partition_count", 1, PARTITIONS_MAX), tuple(directory_ids))
 
 
 def _in_sync(value: object) -> InSyncReplica:

@@ -173,6 +173,11 @@ class TopicChanges:
             yield self._spares.restore
         return topic
 
+    def settle(self) -> Steps[None]:
+        """Makes durable what is visible, after a change of unknown fate. Raises StorageError."""
+        self._opening.check_writable()
+        yield from self._topics.settle()
+
     def _add_partitions(self, topic: Topic, partitions: Sequence[int]) -> Steps[None]:
         """Makes the logs durable, then the topic. On StorageError the directories are removed, as far as possible."""
         tps = [TopicIdPartition(topic.id, partition) for partition in partitions]

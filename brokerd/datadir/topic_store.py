@@ -152,6 +152,13 @@ class TopicStore:
             raise _write_error(error, f"the removal of topic '{topic.name}'", unsynced) from error
         self._remove(topic)
 
+    def settle(self) -> Steps[None]:
+        """Makes the topics durable as they are in memory. Raises StorageError."""
+        try:
+            yield self._job(self._by_name, self.deleting)
+        except OSError as error:
+            raise _write_error(error, "the list of topics", "a power cut may bring an older one back") from error
+
     def forget(self, topic_id: bytes) -> None:
         """Records that the directories of a deleted topic are gone; made durable by the next write."""
         self.deleting.discard(topic_id)

@@ -24,7 +24,7 @@ MUTANTS = Mutants()
 
 def test_a_topic_that_can_be_seen_is_whole() -> None:
     facts = run_seeds(run_seed, 0, RUNS)
-    often = ("created", "grown", "altered", "deleted", "failed", "stopped in the middle", "data removed")
+    often = ("created", "grown", "altered", "deleted", "failed", "stopped in the middle", "data removed", "swept")
     assert min(facts[fact] for fact in often) > RUNS // 3, facts
 
 
@@ -69,6 +69,28 @@ def a_topic_is_deleted_by_an_old_entry(put: Put) -> None:
 def the_name_comes_before_the_partitions(put: Put) -> None:
     original = changes.create_topic
     put(changes, "create_topic", lambda *args: original(*args)[::-1])
+
+
+@MUTANTS.add
+def a_topic_that_is_there_is_swept(put: Put) -> None:
+    without_comparisons(put, "sweep")
+
+
+@MUTANTS.add
+def a_topic_is_created_though_its_partitions_were_swept(put: Put) -> None:
+    original = changes.create_topic
+
+    def careless(*args: Any) -> list[Transaction]:
+        *made, last = original(*args)
+        return [*made, last._replace(compares={key: at for key, at in last.compares.items() if at != changes.JUST_PUT})]
+
+    put(changes, "create_topic", careless)
+
+
+@MUTANTS.add
+def the_last_partitions_are_swept_first(put: Put) -> None:
+    original = changes.sweep
+    put(changes, "sweep", lambda *args: original(*args)[::-1])
 
 
 @MUTANTS.add

@@ -115,8 +115,11 @@ async def create(nodes: Nodes, node: Membership, count: int, replication_factor:
 async def change(nodes: Nodes, transactions: list[Transaction]) -> None:
     """Runs transactions, none of which may fail."""
     client = nodes.client()
+    put: dict[str, int] = {}
     for transaction in transactions:
-        assert await client.transact(*transaction) is not None
+        revision = await client.transact(*transaction.after(put))
+        assert revision is not None
+        put.update(dict.fromkeys(transaction.puts, revision))
     await client.close()
 
 

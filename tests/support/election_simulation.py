@@ -184,7 +184,7 @@ class Simulation:
 
     def elect(self, image: ClusterImage) -> None:
         """Holds all elections that are due in an image; those that rest on an old entry fail."""
-        for tp, partition, elected in list(elections(image)):
+        for tp, partition, elected in list(elections(image.partitions(), image.nodes)):
             if self.change(tp, partition, elected):
                 self.facts["elected" if elected.leader != NO_LEADER else "without a leader"] += 1
             else:

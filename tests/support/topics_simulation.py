@@ -70,7 +70,8 @@ class Simulation:
         self.everything, self.checked = ClusterImage(KEYS), 0
         self.images = [ClusterImage(KEYS) for _ in range(NODES)]
         self.seen = [0] * NODES
-        self.changing: list[tuple[int, str, list[Transaction], bytes, int]] = []  # node, what, left to do, topic id, partitions
+        # node, what, left to do, topic id, partitions, revisions of what it has put
+        self.changing: list[tuple[int, str, list[Transaction], bytes, int, dict[str, int]]] = []
         self.directories = [Directory(node) for node in range(NODES)]
         self.known: dict[bytes, int] = {}  # the partition count that somebody was told
         self.deleted: set[bytes] = set()
@@ -78,7 +79,7 @@ class Simulation:
     def run(self) -> Mapping[str, int]:
         """Runs the schedule."""
         for _ in range(STEPS):
-            self.random.choice((self.begin, self.go_on, self.go_on, self.watch, self.follow))()
+            self.random.choice((self.begin, self.go_on, self.go_on, self.watch, self.follow, self.sweep))()
             self.check()
         self.settle()
         return self.facts
@@ -98,26 +99,27 @@ class Simulation:
         if topic_id is None:
             new_id = self.random.randbytes(16)
             steps = changes.create_topic(image, new_id, TopicEntry(name, count, {}), entries(count, self.random))
-            self.changing.append((node, "created", steps, new_id, count))
+            self.changing.append((node, "created", steps, new_id, count, {}))
             return
         topic = image.topic(topic_id)
         assert topic is not None
         what = self.random.choice(("grown", "altered", "deleted"))
         if what == "grown":
             steps = changes.grow_topic(image, topic_id, entries(count, self.random))
-            self.changing.append((node, what, steps, topic_id, topic.partition_count + count))
+            self.changing.append((node, what, steps, topic_id, topic.partition_count + count, {}))
         elif what == "altered":
             altered = topic._replace(configs={"retention.ms": str(self.random.randrange(10))})
-            self.changing.append((node, what, [changes.change_topic(image, topic_id, altered)], topic_id, topic.partition_count))
+            steps = [changes.change_topic(image, topic_id, altered)]
+            self.changing.append((node, what, steps, topic_id, topic.partition_count, {}))
         else:
-            self.changing.append((node, what, changes.delete_topic(image, topic_id), topic_id, 0))
+            self.changing.append((node, what, [changes.delete_topic(image, topic_id)], topic_id, 0, {}))
 
     def go_on(self) -> None:
         """A node runs the next transaction of a change, or stops in the middle of it."""
         if not self.changing:
             return
         index = self.random.randrange(len(self.changing))
-        _, what, steps, topic_id, count = self.changing[index]
+        _, what, steps, topic_id, count, put = self.changing[index]
         if self.random.random() < 0.05:
             del self.changing[index]
             self.facts["stopped in the middle"] += 1
@@ -127,9 +129,19 @@ class Simulation:
             self.facts[what] += 1
             if what != "deleted":
                 assert topic_id in self.deleted or self.known.get(topic_id, 0) >= count, "what was told is not so"
-        elif not self.store.transact(steps.pop(0)):
+        elif self.store.transact((transaction := steps.pop(0)).after(put)):
+            put.update(dict.fromkeys(transaction.puts, self.store.revision))
+        else:
             del self.changing[index]
             self.facts["failed"] += 1
+
+    def sweep(self) -> None:
+        """A node sweeps partitions of ids that have no topic as far as it has seen, though they may be being created."""
+        image = self.images[self.random.randrange(NODES)]
+        if self.random.random() < 0.2:
+            for topic_id, _ in image.orphans():
+                swept = [self.store.transact(each) for each in changes.sweep(image, topic_id)[: self.random.choice((1, 2))]]
+                self.facts["swept"] += any(swept)
 
     def follow(self) -> None:
         """A directory agrees with what its node has seen."""
@@ -151,8 +163,11 @@ class Simulation:
                     see(self.images[node], event)
                 self.seen[node] = len(self.store.events)
                 self.follow_at(node)
+        for topic_id, _ in self.images[0].orphans():
+            assert all(map(self.store.transact, changes.sweep(self.images[0], topic_id)))
         self.check()
         assert not self.everything.tombstones, "a tombstone is left"
+        assert not list(self.everything.orphans()), "partitions are left of what was deleted, or never was"
         wanted = {tp: (partition.entry.leader, partition.entry.leader_epoch) for tp, partition in self.everything.partitions()}
         led = {tp: (directory.life.node_id, epoch) for directory in self.directories for tp, epoch in directory.epochs.items()}
         assert led == wanted, "a partition is not led where it was placed"

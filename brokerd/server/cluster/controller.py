@@ -1,4 +1,5 @@
-"""The controller: the one node that holds the elections. It is whichever node holds the key, under its lease.
+"""The controller: the one node that holds the elections, and sweeps the partitions of ids that have no topic. It is whichever node
+holds the key, under its lease.
 
 It holds nothing that the keys do not say. Each election compares the entry that it rests on, so a node that still takes itself for
 the controller does no harm.
@@ -7,21 +8,26 @@ the controller does no harm.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
+from collections.abc import Sequence
 
-from brokerd.cluster.changes import OPERATIONS_MAX
+from brokerd.cluster.changes import OPERATIONS_MAX, Transaction, sweep
 from brokerd.cluster.election import elections
-from brokerd.cluster.keys import encode
+from brokerd.cluster.image import ClusterImage, PartitionAt
+from brokerd.cluster.keys import PartitionEntry, encode
 from brokerd.coordination.client import CoordinationClient
 from brokerd.errors import CoordinationError
-from brokerd.ids import NO_LEADER
+from brokerd.ids import TopicIdPartition
 from brokerd.server.cluster.membership import Membership
 
 logger = logging.getLogger(__name__)
 _RETRY_S = 1.0
 # Elections in one transaction. If an entry has changed meanwhile, all of them are decided anew, so they are fewer than may be.
 _AT_ONCE = OPERATIONS_MAX // 4
+_LOOKED_AT = 1_000  # partitions without a break for the event loop: about 1 ms
+_ORPHANED_MS = 60_000  # so long partitions wait for the topic that is perhaps being created
 
 
 class Controller:
@@ -30,12 +36,15 @@ class Controller:
     def __init__(self, client: CoordinationClient, membership: Membership) -> None:
         self._client = client
         self._membership = membership
+        self._orphans: dict[tuple[bytes, int], int] = {}  # ids without a topic, as the image has them, and since when (ms)
 
     async def run(self) -> None:
         """Acts on each change of the image, until cancelled."""
         generation = 0
         while True:
-            generation = await self._membership.after(generation)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_ORPHANED_MS / 1000):  # orphans become due without a change
+                    generation = await self._membership.after(generation)
             try:
                 await self._act()
             except CoordinationError as error:
@@ -47,15 +56,35 @@ class Controller:
         membership, image = self._membership, self._membership.image
         if membership.life is None:
             return
-        if image.controller == NO_LEADER:
+        if image.controller not in image.nodes:  # nobody, or what no node has written under its lease
             key, value = image.keys.controller, str(membership.node_id).encode()
-            await self._client.transact({key: 0}, {key: value}, lease_id=membership.lease_id)
+            await self._client.transact({key: image.controller_revision}, {key: value}, lease_id=membership.lease_id)
         elif image.controller == membership.node_id:
-            due = [(image.keys.partition(tp), partition.mod_revision, encode(entry)) for tp, partition, entry in elections(image)]
-            for at in itertools.count(0, _AT_ONCE):
-                some = due[at : at + _AT_ONCE]
-                if not some:
-                    return
-                compares = {key: revision for key, revision, _ in some}
-                if await self._client.transact(compares, {key: value for key, _, value in some}) is not None:
-                    logger.info("%d elections held", len(some))
+            await self._elect(image)
+            await self._sweep(image)
+
+    async def _elect(self, image: ClusterImage) -> None:
+        partitions = image.partitions()
+        while some := list(itertools.islice(partitions, _LOOKED_AT)):
+            due = list(elections(some, image.nodes))
+            for at in range(0, len(due), _AT_ONCE):
+                await self._hold(image, due[at : at + _AT_ONCE])
+            await asyncio.sleep(0)
+
+    async def _hold(self, image: ClusterImage, due: Sequence[tuple[TopicIdPartition, PartitionAt, PartitionEntry]]) -> None:
+        compares = {image.keys.partition(tp): partition.mod_revision for tp, partition, _ in due}
+        if await self._client.transact(compares, {image.keys.partition(tp): encode(entry) for tp, _, entry in due}) is not None:
+            logger.info("%d elections held", len(due))
+
+    async def _sweep(self, image: ClusterImage) -> None:
+        now_ms = self._client.clock.monotonic_ms()
+        self._orphans = {orphan: self._orphans.get(orphan, now_ms) for orphan in image.orphans()}
+        for (topic_id, _), since_ms in self._orphans.items():
+            if now_ms - since_ms >= _ORPHANED_MS and await self._have_run(sweep(image, topic_id)):
+                logger.info("swept the partitions of topic id %s, which has no topic", topic_id.hex())
+
+    async def _have_run(self, transactions: Sequence[Transaction]) -> bool:
+        for transaction in transactions:
+            if await self._client.transact(*transaction) is None:
+                return False
+        return True

@@ -16,7 +16,7 @@ from brokerd.cluster.keys import TopicEntry
 from brokerd.coordination.client import CoordinationClient
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.topic_changes import TopicChanges
-from brokerd.datadir.topic_store import Topic, TopicStore
+from brokerd.datadir.topic_store import COORDINATOR, Topic, TopicStore
 from brokerd.errors import BrokerdError
 from brokerd.ids import TopicIdPartition
 from brokerd.server.admin import Admin
@@ -52,39 +52,44 @@ class ClusterDirectory:
         self._admin = admin
         self._on_deleted = on_deleted
         self._passed = asyncio.Condition()
+        self._failed: dict[str, str] = {}  # steps that are tried again, and the cause that was logged
 
     async def run(self) -> None:
         """Acts on each change of the image, until cancelled."""
         generation = 0
         while True:
             generation = await self._membership.after(generation)
-            agrees = await self._agree()
-            async with self._passed:
-                self._passed.notify_all()
-            if not agrees:
+            try:
+                await self._agree()
+            finally:
+                async with self._passed:
+                    self._passed.notify_all()
+            if self._failed:
                 await asyncio.sleep(_RETRY_S)
                 generation = 0  # what was not done is due without a change
 
-    async def next_pass(self) -> None:
-        """Returns once what was due is done or has failed: each change of the image makes something due."""
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Returns once it holds, now or after what a change of the image has made due."""
         async with self._passed:
-            await self._passed.wait()
+            await self._passed.wait_for(holds)
 
-    async def _agree(self) -> bool:
-        """Does what is due; False if some of it failed."""
-        done = [await self._tried("removing a topic", self._remove(topic_id)) for topic_id in self._to_remove()]
-        done += [
-            await self._tried(f"holding topic '{topic.name}'", self._hold(topic, numbers)) for topic, numbers in self._to_hold()
-        ]
-        return all([*done, await self._tried("leading partitions", self._lead_elected())])
+    async def _agree(self) -> None:
+        """Does what is due; `_failed` has what of it failed."""
+        before, self._failed = self._failed, {}
+        for topic_id in self._to_remove():
+            await self._try(f"removing topic {topic_id.hex()}", self._remove(topic_id), before)
+        for topic, numbers in self._to_hold():
+            await self._try(f"holding topic '{topic.name}'", self._hold(topic, numbers), before)
+        await self._try("leading partitions", self._lead_elected(), before)
 
-    async def _tried(self, what: str, step: Awaitable[None]) -> bool:
+    async def _try(self, what: str, step: Awaitable[None], before: Mapping[str, str]) -> None:
         try:
             await step
-        except (BrokerdError, OSError) as error:
-            logger.error("%s failed (%s): retrying", what, error)
-            return False
-        return True
+        except Exception as error:
+            cause = self._failed[what] = str(error)
+            if before.get(what) != cause:
+                is_expected = isinstance(error, BrokerdError | OSError)
+                logger.error("%s failed (%s): retrying", what, cause, exc_info=None if is_expected else error)
 
     def _held(self) -> dict[bytes, HeldTopic]:
         return {
@@ -93,13 +98,16 @@ class ClusterDirectory:
         }
 
     def _to_remove(self) -> list[bytes]:
-        return to_remove(self._membership.image, self._membership.directory_id, self._held())
+        found = to_remove(self._membership.image, self._membership.directory_id, self._held())
+        return [topic_id for topic_id in found if topic_id != COORDINATOR.id]  # which nobody deletes
 
     async def _remove(self, topic_id: bytes) -> None:
         held = self._held().get(topic_id)
         if held is not None:
             await self._admin.run(self._changes.delete(held.entry.name, self._on_deleted))
             logger.info("topic '%s' is deleted in the cluster: removed it", held.entry.name)
+        elif topic_id in self._topics.deleting:  # perhaps not durably: a power cut must not bring back what no tombstone tells of
+            await self._admin.run(self._changes.settle())
         if topic_id in self._membership.image.tombstones:
             await self._client.transact(*data_removed(self._membership.image, topic_id, self._membership.directory_id))
 

@@ -35,7 +35,7 @@ async def cluster_identity(client: CoordinationClient, keys: Keys, name: str, *,
     CoordinationError.
     """
     drawn, attempts = str(uuid.uuid4()), 0
-    while (found := await _read(client, keys.cluster_id)) is None:
+    while (found := await client.get(keys.cluster_id)) is None:
         if not is_new:
             raise CoordinationError(
                 f"etcd knows no cluster '{name}', but this node's data directory is in use: check coordination and cluster.name, "
@@ -111,7 +111,7 @@ class Membership:
         lease = await grant(client, LEASE_S)
         try:
             while (revision := await client.transact({key: 0}, {key: encode(self._registration)}, lease_id=lease.id)) is None:
-                found = await _read(client, key)
+                found = await client.get(key)
                 if found is not None:
                     self._check_own(found)
                     await client.transact({key: found.mod_revision}, {}, [key])
@@ -208,8 +208,3 @@ async def for_ever(work: Callable[[], Awaitable[None]]) -> None:
         except Exception as error:
             internal(work.__qualname__, error)
             await asyncio.sleep(_RETRY_S)
-
-
-async def _read(client: CoordinationClient, key: str) -> KeyValue | None:
-    """One key; None if there is none."""
-    return next((item for item in (await client.read(key)).items if item.key == key), None)

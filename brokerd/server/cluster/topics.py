@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from brokerd.cluster.changes import Transaction, change_topic, create_topic, delete_topic, grow_topic
+from brokerd.cluster.changes import ABSENT, Transaction, change_topic, create_topic, delete_topic, grow_topic
 from brokerd.cluster.keys import PartitionEntry, TopicEntry
 from brokerd.cluster.placement import place
 from brokerd.coordination.client import CoordinationClient
@@ -20,22 +20,26 @@ from brokerd.datadir.topic_store import COORDINATOR, Topic, TopicStore
 from brokerd.errors import (
     CoordinationError,
     Fate,
+    InvalidPartitionsError,
     NotReadyError,
     StorageError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
+from brokerd.ids import topic_name_problem
 from brokerd.server.cluster.directory import ClusterDirectory
 from brokerd.server.cluster.membership import Membership
 
 _PATIENCE_S = 10.0  # for this node to follow the image
 _ATTEMPTS = 10  # against nodes that change the same topic
 _REPLICATION_FACTOR = 1
+# Refusals that rest on what this node knows of the topic, which another one may have changed a moment ago.
+_RESTS_ON_TOPIC = (TopicAlreadyExistsError, UnknownTopicOrPartitionError, InvalidPartitionsError)
 
 
 class ClusterTopics:
     """See the module docstring. Every method raises the errors of the same method of TopicChanges, NotReadyError if the store or
-    this node does not keep up, and StorageError with an unknown fate if the change may have been made.
+    this node does not keep up, and StorageError if the store's answer is lost, with an unknown fate if the change may be made.
     """
 
     def __init__(
@@ -54,35 +58,33 @@ class ClusterTopics:
 
     async def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         """Creates a topic."""
-        topic = self._changes.check_create(name, partitions, configs)
-        entry = TopicEntry(topic.name, topic.partition_count, topic.configs)
-        placed = self._placed(topic.partition_count)
-        if await self._run(create_topic(self._membership.image, topic.id, entry, placed)) is None:
-            raise TopicAlreadyExistsError(f"topic '{name}' already exists")
-        await self._until(lambda: self._topics.has(name), name)
-        return topic
+
+        def decide() -> tuple[Topic, list[Transaction]]:
+            topic = self._changes.check_create(name, partitions, configs)
+            return topic, create_topic(self._membership.image, topic.id, _entry(topic), self._placed(topic.partition_count))
+
+        return await self._change(name, decide)
 
     async def create_coordinator(self) -> None:
         """Creates the topic of the coordinator's log, unless there is one. On return the image has it, the directory maybe not."""
-        image = self._membership.image
-        if image.topic(COORDINATOR.id) is None:
-            entry = TopicEntry(COORDINATOR.name, COORDINATOR.partition_count, COORDINATOR.configs)
-            # If it fails, another node has created it.
-            await self._run(create_topic(image, COORDINATOR.id, entry, self._placed(COORDINATOR.partition_count)))
+        image, membership = self._membership.image, self._membership
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 while image.topic(COORDINATOR.id) is None:
-                    await self._membership.after(self._membership.generation)
+                    generation, placed = membership.generation, self._placed(COORDINATOR.partition_count)
+                    # If it fails, another node has created it, or is about to.
+                    await self._run(create_topic(image, COORDINATOR.id, _entry(COORDINATOR), placed))
+                    await membership.after(generation)
         except TimeoutError:
-            raise NotReadyError(f"this node has not heard of topic '{COORDINATOR.name}' yet: try again") from None
+            raise _behind(COORDINATOR.name, Fate.UNKNOWN) from None
 
     async def grow(self, name: str, total: int) -> Topic:
         """Adds partitions up to `total`."""
 
-        def decide(topic: Topic) -> list[Transaction]:
+        def decide() -> tuple[Topic, list[Transaction]]:
             grown = self._changes.check_grow(name, total)
-            added = self._placed(grown.partition_count - topic.partition_count)
-            return grow_topic(self._membership.image, topic.id, added)
+            added = self._placed(total - self._topics.by_name(name).partition_count)
+            return grown, grow_topic(self._membership.image, grown.id, added)
 
         return await self._change(name, decide)
 
@@ -90,29 +92,39 @@ class ClusterTopics:
         """Changes settings."""
         unset = list(unset)
 
-        def decide(topic: Topic) -> list[Transaction]:
+        def decide() -> tuple[Topic, list[Transaction]]:
             altered = self._changes.check_alter(name, set_configs, unset)
-            entry = TopicEntry(altered.name, altered.partition_count, altered.configs)
-            return [change_topic(self._membership.image, topic.id, entry)]
+            return altered, [change_topic(self._membership.image, altered.id, _entry(altered))]
 
         return await self._change(name, decide)
 
     async def delete(self, name: str) -> Topic:
         """Deletes a topic. Other nodes remove their partitions a moment later."""
-        return await self._change(name, lambda topic: delete_topic(self._membership.image, topic.id))
 
-    async def _change(self, name: str, decide: Callable[[Topic], list[Transaction]]) -> Topic:
-        """Changes a topic by what this node and the image say of it now; again, if it has changed meanwhile. Returns it as this
-        node has it afterwards, or had it last.
-        """
-        for _ in range(_ATTEMPTS):
-            await self._until(partial(self._has_followed, name, 0), name)
+        def decide() -> tuple[Topic, list[Transaction]]:
             topic = self._topics.by_name(name)
-            seen, done = self._membership.revision, await self._run(decide(topic))
-            # If it failed, the store was ahead of the image.
-            await self._until(partial(self._has_followed, name, seen + 1 if done is None else done), name)
-            if done is not None:
-                return self._topics.by_name(name) if self._topics.has(name) else topic
+            return topic, [delete_topic(self._membership.image, topic.id)]
+
+        return await self._change(name, decide)
+
+    async def _change(self, name: str, decide: Callable[[], tuple[Topic, list[Transaction]]]) -> Topic:
+        """Changes a topic by what this node and the image say of it now; again, if it has changed meanwhile. Returns it as it was
+        decided.
+        """
+        await self._until_followed(name, 0, Fate.NOT_APPENDED)
+        for _ in range(_ATTEMPTS):
+            seen = self._membership.revision
+            try:
+                topic, transactions = decide()
+            except _RESTS_ON_TOPIC:
+                if await self._is_newest(name):
+                    raise
+            else:
+                done = await self._run(transactions)
+                if done is not None:
+                    await self._until_followed(name, done, Fate.UNKNOWN)
+                    return topic
+            await self._until_followed(name, seen + 1, Fate.NOT_APPENDED)  # the store is ahead of the image
         raise NotReadyError(f"topic '{name}' was changed by others {_ATTEMPTS} times meanwhile: try again", fate=Fate.NOT_APPENDED)
 
     def _has_followed(self, name: str, revision: int) -> bool:
@@ -123,9 +135,23 @@ class ClusterTopics:
         try:
             topic = self._topics.by_name(name)
         except UnknownTopicOrPartitionError:
-            return topic_id is None
-        entry = TopicEntry(topic.name, topic.partition_count, topic.configs)
-        return topic.id == topic_id and entry == self._membership.image.topic(topic.id)
+            return topic_id in (None, COORDINATOR.id)  # which clients cannot see
+        return topic.id == topic_id and _entry(topic) == self._membership.image.topic(topic.id)
+
+    async def _is_newest(self, name: str) -> bool:
+        """True if the store says the same of a topic as the image does now."""
+        if topic_name_problem(name):
+            return True
+        image, client = self._membership.image, self._client
+        topic_id = image.topic_id(name)
+        revision = image.topic_revision(topic_id) if topic_id is not None else ABSENT
+        try:
+            named = await client.get(image.keys.name(name))
+            topic = await client.get(image.keys.topic(topic_id)) if topic_id is not None else None
+        except CoordinationError as error:
+            raise _unavailable(error) from error
+        stored = (named.value if named is not None else None, topic.mod_revision if topic is not None else ABSENT)
+        return stored == (topic_id.hex().encode() if topic_id is not None else None, revision)
 
     def _placed(self, count: int) -> Sequence[PartitionEntry]:
         if not self._membership.image.nodes:
@@ -133,23 +159,38 @@ class ClusterTopics:
         return place(self._membership.image, count, _REPLICATION_FACTOR)
 
     async def _run(self, transactions: Sequence[Transaction]) -> int | None:
-        """Runs transactions, and returns the last one's revision; None if one fails. What was written before it, nobody sees."""
+        """Runs the transactions of a change, and returns the revision of the last one, which makes it; None if one fails. What was
+        written before that, nobody sees.
+        """
         revision: int | None = None
+        put: dict[str, int] = {}
         for transaction in transactions:
             try:
-                revision = await self._client.transact(*transaction)
+                revision = await self._client.transact(*transaction.after(put))
             except CoordinationError as error:
-                if error.is_fate_unknown:
+                if error.is_fate_unknown and transaction is transactions[-1]:
                     raise StorageError(f"{error}: the change may have been made", fate=Fate.UNKNOWN) from error
-                raise NotReadyError(f"{error}: topics cannot be changed at present", fate=Fate.NOT_APPENDED) from error
+                raise _unavailable(error) from error
             if revision is None:
                 break
+            put.update(dict.fromkeys(transaction.puts, revision))
         return revision
 
-    async def _until(self, holds: Callable[[], bool], name: str) -> None:
+    async def _until_followed(self, name: str, revision: int, fate: Fate) -> None:
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                while not holds():
-                    await self._directory.next_pass()
+                await self._directory.until(partial(self._has_followed, name, revision))
         except TimeoutError:
-            raise NotReadyError(f"this node has not heard of the change of topic '{name}' yet: try again") from None
+            raise _behind(name, fate) from None
+
+
+def _entry(topic: Topic) -> TopicEntry:
+    return TopicEntry(topic.name, topic.partition_count, topic.configs)
+
+
+def _unavailable(error: CoordinationError) -> NotReadyError:
+    return NotReadyError(f"{error}: topics cannot be changed at present", fate=Fate.NOT_APPENDED)
+
+
+def _behind(name: str, fate: Fate) -> NotReadyError:
+    return NotReadyError(f"this node has not heard of the change of topic '{name}' yet: try again", fate=fate)

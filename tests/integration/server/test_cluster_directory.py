@@ -170,7 +170,7 @@ def test_a_deleted_topic_goes_from_every_directory_also_of_a_node_that_was_down(
         await create(nodes, node, 3)
         await becomes(directories.led, {1: [0], 2: [1], 3: [2]})
         await directories.kill(3)
-        await change(nodes, delete_topic(node.image, TOPIC_ID))
+        await change(nodes, [delete_topic(node.image, TOPIC_ID)])
         again = b"a" * 16
         await until(node, lambda image: image.topic(TOPIC_ID) is None)
         await change(nodes, create_topic(node.image, again, TopicEntry("orders", 2, {}), place(node.image, 2, 1)))

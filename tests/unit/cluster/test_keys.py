@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from brokerd.cluster.keys import (
+    PARTITIONS_MAX,
     VALUE_MAX_BYTES,
     EntryError,
     InSyncReplica,
@@ -25,6 +26,8 @@ from brokerd.cluster.keys import (
     number_of,
     topic_id_of,
 )
+from brokerd.config.broker import BrokerConfig
+from brokerd.config.settings import settings_of
 from brokerd.ids import TopicIdPartition, cluster_name_problem
 
 TP = TopicIdPartition(bytes(range(16)), 7)
@@ -75,6 +78,15 @@ def test_what_is_no_object_is_refused(data: bytes) -> None:
 def test_a_partition_that_cannot_be_is_refused(changed: dict[str, Any], text: str) -> None:
     with pytest.raises(EntryError, match=text):
         decode_partition(json.dumps(json.loads(encode(PARTITION)) | changed).encode())
+
+
+def test_a_topic_has_no_more_partitions_than_a_setting_allows() -> None:
+    assert settings_of(BrokerConfig)["max.partitions.per.topic"].between == (1, PARTITIONS_MAX)
+    for value, decode in VALUES[1::2]:
+        largest = value._replace(partition_count=PARTITIONS_MAX)
+        assert decode(encode(largest)) == largest
+        with pytest.raises(EntryError, match=f"'partition_count' is {PARTITIONS_MAX + 1}, not a number from 1 to"):
+            decode(encode(value._replace(partition_count=PARTITIONS_MAX + 1)))
 
 
 def test_keys_are_below_the_cluster() -> None:
