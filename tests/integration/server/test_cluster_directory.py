@@ -2,113 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from brokerd.cluster.changes import change_topic, create_topic, delete_topic, grow_topic
 from brokerd.cluster.keys import TopicEntry
 from brokerd.cluster.placement import place
-from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.log_manager import LogManager
-from brokerd.datadir.node_state import ClusterIdentity
 from brokerd.datadir.topic_store import COORDINATOR, Topic
-from brokerd.errors import Fate, InvalidPartitionsError, NotReadyError, StorageError, UnknownTopicOrPartitionError
+from brokerd.errors import StorageError
 from brokerd.ids import NO_LEADER, TopicIdPartition
-from brokerd.partition.partition import Partition
-from brokerd.server.admin import Admin
 from brokerd.server.cluster import controller, directory, membership
-from brokerd.server.cluster.directory import ClusterDirectory
-from brokerd.server.cluster.membership import for_ever
-from brokerd.server.cluster.topics import ClusterTopics
+from brokerd.steps import Steps
 from tests.support.build import append, payloads
-from tests.support.clock import ManualClock
-from tests.support.cluster_nodes import TOPIC_ID, Nodes, cancelled, change, create, leaders, run, until
-from tests.support.files import MemoryFiles
-
-CLUSTER = ClusterIdentity("prod", "id of prod")
+from tests.support.cluster_directories import Directories, becomes, with_nodes
+from tests.support.cluster_nodes import KEYS, TOPIC_ID, change, create, leaders, until
 
 
 @pytest.fixture(autouse=True)
 def _hurries(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (membership, controller, directory):
         monkeypatch.setattr(module, "_RETRY_S", 0.02)
-
-
-class Directories:
-    """The directories of the nodes of a test."""
-
-    def __init__(self, nodes: Nodes) -> None:
-        self.nodes = nodes
-        self.files: dict[int, MemoryFiles] = {}
-        self.logs: dict[int, LogManager] = {}
-        self.topics: dict[int, ClusterTopics] = {}
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-
-    async def start(self, *node_ids: int) -> None:
-        """Starts nodes with their directories."""
-        for node_id in node_ids:
-            files = self.files.setdefault(node_id, MemoryFiles())
-            logs = self.logs[node_id] = LogManager(BrokerConfig(node_id=node_id), files, ManualClock(), cluster=CLUSTER)
-            logs.open()
-            node = await self.nodes.start(node_id, logs.directory_id)
-            client = self.nodes.running[node_id][0]
-            follower = ClusterDirectory(
-                client, node, logs.topics, logs.partitions, logs.changes, logs.lead, Admin(), lambda _topic: None
-            )
-            self.topics[node_id] = ClusterTopics(client, node, follower, logs.topics, logs.changes)
-            self._tasks[node_id] = asyncio.create_task(for_ever(follower.run))
-        first = self.nodes.running[node_ids[0]][1]
-        await until(first, lambda image: len(image.nodes) == len(self.nodes.running))
-
-    async def kill(self, node_id: int) -> None:
-        """Kills a node."""
-        await cancelled(self._tasks.pop(node_id))
-        await self.nodes.kill(node_id)
-        self.files[node_id].kill()
-
-    async def end(self) -> None:
-        """Ends all that run."""
-        for task in self._tasks.values():
-            await cancelled(task)
-
-    def led(self) -> dict[int, list[int]]:
-        """The partitions that each node leads."""
-        return {
-            node_id: sorted(one.tp.partition for one in self.logs[node_id].partitions if one.is_leader) for node_id in self._tasks
-        }
-
-    def held(self) -> set[str]:
-        """Directories of partitions, at all nodes."""
-        return {name for files in self.files.values() for name in files.listdir() if name.startswith(TOPIC_ID.hex())}
-
-    def log(self, node_id: int, number: int) -> Partition:
-        """A partition at a node."""
-        partition = self.logs[node_id].partitions.get(TopicIdPartition(TOPIC_ID, number))
-        assert partition is not None
-        return partition
-
-
-async def becomes(found: Callable[[], object], wanted: object) -> None:
-    """Returns once `found()` is `wanted`."""
-    while found() != wanted:
-        await asyncio.to_thread(lambda: None)  # lets the directories go on, whose steps run in threads too
-
-
-def with_nodes(scenario: Callable[[Directories], Awaitable[None]], *node_ids: int) -> None:
-    """Runs a scenario with the directories of these nodes."""
-
-    async def all_of_it(nodes: Nodes) -> None:
-        directories = Directories(nodes)
-        try:
-            await directories.start(*node_ids)
-            await scenario(directories)
-        finally:
-            await directories.end()
-
-    run(all_of_it)
 
 
 def test_partitions_are_held_and_led_where_they_were_placed() -> None:
@@ -219,75 +135,87 @@ def test_a_disk_that_refuses_holds_up_no_other_topic() -> None:
     with_nodes(scenario, 1)
 
 
-def test_of_two_nodes_that_create_a_name_one_wins() -> None:
+def test_a_removal_is_durable_before_its_tombstone_ends() -> None:
     async def scenario(directories: Directories) -> None:
-        names = [f"t{number}" for number in range(6)]
-        both = [directories.topics[node_id].create(name, 2, {}) for name in names for node_id in (1, 2)]
-        done = await asyncio.gather(*both, return_exceptions=True)
-        for first, second in zip(done[::2], done[1::2], strict=True):
-            assert sorted([type(first).__name__, type(second).__name__]) == ["Topic", "TopicAlreadyExistsError"]
-        won = {topic.name: topic.id for topic in done if isinstance(topic, Topic)}
-        for logs in directories.logs.values():
-            await becomes(lambda logs=logs: {topic.name: topic.id for topic in logs.topics.list()}, won)  # type: ignore[misc]
-        await becomes(lambda: sum(map(len, directories.led().values())), 12)
+        nodes, node, files = directories.nodes, directories.nodes.running[1][1], directories.files[1]
+        await create(nodes, node, 1)
+        await becomes(directories.led, {1: [0]})
+        renamed: list[str] = []
 
-    with_nodes(scenario, 1, 2)
+        def cannot_sync_topics(operation: str, path: str) -> None:
+            if operation == "rename":
+                renamed.append(path)
+            elif operation == "sync_dir" and renamed[-1:] == ["topics"]:
+                raise OSError(errno.EIO, "Input/output error")
 
-
-def test_the_coordinator_has_one_topic_whoever_creates_it() -> None:
-    async def scenario(directories: Directories) -> None:
-        await asyncio.gather(*(directories.topics[node_id].create_coordinator() for node_id in (1, 2, 3, 1)))
-        revision = directories.nodes.etcd.revision
-        await directories.topics[2].create_coordinator()
-        assert directories.nodes.etcd.revision == revision
-        image = directories.nodes.running[3][1].image
-        await until(directories.nodes.running[3][1], lambda image: image.topic(COORDINATOR.id))
-        assert image.topic(COORDINATOR.id) == TopicEntry(COORDINATOR.name, 1, COORDINATOR.configs)
-        partition = image.partition(TopicIdPartition(COORDINATOR.id, 0))
-        assert partition is not None
-        await becomes(directories.led, {node_id: [0] if node_id == partition.entry.leader else [] for node_id in (1, 2, 3)})
-        own = directories.logs[partition.entry.leader].partitions.coordinator_log
-        assert own is not None
-        assert own.config.retention_ms == -1
-
-    with_nodes(scenario, 1, 2, 3)
-
-
-def test_changes_of_one_topic_at_several_nodes_all_hold() -> None:
-    async def scenario(directories: Directories) -> None:
-        topics = directories.topics
-        await topics[1].create("orders", 1, {})
-        settings = ["retention.ms", "segment.ms", "retention.bytes", "max.message.bytes"]
-        every = [topics[1 + at % 3].alter("orders", {name: "4096"}, []) for at, name in enumerate(settings)]
-        await asyncio.gather(*every, topics[2].grow("orders", 5))
-        topic = directories.logs[1].topics.by_name("orders")
-        await becomes(lambda: directories.logs[3].topics.by_name("orders")[:4], topic[:4])
-        assert topic.partition_count == 5
-        assert dict(topic.configs) == dict.fromkeys(settings, "4096")
-        with pytest.raises(InvalidPartitionsError, match="the number can only grow, from the current 5"):
-            await topics[3].grow("orders", 5)
-        assert (await topics[3].delete("orders")).id == topic.id
-        with pytest.raises(UnknownTopicOrPartitionError):
-            await topics[3].alter("orders", {"retention.ms": "1"}, [])
-
-    with_nodes(scenario, 1, 2, 3)
-
-
-def test_a_change_that_the_store_does_not_take_says_so() -> None:
-    async def scenario(directories: Directories) -> None:
-        topics, etcd = directories.topics[1], directories.nodes.etcd
-        await topics.create("orders", 1, {})
-        etcd.loses_answers = True
-        with pytest.raises(StorageError, match="the change may have been made") as unknown:
-            await topics.alter("orders", {"retention.ms": "7"}, [])
-        assert unknown.value.fate is Fate.UNKNOWN
-        etcd.loses_answers = False
-        await becomes(lambda: dict(directories.logs[1].topics.by_name("orders").configs), {"retention.ms": "7"})
-        await etcd.stop()
-        with pytest.raises(NotReadyError, match="topics cannot be changed at present"):
-            await topics.create("clicks", 1, {})
-        assert directories.led() == {1: [0]}
-        await etcd.start()
-        await topics.create("clicks", 1, {})
+        files.hook = cannot_sync_topics
+        await change(nodes, [delete_topic(node.image, TOPIC_ID)])
+        await becomes(lambda: renamed.count("topics") >= 3, True)  # again and again
+        assert directories.logs[1].topics.all() == []
+        assert TOPIC_ID in node.image.tombstones
+        files.hook = None
+        await until(node, lambda image: not image.tombstones)
+        await directories.kill(1)
+        await directories.start(1)
+        assert directories.logs[1].topics.all() == []
+        assert directories.held() == set()
 
     with_nodes(scenario, 1)
+
+
+def test_what_fails_unexpectedly_fails_alone_and_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(directories: Directories) -> None:
+        nodes, changes = directories.nodes, directories.logs[1].changes
+        hold, tried = changes.hold, []
+
+        def broken(topic: Topic, numbers: Sequence[int]) -> Steps[Topic]:
+            if topic.name == "orders":
+                tried.append(topic)
+                raise RuntimeError("a mistake")
+            return hold(topic, numbers)
+
+        monkeypatch.setattr(changes, "hold", broken)
+        await create(nodes, nodes.running[1][1], 1)
+        await directories.topics[1].create("zebras", 1, {})
+        await becomes(lambda: [one.topic for one in directories.logs[1].partitions if one.is_leader], ["zebras"])
+        await becomes(lambda: len(tried) > 3, True)
+        monkeypatch.undo()
+        await becomes(lambda: {one.topic for one in directories.logs[1].partitions if one.is_leader}, {"zebras", "orders"})
+        assert [record.exc_text is not None for record in caplog.records if "holding topic" in record.message] == [True]
+
+    with_nodes(scenario, 1)
+
+
+def test_a_directory_that_refuses_to_lead_says_so_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    lead, tried = LogManager.lead, []
+
+    def refuses(self: LogManager, epochs: Mapping[TopicIdPartition, int]) -> Steps[None]:
+        tried.append(epochs)
+        if len(tried) < 6:
+            raise StorageError("the data directory is read-only: " + ("a test" if len(tried) < 5 else "another cause"))
+        return lead(self, epochs)
+
+    monkeypatch.setattr(LogManager, "lead", refuses)
+
+    async def scenario(directories: Directories) -> None:
+        await create(directories.nodes, directories.nodes.running[1][1], 1)
+        await becomes(directories.led, {1: [0]})
+        refusals = [record.message for record in caplog.records if "leading partitions failed" in record.message]
+        assert [message.split("read-only: ")[1] for message in refusals] == ["a test): retrying", "another cause): retrying"]
+
+    with_nodes(scenario, 1)
+
+
+def test_a_store_that_lost_the_coordinators_topic_removes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(directories: Directories) -> None:
+        nodes = directories.nodes
+        await directories.topics[1].create_coordinator()
+        await becomes(lambda: [len(logs.topics.all()) for logs in directories.logs.values()], [1, 1])
+        await nodes.etcd.put(KEYS.name(COORDINATOR.name), None)
+        await directories.topics[1].create("after", 1, {})
+        await becomes(lambda: [len(logs.topics.all()) for logs in directories.logs.values()], [2, 2])
+        assert "removing" not in caplog.text
+
+    with_nodes(scenario, 1, 2)

@@ -8,14 +8,19 @@ from typing import Any
 import pytest
 
 from brokerd.clock import SystemClock
+from brokerd.cluster.changes import create_topic, delete_topic
 from brokerd.cluster.image import Node
 from brokerd.cluster.keys import Keys, Registration, TopicEntry, encode
+from brokerd.cluster.placement import place
 from brokerd.coordination.client import CoordinationClient, KeyValue
 from brokerd.errors import CoordinationError
 from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.server.cluster import controller, membership
 from brokerd.server.cluster.membership import Membership, cluster_identity
-from tests.support.cluster_nodes import KEYS, TOPIC_ID, Nodes, cancelled, create, entries_of, leaders, run, until
+from tests.support.clock import ManualClock
+from tests.support.cluster_nodes import KEYS, TOPIC_ID, Nodes, cancelled, change, create, entries_of, leaders, run, until
+
+OTHER_ID = b"p" * 16
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +173,9 @@ def test_partitions_wait_for_their_node_and_are_led_again() -> None:
     run(scenario)
 
 
-def test_a_copy_takes_over_and_an_emptied_disk_does_not() -> None:
+def test_a_copy_takes_over_and_an_emptied_disk_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "_LOOKED_AT", 40)
+
     async def scenario(nodes: Nodes) -> None:
         node = await nodes.start(3)
         await nodes.start(1)
@@ -185,6 +192,63 @@ def test_a_copy_takes_over_and_an_emptied_disk_does_not() -> None:
         await nodes.start(1, "d1")
         await until(node, lambda image: NO_LEADER not in leaders(image) and 2 in image.nodes)
         assert 2 not in [leaders(node.image)[number] for number in led_by_two]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("value", [b"?", b"\xff", b"77", b"-1"])
+def test_a_controller_that_no_node_is_is_replaced(value: bytes) -> None:
+    async def scenario(nodes: Nodes) -> None:
+        await nodes.etcd.put(KEYS.controller, value)
+        node = await nodes.start(1)
+        await until(node, lambda image: image.controller == 1)
+        await create(nodes, node, 1)
+        await nodes.etcd.put(KEYS.controller, value)  # without a lease: it stays
+        await until(node, lambda image: image.controller == 1)
+        await nodes.start(2)
+        await nodes.etcd.put(KEYS.controller, value)
+        await nodes.kill(1)
+        other = nodes.running[2][1]
+        await until(other, lambda image: image.controller == 2 and leaders(image) == [NO_LEADER])
+
+    run(scenario)
+
+
+def test_partitions_without_a_topic_are_swept_once_nobody_can_be_creating_it() -> None:
+    async def scenario(nodes: Nodes) -> None:
+        node = await nodes.start(1)
+        await until(node, lambda image: image.controller == 1)
+        client, _, task = nodes.running[1]
+        await cancelled(task)
+        clock = client.clock = ManualClock()
+        own, entries = controller.Controller(client, node), place(node.image, 300, 1)
+        await create(nodes, node, 1)
+        *made, last = create_topic(node.image, OTHER_ID, TopicEntry("clicks", 300, {}), entries)
+        sizes = []
+        for some, waits_ms in ((made[:2], 59_999), (made[2:], 1), ([], 59_998), ([], 1)):
+            await change(nodes, some)
+            await until(node, lambda _: node.revision == nodes.etcd.revision)
+            await own._act()
+            sizes.append(len(node.image.partitions_of(OTHER_ID)))
+            clock.advance(waits_ms)
+        assert sizes == [256, 300, 300, 300]
+        await own._act()
+        await until(node, lambda image: not image.partitions_of(OTHER_ID))
+        assert await client.transact(*last.after({KEYS.partition(TopicIdPartition(OTHER_ID, 0)): nodes.etcd.revision})) is None
+        assert len(node.image.partitions_of(TOPIC_ID)) == 1
+
+    run(scenario)
+
+
+def test_a_controller_acts_without_a_change_once_orphans_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller, "_ORPHANED_MS", 50)
+
+    async def scenario(nodes: Nodes) -> None:
+        node = await nodes.start(1)
+        await create(nodes, node, 200)
+        await change(nodes, [delete_topic(node.image, TOPIC_ID)])
+        await until(node, lambda image: not image.topics() and not image.partitions_of(TOPIC_ID))
+        assert list(node.image.tombstones) == [TOPIC_ID]
 
     run(scenario)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from brokerd.cluster.assignments import HeldTopic, to_hold
 from brokerd.cluster.image import ClusterImage
-from brokerd.cluster.keys import InSyncReplica, Keys, PartitionEntry, Registration, Tombstone, TopicEntry, encode
+from brokerd.cluster.keys import PARTITIONS_MAX, InSyncReplica, Keys, PartitionEntry, Registration, Tombstone, TopicEntry, encode
 from brokerd.ids import NO_LEADER, TopicIdPartition
 
 KEYS = Keys("test")
@@ -87,6 +88,46 @@ def test_the_order_of_changes_does_not_matter() -> None:
         for key in keys:
             image.delete(key)
         assert state(image) == state(ClusterImage(KEYS))
+
+
+def test_partitions_without_a_topic_are_told_with_their_newest_revision() -> None:
+    image = full()
+    assert list(image.orphans()) == []  # a topic without its name is no orphan: it is being deleted, or cannot be read
+    for number, revision in ((3, 20), (1, 21)):
+        put(image, KEYS.partition(TopicIdPartition(b"x" * 16, number)), encode(ENTRY), revision)
+    image.delete(KEYS.topic(ORDERS))
+    assert sorted(image.orphans()) == [(ORDERS, 9), (b"x" * 16, 21)]
+
+
+def test_an_image_may_change_while_its_partitions_are_looked_at() -> None:
+    image, seen = full(), []
+    for tp, _ in image.partitions():
+        seen.append(tp.partition)
+        image.delete(KEYS.partition(tp))
+    assert sorted(seen) == [0, 1]
+
+
+def test_a_controller_that_cannot_be_read_has_a_revision() -> None:
+    image = full()
+    put(image, KEYS.controller, b"?", 12)
+    assert (image.controller, image.controller_revision) == (NO_LEADER, 12)
+    image.delete(KEYS.controller)
+    assert (image.controller, image.controller_revision) == (NO_LEADER, 0)
+
+
+def test_partitions_are_held_as_far_as_the_keys_say() -> None:
+    image = ClusterImage(KEYS)
+    put(image, KEYS.topic(ORDERS), encode(TopicEntry("orders", PARTITIONS_MAX, {})))
+    put(image, KEYS.name("orders"), ORDERS.hex().encode())
+    for number, directory_id in ((PARTITIONS_MAX - 1, "d1"), (7, "d1"), (8, "d2"), (PARTITIONS_MAX, "d1")):
+        put(image, KEYS.partition(TopicIdPartition(ORDERS, number)), encode(ENTRY._replace(isr=(InSyncReplica(1, directory_id),))))
+    assert list(image.problems) == [KEYS.partition(TopicIdPartition(ORDERS, PARTITIONS_MAX))]
+    assert [numbers for _, _, numbers in to_hold(image, "d1", {})] == [[7, PARTITIONS_MAX - 1]]
+    topic = image.topic(ORDERS)
+    assert topic is not None
+    assert [numbers for _, _, numbers in to_hold(image, "d1", {ORDERS: HeldTopic(topic, (7,))})] == [[PARTITIONS_MAX - 1]]
+    put(image, KEYS.topic(ORDERS), encode(topic._replace(partition_count=8)))
+    assert [numbers for _, _, numbers in to_hold(image, "d1", {})] == [[7]]
 
 
 def test_what_cannot_be_read_is_absent_and_listed() -> None:

@@ -143,6 +143,22 @@ def test_a_deletion_of_unknown_fate_takes_no_more_records_and_loses_none_of_what
     assert outcomes == {True, False}
 
 
+def test_a_deletion_of_unknown_fate_that_was_settled_lasts() -> None:
+    for seed in range(20):
+        files = MemoryFiles()
+        manager, _ = open_manager(files)
+        append(first_log(manager), b"kept")
+        _fail_to_sync_topics(files)
+        with pytest.raises(StorageError):
+            manager.delete_topic("t")
+        _fail_to_sync_topics(files)
+        with pytest.raises(StorageError, match="a power cut may bring an older one back") as failed:
+            run_here(manager.changes.settle())
+        assert failed.value.fate is Fate.UNKNOWN
+        run_here(manager.changes.settle())
+        assert not _crash(files, seed).topics.has("t")
+
+
 def test_after_a_deletion_of_unknown_fate_the_name_is_free(files: MemoryFiles, manager: LogManager) -> None:
     old = manager.topics.by_name("t")
     _fail_to_sync_topics(files)

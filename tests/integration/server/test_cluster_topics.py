@@ -1,0 +1,207 @@
+"""Topics that any node of a cluster changes for its clients: what they are told, and what then is so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from typing import Any
+
+import pytest
+
+from brokerd.cluster.changes import Transaction
+from brokerd.cluster.keys import TopicEntry
+from brokerd.coordination.client import CoordinationClient, Snapshot
+from brokerd.coordination.watch import Changes, watch
+from brokerd.datadir.topic_store import COORDINATOR, Topic
+from brokerd.errors import (
+    CoordinationError,
+    Fate,
+    InvalidPartitionsError,
+    NotReadyError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+    WireError,
+)
+from brokerd.ids import TopicIdPartition
+from brokerd.server.cluster import controller, directory, membership, topics
+from tests.support.cluster_directories import Directories, becomes, with_nodes
+from tests.support.cluster_nodes import cancelled, until
+
+
+@pytest.fixture(autouse=True)
+def _hurries(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (membership, controller, directory):
+        monkeypatch.setattr(module, "_RETRY_S", 0.02)
+
+
+def test_of_two_nodes_that_create_a_name_one_wins() -> None:
+    async def scenario(directories: Directories) -> None:
+        names = [f"t{number}" for number in range(6)]
+        both = [directories.topics[node_id].create(name, 2, {}) for name in names for node_id in (1, 2)]
+        done = await asyncio.gather(*both, return_exceptions=True)
+        for first, second in zip(done[::2], done[1::2], strict=True):
+            assert sorted([type(first).__name__, type(second).__name__]) == ["Topic", "TopicAlreadyExistsError"]
+        won = {topic.name: topic.id for topic in done if isinstance(topic, Topic)}
+        for logs in directories.logs.values():
+            await becomes(lambda logs=logs: {topic.name: topic.id for topic in logs.topics.list()}, won)  # type: ignore[misc]
+        await becomes(lambda: sum(map(len, directories.led().values())), 12)
+
+    with_nodes(scenario, 1, 2)
+
+
+def test_the_coordinator_has_one_topic_whoever_creates_it() -> None:
+    async def scenario(directories: Directories) -> None:
+        await asyncio.gather(*(directories.topics[node_id].create_coordinator() for node_id in (1, 2, 3, 1)))
+        revision = directories.nodes.etcd.revision
+        await directories.topics[2].create_coordinator()
+        assert directories.nodes.etcd.revision == revision
+        image = directories.nodes.running[3][1].image
+        await until(directories.nodes.running[3][1], lambda image: image.topic(COORDINATOR.id))
+        assert image.topic(COORDINATOR.id) == TopicEntry(COORDINATOR.name, 1, COORDINATOR.configs)
+        partition = image.partition(TopicIdPartition(COORDINATOR.id, 0))
+        assert partition is not None
+        await becomes(directories.led, {node_id: [0] if node_id == partition.entry.leader else [] for node_id in (1, 2, 3)})
+        own = directories.logs[partition.entry.leader].partitions.coordinator_log
+        assert own is not None
+        assert own.config.retention_ms == -1
+
+    with_nodes(scenario, 1, 2, 3)
+
+
+def test_changes_of_one_topic_at_several_nodes_all_hold() -> None:
+    async def scenario(directories: Directories) -> None:
+        topics = directories.topics
+        await topics[1].create("orders", 1, {})
+        settings = ["retention.ms", "segment.ms", "retention.bytes", "max.message.bytes"]
+        every = [topics[1 + at % 3].alter("orders", {name: "4096"}, []) for at, name in enumerate(settings)]
+        await asyncio.gather(*every, topics[2].grow("orders", 5))
+        topic = directories.logs[1].topics.by_name("orders")
+        await becomes(lambda: directories.logs[3].topics.by_name("orders")[:4], topic[:4])
+        assert topic.partition_count == 5
+        assert dict(topic.configs) == dict.fromkeys(settings, "4096")
+        with pytest.raises(InvalidPartitionsError, match="the number can only grow, from the current 5"):
+            await topics[3].grow("orders", 5)
+        assert (await topics[3].delete("orders")).id == topic.id
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await topics[3].alter("orders", {"retention.ms": "1"}, [])
+
+    with_nodes(scenario, 1, 2, 3)
+
+
+def test_the_transaction_that_makes_a_change_decides_its_fate(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(directories: Directories) -> None:
+        client, own = directories.nodes.running[1][0], directories.topics[1]
+        transact, ran = client.transact, []
+
+        async def loses(*args: Any) -> int | None:
+            ran.append(args)
+            revision = await transact(*args)
+            if len(ran) == lost:
+                raise CoordinationError("the answer is lost", is_fate_unknown=True)
+            return revision
+
+        lost = 0
+        await own.create("orders", 1, {})
+        monkeypatch.setattr(client, "transact", loses)
+        changes: list[tuple[int, Awaitable[Topic], Fate, set[str]]] = [
+            (1, own.create("many", 200, {}), Fate.NOT_APPENDED, {"orders"}),  # it takes three
+            (3, own.create("many", 200, {}), Fate.UNKNOWN, {"orders", "many"}),
+            (1, own.delete("orders"), Fate.UNKNOWN, {"many"}),
+        ]
+        for lost, change, fate, names in changes:
+            ran.clear()
+            with pytest.raises(WireError, match="the answer is lost") as raised:
+                await change
+            assert (len(ran), raised.value.fate) == (lost, fate)
+            await becomes(lambda: {topic.name for topic in directories.logs[1].topics.list()}, names)
+
+    with_nodes(scenario, 1)
+
+
+def test_a_node_that_does_not_follow_knows_whether_the_change_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(directories: Directories) -> None:
+        own = directories.topics[1]
+        await own.create("orders", 1, {})
+        monkeypatch.setattr(topics, "_PATIENCE_S", 0.1)
+        await cancelled(directories.tasks[1])
+        for change, fate in ((own.delete("orders"), Fate.UNKNOWN), (own.alter("orders", {}, []), Fate.NOT_APPENDED)):
+            with pytest.raises(NotReadyError, match="has not heard of the change of topic 'orders' yet") as raised:
+                await change
+            assert raised.value.fate is fate
+
+    with_nodes(scenario, 1)
+
+
+def test_a_refusal_rests_on_what_the_store_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_follow = asyncio.Event()
+
+    async def late(client: CoordinationClient, prefix: str) -> AsyncIterator[Snapshot | Changes]:
+        async for found in watch(client, prefix):
+            if client is late_client:
+                await may_follow.wait()
+            yield found
+
+    monkeypatch.setattr(membership, "watch", late)
+    late_client: CoordinationClient | None = None
+
+    async def scenario(directories: Directories) -> None:
+        nonlocal late_client
+        own, other = directories.topics[1], directories.topics[2]
+        await own.create("orders", 2, {})
+        first = await other.alter("orders", {}, [])
+        late_client = directories.nodes.running[2][0]
+        await own.delete("orders")
+        second = await own.create("clicks", 1, {})
+        changes = [
+            asyncio.create_task(change)
+            for change in (other.create("orders", 1, {}), other.alter("clicks", {"retention.ms": "7"}, []), other.delete("none"))
+        ]
+        await asyncio.wait(changes[2:])
+        assert [change.done() for change in changes] == [False, False, True]
+        assert isinstance(changes[2].exception(), UnknownTopicOrPartitionError)
+        may_follow.set()
+        created, altered = await asyncio.gather(*changes[:2])
+        assert created.partition_count == 1
+        assert created.id != first.id
+        assert (altered.id, dict(altered.configs)) == (second.id, {"retention.ms": "7"})
+
+    with_nodes(scenario, 1, 2)
+
+
+def test_who_deletes_is_told_what_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(directories: Directories) -> None:
+        own = directories.topics[1]
+        first = await own.create("orders", 1, {})
+        run, again = own._run, []
+
+        async def meets_a_creation(transactions: Sequence[Transaction]) -> int | None:
+            done = await run(transactions)
+            monkeypatch.setattr(own, "_run", run)
+            again.append(await directories.topics[2].create("orders", 1, {}))
+            return done
+
+        monkeypatch.setattr(own, "_run", meets_a_creation)
+        assert (await own.delete("orders")).id == first.id
+        assert again[0].id != first.id
+
+    with_nodes(scenario, 1, 2)
+
+
+def test_a_change_that_the_store_does_not_take_says_so() -> None:
+    async def scenario(directories: Directories) -> None:
+        topics, etcd = directories.topics[1], directories.nodes.etcd
+        await topics.create("orders", 1, {})
+        etcd.loses_answers = True
+        with pytest.raises(StorageError, match="the change may have been made") as unknown:
+            await topics.alter("orders", {"retention.ms": "7"}, [])
+        assert unknown.value.fate is Fate.UNKNOWN
+        etcd.loses_answers = False
+        await becomes(lambda: dict(directories.logs[1].topics.by_name("orders").configs), {"retention.ms": "7"})
+        await etcd.stop()
+        with pytest.raises(NotReadyError, match="topics cannot be changed at present"):
+            await topics.create("clicks", 1, {})
+        assert directories.led() == {1: [0]}
+        await etcd.start()
+        await topics.create("clicks", 1, {})
+
+    with_nodes(scenario, 1)

@@ -1,0 +1,95 @@
+"""Data directories that follow their cluster: nodes in one event loop, each with real logs, around an etcd in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from brokerd.config.broker import BrokerConfig
+from brokerd.datadir.log_manager import LogManager
+from brokerd.datadir.node_state import ClusterIdentity
+from brokerd.ids import TopicIdPartition
+from brokerd.partition.partition import Partition
+from brokerd.server.admin import Admin
+from brokerd.server.cluster.directory import ClusterDirectory
+from brokerd.server.cluster.membership import for_ever
+from brokerd.server.cluster.topics import ClusterTopics
+from tests.support.clock import ManualClock
+from tests.support.cluster_nodes import TOPIC_ID, Nodes, cancelled, run, until
+from tests.support.files import MemoryFiles
+
+CLUSTER = ClusterIdentity("prod", "id of prod")
+
+
+class Directories:
+    """The directories of the nodes of a test."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self.nodes = nodes
+        self.files: dict[int, MemoryFiles] = {}
+        self.logs: dict[int, LogManager] = {}
+        self.topics: dict[int, ClusterTopics] = {}
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+
+    async def start(self, *node_ids: int) -> None:
+        """Starts nodes with their directories."""
+        for node_id in node_ids:
+            files = self.files.setdefault(node_id, MemoryFiles())
+            logs = self.logs[node_id] = LogManager(BrokerConfig(node_id=node_id), files, ManualClock(), cluster=CLUSTER)
+            logs.open()
+            node = await self.nodes.start(node_id, logs.directory_id)
+            client = self.nodes.running[node_id][0]
+            follower = ClusterDirectory(
+                client, node, logs.topics, logs.partitions, logs.changes, logs.lead, Admin(), lambda _topic: None
+            )
+            self.topics[node_id] = ClusterTopics(client, node, follower, logs.topics, logs.changes)
+            self.tasks[node_id] = asyncio.create_task(for_ever(follower.run))
+        first = self.nodes.running[node_ids[0]][1]
+        await until(first, lambda image: len(image.nodes) == len(self.nodes.running))
+
+    async def kill(self, node_id: int) -> None:
+        """Kills a node."""
+        await cancelled(self.tasks.pop(node_id))
+        await self.nodes.kill(node_id)
+        self.files[node_id].kill()
+
+    async def end(self) -> None:
+        """Ends all that run."""
+        for task in self.tasks.values():
+            await cancelled(task)
+
+    def led(self) -> dict[int, list[int]]:
+        """The partitions that each node leads."""
+        return {
+            node_id: sorted(one.tp.partition for one in self.logs[node_id].partitions if one.is_leader) for node_id in self.tasks
+        }
+
+    def held(self) -> set[str]:
+        """Directories of partitions, at all nodes."""
+        return {name for files in self.files.values() for name in files.listdir() if name.startswith(TOPIC_ID.hex())}
+
+    def log(self, node_id: int, number: int) -> Partition:
+        """A partition at a node."""
+        partition = self.logs[node_id].partitions.get(TopicIdPartition(TOPIC_ID, number))
+        assert partition is not None
+        return partition
+
+
+async def becomes(found: Callable[[], object], wanted: object) -> None:
+    """Returns once `found()` is `wanted`."""
+    while found() != wanted:
+        await asyncio.to_thread(lambda: None)  # lets the directories go on, whose steps run in threads too
+
+
+def with_nodes(scenario: Callable[[Directories], Awaitable[None]], *node_ids: int) -> None:
+    """Runs a scenario with the directories of these nodes."""
+
+    async def all_of_it(nodes: Nodes) -> None:
+        directories = Directories(nodes)
+        try:
+            await directories.start(*node_ids)
+            await scenario(directories)
+        finally:
+            await directories.end()
+
+    run(all_of_it)
