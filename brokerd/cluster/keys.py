@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from brokerd.ids import NO_LEADER, TopicIdPartition
+from brokerd.ids import NO_LEADER, TOPIC_NAME_MAX_LENGTH, TopicIdPartition, topic_name_problem
 
 NODE_ID_MAX = 2**31 - 1
 REPLICAS_MAX = 32  # of a partition
@@ -151,7 +151,7 @@ def decode_topic(data: bytes) -> TopicEntry:
     configs = fields.get("configs", dict)
     if not all(isinstance(value, str) for value in configs.values()):
         raise EntryError("'configs' has a value that is not text")
-    return TopicEntry(fields.text("name", 255), fields.number("partition_count", 1, PARTITIONS_MAX), configs)
+    return TopicEntry(fields.topic_name(), fields.number("partition_count", 1, PARTITIONS_MAX), configs)
 
 
 def decode_partition(data: bytes) -> PartitionEntry:
@@ -178,7 +178,7 @@ def decode_tombstone(data: bytes) -> Tombstone:
     directory_ids = fields.items("directory_ids", VALUE_MAX_BYTES)
     if not all(isinstance(each, str) for each in directory_ids):
         raise EntryError("'directory_ids' has an entry that is not text")
-    return Tombstone(fields.text("name", 255), fields.number("partition_count", 1, PARTITIONS_MAX), tuple(directory_ids))
+    return Tombstone(fields.topic_name(), fields.number("partition_count", 1, PARTITIONS_MAX), tuple(directory_ids))
 
 
 def _in_sync(value: object) -> InSyncReplica:
@@ -217,6 +217,15 @@ class _Fields:
         value: str = self.get(name, str)
         if len(value) > max_length:
             raise EntryError(f"'{name}' has {len(value)} characters, more than {max_length}")
+        if not value.isprintable():  # half of a surrogate pair, too, which no message can carry
+            raise EntryError(f"'{name}' has characters that are not text")
+        return value
+
+    def topic_name(self) -> str:
+        value = self.text("name", TOPIC_NAME_MAX_LENGTH)
+        problem = topic_name_problem(value, internal=True)
+        if problem:
+            raise EntryError(f"'name' cannot be a topic's: {problem}")
         return value
 
     def number(self, name: str, minimum: int, maximum: int) -> int:

@@ -142,7 +142,8 @@ class CoordinationClient:
         self, compares: Mapping[str, int], puts: Mapping[str, bytes], deletes: Sequence[str] = (), *, lease_id: int = 0
     ) -> int | None:
         """Puts and deletes keys if each compared key was last changed at its revision (0: there is none). Returns the revision of
-        the change; None if a comparison failed. At most 128 comparisons and 128 operations. `lease_id`: the keys go with it.
+        the change; None if a comparison failed. At most 128 comparisons, and 1 to 128 operations: without one etcd would compare
+        what a member knows, perhaps not the newest. `lease_id`: the keys go with it.
         Raises CoordinationError, with `is_fate_unknown` if the change may have been made.
         """
         equal = [
@@ -175,6 +176,9 @@ class CoordinationClient:
     def seen(self, response: Any) -> None:
         """Checks where an answer comes from."""
         header: ResponseHeader = response.header
+        if isinstance(response, StatusResponse) and not response.leader:
+            # Its term may be one of an election that it cannot win: who remembers it refuses all other members.
+            raise CoordinationError(f"etcd at {self.address} has no leader", is_fate_unknown=True)
         if self._cluster_id not in (0, header.cluster_id):
             text = f"etcd at {self.address} belongs to another etcd cluster than before: check coordination"
             raise CoordinationError(text, is_fate_unknown=True)

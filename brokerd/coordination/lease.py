@@ -27,7 +27,7 @@ _ATTEMPTS_PER_TTL = 5  # at least: a member that hangs costs one of them
 
 class Lease:
     """A lease that is kept alive. It counts as lost when etcd says so, or when no renewal begun within its time to live was
-    answered: etcd may then have ended it."""
+    answered, time asleep included: etcd may then have ended it."""
 
     def __init__(self, client: CoordinationClient, lease_id: int, ttl_ms: int, granted_ms: int) -> None:
         self.id = lease_id
@@ -49,7 +49,7 @@ class Lease:
     async def _keep(self) -> None:
         clock = self._client.clock
         try:
-            while (left_ms := self._good_until_ms - clock.monotonic_ms()) > 0:
+            while (left_ms := self._good_until_ms - clock.boot_ms()) > 0:
                 due_ms = left_ms - self._ttl_ms + self._ttl_ms // _PER_TTL  # past if the last attempt failed
                 await asyncio.sleep(min(left_ms, max(due_ms, RETRY_MS)) / 1000)
                 if not await self._renew():
@@ -60,7 +60,7 @@ class Lease:
     async def _renew(self) -> bool:
         """Renews the lease once; False if it is gone."""
         client = self._client
-        channel, begun_ms = client.channel(), client.clock.monotonic_ms()
+        channel, begun_ms = client.channel(), client.clock.boot_ms()
         timeout_ms = min(self._ttl_ms // _ATTEMPTS_PER_TTL, self._good_until_ms - begun_ms)
         call: Any = channel.stream_stream(
             "/etcdserverpb.Lease/LeaseKeepAlive",
@@ -85,6 +85,6 @@ class Lease:
 
 async def grant(client: CoordinationClient, ttl_s: int) -> Lease:
     """A new lease of `ttl_s` seconds. Raises CoordinationError."""
-    begun_ms = client.clock.monotonic_ms()
+    begun_ms = client.clock.boot_ms()
     response = await client.repeated("/etcdserverpb.Lease/LeaseGrant", LeaseGrantRequest(TTL=ttl_s), LeaseGrantResponse)
     return Lease(client, response.ID, response.TTL * 1000, begun_ms)

@@ -142,13 +142,18 @@ class TopicChanges:
         self._opening.check_writable()
         return topic._replace(configs=normalized(config, configs))
 
-    def delete(self, name: str, on_deleted: Callable[[Topic], None] | None = None) -> Steps[Topic]:
-        """Deletes a topic, durably on completion. Calls `on_deleted` once the topic is invisible, before its files are removed.
-        Raises UnknownTopicOrPartitionError, StorageError; with fate UNKNOWN the topic is gone, but its files stay until the next
-        start, which finds it either deleted or still complete.
-        """
+    def check_delete(self, name: str) -> Topic:
+        """The topic that `delete` would delete; deletes nothing. Raises UnknownTopicOrPartitionError, StorageError."""
         topic = self._topics.by_name(name)
         self._opening.check_writable()
+        return topic
+
+    def delete(self, name: str, on_deleted: Callable[[Topic], None] | None = None) -> Steps[Topic]:
+        """Deletes a topic, durably on completion. Calls `on_deleted` once the topic is invisible, before its files are removed.
+        Raises the errors of `check_delete`; with fate UNKNOWN the topic is gone, but its files stay until the next start, which
+        finds it either deleted or still complete.
+        """
+        topic = self.check_delete(name)
         failed: StorageError | None = None
         try:
             yield from self._topics.remove(topic)

@@ -24,6 +24,7 @@ class MemoryEtcd:
     def __init__(self, *, term: int = 2, cluster_id: int = 7, version: str = "3.4.23") -> None:
         """Does not serve yet. `term`, `cluster_id` and `version` are what it says of itself."""
         self.term, self.cluster_id, self.version = term, cluster_id, version
+        self.leader = 1  # 0 = none: the member cannot reach the others
         self.refuses = ""  # why changes and watches are refused; "" = they are not
         self.loses_answers = False  # calls are carried out, and their connection is lost
         self.watches_end_after = 0  # so many revisions; 0 = never
@@ -233,7 +234,7 @@ class MemoryEtcd:
             yield pb.LeaseKeepAliveResponse(header=self.header(), ID=request.ID, TTL=ttl_s)
 
     async def _status(self, _request: pb.StatusRequest) -> pb.StatusResponse:
-        return pb.StatusResponse(header=self.header(), version=self.version, leader=1, raftTerm=self.term)
+        return pb.StatusResponse(header=self.header(), version=self.version, leader=self.leader, raftTerm=self.term)
 
 
 class _RefusedError(Exception):

@@ -316,6 +316,23 @@ def test_a_lease_whose_renewals_nobody_answers_is_lost(tmp_path: Path) -> None:
     run("memory", tmp_path, scenario)
 
 
+def test_a_lease_counts_the_time_asleep(tmp_path: Path) -> None:
+    class Sleepy(SystemClock):
+        asleep_ms = 0
+
+        def boot_ms(self) -> int:
+            return super().boot_ms() + self.asleep_ms
+
+    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+        client.clock = clock = Sleepy()
+        lease = await grant(client, 3)
+        await etcd.stop()
+        clock.asleep_ms = 60_000
+        await asyncio.wait_for(lease.lost.wait(), 2)  # after the first renewal that fails
+
+    run("memory", tmp_path, scenario)
+
+
 def test_members_that_hang_do_not_cost_the_lease(tmp_path: Path) -> None:
     async def scenario(etcd: Etcd, _: CoordinationClient) -> None:
         assert isinstance(etcd, MemoryEtcd)
@@ -437,6 +454,23 @@ def test_an_older_term_and_another_cluster_are_refused(tmp_path: Path) -> None:
             assert "belongs to another etcd cluster than before" in error.message
             etcd.cluster_id = 7
             await client.read("/")
+
+    run("memory", tmp_path, scenario)
+
+
+def test_a_member_without_a_leader_is_passed_by_and_its_term_forgotten(tmp_path: Path) -> None:
+    async def scenario(etcd: Etcd, _: CoordinationClient) -> None:
+        assert isinstance(etcd, MemoryEtcd)
+        cut_off = MemoryEtcd(term=50)
+        cut_off.leader = 0
+        await cut_off.start()
+        async with client_of(cut_off, etcd) as client:
+            assert await client.transact({}, {"/a": b"1"}) == 2
+            assert names(await client.read("/")) == ["/a"]
+            assert not cut_off.keys
+        async with client_of(cut_off, timeout_ms=400) as client:
+            assert (await refused(client.check())).message == f"etcd at {cut_off.address} has no leader"
+        await cut_off.stop()
 
     run("memory", tmp_path, scenario)
 

@@ -102,7 +102,7 @@ class ClusterTopics:
         """Deletes a topic. Other nodes remove their partitions a moment later."""
 
         def decide() -> tuple[Topic, list[Transaction]]:
-            topic = self._topics.by_name(name)
+            topic = self._changes.check_delete(name)
             return topic, [delete_topic(self._membership.image, topic.id)]
 
         return await self._change(name, decide)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -91,18 +92,18 @@ def test_changes_of_one_topic_at_several_nodes_all_hold() -> None:
 def test_the_transaction_that_makes_a_change_decides_its_fate(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(directories: Directories) -> None:
         client, own = directories.nodes.running[1][0], directories.topics[1]
-        transact, ran = client.transact, []
+        ran: list[Any] = []
 
         async def loses(*args: Any) -> int | None:
             ran.append(args)
-            revision = await transact(*args)
+            revision = await client.transact(*args)
             if len(ran) == lost:
                 raise CoordinationError("the answer is lost", is_fate_unknown=True)
             return revision
 
         lost = 0
         await own.create("orders", 1, {})
-        monkeypatch.setattr(client, "transact", loses)
+        monkeypatch.setattr(own, "_client", SimpleNamespace(transact=loses, get=client.get))
         changes: list[tuple[int, Awaitable[Topic], Fate, set[str]]] = [
             (1, own.create("many", 200, {}), Fate.NOT_APPENDED, {"orders"}),  # it takes three
             (3, own.create("many", 200, {}), Fate.UNKNOWN, {"orders", "many"}),
@@ -128,6 +129,21 @@ def test_a_node_that_does_not_follow_knows_whether_the_change_is_made(monkeypatc
             with pytest.raises(NotReadyError, match="has not heard of the change of topic 'orders' yet") as raised:
                 await change
             assert raised.value.fate is fate
+
+    with_nodes(scenario, 1)
+
+
+def test_a_read_only_node_changes_nothing() -> None:
+    async def scenario(directories: Directories) -> None:
+        own, logs = directories.topics[1], directories.logs[1]
+        await own.create("orders", 1, {})
+        logs._opening.read_only_reason = "a test"
+        revision = directories.nodes.etcd.revision
+        changes = (own.delete("orders"), own.create("clicks", 1, {}), own.grow("orders", 2), own.alter("orders", {}, []))
+        for change in changes:
+            with pytest.raises(StorageError, match="the data directory is read-only: a test"):
+                await change
+        assert directories.nodes.etcd.revision == revision
 
     with_nodes(scenario, 1)
 

@@ -80,6 +80,21 @@ def test_a_partition_that_cannot_be_is_refused(changed: dict[str, Any], text: st
         decode_partition(json.dumps(json.loads(encode(PARTITION)) | changed).encode())
 
 
+@pytest.mark.parametrize("text", ["\ud800", "a\x00", "a\nb"])
+def test_what_no_message_can_carry_is_refused(text: str) -> None:
+    for name in ("host", "directory_id", "rack", "token"):
+        with pytest.raises(EntryError, match=f"'{name}' has characters that are not text"):
+            decode_registration(encode(Registration("host", 1, "d1")._replace(**{name: text})))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["", ".", "a/b", "\ud800", "x" * 250])
+def test_a_name_that_no_topic_can_have_is_refused(name: str) -> None:
+    for value, decode in VALUES[1::2]:
+        with pytest.raises(EntryError, match="'name'"):
+            decode(encode(value._replace(name=name)))
+        assert decode(encode(value._replace(name="__own"))).name == "__own"
+
+
 def test_a_topic_has_no_more_partitions_than_a_setting_allows() -> None:
     assert settings_of(BrokerConfig)["max.partitions.per.topic"].between == (1, PARTITIONS_MAX)
     for value, decode in VALUES[1::2]:
