@@ -1,6 +1,8 @@
 """Client side of the protocol, shared by the sink, the source and the command line.
 
-    broker_client.py      connections to the nodes over gRPC, partition leaders, retries; asynchronous
+    broker_client.py      which node answers what: any, a partition's leader, the coordinator; retries; asynchronous
+    nodes.py              the nodes that are known, and which one to ask
+    connection.py         a connection to one node over gRPC
     security.py           TLS and tokens: authenticates the client and the broker
     response_checks.py    checks of a broker's responses
     fetching.py           reads ranges of partitions: positions and fetch streams

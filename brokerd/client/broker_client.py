@@ -145,6 +145,11 @@ class BrokerClient:
             return None
         return seen.topic
 
+    def is_known_elsewhere(self, tp: TopicIdPartition) -> bool:
+        """True if the newest metadata has the partition, and a node that does not may not have heard of it yet."""
+        seen = self._topics.get(tp.topic_id)
+        return self._nodes.are_several and seen is not None and tp.partition < seen.topic.partition_count
+
     async def refresh_leaders(self, tps: Iterable[TopicIdPartition]) -> None:
         """Requests the leaders of these partitions anew; the topics that are gone become unknown."""
         topic_ids = sorted({tp.topic_id for tp in tps})
@@ -192,16 +197,20 @@ class BrokerClient:
 
     async def wait_or_raise(self, retries: CallRetries, error: BrokerdError) -> None:
         """After a failed attempt: waits for the next, or raises the final error."""
+        await asyncio.sleep(self.retry_wait_ms(retries, error) / 1000)
+
+    def retry_wait_ms(self, retries: CallRetries, error: BrokerdError, *, is_quiet: bool = False) -> int:
+        """After a failed attempt: how long to wait before the next, or raises the final error. `is_quiet`: logs nothing."""
         now_ms = self.clock.monotonic_ms()
         wait_ms = retries.failed(error, now_ms=now_ms, random=self._random.random())
         if not self._is_retrying and isinstance(error, WireError):
             raise error
-        if retries.failures == _SPEAKS_AT_FAILURE and wait_ms is not None and self._is_retrying:
-            left_s = round(retries.left_ms(error, now_ms=now_ms) / 1000)
-            logger.warning("%s (at %s): retrying for up to %d s", error, ", ".join(self._nodes.addresses), left_s)
         if wait_ms is None or not self._is_retrying:
             raise self._final_error(retries, error, now_ms) from None
-        await asyncio.sleep(wait_ms / 1000)
+        if retries.failures == _SPEAKS_AT_FAILURE and not is_quiet:
+            left_s = round(retries.left_ms(error, now_ms=now_ms) / 1000)
+            logger.warning("%s (at %s): retrying for up to %d s", error, ", ".join(self._nodes.addresses), left_s)
+        return wait_ms
 
     def _is_last(self, retries: CallRetries, error: BrokerdError) -> bool:
         return isinstance(error, BrokerUnreachableError) and not retries.left_ms(error, now_ms=self.clock.monotonic_ms())
@@ -339,27 +348,26 @@ class BrokerClient:
             for group in await self.chunks(node_id, tps):
                 request = self._request_for(head, {tp: parts[tp] for tp in group})
                 response: Any = await self.call_once(node_id, request, response_type, timeout_ms)
-                found = [from_proto(one.error) if one.HasField("error") else one for one in response.results]
+                found = response.results
                 if len(found) != len(group):
                     raise senseless(_method_of(response_type), f"{len(found)} results, {len(group)} were requested")
-                results.update(zip(group, found, strict=True))
-                answered.update(group)
+                for tp, one in zip(group, found, strict=True):
+                    results[tp] = self._judged(tp, from_proto(one.error)) if one.HasField("error") else one
+                unanswered.difference_update(group)
 
-        answered: set[TopicIdPartition] = set()
+        unanswered: set[TopicIdPartition] = set()
 
         async def attempt(timeout_ms: int) -> None:
             nonlocal pending, needs_refresh
             by_leader = await self._by_leader(pending, results, refresh=needs_refresh)
             needs_refresh = True
-            answered.clear()
+            unanswered.update(*by_leader.values())
             asked = [ask(node_id, tps, timeout_ms) for node_id, tps in by_leader.items()]
             failures = [error for error in await asyncio.gather(*asked, return_exceptions=True) if error is not None]
             final = next((error for error in failures if not is_repeatable(error)), None)
             if final is not None:
                 raise final
-            unanswered = {tp for tps in by_leader.values() for tp in tps} - answered
-            repeatable = [tp for tp in pending if tp in unanswered or is_repeatable(results[tp])]
-            pending = repeatable
+            pending = [tp for tp in pending if tp in unanswered or is_repeatable(results[tp])]
             if failures:
                 raise failures[0]
             if pending:
@@ -371,6 +379,12 @@ class BrokerClient:
             if any(tp not in results for tp in parts):
                 raise
         return {tp: results[tp] for tp in parts}
+
+    def _judged(self, tp: TopicIdPartition, error: WireError) -> WireError:
+        """A leader's error for a partition; NotLeaderError if it only has not heard of a topic that another node has."""
+        if error.code in _DEFINITE and self.is_known_elsewhere(tp):
+            return NotLeaderError(f"the leader has not heard of it yet: {error.message}")
+        return error
 
     def _request_for(self, head: Any, parts: Mapping[TopicIdPartition, Any]) -> Message:
         """A request to one leader; where the broker checks leader epochs, with those of the latest metadata."""

@@ -8,18 +8,21 @@ RangePosition follows one range: batches arrive whole, so the first and last are
 transactions occupy offsets and are left out. Offsets may have gaps. A range ends exactly at its end, whether or not there is data.
 Damage is skipped only if that is enabled and the broker reports where the log resumes.
 
-Each leader of a range has one stream. After a lost connection, reading resumes at the next offset of each range. A position moves
-only when its response is delivered, with no await in between, so nothing is read twice or skipped whenever the pump is stopped.
+Each leader of a range has one stream. What fails goes on by itself, at the next offset of each range: after a lost stream all
+partitions of that leader, after a refusal the one that was refused, while the other leaders and partitions are read on. A position
+moves only when its response is delivered, with no await in between, so nothing is read twice or skipped whenever the pump is
+stopped.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import queue
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 
@@ -41,6 +44,7 @@ from brokerd.errors import (
     NotLeaderError,
     OffsetOutOfRangeError,
     UnknownServerError,
+    UnknownTopicIdError,
     UnsupportedVersionError,
     WireError,
 )
@@ -238,6 +242,10 @@ class Fetched(NamedTuple):
 Item = Fetched | BaseException | None
 
 
+_SAYS_GONE = (OffsetOutOfRangeError, LogTruncationError, UnknownTopicIdError)
+NO_FAILURES: Mapping[RangePosition, BrokerdError] = {}
+
+
 class Pump:
     """Fetches ranges on the loop thread while there is room for responses; `taken` makes room."""
 
@@ -269,7 +277,11 @@ class Pump:
         self._slots = asyncio.Semaphore(RESPONSES_AHEAD)
         self._slot_count = RESPONSES_AHEAD
         self._progress_ms = self._client.clock.monotonic_ms()
-        self._retries = self._client.retries(self._progress_ms)
+        self._retries = {position: self._client.retries(self._progress_ms) for position in self.positions}
+        self._streams: dict[int, list[RangePosition]] = {}  # what the stream to each leader reads
+        self._moved: set[RangePosition] = set()  # to another leader than that of their stream
+        self._running: set[asyncio.Task[None]] = set()
+        self._over = asyncio.Event()
         self._correlation_id = 0
         self._is_stopped = False
         self._task: asyncio.Task[None] | None = None
@@ -298,24 +310,33 @@ class Pump:
     # --- on the loop thread
 
     async def _run(self) -> None:
-        """Reads until all ranges are done or `stop`."""
+        """Reads until all ranges are done, one fails for good, or `stop`."""
         self._task = asyncio.current_task()
+        self._start(self._place([position for position in self.positions if not position.is_done]))
+        keeping_fresh = asyncio.create_task(self._keep_fresh())
         try:
-            is_repeat = False
-            while unread := [position for position in self.positions if not (position.is_done or self._is_stopped)]:
-                try:
-                    await self._read_from_leaders(unread, is_repeat=is_repeat)
-                except* BrokerdError as group:
-                    # If a task fails while its group is being cancelled, the group raises only that failure (Python 3.11).
-                    if self._is_stopped:
-                        raise asyncio.CancelledError from None
-                    await self._client.wait_or_raise(self._retries, await self._judged(_first(group)))
-                    is_repeat = True
-            self._is_done = True
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
-            self._error = error
+            if not self._is_stopped:
+                await self._over.wait()
+            self._is_done = self._error is None
+        finally:
+            tasks = [keeping_fresh, *self._running]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if self._is_stopped:
+                self._error = None  # of a stream that broke at the same moment
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._on_task_end)
+
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            self._error = self._error or task.exception()
+        if self._error is not None or not self._running:
+            self._over.set()
 
     def _on_end(self) -> None:
         """Delivers the last item; called also if the loop closes before `_run` begins."""
@@ -323,66 +344,119 @@ class Pump:
             self._error = ClientError("the client of this fetcher was closed")
         self._deliver(self._error)
 
-    async def _judged(self, error: BrokerdError) -> BrokerdError:
-        """The error; NotLeaderError if it says that records are gone and comes from a former leader. With old metadata the reader
-        may reach a node that does not know that it was deposed. Its log may end, or part from the new leader's, below records that
-        were acknowledged or read there: that is no loss. If no broker tells who leads now, that is the error."""
-        position = next((position for position in self.positions if position.error is error), None)
-        if position is None or not isinstance(error, (OffsetOutOfRangeError, LogTruncationError)):
-            return error
-        try:
-            await self._client.refresh_leaders([position.tp])
-        except BrokerdError as failure:
-            return failure
-        if self._client.leader_epoch(position.tp) <= position.leader_epoch:
-            return error
-        return NotLeaderError(f"{position.name}: the leader of epoch {position.leader_epoch} was deposed; it said: {error.message}")
+    async def _place(self, positions: Iterable[RangePosition], failed: Mapping[RangePosition, BrokerdError] = NO_FAILURES) -> None:
+        """Hands positions to the streams of their leaders; those that `failed` after a wait, and with new metadata. Raises a final
+        error."""
+        while unplaced := list(positions):
+            if failed:
+                await self._wait(failed)
+                await self._client.refresh_leaders([position.tp for position in unplaced])
+            positions = failed = {}
+            for position in unplaced:
+                try:
+                    leader = await self._client.leader(position.tp)
+                except BrokerdError as error:
+                    position.error = failed[position] = error
+                    continue
+                position.leader_epoch = self._client.leader_epoch(position.tp)
+                self._join(leader, position)
 
-    async def _read_from_leaders(self, unread: Sequence[RangePosition], *, is_repeat: bool) -> None:
-        """Runs one stream per leader; the first failure ends them all."""
-        if is_repeat:
-            await self._client.refresh_leaders([position.tp for position in unread])
-        by_leader: dict[int, list[RangePosition]] = {}
-        for position in unread:
-            try:
-                leader = await self._client.leader(position.tp)
-            except BrokerdError as error:
-                position.error = error
-                raise
-            position.leader_epoch = self._client.leader_epoch(position.tp)
-            by_leader.setdefault(leader, []).append(position)
-        for _ in range(RESPONSES_AHEAD - 1 + len(by_leader) - self._slot_count):
+    async def _wait(self, failed: Mapping[RangePosition, BrokerdError]) -> None:
+        """Waits before positions that failed are read again. Raises the error of one that failed for good, or too often."""
+        judged = await self._judged(failed)
+        now_ms = self._client.clock.monotonic_ms()
+        wait_ms = 0
+        for number, position in enumerate(sorted(judged, key=lambda one: is_repeatable(judged[one]))):
+            retries = self._retries[position]
+            if not retries.failures:
+                retries.succeeded(now_ms=now_ms)  # the time of a reader that took long to ask for more does not count
+            one_ms = self._client.retry_wait_ms(retries, judged[position], is_quiet=number > 0)
+            wait_ms = max(wait_ms, one_ms)
+        await asyncio.sleep(wait_ms / 1000)
+
+    async def _judged(self, failed: Mapping[RangePosition, BrokerdError]) -> dict[RangePosition, BrokerdError]:
+        """The errors; NotLeaderError for one that says that records are gone and comes from a former leader, or that a topic is
+        gone that another node still has. With old metadata the reader may reach a node that does not know that it was deposed.
+        Its log may end, or part from the new leader's, below records that were acknowledged or read there: that is no loss.
+        Raises the reason if no broker tells who leads now."""
+        judged = dict(failed)
+        gone = [one for one, error in failed.items() if one.error is error and isinstance(error, _SAYS_GONE)]
+        if gone:
+            await self._client.refresh_leaders([position.tp for position in gone])
+        for position in gone:
+            error = failed[position]
+            if isinstance(error, UnknownTopicIdError):
+                is_wrong = self._client.is_known_elsewhere(position.tp)
+            else:
+                is_wrong = self._client.leader_epoch(position.tp) > position.leader_epoch
+            if is_wrong:
+                text = f"{position.name}: the leader of epoch {position.leader_epoch} was deposed, or is behind; it said: {error}"
+                judged[position] = NotLeaderError(text)
+        return judged
+
+    async def _keep_fresh(self) -> None:
+        """Looks up the leaders each metadata.max.age.ms: one may have been deposed and not know it."""
+        while True:
+            await asyncio.sleep(max(self._config.metadata_max_age_ms, self._config.retry_backoff_max_ms, 1) / 1000)
+            with contextlib.suppress(BrokerdError):  # next time
+                await self._client.refresh_leaders([position.tp for positions in self._streams.values() for position in positions])
+            for positions in self._streams.values():
+                self._moved.update(one for one in positions if self._client.leader_epoch(one.tp) > one.leader_epoch)
+
+    def _join(self, node_id: int, position: RangePosition) -> None:
+        """Adds a position to the stream to its leader."""
+        positions = self._streams.get(node_id)
+        if positions is not None:
+            positions.append(position)
+            return
+        self._streams[node_id] = [position]
+        for _ in range(RESPONSES_AHEAD - 1 + len(self._streams) - self._slot_count):
             self._slots.release()  # a leader without records keeps a fetch in flight, and must not keep others from theirs
             self._slot_count += 1
-        async with asyncio.TaskGroup() as group:
-            for node_id, positions in by_leader.items():
-                group.create_task(self._read_from(node_id, positions))
+        self._start(self._read_from(node_id))
 
-    async def _read_from(self, node_id: int, unread: list[RangePosition]) -> None:
+    async def _read_from(self, node_id: int) -> None:
+        """Runs the stream to one leader, as long as it has something to read."""
+        positions = self._streams[node_id]
+        failed: dict[RangePosition, BrokerdError] = {}
+        try:
+            await self._read(node_id, positions)
+        except BrokerdError as error:
+            failed = dict.fromkeys(positions, error)
+        finally:
+            del self._streams[node_id]
+        await self._place(failed, failed)
+
+    async def _read(self, node_id: int, positions: list[RangePosition]) -> None:
         most = await self._client.partitions_per_request(node_id)
         stream = await self._client.open_stream(FETCH, node_id)
         has_slot = False
         checked: set[RangePosition] = set()  # positions that match this node's history; valid for this stream only
         try:
-            while unread:
+            while positions:
                 if not has_slot:
                     await self._slots.acquire()
                     has_slot = True
                 # Partitions beyond the limit of a request take turns; each turn waits for its share of fetch.max.wait.ms.
-                asked = unread[:most]
-                request = self._request(asked, checked, self._config.fetch_max_wait_ms * len(asked) // len(unread))
+                asked = positions[:most]
+                request = self._request(asked, checked, self._config.fetch_max_wait_ms * len(asked) // len(positions))
                 await stream.send(request.SerializeToString())
                 results, wait_ms = await self._receive(stream, request)
                 # No await and no exception between accept and deliver: a position that has moved counts as read.
-                fetched, error = self._accepted(asked, results)
+                fetched, failed = self._accepted(asked, results)
                 if fetched.reached:
                     self._deliver(fetched)
                     has_slot = False
-                if error is not None:
-                    raise error
                 checked.update(asked)
-                turned = unread[most:] + asked[1:] + asked[:1]  # round robin: no partition starves
-                unread = [position for position in turned if not position.is_done]
+                moved = self._moved.intersection(positions) if self._moved else self._moved
+                turned = positions[len(asked) :] + asked[1:] + asked[:1]  # round robin: no partition starves
+                positions[:] = [one for one in turned if not (one.is_done or one in failed or one in moved)]
+                for leaving, errors in ((failed, failed), (moved - failed.keys(), NO_FAILURES)):
+                    if leaving:
+                        self._start(self._place([one for one in leaving if not one.is_done], errors))
+                self._moved -= moved
+                if not failed:
+                    self._check_progress(asked, has_moved=bool(fetched.reached))
                 if wait_ms:
                     await asyncio.sleep(wait_ms / 1000)
         finally:
@@ -426,44 +500,40 @@ class Pump:
 
     def _accepted(
         self, positions: Sequence[RangePosition], results: Sequence[PartitionResult]
-    ) -> tuple[Fetched, BrokerdError | None]:
-        """The slices of a response to decode, and the first partition's error, if any, which does not affect the others; or
-        OffsetOutOfRangeError if a bounded range made no progress for default.api.timeout.ms, because the log ends before it.
-        """
+    ) -> tuple[Fetched, dict[RangePosition, BrokerdError]]:
+        """The slices of a response to decode, and the errors of partitions, which do not affect the others."""
         now_ms = self._client.clock.monotonic_ms()
         before = [position.next_offset for position in positions]
         slices: list[BatchSlice] = []
-        failure: BrokerdError | None = None
+        failed: dict[RangePosition, BrokerdError] = {}
         is_empty = not any(chunk.size for _, chunks in results for chunk in chunks)
         for number, (position, (result, chunks)) in enumerate(zip(positions, results, strict=True)):
             try:
                 # The first partition requested always gets a batch if it has one; later ones only if there is room left.
                 slices.extend(position.accept(result, chunks, had_room=is_empty or number == 0))
+                self._retries[position].succeeded(now_ms=now_ms)
             except BrokerdError as error:
-                position.error = error
-                failure = failure or error
+                position.error = failed[position] = error
             for first, until, reason in position.gaps:
                 logger.warning("%s: offsets %d to %d are skipped: %s", position.name, first, until - 1, reason)
         moved = [position for position, offset in zip(positions, before, strict=True) if position.next_offset != offset]
         reached = [(position.tp, position.next_offset) for position in moved]
         fetched = Fetched(slices, reached, [(position.tp, epoch) for position in moved for epoch in position.epochs])
-        if failure is not None:
-            return fetched, failure
-        self._retries.succeeded(now_ms=now_ms)
-        return fetched, self._stuck(positions, has_moved=bool(moved), now_ms=now_ms)
+        return fetched, failed
 
-    def _stuck(self, positions: Sequence[RangePosition], *, has_moved: bool, now_ms: int) -> OffsetOutOfRangeError | None:
+    def _check_progress(self, positions: Sequence[RangePosition], *, has_moved: bool) -> None:
+        """Raises OffsetOutOfRangeError if a bounded range made no progress for default.api.timeout.ms: the log ends before it."""
+        now_ms = self._client.clock.monotonic_ms()
         stuck = None
         if not has_moved:
             stuck = next((position for position in positions if position.until_offset < NO_END and not position.is_done), None)
         if stuck is None:
             self._progress_ms = now_ms
         elif now_ms - self._progress_ms >= self._config.api_timeout_ms:
-            return OffsetOutOfRangeError(
+            raise OffsetOutOfRangeError(
                 f"{stuck.name}: the range to read ends at {stuck.until_offset}, but it can be read up to {stuck.end_offset}, and "
                 f"nothing arrived for {(now_ms - self._progress_ms) / 1000:.1f} s ({self._config.isolation_level})"
             )
-        return None
 
 
 # The result of one partition, with its record batches: each chunk holds one or more whole batches.
@@ -487,20 +557,6 @@ def read_response(data: bytes) -> tuple[fetch_pb2.FetchResponse, list[PartitionR
         results.append((result, records[at : at + result.record_chunks]))
         at += result.record_chunks
     return response, results
-
-
-def _first(group: BaseExceptionGroup[BrokerdError]) -> BrokerdError:
-    """One error of a group, preferably a final one: a lost connection must not hide it."""
-    leaves = list(_leaves(group))
-    return next((error for error in leaves if not is_repeatable(error)), leaves[0])
-
-
-def _leaves(group: BaseExceptionGroup[BrokerdError]) -> Iterator[BrokerdError]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error
 
 
 class PartitionFetcher:

@@ -22,6 +22,11 @@ class Nodes:
         """All known addresses, those of bootstrap.servers first."""
         return tuple(dict.fromkeys((*self._bootstrap, *self._by_id.values())))
 
+    @property
+    def are_several(self) -> bool:
+        """True if the newest metadata lists more than one node."""
+        return len(self._by_id) > 1
+
     def address(self, node_id: int) -> str:
         """A node's address; that of any node if this one is unknown."""
         return self._by_id.get(node_id, self.any)

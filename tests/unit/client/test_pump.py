@@ -31,14 +31,14 @@ def test_stop_is_not_lost_if_a_stream_breaks_at_the_same_moment(monkeypatch: pyt
         pumps[0].stop()
         raise BrokerUnreachableError("broken")
 
-    async def wait_or_raise(_retries: object, _error: object) -> None:
+    def retry_wait_ms(_retries: object, _error: object, **_options: object) -> None:
         raise AssertionError("it was told to stop")
 
     with BlockingClient(ConsumerConfig()) as client:
         fakes: dict[str, Any] = {
             "leader": leader,
             "partitions_per_request": partitions_per_request,
-            "wait_or_raise": wait_or_raise,
+            "retry_wait_ms": retry_wait_ms,
         }
         for name, fake in fakes.items():
             monkeypatch.setattr(client.broker_client, name, fake)
