@@ -336,10 +336,17 @@ class BrokerClient:
                     raise self._final_error(retries, error, now_ms) from None
 
     async def ask_leaders(
-        self, head: Any, parts: Mapping[TopicIdPartition, Any], response_type: type[Message]
+        self,
+        head: Any,
+        parts: Mapping[TopicIdPartition, Any],
+        response_type: type[Message],
+        *,
+        timeout_ms: int | None = None,
+        is_partial: bool = False,
     ) -> dict[TopicIdPartition, Any]:
-        """Sends each partition's part of a request to its leader, and retries what may succeed later; returns each partition's
-        result or WireError, in the order of `parts`. `head`: the request without its partitions."""
+        """Sends each partition's part of a request to its leader, and retries what may succeed later until `timeout_ms`
+        (default.api.timeout.ms); returns each partition's result or WireError, in the order of `parts`. `head`: the request
+        without its partitions. `is_partial`: a leader that does not answer is a NotLeaderError of its partitions."""
         results: dict[TopicIdPartition, Any] = {}
         pending = list(parts)
         needs_refresh = False  # from the second attempt on
@@ -374,9 +381,11 @@ class BrokerClient:
                 raise results[pending[0]]
 
         try:
-            await self.retried(attempt)
-        except WireError:
-            if any(tp not in results for tp in parts):
+            await self.retried(attempt, timeout_ms=timeout_ms)
+        except (WireError, BrokerUnreachableError) as error:
+            if is_partial:
+                results = {tp: NotLeaderError(f"its leader did not answer: {error}") for tp in parts} | results
+            elif not isinstance(error, WireError) or any(tp not in results for tp in parts):
                 raise
         return {tp: results[tp] for tp in parts}
 

@@ -7,7 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from brokerd.arguments import OffsetAndMetadata
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.offsets import READ_COMMITTED, isolation_to_proto
+from brokerd.client.offsets import (
+    NO_POSITIONS,
+    READ_COMMITTED,
+    AfterBytes,
+    OffsetAndTimestamp,
+    OffsetSpec,
+    Wanted,
+    isolation_to_proto,
+    list_offsets,
+)
 from brokerd.client.response_checks import (
     checked_count,
     checked_offset,
@@ -17,8 +26,10 @@ from brokerd.client.response_checks import (
     senseless,
     timestamp_or_none,
 )
-from brokerd.errors import BrokerdError, UnknownGroupError, UnknownTopicIdError, WireError
-from brokerd.ids import TopicIdPartition
+from brokerd.config.settings import INT64_MAX
+from brokerd.errors import BrokerdError, NotLeaderError, UnknownGroupError, UnknownTopicIdError, WireError
+from brokerd.ids import LogPosition, TopicIdPartition
+from brokerd.wire.errors import to_proto
 from brokerd.wire.methods import UNARY_REQUEST_MAX_BYTES
 from brokerd.wire.v1 import offsets_pb2 as pb
 
@@ -26,6 +37,7 @@ _ENTRY_BYTES = 80  # upper bound of one offset in a request, without its metadat
 _HEAD_BYTES = 2_048  # upper bound of a request without its offsets
 _PER_REQUEST_MAX = 1_000  # partitions of one request: their metadata must fit into a response
 _TOPIC_ID_BYTES = 16
+_ENDS_MS = 5_000  # how long a description waits for leaders: whoever looks at a group wants to see the others
 
 
 def partition_of(committed: pb.PartitionGroupOffset) -> TopicIdPartition:
@@ -157,10 +169,60 @@ async def describe_group(client: BrokerClient, group_id: str, isolation: str = R
         response = await client.call(request, pb.DescribeGroupResponse)
         partitions += filter(_is_described, response.partitions)
         if not response.more or not response.partitions:
+            await _fill_ends(client, [one for one in partitions if _is_led_elsewhere(one)], isolation)
             partitions.sort(key=lambda one: (one.topic, partition_of(one.committed)))
             listing = _checked_listing(response.group)
             return pb.DescribeGroupResponse(group=listing, partitions=map(made_plain, partitions))
         after = page_after("DescribeGroup", after, partition_of(response.partitions[-1].committed))
+
+
+def _is_led_elsewhere(described: pb.GroupPartitionDescription) -> bool:
+    return described.end_offset < 0 and isinstance(error_in(described.committed), NotLeaderError)
+
+
+async def _fill_ends(client: BrokerClient, partitions: Sequence[pb.GroupPartitionDescription], isolation: str) -> None:
+    """Asks the leaders for what the coordinator, which does not lead these partitions, could not say: their names, ends and sizes.
+    What they do not answer soon remains unknown, and the error says why."""
+    if not partitions:
+        return
+    by_tp = {partition_of(one.committed): one for one in partitions}
+    metadata = await client.metadata_by_id(sorted({tp.topic_id for tp in by_tp}))
+    names = {topic.topic_id: name for name, topic in metadata.topics.items()}
+    positions = {
+        tp: LogPosition(one.committed.offset, one.committed.leader_epoch_id)
+        for tp, one in by_tp.items()
+        if one.committed.leader_epoch_id
+    }
+    ends = await _listed(client, dict.fromkeys(by_tp, OffsetSpec.LATEST), isolation, positions)
+    unread: dict[TopicIdPartition, Wanted] = {}
+    for tp, one in by_tp.items():
+        one.topic = names.get(tp.topic_id, one.topic)
+        found = ends[tp]
+        error = found if isinstance(found, WireError) else found.truncation
+        one.committed.ClearField("error")
+        if error is not None:
+            one.committed.error.CopyFrom(to_proto(error))
+        if isinstance(found, WireError):
+            continue
+        one.end_offset, one.log_start_offset = found.offset, found.log_start_offset
+        next_offset = max(one.committed.offset, found.log_start_offset)
+        if found.truncation is None and next_offset < found.offset:
+            unread[tp] = AfterBytes(next_offset, found.offset, INT64_MAX)
+        elif found.truncation is None:
+            one.lag_bytes = 0
+    for tp, size in (await _listed(client, unread, isolation)).items():
+        if not isinstance(size, WireError):
+            by_tp[tp].lag_bytes = size.size_bytes
+
+
+async def _listed(
+    client: BrokerClient,
+    wanted: Mapping[TopicIdPartition, Wanted],
+    isolation: str,
+    positions: Mapping[TopicIdPartition, LogPosition] = NO_POSITIONS,
+) -> dict[TopicIdPartition, OffsetAndTimestamp | WireError]:
+    timeout_ms = min(client.config.api_timeout_ms, _ENDS_MS)
+    return await list_offsets(client, wanted, isolation, positions, timeout_ms=timeout_ms, is_partial=True)
 
 
 async def delete_group(client: BrokerClient, group_id: str, partitions: Sequence[TopicIdPartition] = ()) -> int:

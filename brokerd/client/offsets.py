@@ -95,11 +95,16 @@ async def list_offsets(
     wanted: Mapping[TopicIdPartition, Wanted],
     isolation: str = READ_COMMITTED,
     positions: Mapping[TopicIdPartition, LogPosition] = NO_POSITIONS,
+    *,
+    timeout_ms: int | None = None,
+    is_partial: bool = False,
 ) -> dict[TopicIdPartition, OffsetAndTimestamp | WireError]:
-    """Looks up offsets; returns the result for each partition, or its error. The broker also checks `positions`."""
+    """Looks up offsets; returns the result for each partition, or its error. The broker also checks `positions`. Retries until
+    `timeout_ms` (default.api.timeout.ms). `is_partial`: partitions whose leader does not answer have an error, the others their
+    results; else that raises BrokerUnreachableError."""
     head = offsets_pb2.ListOffsetsRequest(isolation_level=isolation_to_proto(isolation))
     parts = {tp: _partition_request(tp, one, positions.get(tp)) for tp, one in wanted.items()}
-    results = await client.ask_leaders(head, parts, offsets_pb2.ListOffsetsResponse)
+    results = await client.ask_leaders(head, parts, offsets_pb2.ListOffsetsResponse, timeout_ms=timeout_ms, is_partial=is_partial)
     return {tp: one if isinstance(one, WireError) else _read_offset(one) for tp, one in results.items()}
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.metadata import check_topic
-from brokerd.client.response_checks import made_plain, senseless
-from brokerd.errors import BrokerdError, TopicAlreadyExistsError, WireError
+from brokerd.client.response_checks import error_in, made_plain, senseless
+from brokerd.errors import BrokerdError, NotLeaderError, TopicAlreadyExistsError, WireError
+from brokerd.ids import NO_LEADER
 from brokerd.wire.errors import from_proto
 from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import topics_pb2 as pb
@@ -48,10 +50,46 @@ async def delete_topics(client: BrokerClient, names: Sequence[str]) -> dict[str,
 async def describe_topics(client: BrokerClient, names: Sequence[str] = ()) -> dict[str, pb.TopicDescription | WireError]:
     """Settings, offsets and sizes of topics, in the order of the response; without `names`, of all topics, sorted."""
     response = await client.call(pb.DescribeTopicsRequest(names=names), pb.DescribeTopicsResponse)
+    await _fill_partitions(client, response.topics)
     return {
         plain_text(topic.name): from_proto(topic.error) if topic.HasField("error") else _description(topic)
         for topic in response.topics
     }
+
+
+async def _fill_partitions(client: BrokerClient, topics: Iterable[pb.TopicDescription]) -> None:
+    """Replaces the partitions that the node does not lead by what their leaders say. What a leader does not answer keeps its error:
+    NOT_LEADER."""
+    partial = {topic.name: topic for topic in topics if any(map(_is_led_elsewhere, topic.partitions))}
+    if not partial:
+        return
+    metadata = await client.metadata(list(partial))
+    by_leader: dict[int, list[str]] = {}
+    for name, info in metadata.topics.items():
+        missing = {one.partition for one in partial[name].partitions if _is_led_elsewhere(one)}
+        for node_id in {leader for number, leader in enumerate(info.leaders) if number in missing} - {NO_LEADER}:
+            by_leader.setdefault(node_id, []).append(name)
+    timeout_ms = client.config.request_timeout_ms
+    asked = [
+        client.call_once(node_id, pb.DescribeTopicsRequest(names=names), pb.DescribeTopicsResponse, timeout_ms)
+        for node_id, names in by_leader.items()
+    ]
+    for response in await asyncio.gather(*asked, return_exceptions=True):
+        if isinstance(response, BrokerdError):
+            continue
+        if isinstance(response, BaseException):
+            raise response
+        led = {
+            (topic.name, one.partition): one for topic in response.topics for one in topic.partitions if not _is_led_elsewhere(one)
+        }
+        for name, topic in partial.items():
+            for one in topic.partitions:
+                if (name, one.partition) in led:
+                    one.CopyFrom(led[name, one.partition])
+
+
+def _is_led_elsewhere(partition: pb.PartitionDescription) -> bool:
+    return isinstance(error_in(partition), NotLeaderError)
 
 
 async def create_partitions(client: BrokerClient, name: str, total_count: int, *, validate_only: bool = False) -> None:

@@ -249,6 +249,33 @@ class FakeBroker(FakeTransactions, FakeGroups):
                 result.topic_id = self.create(new.name, new.partitions or 1)[0].tp.topic_id
         return answer
 
+    def _DescribeTopics(self, request: topics_pb2.DescribeTopicsRequest) -> Message:  # noqa: N802
+        answer = topics_pb2.DescribeTopicsResponse()
+        for name in request.names or sorted(self.topics):
+            topic = answer.topics.add(name=name, topic_id=self.topics[name][0].tp.topic_id)
+            for number, partition in enumerate(self.topics[name]):
+                described = topic.partitions.add(partition=number)
+                if partition.leader == self.node_id:
+                    described.high_watermark = partition.end_offset
+                else:
+                    described.error.CopyFrom(to_proto(NotLeaderError("led by another node")))
+        return answer
+
+    def _DescribeGroup(self, request: offsets_pb2.DescribeGroupRequest) -> Message:  # noqa: N802
+        group = self.groups[request.group_id]
+        answer = offsets_pb2.DescribeGroupResponse(group=offsets_pb2.GroupListing(group_id=request.group_id, partitions=len(group)))
+        for tp, (offset, metadata) in sorted(group.items()):
+            partition, is_led = self.partition(*tp), self.partition(*tp).leader == self.node_id
+            entry = answer.partitions.add(log_start_offset=-1, end_offset=-1, lag_bytes=-1, lag_ms=-1)
+            entry.committed.topic_id, entry.committed.partition = tp
+            entry.committed.offset, entry.committed.metadata = offset, metadata
+            if is_led:
+                entry.topic = next(name for name, topic in self.topics.items() if partition in topic)
+                entry.log_start_offset, entry.end_offset = partition.log_start_offset, partition.end_offset
+            else:
+                entry.committed.error.CopyFrom(to_proto(NotLeaderError("led by another node")))
+        return answer
+
     def _ListOffsets(self, request: offsets_pb2.ListOffsetsRequest) -> Message:  # noqa: N802
         answer = offsets_pb2.ListOffsetsResponse()
         for asked in request.partitions:

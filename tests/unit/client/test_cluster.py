@@ -10,12 +10,16 @@ import pytest
 
 from brokerd.arguments import OffsetAndMetadata
 from brokerd.client.blocking import BlockingClient
+from brokerd.client.groups import lag_of
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.config.client import ClientConfig
 from brokerd.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError, WireError
+from brokerd.ids import NO_LEADER
 from brokerd.producer.core.membership import MemberReport, TransactionEnd
 from brokerd.wire.methods import OF_COORDINATOR, UNARY
+from brokerd.wire.v1.topics_pb2 import TopicDescription
 from tests.support.fake_broker import FakeBroker, FakeCluster, fake_cluster
+from tests.support.records import key_values, new_batch
 
 CALLS = {"Metadata", "FindCoordinator"} | OF_COORDINATOR
 
@@ -233,3 +237,69 @@ def test_one_partition_that_is_asked_again_does_not_repeat_the_others(cluster: F
     found = client.list_offsets({partition.tp: OffsetSpec.LATEST for partition in partitions})
     assert not any(isinstance(one, WireError) for one in found.values())
     assert [node.calls["ListOffsets"] for node in cluster.nodes] == [1, 2, 1]
+
+
+# --- what no node knows alone
+
+
+def test_a_group_is_described_with_the_ends_that_the_leaders_know(cluster: FakeCluster, client: BlockingClient) -> None:
+    partitions = cluster.create("t")
+    for partition in partitions:
+        for _ in range(3):
+            partition.put(new_batch(key_values([b"a"]), tp=partition.tp))
+    partitions[2].log_start_offset = 2
+    client.commit_group_offsets("g", {one.tp: OffsetAndMetadata(number) for number, one in enumerate(partitions)})
+    described = client.describe_group("g").partitions
+    assert [(one.topic, one.committed.partition, one.end_offset, one.log_start_offset) for one in described] == [
+        ("t", 0, 3, 0),
+        ("t", 1, 3, 0),
+        ("t", 2, 3, 2),
+    ]
+    assert [lag_of(one) for one in described] == [3, 2, 1]
+    assert not any(one.committed.HasField("error") for one in described)
+    assert [one.lag_bytes > 0 for one in described[1:]] == [True, True]
+    assert [node.calls["ListOffsets"] for node in cluster.nodes] == [0, 2, 2]
+
+
+def test_a_group_is_described_without_the_ends_that_nobody_knows(cluster: FakeCluster) -> None:
+    partitions = cluster.create("t")
+    with client_of(cluster.servers, api_timeout_ms=500) as client:
+        client.commit_group_offsets("g", {one.tp: OffsetAndMetadata(0) for one in partitions})
+        cluster.stop(1)
+        described = client.describe_group("g").partitions
+    assert [one.end_offset for one in described] == [0, -1, 0]
+    assert [one.committed.error.message for one in described][::2] == ["", ""]
+    assert described[1].committed.error.message.startswith("its leader did not answer")
+    assert lag_of(described[1]) == -1
+
+
+def test_a_node_alone_is_not_asked_for_ends_that_it_has_said(broker: FakeBroker) -> None:
+    (partition,) = broker.create("t")
+    with client_of(f"127.0.0.1:{broker.port}") as client:
+        client.commit_group_offsets("g", {partition.tp: OffsetAndMetadata(0)})
+        assert [one.end_offset for one in client.describe_group("g").partitions] == [0]
+        client.describe_topics(["t"])
+    assert calls_of(broker) == {"CommitGroupOffsets": 1, "DescribeGroup": 1}
+
+
+def test_topics_are_described_by_the_leaders_of_their_partitions(cluster: FakeCluster, client: BlockingClient) -> None:
+    for name in ("t", "u"):
+        for number, partition in enumerate(cluster.create(name)):
+            partition.end_offset = 10 + number
+    found = client.describe_topics()
+    for name in ("t", "u"):
+        topic = found[name]
+        assert isinstance(topic, TopicDescription)
+        assert [(one.high_watermark, one.HasField("error")) for one in topic.partitions] == [(10, False), (11, False), (12, False)]
+    assert [node.calls["DescribeTopics"] for node in cluster.nodes] == [1, 1, 1]
+
+
+def test_topics_are_described_without_the_partitions_that_nobody_leads(cluster: FakeCluster, client: BlockingClient) -> None:
+    partitions = cluster.create("t")
+    partitions[0].end_offset = 5
+    partitions[1].leader = NO_LEADER
+    cluster.stop(2)
+    topic = client.describe_topics(["t"])["t"]
+    assert isinstance(topic, TopicDescription)
+    assert [one.HasField("error") for one in topic.partitions] == [False, True, True]
+    assert topic.partitions[0].high_watermark == 5
