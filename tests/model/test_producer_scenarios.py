@@ -114,7 +114,7 @@ def test_a_node_that_missed_an_election_is_not_asked_again() -> None:
     before = copy.deepcopy(simulation.log[0])
     elected = TopicInfo(TOPIC_ID, (1, 0, 0), leader_epochs=(5, 4, 4))
     simulation.core.on_metadata({TOPIC: elected}, simulation.now_ms)
-    simulation.leaders[0] = 1
+    simulation.leaders[0], simulation.epochs = 1, [5, 4, 4]
     do(simulation, [("append", 0, 1), ("tick", 5), ("open", 1), ("request", 1), ("answer", 1)])
     assert errors(simulation) == [None, None]
     stale = TopicInfo(TOPIC_ID, (0, 0, 0), leader_epochs=(4, 4, 4))
@@ -126,4 +126,4 @@ def test_a_node_that_missed_an_election_is_not_asked_again() -> None:
     do(simulation, [("request", asked), ("answer", asked)])
     assert simulation.core.fatal_error is None
     assert errors(simulation) == [None, None, None]
-    assert {record.batch.leader_epoch for record in simulation.records[0].values()} == {-1, 5}
+    assert {record.batch.leader_epoch for record in simulation.records[0].values()} == {1, 5}

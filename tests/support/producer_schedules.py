@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.support.producer_simulation import NO_LIMIT, Op, Simulation
-from tests.support.simulated_network import ERRORS
+from tests.support.simulated_network import ALL_ERRORS, ERRORS
 
 
 def schedule(seed: int, length: int = 45) -> tuple[dict[str, Any], list[Op]]:
@@ -69,6 +69,43 @@ def schedule_with_members(seed: int) -> tuple[dict[str, Any], list[Op]]:
     if rng.random() < 0.2:
         ops.insert(rng.randrange(len(ops)), ("expire_members",))
     return settings, [("begin",), *ops] if rng.random() < 0.7 else ops
+
+
+def schedule_with_elections(seed: int) -> tuple[dict[str, Any], list[Op]]:
+    """A schedule of a cluster whose nodes are elected, deposed without hearing of it, and behind, and whose leaders refuse batches
+    because they cannot ask the coordinator."""
+    rng = random.Random(seed)
+    settings: dict[str, Any] = {
+        "max.in.flight.batches.per.partition": rng.choice((1, 5)),
+        "linger.ms": 0,
+        "batch.size": 200,
+        "request.timeout.ms": rng.choice((400, 3_000)),
+    }
+    kinds: dict[str, tuple[float, Callable[[], list[Op]]]] = {
+        "append": (8, lambda: [("append", rng.randrange(2), rng.randint(1, 2))]),
+        "serve": (8, lambda: [("serve", rng.randrange(2))]),
+        "ask": (6, lambda: [("tick", 120), ("ask",), ("tick", 50)]),
+        "read": (2, lambda: [("request", rng.randrange(4), rng.choice((-1, rng.randrange(len(ALL_ERRORS)))))]),
+        "depose": (2, lambda: [("depose", 0, rng.randrange(2))]),
+        "leader": (2, lambda: [("leader", 0, rng.choice((-1, 0, 1)))]),
+        "hear": (0.5, lambda: [("hear",)]),
+        "old_metadata": (3, lambda: [("tick", 120), ("old_metadata", rng.randrange(3)), ("tick", 50)]),
+        "cut": (4, lambda: [("cut", rng.randrange(4)), ("tick", 20)]),
+        "open": (2, lambda: [("open", rng.randrange(4))]),
+        "drop": (1, lambda: [("drop_request", rng.randrange(4))]),
+        "wait": (1, lambda: [("tick", rng.choice((450, 1_000, 2_000)))]),
+    }
+    names, weights = list(kinds), [weight for weight, _ in kinds.values()]
+    ops: list[Op] = [("call", 0), ("append", 0, 1), ("ask",), ("serve", 0)]
+    for name in rng.choices(names, weights, k=40):
+        ops += kinds[name][1]()
+    return settings, ops
+
+
+def run_seed_with_elections(seed: int) -> None:
+    """One schedule with elections from its seed."""
+    settings, ops = schedule_with_elections(seed)
+    Simulation(seed, **settings).run(ops)
 
 
 def run_seed_with_members(seed: int) -> None:

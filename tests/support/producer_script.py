@@ -42,10 +42,10 @@ from brokerd.producer.core.membership import Membership
 from brokerd.producer.core.streams import FetchMetadata, RequestProducerId, SendHeartbeat
 from tests.support.producer_simulation import NO_LIMIT, TOPIC, Simulation
 from tests.support.producer_trace import numbers_text
-from tests.support.simulated_network import ERRORS
+from tests.support.simulated_network import ALL_ERRORS
 
 SEED = 1
-FAULTS = {type(error).__name__: number for number, error in enumerate(ERRORS)}
+FAULTS = {type(error).__name__: number for number, error in enumerate(ALL_ERRORS)}
 
 
 class Script:

@@ -8,22 +8,27 @@ checked; a few things are checked all along. No mutation, no pytest here.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import random
+import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from brokerd.config.client import ProducerConfig
 from brokerd.config.settings import from_mapping
 from brokerd.errors import (
     BrokerdError,
     BrokerUnreachableError,
+    DuplicateSequenceError,
     Fate,
+    FencedLeaderEpochError,
     MessageTooLargeError,
     NotLeaderError,
     NotReadyError,
+    UnknownLeaderEpochError,
     WireError,
 )
 from brokerd.ids import PRODUCER_EPOCH_MAX, ProducerIdAndEpoch, TopicIdPartition, TopicInfo, TopicPartition
@@ -45,7 +50,7 @@ from brokerd.record.header import SEQUENCE_MAX
 from tests.support.broker_model import IdentityModel, PartitionModel, ProducerEntry
 from tests.support.member_operations import MemberOperations
 from tests.support.producer_trace import command_text, ended_text, records_of, split_text
-from tests.support.simulated_network import ERRORS, Record, Sent, SentBatch, Stream
+from tests.support.simulated_network import ALL_ERRORS, Record, Sent, SentBatch, Stream
 
 TOPIC = "t"
 TOPIC_ID = b"0123456789abcdef"
@@ -64,6 +69,14 @@ class WaitingAppend:
     partition: int
     count: int
     is_over: bool = False
+
+
+class Led(NamedTuple):
+    """A partition at a node that takes itself for its leader."""
+
+    epoch: int
+    log: PartitionModel
+    copied: int  # up to which offset it is acknowledged: a leader that was deposed gets no copies of what it writes since
 
 
 class SimulationError(AssertionError):
@@ -100,6 +113,9 @@ class Simulation(MemberOperations):
         self.partitions_max = 2
         self.limits = [NO_LIMIT] * self.partition_count  # records that the broker takes in one batch
         self.leaders = [0] * self.partition_count
+        self.epochs = [1] * self.partition_count
+        self.deposed: dict[tuple[int, int], Led] = {}  # by partition and node
+        self.views: list[TopicInfo] = []  # before each election, for metadata of nodes that are behind
         self.streams: list[Stream] = []
         self.calls: list[Command] = []
         self.records: list[dict[int, Record]] = [{} for _ in range(self.partition_count)]
@@ -191,7 +207,7 @@ class Simulation(MemberOperations):
             self.expect(batch.tp == tp, "a batch goes to another partition")
             self.expect(self.now_ms >= self.muted_until_ms.get(tp.partition, 0), "a throttled partition is sent to")
             records = records_of(batch)
-            sent.batches.append(SentBatch(tp, batch.identity, batch.base_sequence, records))
+            sent.batches.append(SentBatch(tp, batch.identity, batch.base_sequence, records, batch.leader_epoch))
         under_way = [
             batch for s in self.core.streams.by_node.values() for r in s.in_flight.values() for batch in r.batches.values()
         ]
@@ -313,6 +329,21 @@ class Simulation(MemberOperations):
             limits = RequestLimits(self.partitions_max, self.config.max_request_size)
             self.core.on_stream_open(stream.node_id, stream.hello.incarnation, limits, self.now_ms)
 
+    def do_serve(self, node_id: int) -> None:
+        """A node opens its streams and reads what is under way to it, and its answers arrive."""
+        for stream in [stream for stream in self.streams if stream.node_id == node_id]:
+            for move in (self.do_open, *(self.do_request, self.do_answer) * 3):
+                self.stream(0)  # forgets those that are over
+                if stream in self.streams and not stream.is_broken:
+                    move(self.streams.index(stream))
+                    self.step()
+
+    def do_ask(self) -> None:
+        """All calls are answered."""
+        while self.calls:
+            self.do_call(0)
+            self.step()
+
     def do_request(self, k: int, error: int = -1, is_appended: bool = True, is_whole: bool = False) -> None:
         """The broker reads a request; with `error`, batches (or the first only) are refused."""
         stream = self.stream(k)
@@ -331,7 +362,10 @@ class Simulation(MemberOperations):
         else:
             results = []
             for sent_batch in sent.batches:
-                results.append(self.produce(stream.node_id, sent_batch, error, is_appended, sent.membership))
+                result = self.produce(stream.node_id, sent_batch, error, is_appended, sent.membership)
+                if result is None:
+                    return
+                results.append(result)
                 error = -1
             answer = ProduceResponse(sent.correlation_id, stream.throttle_ms, None, results)
         stream.throttle_ms = 0
@@ -340,29 +374,48 @@ class Simulation(MemberOperations):
 
     def produce(
         self, node_id: int, sent: SentBatch, error: int, is_appended: bool, membership: Membership | None
-    ) -> PartitionResult:
-        """The broker's response for one batch."""
-        tp, identity, sequence, records = sent
+    ) -> PartitionResult | None:
+        """The broker's response for one batch; None if a leader that was deposed waits in vain for copies of it."""
+        tp, identity, sequence, records, _ = sent
         tp_id = TopicIdPartition(TOPIC_ID, tp.partition)
-        fault = ERRORS[error % len(ERRORS)] if error >= 0 else None
+        fault = ALL_ERRORS[error % len(ALL_ERRORS)] if error >= 0 else None
         try:
-            if self.leaders[tp.partition] != node_id:
-                raise NotLeaderError("another node leads it", fate=Fate.NOT_APPENDED)
+            epoch, log, copied = self.led_by(node_id, tp.partition)
+            self.check_epoch(sent, node_id, epoch)
             if fault is not None and (fault.fate is Fate.NOT_APPENDED or not is_appended):
                 raise fault
             if len(records) > self.limits[tp.partition]:
                 raise MessageTooLargeError("more than this broker takes", fate=Fate.NOT_APPENDED)
             self.check_open(sent, membership)
-            log = self.log[tp.partition]
             end = len(log.records)
             offset = log.append(identity, sequence, records)
+            if offset >= copied:
+                return None
             self.note("broker: {} {} at offset {}", sent, "written" if len(log.records) > end else "written before", offset)
             if fault is not None:
                 raise fault
             return PartitionResult(tp_id, offset, self.now_ms)
         except WireError as refused:
+            if isinstance(refused, DuplicateSequenceError) and (tp.partition, node_id) in self.deposed:
+                return None  # the answer would acknowledge it
             self.note("broker: {} refused, {}: {}", sent, type(refused).__name__, refused)
             return PartitionResult(tp_id, -1, -1, refused)
+
+    def led_by(self, node_id: int, partition: int) -> Led:
+        """A partition at a node that takes itself for its leader. Raises NotLeaderError."""
+        if self.leaders[partition] == node_id:
+            return Led(self.epochs[partition], self.log[partition], sys.maxsize)
+        if (partition, node_id) not in self.deposed:
+            raise NotLeaderError("another node leads it", fate=Fate.NOT_APPENDED)
+        return self.deposed[partition, node_id]
+
+    def check_epoch(self, sent: SentBatch, node_id: int, epoch: int) -> None:
+        """Refuses a batch that names another leader epoch than the leader's; without acks it names none."""
+        known = {"fate": Fate.NOT_APPENDED, "current_leader": node_id, "current_leader_epoch": epoch}
+        if 0 <= sent.leader_epoch < epoch:
+            raise FencedLeaderEpochError("of an older epoch", **known)  # type: ignore[arg-type]
+        if sent.leader_epoch > epoch:
+            raise UnknownLeaderEpochError("of a newer epoch", fate=Fate.NOT_APPENDED)
 
     def do_answer(self, k: int, times: int = 1) -> None:
         """The producer gets a response, perhaps twice."""
@@ -411,7 +464,33 @@ class Simulation(MemberOperations):
 
     def do_leader(self, partition: int, node_id: int) -> None:
         """A partition's leader is another node, or none."""
+        self.views.append(self.view())
         self.leaders[partition] = node_id
+        self.epochs[partition] += 1
+        self.deposed.pop((partition, node_id), None)
+
+    def do_depose(self, partition: int, node_id: int) -> None:
+        """Another node is elected, and the old leader does not hear of it."""
+        old = self.leaders[partition]
+        if old not in (-1, node_id):
+            log = copy.deepcopy(self.log[partition])
+            self.deposed[partition, old] = Led(self.epochs[partition], log, len(log.records))
+        self.do_leader(partition, node_id)
+
+    def do_hear(self) -> None:
+        """All that were deposed hear of it."""
+        self.deposed.clear()
+
+    def view(self) -> TopicInfo:
+        """The metadata of a node that knows all."""
+        return TopicInfo(TOPIC_ID, tuple(self.leaders), leader_epochs=tuple(self.epochs))
+
+    def do_old_metadata(self, age: int) -> None:
+        """A node that has not heard of the last elections answers a request for metadata."""
+        asked = next((call for call in self.calls if isinstance(call, FetchMetadata)), None)
+        if asked is not None and self.views:
+            self.calls.remove(asked)
+            self.core.on_metadata({TOPIC: self.views[-1 - age % len(self.views)]}, self.now_ms)
 
     def do_limit(self, partition: int, count: int) -> None:
         """The largest batch that a partition takes is another."""
@@ -437,7 +516,7 @@ class Simulation(MemberOperations):
         lost = BrokerUnreachableError("no response")
         if isinstance(command, FetchMetadata):
             if is_answered:
-                self.core.on_metadata({TOPIC: TopicInfo(TOPIC_ID, tuple(self.leaders))}, self.now_ms)
+                self.core.on_metadata({TOPIC: self.view()}, self.now_ms)
             else:
                 self.core.on_metadata_failed(lost, self.now_ms)
         elif isinstance(command, RequestProducerId):
@@ -455,7 +534,9 @@ class Simulation(MemberOperations):
 
     def heal(self) -> None:
         """No more faults: every message arrives, and time moves only to when the core asked for."""
-        self.leaders = [max(0, node) for node in self.leaders]
+        for partition in [partition for partition, node in enumerate(self.leaders) if node < 0]:
+            self.do_leader(partition, 0)
+        self.do_hear()
         self.limits = [max(1, count) for count in self.limits]
         self.core.topics.request_refresh()
         self.step()

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from brokerd.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
     CorruptMessageError,
     Fate,
     MessageTooLargeError,
+    NotCoordinatorError,
     NotLeaderError,
     NotReadyError,
     RequestTimedOutError,
@@ -32,6 +35,7 @@ class SentBatch(NamedTuple):
     identity: ProducerIdAndEpoch
     base_sequence: int
     records: list[int]
+    leader_epoch: int
 
     def __str__(self) -> str:
         return records_text(self.tp, self.records)
@@ -88,3 +92,10 @@ ERRORS: tuple[WireError, ...] = (
     RequestTimedOutError("slow", fate=Fate.UNKNOWN),
     UnknownServerError("odd"),
 )
+# Of a leader that cannot ask the coordinator about a transaction's member.
+COORDINATOR_ERRORS: tuple[WireError, ...] = (
+    CoordinatorLoadInProgressError("reading its log", fate=Fate.NOT_APPENDED),
+    CoordinatorNotAvailableError("none elected", fate=Fate.NOT_APPENDED),
+    NotCoordinatorError("another node", fate=Fate.NOT_APPENDED),
+)
+ALL_ERRORS = ERRORS + COORDINATOR_ERRORS
