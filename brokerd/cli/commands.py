@@ -528,6 +528,32 @@ _INFO = Command(
     epilog="examples:\n  brokerd info\n  brokerd info --bootstrap-server broker.example:9192 --json\n",
 )
 
+_CLUSTER = Command(
+    name="cluster",
+    summary="print the nodes of a cluster, and the leaders and replicas of partitions",
+    epilog="""\
+examples:
+  brokerd cluster status
+  brokerd cluster status --json | jq '.partitions[] | select(.leader == null)'
+  brokerd cluster nodes
+""",
+    verbs=(
+        Command(
+            name="status",
+            summary="print nodes, and leader, replicas and in-sync replicas of each partition",
+            run="cluster.print_status",
+            arguments=(option("topics", "TOPIC", "only these topics (default: all)", nargs="*"), *_PRINTED),
+            description="Prints the cluster as one of its nodes sees it.",
+            epilog="""\
+The controller elects leaders and places partitions; the coordinator decides on transactions and keeps the offsets of groups. EPOCH
+rises with each change of a partition's leader. A partition without a LEADER is neither read nor written until one is elected: from
+ISR, the replicas that have all that was acknowledged.
+""",
+        ),
+        Command(name="nodes", summary="print the nodes, one per line", run="cluster.print_nodes", arguments=_PRINTED),
+    ),
+)
+
 _DUMP_LOG = Command(
     name="dump-log",
     summary="print the contents of a data directory's files",
@@ -671,6 +697,7 @@ COMMANDS = {
         _CONSUME,
         _TOP,
         _INFO,
+        _CLUSTER,
         _DUMP_LOG,
         _DOCTOR,
         _CONFIG,

@@ -296,6 +296,8 @@ class BlockingClient:
     metadata = _blocking(BrokerClient.metadata)
     metadata_by_id = _blocking(BrokerClient.metadata_by_id)
 
+    describe_cluster = _blocking(topics.describe_cluster)
+    find_coordinator = _blocking(topics.find_coordinator)
     create_topics = _blocking(topics.create_topics)
     create_topic = _blocking(topics.create_topic)
     delete_topics = _blocking(topics.delete_topics)

@@ -1,4 +1,4 @@
-"""Calls that create, describe, change and delete topics. Their values are the messages of the wire."""
+"""Calls that create, describe, change and delete topics, or describe the cluster. Their values are the messages of the wire."""
 
 from __future__ import annotations
 
@@ -6,13 +6,35 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.metadata import check_topic
+from brokerd.client.metadata import check_topic, read_metadata
 from brokerd.client.response_checks import error_in, made_plain, senseless
-from brokerd.errors import BrokerdError, NotLeaderError, TopicAlreadyExistsError, WireError
+from brokerd.errors import BrokerdError, CoordinatorNotAvailableError, NotLeaderError, TopicAlreadyExistsError, WireError
 from brokerd.ids import NO_LEADER
 from brokerd.wire.errors import from_proto
 from brokerd.wire.texts import plain_text
+from brokerd.wire.v1 import metadata_pb2
 from brokerd.wire.v1 import topics_pb2 as pb
+
+_FIND_MS = 1_000  # how long a description of the cluster waits for an election
+
+
+async def describe_cluster(client: BrokerClient, names: Sequence[str] | None = None) -> metadata_pb2.MetadataResponse:
+    """All nodes, and the partitions of these topics (None = all) with their leaders and replicas, as one node sees them."""
+    request = metadata_pb2.MetadataRequest(topics=names or (), all_topics=names is None)
+    response = await client.call(request, metadata_pb2.MetadataResponse)
+    read_metadata(response)  # checks it
+    return made_plain(response)
+
+
+async def find_coordinator(client: BrokerClient) -> int:
+    """Id of the node that is the coordinator of transactions and groups, as one node sees it; -1 = none at present."""
+    try:
+        response = await client.call(
+            metadata_pb2.FindCoordinatorRequest(), metadata_pb2.FindCoordinatorResponse, timeout_ms=_FIND_MS
+        )
+    except CoordinatorNotAvailableError:
+        return NO_LEADER
+    return response.coordinator.node_id
 
 
 async def create_topics(

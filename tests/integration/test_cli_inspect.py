@@ -144,9 +144,35 @@ def test_a_broker_is_described(terminal: Terminal, daemon: RunningDaemon) -> Non
     assert "max.partitions.per.topic" in out
 
 
+def test_a_node_alone_leads_all_and_has_every_role(terminal: Terminal, daemon: RunningDaemon) -> None:
+    code, out, _ = terminal.run("cluster", "nodes", "--json")
+    (node,) = json.loads(out)
+    assert code == 0
+    assert f"{node['host']}:{node['port']}" == daemon.address
+    assert (node["rack"], node["is_controller"], node["is_coordinator"]) == (None, True, True)
+    status = json.loads(terminal.run("cluster", "status", "ten", "--json")[1])
+    node_id = node["node_id"]
+    assert (status["controller_id"], status["coordinator_id"], status["nodes"]) == (node_id, node_id, [node])
+    assert [(one["topic"], one["partition"], one["leader"]) for one in status["partitions"]] == [
+        ("ten", 0, node_id),
+        ("ten", 1, node_id),
+    ]
+    assert {(one["leader_epoch"] > 0, *one["replicas"], *one["isr"], one["error"]) for one in status["partitions"]} == {
+        (True, node_id, node_id, None)
+    }
+    code, out, _ = terminal.run("cluster", "status")
+    assert code == 0
+    assert "1 node," in out
+    assert "0 without a leader" in out
+    assert "controller, coordinator" in out
+    code, out, _ = terminal.run("cluster", "nodes")
+    assert daemon.address in out
+
+
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
+        (("cluster", "status", "tne"), 1, "there is no topic 'tne': did you mean 'ten'?"),
         (("offsets", "tne"), 1, "there is no topic 'tne': did you mean 'ten'?"),
         (("offsets",), 2, "name a TOPIC, or give a --pattern"),
         (("offsets", "ten", "-p", "2"), 1, "topic 'ten' has partitions 0 to 1, not 2"),

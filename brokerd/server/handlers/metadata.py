@@ -85,6 +85,7 @@ async def handle(
         with fails_with(described, f"metadata of topic id {topic_id.hex()}"):
             authorizer.require_id(None, topic_id)
             await _describe(broker, broker.topics.by_id(topic_id), described, pauses)
+    response.controller_id = broker.node_id
     return response
 
 
@@ -114,7 +115,10 @@ async def _create(broker: BrokerParts, name: str) -> Topic:
 async def _describe(broker: BrokerParts, topic: Topic, described: metadata_pb2.TopicMetadata, pauses: Pauses) -> None:
     described.name, described.topic_id = topic.name, topic.id
     for number in range(topic.partition_count):
-        described.partitions.append(_partition(broker, TopicIdPartition(topic.id, number)))
+        partition = _partition(broker, TopicIdPartition(topic.id, number))
+        partition.replicas.append(broker.node_id)
+        partition.isr.append(broker.node_id)
+        described.partitions.append(partition)
         await pauses.after()
 
 
