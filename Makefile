@@ -53,7 +53,7 @@ links:
 java:
 	@command -v java >/dev/null 2>&1 || test -x "$$JAVA_HOME/bin/java" || { echo "Java 17 or newer is needed to run Spark, and pip cannot bring it: install a JDK (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME" >&2; exit 1; }
 
-gen: setup  ## regenerate brokerd/wire/v1 and brokerd/coordination/v3 from proto/
+gen: setup  ## regenerate brokerd/wire/v1, brokerd/internode/v1 and brokerd/coordination/v3 from proto/
 	$(BIN)/python proto/generate.py
 
 demo: $(VENV)/.ready java  ## run the main job: a broker, a Spark write, a Spark read; INPUT=file KEY=column for your own rows

@@ -1,5 +1,5 @@
-"""Generates brokerd/wire/v1 and brokerd/coordination/v3 from the folders of the same names in proto/; `--check` exits with 1 if the
-checked-in files differ.
+"""Generates brokerd/wire/v1, brokerd/internode/v1 and brokerd/coordination/v3 from the folders of the same names in proto/;
+`--check` exits with 1 if the checked-in files differ.
 
 Only messages are generated (`*_pb2.py` and `*_pb2.pyi`): the service is registered by hand in brokerd/wire/methods.py, since
 Produce and Fetch are encoded by hand. Nothing else belongs in these folders.
@@ -20,7 +20,7 @@ from pathlib import Path
 
 _PROTO = Path(__file__).resolve().parent
 _ROOT = _PROTO.parent
-_PACKAGES = (Path("brokerd/wire/v1"), Path("brokerd/coordination/v3"))
+_PACKAGES = (Path("brokerd/wire/v1"), Path("brokerd/internode/v1"), Path("brokerd/coordination/v3"))
 _COMPILER_PYTHON = _ROOT / ".venv-gen" / "bin" / "python"
 
 

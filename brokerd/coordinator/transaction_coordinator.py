@@ -157,6 +157,13 @@ class TransactionCoordinator:
             )
         return member
 
+    def to_freeze(self, principal: str, asked: EndTransactionRequest) -> list[int] | None:
+        """Producer ids of the open members that would end if this commit were decided now, and of those it lists: nothing may be
+        appended for them meanwhile. None if the decision does not depend on their data. Raises InvalidRequestError,
+        TransactionalIdAuthorizationFailedError.
+        """
+        return self._state_for(principal, asked).to_freeze(asked)
+
     def commit(self, principal: str, asked: EndTransactionRequest, held: Held) -> CommitDecision:
         """Decides a commit. `held`: the listed members' open data at this moment.
 

@@ -223,6 +223,13 @@ class TransactionalIdState:
         """Producer ids of the open members that end when this version is committed."""
         return [producer_id for producer_id, member in self.members.items() if member.txn_version <= version]
 
+    def to_freeze(self, asked: EndTransactionRequest) -> list[int] | None:
+        """The open members that `asked` lists or would end; None if it decides nothing new, or another commit is unfinished."""
+        if asked.txn_version <= self.last_version or self.is_prepared:
+            return None
+        listed = (member.producer_id for member in asked.members)
+        return list(dict.fromkeys([*(pid for pid in listed if pid in self.members), *self.ending(asked.txn_version)]))
+
     # Checks
 
     def _check_earlier(self, asked: EndTransactionRequest) -> None:

@@ -35,7 +35,7 @@ from brokerd.datadir.retention import Retention
 from brokerd.datadir.topic_changes import TopicChanges
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import DataDirectoryError
-from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.ids import PRODUCER_NUMBERS, TopicIdPartition, TopicPartition
 from brokerd.partition.partition import LogResources
 from brokerd.steps import Job, Steps
 from brokerd.storage.files import Files
@@ -67,7 +67,7 @@ class LogManager:
         self._checkpoint = Checkpoint(
             files, self._spares, self.partitions, self.resources.moved, interval_ms=config.log_checkpoint_interval_ms
         )
-        self._opening = PartitionOpening(config, self.resources, lambda: self.producer_ids.next_id)
+        self._opening = PartitionOpening(config, self.resources, lambda: self.producer_ids.next_id if cluster is None else 0)
         self._is_open = False
         self.time = DirectoryTime(files, clock)
         self.retention = Retention(files, self._spares, self.partitions, self._checkpoint, self.time)
@@ -239,6 +239,11 @@ class LogManager:
         self._checkpoint.promise(epochs)
         yield self._checkpoint.job(makes_room=True)
         self.partitions.lead({tp: epoch for tp, epoch in epochs.items() if tp in self.partitions})
+
+    @property
+    def free_producer_number(self) -> int:
+        """Every producer number issued is lower. In a cluster another node issues them, so that all may be issued."""
+        return self.producer_ids.next_id if self._cluster is None else PRODUCER_NUMBERS
 
     def expire_producers(self) -> int:
         """Expires producers silent for producer.id.expiration.ms; returns how many."""

@@ -15,6 +15,7 @@ from brokerd.errors import (
     UnknownTopicOrPartitionError,
 )
 from brokerd.ids import NO_EPOCH, NO_LEADER, TopicIdPartition, new_leader_epoch_id
+from brokerd.partition.log_ends import UNSETTLED
 from brokerd.partition.partition import Partition
 
 
@@ -26,6 +27,7 @@ class PartitionTable:
         self._topics = topics
         self.elects_itself = elects_itself
         self.node_id = -1  # set when the data directory is opened
+        self.leads = 0  # how often this node has begun to lead partitions
         # Node id and epoch of a leader as the cluster has it; -1 = unknown.
         self.leader_in_cluster: Callable[[TopicIdPartition], tuple[int, int]] = lambda _: (NO_LEADER, NO_EPOCH)
         self._partitions: dict[TopicIdPartition, Partition] = {}
@@ -82,10 +84,18 @@ class PartitionTable:
             self.lead({partition.tp: partition.leader_epoch + 1 for partition in partitions})
 
     def lead(self, epochs: Mapping[TopicIdPartition, int]) -> None:
-        """Makes this node the leader of these partitions, each in a new epoch, which must be durable."""
+        """Makes this node the leader of these partitions, each in a new epoch, which must be durable. In a cluster, one that begins
+        to lead does not know which commits are complete: it shows nothing behind the last stable offset that was announced before
+        UNSETTLED is released.
+        """
         epoch_id = new_leader_epoch_id()
+        self.leads += 1
         for tp, epoch in epochs.items():
-            self._partitions[tp].lead(epoch, epoch_id=epoch_id)
+            partition = self._partitions[tp]
+            stable_offset = partition.ends.announced_stable_offset
+            if not (self.elects_itself or partition.is_leader or stable_offset >= partition.ends.log_end_offset):
+                partition.hold_back(UNSETTLED, stable_offset)
+            partition.lead(epoch, epoch_id=epoch_id)
 
     def configure(self, topic: Topic, config: TopicConfig) -> None:
         """Applies new settings to a topic's partitions."""

@@ -29,7 +29,7 @@ from brokerd.ids import LogPosition
 from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.flush_state import FlushOutcome, FlushPlan, FlushState, KeptSnapshots
 from brokerd.partition.leader_epochs import UNKNOWN_OFFSET, EpochEntry
-from brokerd.partition.log_ends import NOTHING_MOVED, LogEnds, Moved
+from brokerd.partition.log_ends import NOTHING_MOVED, UNSETTLED, LogEnds, Moved
 from brokerd.partition.log_state import CheckpointEntry, LogState, Snapshot, snapshot_of
 from brokerd.partition.producer_state import BatchMetadata, Marker, ProducerStateEntry
 from brokerd.record.header import BatchHeader, add_sequence
@@ -303,13 +303,19 @@ class PartitionCore:
 
     def latest_offset(self, *, is_committed: bool = False) -> int:
         """The high watermark, or the last stable offset with `is_committed`. Raises OffsetNotAvailableError until the high
-        watermark has reached the log end at which the epoch began: the leader before may have acknowledged records up to there.
+        watermark has reached the log end at which the epoch began: the leader before may have acknowledged records up to there. For
+        the last stable offset, also until it is known which commits hold back what: the leader before may have shown more.
         """
         ends = self.ends
         if ends.high_watermark < self.epoch_start_offset:
             raise OffsetNotAvailableError(
                 f"{self.name}: the high watermark is {ends.high_watermark}, below offset {self.epoch_start_offset}, where epoch "
                 f"{self.leader_epoch} began: it is not known yet which of the records in between are acknowledged"
+            )
+        if is_committed and UNSETTLED in ends.held_back:
+            raise OffsetNotAvailableError(
+                f"{self.name}: the last stable offset is at least {ends.last_stable_offset}, but the coordinator has not said yet "
+                "which transactions are complete"
             )
         return ends.last_stable_offset if is_committed else ends.high_watermark
 

@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+# In `held_back`, in place of a commit: it is not known yet which commits hold back what. No transactional id is empty.
+UNSETTLED = ""
 _NOWHERE = -1
 _NO_LIMIT = 2**63 - 1
 

@@ -139,6 +139,21 @@ def find_newest(look_up: LookUp, count: int, until_offset: int, aborted: Aborted
     return log_start_offset if count else until_offset
 
 
+def find_transactional(look_up: LookUp, begin: int, end: int) -> bool:
+    """See LookUps.has_transactions. Raises OSError, LookUpAbandoned."""
+    for segment in look_up.reader.segments:
+        if segment.next_offset <= begin or segment.base_offset >= end:
+            continue
+        near = look_up.index_of(segment).floor(begin) or (segment.base_offset, 0)
+        with look_up.reader.open_files.use(segment.path) as file:
+            for _, header in look_up.headers(file, segment, *near):
+                if header.base_offset >= end:
+                    return False
+                if header.next_offset > begin and (header.is_transactional or header.is_control):
+                    return True
+    return False
+
+
 def _records(look_up: LookUp, begin: int, end: int, aborted: list[AbortedTransaction]) -> Iterator[tuple[int, int]]:
     """The offset ranges [first, until) of batches between `begin` and `end` whose records readers get."""
     for segment in look_up.reader.segments:
@@ -207,6 +222,10 @@ class LookUps:
         # A copy: the event loop changes the index meanwhile.
         aborted = AbortedTransactions(self._core.producers.aborted.entries if is_committed else ())
         return self._looked_up(is_wanted, lambda look_up: find_newest(look_up, count, until, aborted))
+
+    def has_transactions(self, from_offset: int, *, is_wanted: IsWanted = _always) -> bool:
+        """True if a batch from `from_offset` on is of a transaction: a member's, or a marker. Raises StorageError."""
+        return self._looked_up(is_wanted, lambda look_up: find_transactional(look_up, from_offset, self._core.ends.log_end_offset))
 
     def _looked_up(self, is_wanted: IsWanted, find: Callable[[LookUp], T]) -> T:
         try:

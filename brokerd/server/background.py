@@ -48,9 +48,9 @@ class Background:
             ("retention", config.log_retention_check_interval_ms, self._retention),
             ("producer expiry", min(_PRODUCER_EXPIRY_INTERVAL_MS, config.producer_id_expiration_ms), self._producer_expiry),
             ("slow readers", min(PATIENCE_MS, config.fetch_write_timeout_ms) // 2, self._slow_readers),
-            ("transactions", _TRANSACTIONS_INTERVAL_MS, self._broker.transactions.sweep),
-            ("groups", _GROUPS_INTERVAL_MS, self._broker.groups.sweep),
-            ("coordinator log", _COORDINATOR_LOG_INTERVAL_MS, self._broker.transactions.compact),
+            ("transactions", _TRANSACTIONS_INTERVAL_MS, self._broker.coordinator.sweep),
+            ("groups", _GROUPS_INTERVAL_MS, self._broker.coordinator.sweep_groups),
+            ("coordinator log", _COORDINATOR_LOG_INTERVAL_MS, self._broker.coordinator.compact),
             ("checkpoint", config.log_checkpoint_interval_ms, self._checkpoint),
             ("memory", memory.INTERVAL_MS, self._memory),
         ]

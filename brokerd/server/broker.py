@@ -19,9 +19,11 @@ from brokerd.server.admin import Admin
 from brokerd.server.cluster.alone import Alone
 from brokerd.server.cluster.node import ClusterNode
 from brokerd.server.coordinator.groups import Groups
-from brokerd.server.coordinator.local_leaders import LocalLeaders
+from brokerd.server.coordinator.host import CoordinatorHost, Hosted
+from brokerd.server.coordinator.leaders import Leaders
 from brokerd.server.coordinator.log import CoordinatorLog
-from brokerd.server.coordinator.transactions import Transactions
+from brokerd.server.coordinator.members import Members
+from brokerd.server.coordinator.transactions import Outcomes, Transactions
 from brokerd.server.limits.fence import InstanceFence
 from brokerd.server.limits.response_budget import ResponseBudget
 from brokerd.server.limits.threads import Threads
@@ -64,27 +66,17 @@ class BrokerParts:
         self.fetch_purgatory = TimedPurgatory(clock)
         self.admin = Admin()
         self.reserving = Admin()  # of producer ids; separate, so that none waits for the creation of a thousand partitions
-        coordinator_log = CoordinatorLog(
+        self.outcomes = Outcomes()
+        self.cluster: ClusterNode | Alone = cluster or Alone(
+            lambda: Node(self.node_id, 0, Registration(*self.address(), logs.directory_id, config.rack)),
             logs.partitions,
             logs.changes,
-            logs.retention,
-            logs.time,
-            purgatory=self.produce_purgatory,
-            admin=self.admin,
-            clock=clock,
-            unusable=logs.checkpoint_problem,
+            self.admin,
+            self.forget_topic,
         )
-        self.groups = Groups(config, coordinator_log, logs.topics, logs.time)
-        self.transactions = Transactions(
-            config,
-            coordinator_log,
-            LocalLeaders(logs.partitions, logs.time, self.produce_purgatory, logs.node_epoch),
-            self.groups,
-            logs.producer_ids,
-            self.reserving,
-            clock,
-            decided_members=logs.decided_members,
-        )
+        self.members = Members(logs.partitions, logs.time, self.produce_purgatory, self.cluster, lambda: self.coordinator.local)
+        new_coordinator = partial(self._new_coordinator, logs)
+        self.coordinator = CoordinatorHost(logs.partitions, self.members, new_coordinator, self.cluster.create_coordinator)
         self.fence = InstanceFence(max_instances=config.max_producer_instances)
         self.in_flight = Budget(config.max_in_flight_bytes)
         self.response_queue = ResponseQueue()
@@ -96,32 +88,61 @@ class BrokerParts:
         self.searchers = Threads(_SEARCH_THREADS, "brokerd-search")
         self.port = 0
         self.is_stopping = False
-        self.cluster: ClusterNode | Alone = cluster or Alone(
-            lambda: Node(self.node_id, 0, Registration(*self.address(), logs.directory_id, config.rack)),
-            logs.partitions,
-            logs.changes,
-            self.admin,
-            self.forget_topic,
-        )
 
     def address(self) -> tuple[str, int]:
         """This node's host and port for clients."""
         host = self.config.advertised_host or self.config.host
         return socket.gethostname() if host in _WILDCARDS else host, self.config.advertised_port or self.port
 
+    def _new_coordinator(self, logs: LogManager) -> Hosted:
+        log = CoordinatorLog(
+            logs.partitions,
+            self.cluster.create_coordinator,
+            logs.retention,
+            logs.time,
+            purgatory=self.produce_purgatory,
+            admin=self.admin,
+            clock=self.clock,
+            unusable=logs.checkpoint_problem,
+        )
+        groups = Groups(self.config, log, logs.topics, logs.time)
+        transactions = Transactions(
+            self.config,
+            log,
+            Leaders(self.cluster, self.members, lambda: log.leader_epoch),
+            groups,
+            logs.producer_ids,
+            self.reserving,
+            self.clock,
+            decided_members=logs.decided_members,
+            outcomes=self.outcomes,
+            name_of=groups.name_of,
+        )
+        return Hosted(transactions, groups)
+
+    @property
+    def transactions(self) -> Transactions:
+        """The coordinator's transactions. Raises NotCoordinatorError, CoordinatorLoadInProgressError."""
+        return self.coordinator.transactions
+
+    @property
+    def groups(self) -> Groups:
+        """The coordinator's groups. Raises NotCoordinatorError, CoordinatorLoadInProgressError."""
+        return self.coordinator.groups
+
     def forget_topic(self, topic: Topic) -> None:
-        """Forgets what is known of a topic that has just been deleted."""
+        """Forgets what is known of a deleted topic."""
         self.counters.topics.pop(topic.id, None)
-        self.groups.table.forget_topic(topic.id)
+        self.coordinator.forget_topic(topic.id)
         for partition in range(topic.partition_count):
-            self.transactions.leaders.forget(TopicIdPartition(topic.id, partition))
+            self.members.forget(TopicIdPartition(topic.id, partition))
 
     def begin_stop(self) -> None:
         """Refuses new work from now on."""
         self.is_stopping = True
         self.admin.begin_stop()
         self.reserving.begin_stop()
-        self.transactions.begin_stop()
+        self.coordinator.begin_stop()
 
     def drop_waiting(self) -> None:
         """Drops queued responses, cancels parked fetches and force-completes waiting produce requests: however many there are, the

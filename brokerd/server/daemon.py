@@ -200,12 +200,12 @@ class Daemon:
         logger.log(level, "data directory %s %s", self.config.data_dir, _summary(report))
         self._broker = BrokerParts(self.config, logs, self._clock, self._cluster)
         self._broker.port = self.port
-        await self._broker.transactions.start()
+        await self._broker.coordinator.start()
         self._callers = Callers(
             authenticator,
             logs.topics,
             self._broker.audit,
-            free_producer_number=lambda: logs.producer_ids.next_id,
+            free_producer_number=lambda: logs.free_producer_number,
             on_stranger=self._broker.counters.authentication_failures.inc,
         )
         self._service = BrokerService(self._broker, self._callers)
@@ -253,7 +253,7 @@ class Daemon:
             self._step = "finishing topic changes"
             await self._broker.admin.drain()
             await self._broker.reserving.drain()
-            await self._broker.transactions.drain()
+            await self._broker.coordinator.drain()
             self._step = "finishing flushes and reads"
             await self._broker.close()
         if self._logs is not None:

@@ -88,7 +88,7 @@ class TransactionBroker:
             )
             is_open = member.producer_id in self.transactions.coordinator.open_members
             last_offset = append_here(partition, batch, self.broker.clock, is_open_member=is_open)
-            self.transactions.appended(member.producer_id, tp, 1)
+            self.broker.members.appended(member.producer_id, tp, 1)
             waiting.append(Appended(partition, last_offset, partition.leader_epoch))
         for error in (await wait_durable(self.broker.produce_purgatory, waiting)).values():
             raise error
@@ -136,7 +136,7 @@ async def running(files: Files, clock: Clock, *, is_killed: bool = False, **sett
     logs.open()
     broker = BrokerParts(config, logs, clock)
     try:
-        await broker.transactions.start()
+        await broker.coordinator.start()
         yield TransactionBroker(logs, broker)
         if not is_killed:
             broker.begin_stop()
@@ -151,5 +151,5 @@ async def running(files: Files, clock: Clock, *, is_killed: bool = False, **sett
 
 async def _release(broker: BrokerParts) -> None:
     broker.drop_waiting()
-    await broker.transactions.drain()
+    await broker.coordinator.drain()
     await broker.close()

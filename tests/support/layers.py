@@ -35,9 +35,10 @@ LAYERS: dict[str, set[str]] = {
     "coordinator": _BASE | {"sharing", "wire.v1"},
     "cluster": _BASE,
     "coordination": {"clock", "errors", "wire"},
+    "internode": {"wire.v1"},
     "server": _BASE
-    | {"allocator", "cluster", "coordination", "coordinator", "datadir", "partition", "purgatory", "sharing", "steps", "storage"}
-    | {"wire", "wire.v1"},
+    | {"allocator", "cluster", "coordination", "coordinator", "datadir", "internode", "partition", "purgatory", "sharing", "steps"}
+    | {"storage", "wire", "wire.v1"},
     "producer": _BASE | {"arguments", "backoff", "event_loop", "process", "steps", "waiter"},
     "client": _BASE | {"arguments", "backoff", "event_loop", "process", "steps", "waiter", "wire", "wire.v1", "producer"},
     "consumer": _BASE | {"arguments", "client", "process", "steps"},

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from google.protobuf.message import Message
 
 from brokerd.cluster.image import Node
 from brokerd.cluster.keys import InSyncReplica, PartitionEntry
@@ -12,6 +15,8 @@ from brokerd.datadir.topic_store import Topic
 from brokerd.errors import NotLeaderError, WireError
 from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.server.admin import Admin
+
+R = TypeVar("R", bound=Message)
 
 
 class Alone:
@@ -52,9 +57,38 @@ class Alone:
             leader = NO_LEADER
         return PartitionEntry((node_id,), (InSyncReplica(node_id, ""),), leader, leader_epoch=epoch)
 
-    async def coordinator(self) -> Node:
+    async def find_coordinator(self) -> Node:
         """The coordinator of transactions and groups."""
         return self._this_node()
+
+    async def create_coordinator(self) -> None:
+        """Creates the coordinator's log."""
+        await self._admin.run(self._changes.create_coordinator())
+
+    # coordinator.Peers: this node leads everything
+
+    @property
+    def node_id(self) -> int:
+        """This node's id."""
+        return self._partitions.node_id
+
+    def leader_of(self, _tp: TopicIdPartition) -> int:
+        """This node."""
+        return self.node_id
+
+    def leaders(self) -> Collection[int]:
+        """This node."""
+        return (self.node_id,)
+
+    def coordinator(self) -> int:
+        """This node."""
+        return self.node_id
+
+    async def call(self, node_id: int, _request: Message, _response_type: type[R]) -> R:
+        """Not called: there is no other node."""
+        raise AssertionError(f"node {node_id} is called, but this node is alone")
+
+    # Changes of topics
 
     async def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         """See TopicChanges, as for the other changes."""

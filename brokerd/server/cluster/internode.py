@@ -39,46 +39,18 @@ _DETAILS_MAX_CHARACTERS = 300
 _COORDINATOR_LOG = TopicIdPartition(COORDINATOR.id, 0)
 
 
-class Method(NamedTuple):
-    """A method of the service between nodes."""
+class NodeCalls:
+    """Calls to other nodes, and their connections."""
 
-    name: str
-    request: type[Message]
-    handle: Callable[[Any], Awaitable[Message]]
-
-
-class Peers:
-    """The other nodes, as this node calls them."""
-
-    def __init__(self, config: BrokerConfig, node_id: int, image: ClusterImage, service: str) -> None:
-        """`image`: the one that follows the store. `service`: the full name of the service. Raises ConfigError."""
-        self.node_id = node_id
-        self._image = image
-        self._service = service
+    def __init__(self, config: BrokerConfig) -> None:
+        """Raises ConfigError."""
         self._credentials = _credentials(config)
         self._channels: dict[int, tuple[str, grpc.aio.Channel]] = {}  # by node id, with the address
 
-    def leader_of(self, tp: TopicIdPartition) -> int:
-        """Node id of a partition's leader; NO_LEADER."""
-        partition = self._image.partition(tp)
-        return partition.entry.leader if partition is not None else NO_LEADER
-
-    def leaders(self) -> Collection[int]:
-        """The nodes that are alive: each may lead partitions."""
-        return self._image.nodes.keys()
-
-    def coordinator(self) -> int:
-        """Node id of the coordinator; NO_LEADER."""
-        return self.leader_of(_COORDINATOR_LOG)
-
-    async def call(self, node_id: int, request: Message, response_type: type[R]) -> R:
-        """Calls the method of this request at a node, once. Raises the error in the response, NotReadyError if there is none."""
-        name = request.DESCRIPTOR.name.removesuffix("Request")
-        node = self._image.nodes.get(node_id)
-        if node is None:
-            raise NotReadyError(f"node {node_id} is not there at present", fate=Fate.UNKNOWN)
-        address = _address(node)
-        method: Any = (await self._channel(node_id, address)).unary_unary(f"/{self._service}/{name}")
+    async def call(self, node: Node, request: Message, response_type: type[R]) -> R:
+        """Calls the method of this request, once. Raises the error in the response, NotReadyError if there is none."""
+        name, address = request.DESCRIPTOR.name.removesuffix("Request"), _address(node)
+        method: Any = (await self._channel(node.id, address)).unary_unary(f"/{SERVICE}/{name}")
         metadata = ((TOKEN, node.registration.token),)
         try:
             data = await method(request.SerializeToString(), timeout=_TIMEOUT_S, metadata=metadata)
@@ -88,9 +60,9 @@ class Peers:
             if answered is not None:
                 raise answered from None
             details = plain_text(error.details() or error.code().name, _DETAILS_MAX_CHARACTERS)
-            raise NotReadyError(f"node {node_id} at {address} does not answer {name} ({details})", fate=Fate.UNKNOWN) from None
+            raise NotReadyError(f"node {node.id} at {address} does not answer {name} ({details})") from None
         except DecodeError:
-            raise NotReadyError(f"node {node_id} at {address} answers {name} with bytes that cannot be read") from None
+            raise NotReadyError(f"node {node.id} at {address} answers {name} with bytes that cannot be read") from None
         if "error" in response.DESCRIPTOR.fields_by_name and response.HasField("error"):
             raise from_proto(cast("Any", response).error)
         return response

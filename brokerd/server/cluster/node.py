@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+
+from typing import TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from brokerd.clock import Clock
 from brokerd.cluster.image import ClusterImage, Node
@@ -22,17 +25,19 @@ from brokerd.coordination.client import CoordinationClient
 from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.node_state import ClusterIdentity, check_cluster, read_meta
 from brokerd.datadir.topic_store import COORDINATOR, Topic
-from brokerd.errors import CoordinatorNotAvailableError
+from brokerd.errors import CoordinatorNotAvailableError, NotReadyError
 from brokerd.ids import NO_EPOCH, NO_LEADER, TopicIdPartition
 from brokerd.server.admin import Admin
 from brokerd.server.cluster.controller import Controller
 from brokerd.server.cluster.directory import ClusterDirectory
+from brokerd.server.cluster.internode import NodeCalls
 from brokerd.server.cluster.membership import Membership, cluster_identity, for_ever
 from brokerd.server.cluster.topics import ClusterTopics
 from brokerd.storage.files import Files
 
 logger = logging.getLogger(__name__)
 
+R = TypeVar("R", bound=Message)
 _TOKEN_BYTES = 24
 _COORDINATOR_LOG = TopicIdPartition(COORDINATOR.id, 0)
 
@@ -43,10 +48,10 @@ class ClusterNode:
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         """Does not connect yet. Raises ConfigError if a file of TLS cannot be read."""
         self._config = config
-        self._node_id = config.node_id
         self._keys = Keys(config.cluster_name)
         self._client = coordination_client(config, clock)
         self.token = secrets.token_urlsafe(_TOKEN_BYTES)  # other nodes show it to this one: who can read the store is a node
+        self._calls = NodeCalls(config)
         self._membership: Membership | None = None
         self._topics: ClusterTopics | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -81,6 +86,7 @@ class ClusterNode:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._membership is not None:
             await self._membership.stop()
+        await self._calls.close()
         await self._client.close()
 
     # What handlers ask
@@ -108,14 +114,14 @@ class ClusterNode:
     def _leader(self, tp: TopicIdPartition) -> tuple[int, int]:
         entry = self.partition(tp)
         # Asked where this node does not lead: what it has been elected for, it will lead in a moment.
-        return (NO_LEADER, NO_EPOCH) if entry is None or entry.leader == self._node_id else (entry.leader, entry.leader_epoch)
+        return (NO_LEADER, NO_EPOCH) if entry is None or entry.leader == self.node_id else (entry.leader, entry.leader_epoch)
 
-    async def coordinator(self) -> Node:
+    async def find_coordinator(self) -> Node:
         """The coordinator of transactions and groups: the leader of its log, which is created if there is none. Raises
         CoordinatorNotAvailableError, and the errors of ClusterTopics.create_coordinator.
         """
         if self.image.topic(COORDINATOR.id) is None:
-            await self.topics.create_coordinator()
+            await self.create_coordinator()
         entry = self.partition(_COORDINATOR_LOG)
         node = self.image.nodes.get(entry.leader) if entry is not None else None
         if node is None:
@@ -123,6 +129,39 @@ class ClusterNode:
                 "the coordinator of transactions and groups has no leader at present: the node that has its log is not there"
             )
         return node
+
+    async def create_coordinator(self) -> None:
+        """Creates the coordinator's log, if nobody else does. Raises the errors of ClusterTopics.create_coordinator."""
+        await self.topics.create_coordinator()
+
+    # coordinator.Peers
+
+    @property
+    def node_id(self) -> int:
+        """This node's id."""
+        return self._config.node_id
+
+    def leader_of(self, tp: TopicIdPartition) -> int:
+        """The node id of a partition's leader; NO_LEADER."""
+        entry = self.partition(tp)
+        return entry.leader if entry is not None else NO_LEADER
+
+    def leaders(self) -> Collection[int]:
+        """The nodes that are alive: each may lead partitions."""
+        return self.image.nodes.keys()
+
+    def coordinator(self) -> int:
+        """The node id of the coordinator; NO_LEADER."""
+        return self.leader_of(_COORDINATOR_LOG)
+
+    async def call(self, node_id: int, request: Message, response_type: type[R]) -> R:
+        """See NodeCalls.call. Raises NotReadyError if the node is not there."""
+        node = self.image.nodes.get(node_id)
+        if node is None:
+            raise NotReadyError(f"node {node_id} is not there at present")
+        return await self._calls.call(node, request, response_type)
+
+    # Changes of topics
 
     @property
     def topics(self) -> ClusterTopics:

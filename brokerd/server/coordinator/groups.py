@@ -49,7 +49,7 @@ class Groups:
         self._topics = topics
         self._time = time
         self._retention_ms = config.offsets_retention_minutes * _MS_PER_MINUTE
-        self.table = GroupTable(Shares(config.max_groups), Shares(config.max_group_offsets), self._name_of)
+        self.table = GroupTable(Shares(config.max_groups), Shares(config.max_group_offsets), self.name_of)
 
     def loaded(self) -> None:
         """Forgets the offsets of topics that are deleted. Call it once the log's records are applied to the table."""
@@ -135,7 +135,8 @@ class Groups:
         known = {topic_id for topic_id in {one.topic_id for one in offsets} if self._exists(topic_id)}
         return [one for one in offsets if one.topic_id in known]
 
-    def _name_of(self, tp: TopicIdPartition) -> str:
+    def name_of(self, tp: TopicIdPartition) -> str:
+        """A partition's name for messages; its id if the topic is deleted."""
         if not self._exists(tp.topic_id):
             return str(tp)
         return str(TopicPartition(self._topics.by_id(tp.topic_id).name, tp.partition))

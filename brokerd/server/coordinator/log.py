@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -18,12 +18,13 @@ from brokerd.coordinator.records import decode
 from brokerd.datadir.log_time import DirectoryTime
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.retention import Retention
-from brokerd.datadir.topic_changes import TopicChanges
 from brokerd.datadir.topic_store import COORDINATOR
 from brokerd.errors import (
     CorruptMessageError,
     DataDirectoryError,
     LogDamagedError,
+    NotCoordinatorError,
+    OffsetOutOfRangeError,
     StorageError,
     UnsupportedVersionError,
     WireError,
@@ -53,7 +54,7 @@ class CoordinatorLog:
     def __init__(
         self,
         partitions: PartitionTable,
-        changes: TopicChanges,
+        create: Callable[[], Awaitable[None]],
         retention: Retention,
         time: DirectoryTime,
         *,
@@ -62,9 +63,9 @@ class CoordinatorLog:
         clock: Clock,
         unusable: str = "",
     ) -> None:
-        """`unusable`: why the log that was found may lack records at its end."""
+        """`create` makes the log's partition. `unusable`: why the log that was found may lack records at its end."""
         self._partitions = partitions
-        self._changes = changes
+        self._create = create
         self._retention = retention
         self._time = time
         self._purgatory = purgatory
@@ -73,7 +74,7 @@ class CoordinatorLog:
         self._unusable = unusable
         self._making = asyncio.Lock()
         self._partition: Partition | None = None
-        self._leader_epoch = 0  # in which the log was opened: `durable` holds for this epoch only
+        self.leader_epoch = 0  # in which the log was opened, and for which alone all of this holds; 0 = there is no log
         self._end_offset = 0  # after the last append
         self._size_bytes = 0  # from the log start
         self._state_bytes = 0  # of the newest state in it; 0 = unknown
@@ -84,7 +85,7 @@ class CoordinatorLog:
     def _find(self) -> None:
         self._partition = self._partitions.coordinator_log
         if self._partition is not None:
-            self._leader_epoch = self._partition.leader_epoch
+            self.leader_epoch = self._partition.leader_epoch
             self._end_offset = self._partition.ends.log_end_offset
 
     async def make(self) -> None:
@@ -93,17 +94,28 @@ class CoordinatorLog:
             return
         async with self._making:
             if self._partition is None:
-                await self._admin.run(self._changes.create_coordinator())
+                await self._create()
                 self._find()
 
     def read(self) -> Iterator[CoordinatorRecord | None]:
         """All records, oldest first; None stands for records lost to damage that an operator accepted. May run in any thread and
-        more than once, before the first append. Raises DataDirectoryError if the log is damaged otherwise.
+        more than once. Raises DataDirectoryError if the log is damaged otherwise, or its beginning was removed meanwhile.
         """
+        size_bytes, is_new = 0, not self._size_bytes
         try:
             for batch in self._batches():
                 yield from map(decode, values_of(batch)) if batch is not None else (None,)
-        except (LogDamagedError, CorruptMessageError, UnsupportedVersionError, StorageError, OSError) as error:
+                size_bytes += batch.header.size if batch is not None else 0
+            if is_new:  # else what was appended since is counted already
+                self._size_bytes = size_bytes
+        except (
+            LogDamagedError,
+            CorruptMessageError,
+            UnsupportedVersionError,
+            StorageError,
+            OffsetOutOfRangeError,
+            OSError,
+        ) as error:
             raise DataDirectoryError(f"{COORDINATOR.name}: {error}") from error
 
     @property
@@ -118,7 +130,6 @@ class CoordinatorLog:
             return
         if log.damage or self._unusable:
             raise StorageError(str(log.damage or self._unusable))
-        self._size_bytes = 0
         offset, end = log.ends.log_start_offset, log.ends.log_end_offset
         while offset < end:
             try:
@@ -133,9 +144,7 @@ class CoordinatorLog:
             if not found.chunks:
                 raise StorageError(f"it ends at offset {offset} instead of {end}")
             for chunk in found.chunks:
-                for batch in walk_batches(pa.py_buffer(chunk)):
-                    self._size_bytes += batch.header.size
-                    yield batch
+                yield from walk_batches(pa.py_buffer(chunk))
             offset = found.next_offset
 
     def append(self, records: Sequence[CoordinatorRecord]) -> None:
@@ -160,6 +169,7 @@ class CoordinatorLog:
     def _append(self, records: Sequence[CoordinatorRecord]) -> None:
         partition = self._partition
         assert partition is not None, "made before"
+        self._check_leads()
         batch = _batch(records, partition.crc_seed, self._clock.wall_ms())
         now_ms, ahead_ms = self._time.stamp_ms()
         info = partition.append(batch, now_wall_ms=now_ms, clock_ahead_ms=ahead_ms, caller=CALLER.get())
@@ -168,14 +178,28 @@ class CoordinatorLog:
 
     async def durable(self) -> None:
         """Returns once everything appended before the call is durable. Raises StorageError if the log has stopped, NotReadyError
-        at a stop, NotLeaderError, RequestTimedOutError.
+        at a stop, NotCoordinatorError if this node does not lead the log any more, RequestTimedOutError.
         """
         partition, end_offset = self._partition, self._end_offset
-        if partition is None or (partition.leads_in(self._leader_epoch) and partition.ends.high_watermark >= end_offset):
+        if partition is None:
             return
-        errors = await wait_durable(self._purgatory, [Appended(partition, end_offset - 1, self._leader_epoch)])
+        self._check_leads()
+        if partition.ends.high_watermark >= end_offset:
+            return
+        errors = await wait_durable(self._purgatory, [Appended(partition, end_offset - 1, self.leader_epoch)])
         if errors:
+            self._check_leads()
             raise errors[0]
+
+    @property
+    def is_led(self) -> bool:
+        """True if this node leads the log in the epoch in which it was opened, or there is no log yet."""
+        return self._partition is None or self._partition.leads_in(self.leader_epoch)
+
+    def _check_leads(self) -> None:
+        """Raises NotCoordinatorError unless `is_led`."""
+        if not self.is_led:
+            raise NotCoordinatorError("this node is the coordinator no longer: whether what was asked is done is not known here")
 
     @contextlib.asynccontextmanager
     async def settled(self) -> AsyncIterator[None]:

@@ -1,52 +1,70 @@
-"""One broker's transactions: records the coordinator's decisions, makes them durable, carries them out and responds, in this order:
+"""The transactions of one coordinator: records its decisions, makes them durable, carries them out and responds, in this order:
 
     member durable -> its response            end of members durable -> the markers that void their data
-    commit durable -> its markers             all its markers durable -> last stable offsets advance, atomically -> its response
+    members frozen at all leaders -> the decision on a commit -> commit durable -> its markers
+    all its markers durable -> last stable offsets advance, in one step at each leader -> its response
 
 Group offsets of a commit (groups.py) are in the batch of its record: a crash keeps both or neither.
 
 The record of a commit lists the partitions it holds back, each with an offset: their last stable offsets do not pass it until the
-commit is finished, restarts included.
+commit is finished, restarts included. Markers of the commit go into these partitions alone: what else there may be of its members
+was not counted.
 
-There is no await between a decision and `apply`, so decisions do not interleave. A response, even a refusal, is sent only when
-everything it depends on is durable. A commit that cannot be finished (a disk refuses a marker) stays prepared; the next request
-retries it, and so does the sweep, with a growing delay. Open data of a member that is neither open nor in a prepared commit is
-void: it is aborted at the start and by each sweep, unless its partition may have lost the marker to damage (local_leaders.py).
+There is no await between a decision and `apply`, so decisions do not interleave. What a commit's decision rests on, the members'
+data, is asked for before; meanwhile no leader is told that these members are open. A response, even a refusal, is sent only when
+everything it depends on is durable. A commit that cannot be finished (a disk refuses a marker, a leader does not answer) stays
+prepared; the next request retries it, and so does the sweep, with a growing delay. Open data of a member that is neither open nor
+in a prepared commit is void: it is aborted at the start and by each sweep, unless its partition may have lost the marker to damage
+(leaders.py).
+
+All of this is of one leader epoch of the log. When that has ended, nothing can be recorded any more, and decisions under way end
+with NOT_COORDINATOR.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
 from functools import partial
+from operator import itemgetter
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
 from brokerd.coordinator.loading import load
-from brokerd.coordinator.markers import RecordFor, control_records
 from brokerd.coordinator.pages import Pages
 from brokerd.coordinator.records import Event, is_of_group, record_of
 from brokerd.coordinator.transaction_coordinator import TransactionCoordinator, TransactionLimits
-from brokerd.coordinator.transactional_id import MEMBER_EPOCH, NO_VERSION, Held, Progress, execution_text
+from brokerd.coordinator.transactional_id import NO_VERSION, CommitDecision, Held, Progress, execution_text
 from brokerd.datadir.decided_members import DecidedMembers
 from brokerd.datadir.node_state import ProducerIds
 from brokerd.errors import (
+    CoordinatorNotAvailableError,
     CorruptMessageError,
     DataDirectoryError,
     Fate,
+    NotCoordinatorError,
     NotReadyError,
     StorageError,
     WireError,
 )
 from brokerd.ids import TopicIdPartition, member_producer_id
-from brokerd.record.header import BatchHeader
+from brokerd.internode.v1 import internode_pb2
+from brokerd.internode.v1.internode_pb2 import (
+    PreparedHold,
+    PreparedHoldsRequest,
+    PreparedHoldsResponse,
+    VerifiedMember,
+    VerifyMembersRequest,
+    VerifyMembersResponse,
+)
 from brokerd.server.admin import STOPPING, Admin
 from brokerd.server.coordinator.groups import AskedOffsets, Groups
-from brokerd.server.coordinator.local_leaders import LocalLeaders, LostMarkers, Markers
+from brokerd.server.coordinator.leaders import Frozen, Leaders, LostMarkers
 from brokerd.server.coordinator.log import CoordinatorLog
+from brokerd.server.coordinator.members import PARTITIONS_MAX, OpenMember
 from brokerd.server.failures import to_its_end
 from brokerd.server.paging import Pauses
 from brokerd.sharing import Shares
@@ -85,28 +103,30 @@ class Outcomes:
 
 
 class Transactions:
-    """The broker's transactions. Create it inside the running event loop."""
+    """See the module docstring. Create it inside the running event loop."""
 
     def __init__(
         self,
         config: BrokerConfig,
         log: CoordinatorLog,
-        leaders: LocalLeaders,
+        leaders: Leaders,
         groups: Groups,
         producer_ids: ProducerIds,
         reserving: Admin,
         clock: Clock,
         *,
         decided_members: DecidedMembers,
+        outcomes: Outcomes | None = None,
+        name_of: Callable[[TopicIdPartition], str] = str,
     ) -> None:
-        """`reserving` runs the reservations of producer ids."""
+        """`reserving` runs the reservations of producer ids. `outcomes` goes on counting. `name_of` names partitions in texts."""
         self.log = log
         self.leaders = leaders
         self._groups = groups
         self._producer_ids = producer_ids
         self._reserving = reserving
         self._clock = clock
-        self._decided_members = decided_members
+        self._name_of = name_of
         self._limits = TransactionLimits(
             Shares(config.max_transactional_ids),
             Shares(config.max_open_members),
@@ -115,11 +135,12 @@ class Transactions:
         )
         self.coordinator = self._new_coordinator()
         self.pages = Pages()
-        self.outcomes = Outcomes()
+        self.outcomes = outcomes or Outcomes()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by transactional id
-        self._markers: dict[str, Markers] = {}  # of unfinished commits, by transactional id
+        self._deciding: set[int] = set()  # members whose data is being counted, or was: see _decide
+        self._releasing: set[str] = set()  # transactional ids of commits all of whose markers are durable
         self._retry_at_ms: dict[str, int] = {}  # what the sweep failed to finish, by transactional id
-        self._lost_markers = LostMarkers()
+        self._lost_markers = LostMarkers(decided_members)
         self._refused: frozenset[int] = frozenset()  # ended members with a marker that could not be written
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_stopping = False
@@ -129,31 +150,21 @@ class Transactions:
 
     # Start and stop
 
-    async def start(self) -> None:
-        """Loads the log, of groups too, finishes prepared commits and voids the data of ended members. Call it before the broker
-        serves requests. A commit that cannot be finished stays held back and is retried. Raises DataDirectoryError if any part of
-        the log is unusable: running without it would lose commits or apply them twice.
+    async def load(self) -> None:
+        """Loads the log, of groups too. Raises DataDirectoryError if any part of it is unusable: running without it would lose
+        commits or apply them twice.
         """
+        now_ms = self._clock.monotonic_ms()
         try:
-            await self._load()
+            self.coordinator = await asyncio.to_thread(
+                lambda: load(self._with_groups(), self.log.start_offset, self._new_coordinator, now_ms)
+            )
         except (DataDirectoryError, CorruptMessageError) as error:
             raise DataDirectoryError(
                 f"the coordinator's log cannot be used: {error.message.rstrip('.')}. Without it commits could be lost or done "
                 "twice, and readers would start elsewhere, so the broker does not start; run `brokerd doctor` for advice"
             ) from error
-        await self.sweep()
-
-    async def _load(self) -> None:
-        now_ms = self._clock.monotonic_ms()
-        self.coordinator = await asyncio.to_thread(
-            lambda: load(self._with_groups(), self.log.start_offset, self._new_coordinator, now_ms)
-        )
         self._groups.loaded()
-        prepared = self.coordinator.prepared()
-        for name, commit in prepared:
-            self.leaders.hold_back(name, commit.held_back)  # there, markers in the log have taken effect already
-        ended = self.coordinator.presumed_aborted(self.leaders.producer_ids)
-        self._lost_markers.find(ended, self.leaders.known.of_clients(), self.log.read(), self._decided_members)
 
     def _with_groups(self) -> Iterator[CoordinatorRecord | None]:
         """All records. Applies those of groups."""
@@ -162,15 +173,33 @@ class Transactions:
                 self._groups.table.apply(record)
             yield record
 
+    @property
+    def epoch(self) -> int:
+        """The coordinator's epoch: the leader epoch of its log; 0 while there is no log."""
+        return self.log.leader_epoch
+
     def begin_stop(self) -> None:
         """Refuses new decisions; pending ones continue."""
         self._is_stopping = True
 
-    async def drain(self) -> None:
-        """Waits for all pending decisions, and records their ends."""
+    @property
+    def is_at_work(self) -> bool:
+        """True if decisions are pending."""
+        return bool(self._tasks)
+
+    async def decided(self) -> None:
+        """Waits for all pending decisions."""
         while self._tasks:
             await asyncio.wait(self._tasks)
+
+    async def drain(self) -> None:
+        """Waits for all pending decisions, and records their ends."""
+        await self.decided()
         await self._try(self._record_rest())
+
+    def retry_soon(self) -> None:
+        """Lets the next sweep try again what has failed: a leader may be back."""
+        self._retry_at_ms.clear()
 
     @property
     def undecided_count(self) -> int:
@@ -199,17 +228,60 @@ class Transactions:
         """Renews a member. Raises the errors of TransactionCoordinator.heartbeat."""
         await self._decided(lambda: self.coordinator.heartbeat(principal, asked, self._clock.monotonic_ms()))
 
-    def is_open_member(self, header: BatchHeader) -> bool:
-        """True if the batch's producer is an open member. There must be no await between this call and the append. The epoch of a
-        non-transactional batch is not compared: the partition refuses such a batch from a member.
-        """
-        is_known = header.producer_id in self.coordinator.open_members
-        return is_known and (header.producer_epoch == MEMBER_EPOCH or not header.is_transactional)
+    def open_member(self, producer_id: int) -> OpenMember | None:
+        """The open member; None if there is none. Raises CoordinatorNotAvailableError while it is being decided."""
+        known = self.coordinator.open_members.get(producer_id)
+        if known is None:
+            return None
+        if producer_id in self._deciding:
+            raise CoordinatorNotAvailableError(
+                f"producer {producer_id} is a member of a transaction that is being decided: retry",
+                fate=Fate.NOT_APPENDED,
+                retry_after_ms=_RETRY_AFTER_MS,
+            )
+        return OpenMember(known.state.transactional_id, known.member.member_id)
 
-    def appended(self, producer_id: int, tp: TopicIdPartition, records: int) -> None:
-        """Counts a member's appended records (0 for a duplicate) and renews the member."""
-        self.leaders.appended(producer_id, tp, records)
+    def renew(self, producer_id: int) -> None:
+        """Renews a member; no effect for any other producer id."""
         self.coordinator.renew(producer_id, self._clock.monotonic_ms())
+
+    # What leaders ask
+
+    async def verify_members(self, asked: VerifyMembersRequest) -> VerifyMembersResponse:
+        """Which members are open, once that is durable. Raises retriable errors."""
+        async with self.log.settled():
+            return VerifyMembersResponse(coordinator_epoch=self.epoch, members=map(self._verified, asked.producer_ids))
+
+    def _verified(self, producer_id: int) -> VerifiedMember:
+        try:
+            member = self.open_member(producer_id)
+        except CoordinatorNotAvailableError:
+            return VerifiedMember(producer_id=producer_id)
+        if member is None:
+            return VerifiedMember(producer_id=producer_id, state=internode_pb2.MEMBER_STATE_ENDED)
+        return VerifiedMember(producer_id=producer_id, state=internode_pb2.MEMBER_STATE_OPEN, **member._asdict())
+
+    async def prepared_holds(self, asked: PreparedHoldsRequest) -> PreparedHoldsResponse:
+        """What prepared commits hold back in these partitions. One that is being released holds nothing back any more. Raises
+        retriable errors."""
+        async with self.log.settled():
+            return self._holds_in(asked)
+
+    def _holds_in(self, asked: PreparedHoldsRequest) -> PreparedHoldsResponse:
+        wanted = {(one.topic_id, one.partition) for one in asked.partitions}
+        response = PreparedHoldsResponse(coordinator_epoch=self.epoch)
+        count = 0
+        for name, commit in sorted(self.coordinator.prepared(), key=itemgetter(0)):
+            if name <= asked.after_transactional_id or name in self._releasing:
+                continue
+            held_back = [one for one in commit.held_back if (one.topic_id, one.partition) in wanted]
+            if held_back and count >= PARTITIONS_MAX:
+                response.more = True
+                break
+            if held_back:
+                response.commits.append(PreparedHold(transactional_id=name, txn_version=commit.txn_version, held_back=held_back))
+                count += len(held_back)
+        return response
 
     # Decisions
 
@@ -245,33 +317,56 @@ class Transactions:
         await self.log.make()
         async with self._lock(name):
             while True:
-                decided = await self._decided(lambda: self.coordinator.commit(principal, asked, self._held(asked)))
+                decided = await self._decide(principal, asked, offsets)
                 if decided is Progress.COMPLETE:
                     await self.log.durable()
                     return
-                if isinstance(decided, CommitPrepared):
-                    committed = await self._decided(partial(self._groups.decide, offsets)) if offsets is not None else None
-                    self._prepare(name, principal, decided, committed)
-                elif decided is not Progress.UNFINISHED:
+                if not isinstance(decided, CommitPrepared) and decided is not Progress.UNFINISHED:
                     self._record(name, principal, decided)
                     continue
                 await self._finish(name)
                 if isinstance(decided, CommitPrepared):  # CommitCompleted need not be durable: a restart finishes it again
                     return
 
-    def _prepare(self, name: str, principal: str, event: CommitPrepared, offsets: CoordinatorRecord | None) -> None:
-        event.held_back.extend(self.leaders.held_back((*event.committed_producer_ids, *event.aborted_producer_ids)))
+    async def _decide(self, principal: str, asked: EndTransactionRequest, offsets: AskedOffsets | None) -> CommitDecision:
+        """Decides a commit, and prepares it if it can be committed. From before its members are frozen until after the decision
+        they are being decided, so that no leader takes them for open."""
+        name = asked.transactional_id
+        while True:
+            ids = await self._decided(lambda: self.coordinator.to_freeze(principal, asked))
+            if ids is None:
+                return await self._decided(lambda: self.coordinator.commit(principal, asked, Held({})))
+            deciding = set(ids) - self._deciding
+            self._deciding |= deciding
+            try:
+                frozen = await self._frozen(asked, ids)
+                now = self.coordinator.to_freeze(principal, asked)
+                if now is not None and not set(now) <= set(ids):
+                    continue  # another member was opened meanwhile
+                decided = await self._decided(partial(self.coordinator.commit, principal, asked, frozen.held))
+                if isinstance(decided, CommitPrepared):
+                    committed = await self._decided(partial(self._groups.decide, offsets)) if offsets is not None else None
+                    self._prepare(name, principal, decided, committed, frozen)
+                return decided
+            finally:
+                self._deciding -= deciding
+
+    async def _frozen(self, asked: EndTransactionRequest, producer_ids: Collection[int]) -> Frozen:
+        named = [TopicIdPartition(one.topic_id, one.partition) for one in asked.partitions]
+        try:
+            return await self.leaders.freeze(producer_ids, named)
+        except WireError:
+            await self.log.durable()
+            raise
+
+    def _prepare(self, name: str, principal: str, event: CommitPrepared, offsets: CoordinatorRecord | None, frozen: Frozen) -> None:
+        event.held_back.extend(frozen.held_back)
         record = self._record_of(name, principal, event)
         self.log.append([record] if offsets is None else [record, offsets])
         self.coordinator.apply(record, self._clock.monotonic_ms())
         if offsets is not None:
             self._groups.table.apply(offsets)
-        self.leaders.hold_back(name, event.held_back)
         self.outcomes.committed += 1
-
-    def _held(self, asked: EndTransactionRequest) -> Held:
-        named = [TopicIdPartition(one.topic_id, one.partition) for one in asked.partitions]
-        return self.leaders.held([member.producer_id for member in asked.members], named)
 
     async def _finish(self, name: str) -> bool:
         """Writes the markers of the prepared commit and makes them take effect; False if none is prepared. The caller holds the
@@ -280,13 +375,12 @@ class Transactions:
         if state is None or state.prepared is None:
             return False
         prepared = state.prepared
-        winners, losers = prepared.committed_producer_ids, prepared.aborted_producer_ids
-        record_for = control_records(name, prepared.txn_version, committed=winners, aborted=losers)
         await self.log.durable()
-        markers = self._markers.setdefault(name, {})
         try:
-            await self.leaders.write_markers(self.leaders.partitions_of((*winners, *losers)), record_for, markers)
-        except NotReadyError:
+            await self.leaders.write_markers(name, prepared)
+            self._releasing.add(name)
+            await self.leaders.release(name, prepared)
+        except (NotReadyError, NotCoordinatorError):
             raise
         except WireError as error:
             raise StorageError(
@@ -294,11 +388,11 @@ class Transactions:
                 "retry later; the broker keeps trying",
                 retry_after_ms=_RETRY_AFTER_MS,
             ) from error
-        self.leaders.release(name, prepared.held_back)
-        del self._markers[name]
+        self._releasing.discard(name)
         self._retry_at_ms.pop(name, None)
         self._record_completed(name, state.principal, prepared)
-        logger.debug("%s: committed, %d members in %d partitions", _subject(name, prepared), len(winners), len(markers))
+        count = len(prepared.committed_producer_ids)
+        logger.debug("%s: committed, %d members in %d partitions", _subject(name, prepared), count, len(prepared.held_back))
         return True
 
     def _record_completed(self, name: str, principal: str, prepared: CommitPrepared) -> None:
@@ -335,12 +429,11 @@ class Transactions:
 
     async def _void(self, name: str, producer_ids: Iterable[int]) -> bool:
         """Writes the markers of members whose end is durable; False if any is missing, which the sweep then writes."""
-        ended = list(producer_ids)
-        return await self._write_late(name, ended, control_records(name, NO_VERSION, aborted=ended), "aborted")
+        return await self._write_late(name, self.leaders.abort(name, list(producer_ids)), "aborted")
 
-    async def _write_late(self, name: str, producer_ids: list[int], record_for: RecordFor, outcome: str) -> bool:
+    async def _write_late(self, name: str, writing: Awaitable[None], outcome: str) -> bool:
         try:
-            await self.leaders.write_markers(self.leaders.partitions_of(producer_ids), record_for, {})
+            await writing
         except WireError as error:
             logger.warning(
                 "transactional id %r: members are %s, but not all of their markers are written: %s", name, outcome, error.message
@@ -370,7 +463,7 @@ class Transactions:
     async def _try(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except (WireError, OSError) as error:
+        except (WireError, DataDirectoryError, OSError) as error:
             logger.warning("transactions: %s", error)
 
     async def _expire(self) -> None:
@@ -402,17 +495,24 @@ class Transactions:
                     logger.info("%s: finished its commit", _subject(name, prepared))
 
     async def _end_unmarked(self) -> None:
-        ended = self.coordinator.presumed_aborted(self.leaders.producer_ids)
+        found = await self.leaders.open_members()
+        ended = self.coordinator.presumed_aborted(found.producer_ids)
         is_refused = self._refused.issuperset(ended) and self._clock.monotonic_ms() < self._retry_at_ms.get(_UNMARKED, 0)
         if not ended or is_refused:
             return
+        if found.others:
+            # A coordinator that another one has replaced cannot make this entry: what it takes for ended may be open there.
+            self.log.append([record_of("", "", self._clock.wall_ms(), MembersAborted())])
+        data = await self.leaders.open_data(ended)
         await self.log.durable()  # including the events that ended them
+        await self._lost_markers.find(data, self.log.read, self._name_of)
         are_written = True
-        for (_, name, version), producer_ids in self._lost_markers.committed(ended).items():
+        for ending, producer_ids in self._lost_markers.committed(ended).items():
+            name, version = ending.transactional_id, ending.version
             said = (name, version, producer_ids[:20])
             logger.warning("transactional id %r: writing lost markers of version %d again, of producers %s", *said)
-            again = control_records(name, version, committed=producer_ids)
-            are_written &= await self._write_late(name, producer_ids, again, "committed")
+            theirs = [one for one in data if one.producer_id in producer_ids]
+            are_written &= await self._write_late(name, self.leaders.rewrite_lost(ending, theirs), "committed")
         void = self._lost_markers.void(ended)
         if void:
             logger.info("aborting the data of producers that are no longer members: %s", void[:20])

@@ -8,6 +8,7 @@ from functools import partial
 from brokerd.coordinator.group_table import METADATA_MAX_BYTES, Group
 from brokerd.errors import (
     LogTruncationError,
+    NotLeaderError,
     OffsetMetadataTooLargeError,
     OffsetOutOfRangeError,
     counted,
@@ -96,11 +97,14 @@ async def _checked(
 
 
 def checked_offset(broker: BrokerParts, entry: Entry, now_ms: int, ahead_ms: int) -> CommittedOffset:
-    """The offset to record. Raises UnknownTopicIdError and others for the partition, LogTruncationError, OffsetOutOfRangeError,
+    """The offset to record. The log is asked only if this node leads it: a consumer may know more than the coordinator about
+    others. Raises UnknownTopicIdError and others for the partition, LogTruncationError, OffsetOutOfRangeError,
     OffsetNotAvailableError, OffsetMetadataTooLargeError."""
-    partition = broker.partitions.leader(TopicIdPartition(entry.topic_id, entry.partition))
-    partition.check_history(LogPosition(entry.offset, entry.leader_epoch_id))
-    if entry.offset > partition.ends.high_watermark:
+    tp = TopicIdPartition(entry.topic_id, entry.partition)
+    partition = led_here(broker, tp)
+    if partition is not None:
+        partition.check_history(LogPosition(entry.offset, entry.leader_epoch_id))
+    if partition is not None and entry.offset > partition.ends.high_watermark:
         end_offset = partition.latest_offset()
         raise OffsetOutOfRangeError(
             f"offsets.offset is {entry.offset}, beyond the high watermark {end_offset} of {partition.name}: commit the offset of "
@@ -109,10 +113,10 @@ def checked_offset(broker: BrokerParts, entry: Entry, now_ms: int, ahead_ms: int
     size_bytes = len(entry.metadata.encode()) if entry.metadata else 0
     if size_bytes > METADATA_MAX_BYTES:
         raise OffsetMetadataTooLargeError(
-            f"offsets.metadata of {partition.name} has {size_bytes} bytes, more than the {METADATA_MAX_BYTES} allowed"
+            f"offsets.metadata of {broker.groups.name_of(tp)} has {size_bytes} bytes, more than the {METADATA_MAX_BYTES} allowed"
         )
     leader_epoch, epoch_id = entry.leader_epoch, entry.leader_epoch_id
-    before = partition.epoch_before(entry.offset)
+    before = partition.epoch_before(entry.offset) if partition is not None else None
     if before is not None and not epoch_id and leader_epoch in (_NONE, before.epoch):
         leader_epoch, epoch_id = before.epoch, before.id
     committed = CommittedOffset()  # set by field: half the time of keyword arguments, for thousands of offsets
@@ -120,6 +124,14 @@ def checked_offset(broker: BrokerParts, entry: Entry, now_ms: int, ahead_ms: int
     committed.leader_epoch, committed.leader_epoch_id, committed.metadata = leader_epoch, epoch_id, entry.metadata
     committed.timestamp, committed.clock_ahead_ms = now_ms, ahead_ms
     return committed
+
+
+def led_here(broker: BrokerParts, tp: TopicIdPartition) -> Partition | None:
+    """The partition; None if it exists and this node does not lead it. Raises UnknownTopicIdError, UnknownTopicOrPartitionError."""
+    try:
+        return broker.partitions.leader(tp)
+    except NotLeaderError:
+        return None
 
 
 # FetchGroupOffsets
@@ -161,7 +173,7 @@ async def _add_asked(
         with fails_with(result, "a committed offset"):
             authorizer.require_id(Right.READ, tp.topic_id)
             _fill(result, tp, committed)
-            _check_history(broker.partitions.leader(tp), committed)
+            _check_history(led_here(broker, tp), committed)
 
 
 def _add_page(authorizer: TopicAuthorizer, group: Group, after: TopicIdPartition | None, response: Response) -> None:
@@ -187,6 +199,7 @@ async def describe_group(
       have no reader in the group.
     - Offsets need no file access. Bytes left, and the age of the next record, are read from indexes and headers in a thread, one
       partition at a time; if that fails, they are unknown.
+    - Log start and end of a partition that another node leads are unknown (-1): its leader tells them.
     - A reader beyond the end at its isolation level (it may have read uncommitted records) has nothing left.
     """
     check_id("group_id", request.group_id)
@@ -236,8 +249,10 @@ async def _describe(
     described.log_start_offset = described.end_offset = described.lag_bytes = described.lag_ms = _NONE
     _fill(described.committed, tp, committed)
     with fails_with(described.committed, f"the group's backlog in {tp}"):
-        log = broker.partitions.leader(tp)
-        described.topic = log.topic
+        described.topic = broker.topics.by_id(tp.topic_id).name
+        log = led_here(broker, tp)
+        if log is None:
+            return
         described.log_start_offset = log.ends.log_start_offset
         described.end_offset = log.latest_offset(is_committed=is_committed)
         _check_history(log, committed)
@@ -320,10 +335,10 @@ def listing(group: Group) -> offsets_pb2.GroupListing:
     )
 
 
-def _check_history(partition: Partition, committed: CommittedOffset | None) -> None:
-    """Raises LogTruncationError if the offset was committed in another history of the log."""
+def _check_history(partition: Partition | None, committed: CommittedOffset | None) -> None:
+    """Raises LogTruncationError if the offset was committed in another history of the log. None: another node leads it."""
     try:
-        if committed is not None:
+        if partition is not None and committed is not None:
             partition.check_history(LogPosition(committed.offset, committed.leader_epoch_id))
     except LogTruncationError as error:
         error.message += "; commit another offset for the group, or `brokerd groups reset` it"

@@ -216,5 +216,5 @@ async def find_coordinator(
     """
     response = metadata_pb2.FindCoordinatorResponse()
     with fails_with(response, "finding the coordinator"):
-        response.coordinator.CopyFrom(_node(await broker.cluster.coordinator()))
+        response.coordinator.CopyFrom(_node(await broker.cluster.find_coordinator()))
     return response

@@ -14,6 +14,8 @@ Behaviour
 - A duplicate is answered with its original offset; nothing is appended.
 - A transactional batch is accepted only from an open member, with acks=-1; a member's non-transactional batches are refused. The
   batch's producer id determines the member; transactional_id and member_id may be empty, and must match if they are not.
+- Where another node is the coordinator, it is asked before a member's first batch. Without its answer the batch is refused with
+  COORDINATOR_NOT_AVAILABLE.
 - Every error has a fate: NOT_APPENDED for refused batches, UNKNOWN for those that may be in the log.
 - A request is appended once log.max.dirty.bytes, of appended bytes that are not on disk yet, leaves room. Its hello does not wait
   for that, so that it fences older streams at once.
@@ -55,9 +57,10 @@ from brokerd.errors import (
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.partition import LogAppendInfo, Partition
 from brokerd.record.batch import check_produced
-from brokerd.record.header import BatchHeader
+from brokerd.record.header import HEADER_SIZE, BatchHeader, decode_header
 from brokerd.server.admin import STOPPING
 from brokerd.server.broker import BrokerParts
+from brokerd.server.coordinator.members import OpenMember
 from brokerd.server.failures import ENDED, StreamFencedError, internal, malformed, not_appended
 from brokerd.server.limits.fence import Instance
 from brokerd.server.requests import (
@@ -211,35 +214,46 @@ def _append(
         authorizer.require_producer(header.producer_id)
         if leader_epoch <= 0:
             raise without_leader_epoch(leader_epoch, "an idempotent producer")
-    is_open_member = _check_member(broker, head, header)
+    member = _open_member(broker, head, header)
+    is_open_member = member is not None
     now_ms, ahead_ms = broker.time.stamp_ms()
     info = partition.append(batch, now_wall_ms=now_ms, clock_ahead_ms=ahead_ms, is_open_member=is_open_member, caller=caller)
     if is_open_member:
-        broker.transactions.appended(header.producer_id, tp, 0 if info.is_duplicate else header.record_count)
+        broker.members.appended(header.producer_id, tp, 0 if info.is_duplicate else header.record_count)
     if not info.is_duplicate:
         broker.counters.appended(tp.topic_id, messages=info.last_offset - info.base_offset + 1, size_bytes=data.size)
     return partition, info
 
 
-def _check_member(broker: BrokerParts, head: produce_pb2.ProduceRequest, header: BatchHeader) -> bool:
-    """True if the batch's producer is an open member of a transaction: the log accepts transactional batches from open members
-    only, and no other batches from them. Raises InvalidTxnStateError for a batch that contradicts its request.
+def _open_member(broker: BrokerParts, head: produce_pb2.ProduceRequest, header: BatchHeader) -> OpenMember | None:
+    """The open member of a transaction that the batch is of, if it is: the log accepts transactional batches from open members
+    only, and no other batches from them. Raises InvalidTxnStateError for a batch that contradicts its request;
+    CoordinatorNotAvailableError if it is not known whether the member is open.
     """
-    is_open = header.is_of_member and broker.transactions.is_open_member(header)
+    member = broker.members.open_member(header) if header.is_of_member else None
     if not header.is_transactional:
         if head.transactional_id or head.member_id:
             raise InvalidTxnStateError("transactional_id and member_id must be empty: the batch is not marked as transactional")
-        return is_open
+        return member
     if head.acks != ACKS_ALL:
         raise InvalidTxnStateError(f"acks is {head.acks}, but must be -1 (all) in a transaction: its commit relies on it")
-    if is_open and (head.transactional_id or head.member_id):
-        known = broker.transactions.coordinator.open_members[header.producer_id]
-        if head.transactional_id not in ("", known.state.transactional_id) or head.member_id not in (b"", known.member.member_id):
-            raise InvalidTxnStateError(
-                f"transactional_id {head.transactional_id!r} and member_id {head.member_id.hex()!r} are not those that producer id "
-                f"{header.producer_id} was given to"
-            )
-    return is_open
+    if member is not None and not (
+        head.transactional_id in ("", member.transactional_id) and head.member_id in (b"", member.member_id)
+    ):
+        raise InvalidTxnStateError(
+            f"transactional_id {head.transactional_id!r} and member_id {head.member_id.hex()!r} are not those that producer id "
+            f"{header.producer_id} was given to"
+        )
+    return member
+
+
+async def verify_members(broker: BrokerParts, request: Produce) -> None:
+    """Asks the coordinator about the members in a request that this node does not know. Before the request is handled, which must
+    not wait in between. Without an answer, `handle` refuses their batches."""
+    found = (decode_header(batch[:HEADER_SIZE].to_pybytes()) for batch in request.batches if batch.size >= HEADER_SIZE)
+    unknown = broker.members.unverified(header.producer_id for header in found if header.is_of_member)
+    if unknown:
+        await broker.members.verify(unknown)
 
 
 class ProduceHandler(StreamHandler):
@@ -310,6 +324,9 @@ class ProduceHandler(StreamHandler):
                     self._queue(self._refuse_overload(request), received_ns)
                     return
                 await broker.dirty.take(self.caller)
+        if broker.members.verifies:
+            with self._in_flight(len(data)):
+                await verify_members(broker, request)
         # Checked after the last await before the append, during which a newer stream may have said hello.
         if self._is_revoked:
             return

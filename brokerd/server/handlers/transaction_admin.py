@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
-from operator import itemgetter
 
 from brokerd.coordinator.transactional_id import MEMBER_EPOCH, TransactionalIdState
 from brokerd.errors import InvalidRequestError, TransactionalIdAuthorizationFailedError, counted
-from brokerd.partition.partition import Partition
+from brokerd.internode.v1.internode_pb2 import HangingPartition, OpenMemberData
 from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import fails_with, malformed
 from brokerd.server.paging import LISTED_MAX, Pauses, page_of
@@ -20,7 +19,6 @@ from brokerd.wire.v1.coordinator_log_pb2 import MemberOpened
 
 MEMBERS_MAX = 1_000
 PARTITIONS_MAX = 10_000
-_NO_PRODUCER_ID = -1
 _NONE = -1
 
 
@@ -39,9 +37,10 @@ async def list_transactions(
         raise malformed("state", f"is {request.state}, but must be one of TransactionState")
     check_text("prefix", request.prefix)
     check_text("after", request.after)
-    states, pauses = _seen_by(broker, authorizer), Pauses(broker.turns)
+    pauses = Pauses(broker.turns)
     response = transaction_pb2.ListTransactionsResponse()
     with fails_with(response, "the list of transactional ids"):
+        states = _seen_by(broker, authorizer)
         async with broker.transactions.log.settled():
             page = await page_of(
                 states,
@@ -68,6 +67,7 @@ async def describe_transaction(
     """One transactional id in detail: its last commit, and its open members with their partitions.
 
     - Members are listed in the order in which they were opened, at most 1,000 with 10,000 partitions; the rest is counted.
+    - Partitions whose leader does not answer are left out.
     """
     check_id("transactional_id", request.transactional_id)
     response = transaction_pb2.DescribeTransactionResponse()
@@ -78,12 +78,16 @@ async def describe_transaction(
             if state.last is not None:
                 response.last_execution_id, response.last_run_id = state.last.execution_id, state.last.run_id
                 response.last_totals.CopyFrom(state.last.totals)
+        members = list(islice(state.members.values(), MEMBERS_MAX))
+        data: dict[int, list[OpenMemberData]] = {}
+        for one in await broker.transactions.leaders.open_data([member.producer_id for member in members], PARTITIONS_MAX):
+            data.setdefault(one.producer_id, []).append(one)
         pauses = Pauses(broker.turns)
         listed_partitions = 0
-        for member in list(islice(state.members.values(), MEMBERS_MAX)):
+        for member in members:
             if listed_partitions >= PARTITIONS_MAX:
                 break
-            described = _member(broker, authorizer, member)
+            described = _member(broker, authorizer, member, data.get(member.producer_id, []))
             if described is not None:  # None: ended meanwhile
                 response.members.append(described)
                 listed_partitions += len(described.partitions)
@@ -92,13 +96,14 @@ async def describe_transaction(
     return response
 
 
-def _member(broker: BrokerParts, authorizer: TopicAuthorizer, member: MemberOpened) -> transaction_pb2.OpenMember | None:
+def _member(
+    broker: BrokerParts, authorizer: TopicAuthorizer, member: MemberOpened, data: Iterable[OpenMemberData]
+) -> transaction_pb2.OpenMember | None:
     coordinator = broker.transactions.coordinator
     known = coordinator.open_members.get(member.producer_id)
     if known is None:
         return None
     now_ms = broker.clock.monotonic_ms()
-    held = broker.transactions.leaders.open_data(member.producer_id)
     return transaction_pb2.OpenMember(
         member_id=member.member_id,
         producer_id=member.producer_id,
@@ -109,7 +114,9 @@ def _member(broker: BrokerParts, authorizer: TopicAuthorizer, member: MemberOpen
         owner=member.owner,
         age_ms=now_ms - known.opened_ms,
         expires_in_ms=max(coordinator.expires_at(known.execution) - now_ms, 0),
-        partitions=[_open_partition(authorizer, replica, data.first_offset) for replica, data in held.items()],
+        partitions=[
+            _open_partition(broker, authorizer, one) for one in sorted(data, key=lambda one: (one.topic_id, one.partition))
+        ],
     )
 
 
@@ -180,49 +187,36 @@ async def find_hanging_transactions(
     check_not_negative("idle_ms", request.idle_ms)
     found = []
     pauses = Pauses(broker.turns)
-    for log in broker.partitions.of_clients():
+    for partition in await broker.transactions.leaders.hanging():
         await pauses.after()
-        hanging = _hanging(broker, authorizer, log)
+        hanging = _hanging(broker, authorizer, partition)
         if hanging is not None and hanging.idle_ms >= request.idle_ms:
             found.append(hanging)
     oldest = heapq.nlargest(LISTED_MAX, found, key=lambda hanging: hanging.idle_ms)
     return transaction_pb2.FindHangingTransactionsResponse(transactions=oldest, more=len(found) > LISTED_MAX)
 
 
-def _hanging(broker: BrokerParts, authorizer: TopicAuthorizer, log: Partition) -> transaction_pb2.HangingTransaction | None:
-    if log.health.is_deleted:  # deleted meanwhile
-        return None
-    producer_id = next(iter(log.producers.open_transactions), None)
-    data = log.open_data(producer_id) if producer_id is not None else None
-    name, first_offset = min(log.ends.held_back.items(), key=itemgetter(1), default=("", 0))
-    if name and (data is None or first_offset <= data.first_offset):
-        return _unfinished(broker, authorizer, log, name, first_offset)
-    if producer_id is None or data is None:
-        return None
-    known = broker.transactions.coordinator.open_members.get(producer_id)
-    is_visible = _may_see(authorizer, known.state) if known is not None else authorizer.rights.administers_everything
-    if not is_visible:
-        return None
-    last_ms = log.producers.entries[producer_id].last_timestamp
-    return transaction_pb2.HangingTransaction(
-        partition=_open_partition(authorizer, log, data.first_offset),
-        producer_id=producer_id,
-        transactional_id=known.state.transactional_id if known is not None else "",
-        idle_ms=max(broker.clock.wall_ms() - last_ms, 0),
-    )
-
-
-def _unfinished(
-    broker: BrokerParts, authorizer: TopicAuthorizer, log: Partition, name: str, first_offset: int
+def _hanging(
+    broker: BrokerParts, authorizer: TopicAuthorizer, partition: HangingPartition
 ) -> transaction_pb2.HangingTransaction | None:
-    state = broker.transactions.coordinator.states.get(name)
-    if state is None or state.last is None or not _may_see(authorizer, state):
-        return None
+    """The transaction that holds the partition back; None if the caller may not see it."""
+    coordinator = broker.transactions.coordinator
+    name, since_ms = partition.transactional_id, partition.last_timestamp
+    if name:  # a commit that is not finished
+        state = coordinator.states.get(name)
+        if state is None or state.last is None or not _may_see(authorizer, state):
+            return None
+        since_ms = state.timestamp
+    else:
+        known = coordinator.open_members.get(partition.producer_id)
+        if not (_may_see(authorizer, known.state) if known is not None else authorizer.rights.administers_everything):
+            return None
+        name = known.state.transactional_id if known is not None else ""
     return transaction_pb2.HangingTransaction(
-        partition=_open_partition(authorizer, log, first_offset),
-        producer_id=_NO_PRODUCER_ID,
+        partition=_open_partition(broker, authorizer, partition),
+        producer_id=partition.producer_id,
         transactional_id=name,
-        idle_ms=max(broker.clock.wall_ms() - state.timestamp, 0),
+        idle_ms=max(broker.clock.wall_ms() - since_ms, 0),
     )
 
 
@@ -272,12 +266,15 @@ def _listing(broker: BrokerParts, state: TransactionalIdState) -> transaction_pb
     )
 
 
-def _open_partition(authorizer: TopicAuthorizer, partition: Partition, first_offset: int) -> transaction_pb2.OpenPartition:
+def _open_partition(
+    broker: BrokerParts, authorizer: TopicAuthorizer, found: OpenMemberData | HangingPartition
+) -> transaction_pb2.OpenPartition:
     """A partition in which a member holds data, with the topic's name only if the caller may see it."""
+    name = broker.topics.by_id(found.topic_id).name if broker.topics.count_of(found.topic_id) else ""  # "": deleted meanwhile
     return transaction_pb2.OpenPartition(
-        topic=partition.topic if authorizer.rights.sees(partition.topic) else "",
-        topic_id=partition.tp.topic_id,
-        partition=partition.tp.partition,
-        first_offset=first_offset,
-        last_stable_offset=partition.ends.last_stable_offset,
+        topic=name if name and authorizer.rights.sees(name) else "",
+        topic_id=found.topic_id,
+        partition=found.partition,
+        first_offset=found.first_offset,
+        last_stable_offset=found.last_stable_offset,
     )

@@ -62,10 +62,16 @@ async def init_producer_id(
     """
     _check_init_producer_id(request)
     authorizer.require_somewhere(Right.WRITE)
-    if request.transactional_id:
-        return await _member(broker, authorizer, request)
-    granted = await _grant(broker, authorizer, ProducerIdAndEpoch(request.producer_id, request.producer_epoch))
-    return transaction_pb2.InitProducerIdResponse(producer_id=granted.producer_id, producer_epoch=granted.epoch)
+    response = transaction_pb2.InitProducerIdResponse()
+    with fails_with(response, "issuing a producer id"):
+        transactions = broker.transactions  # the coordinator alone issues ids, without a transactional id too
+        if request.transactional_id:
+            member = await transactions.init_member(authorizer.principal, request, authorizer.own_producer_id)
+            response.producer_id, response.producer_epoch = member.producer_id, MEMBER_EPOCH
+        else:
+            current = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
+            response.producer_id, response.producer_epoch = await _grant(broker, authorizer, current)
+    return response
 
 
 async def _grant(broker: BrokerParts, authorizer: TopicAuthorizer, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
@@ -77,16 +83,6 @@ async def _grant(broker: BrokerParts, authorizer: TopicAuthorizer, current: Prod
         await broker.reserving.run(ids.reserve())
     # No await from here on: no other request may run before the id is the caller's.
     return ProducerIdAndEpoch(authorizer.own_producer_id(ids.take()), 0)
-
-
-async def _member(
-    broker: BrokerParts, authorizer: TopicAuthorizer, request: transaction_pb2.InitProducerIdRequest
-) -> transaction_pb2.InitProducerIdResponse:
-    response = transaction_pb2.InitProducerIdResponse()
-    with fails_with(response, "opening a member"):
-        member = await broker.transactions.init_member(authorizer.principal, request, authorizer.own_producer_id)
-        response.producer_id, response.producer_epoch = member.producer_id, MEMBER_EPOCH
-    return response
 
 
 # Heartbeat
@@ -164,9 +160,10 @@ async def end_transaction(
     _check_end_transaction(request)
     authorizer.require_somewhere(Right.WRITE)
     response = transaction_pb2.EndTransactionResponse()
-    principal, transactions = authorizer.principal, broker.transactions
+    principal = authorizer.principal
     _keep_one_deleted(broker, request)
     with fails_with(response, f"the decision on transactional id {request.transactional_id!r}"):
+        transactions = broker.transactions
         asked = transactions.pages.add(principal, request, broker.clock.monotonic_ms())
         if asked is not None and asked.decision == transaction_pb2.TRANSACTION_DECISION_COMMIT:
             offsets = _offsets(broker, authorizer, request) if request.group_offsets else None

@@ -23,6 +23,7 @@ from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.partition.partition import Partition
 from brokerd.server.broker import BrokerParts
+from brokerd.server.coordinator.transactions import Transactions
 from brokerd.server.metrics.counters import Traffic
 from brokerd.server.paging import Pauses
 
@@ -40,10 +41,13 @@ async def families(broker: BrokerParts, *, stream_count: int) -> list[Metric]:
         logs.add(log)
         await pauses.after()
     found += logs.families()
-    found += await transaction_families(broker.transactions.coordinator, pauses, now_ms=broker.clock.monotonic_ms())
-    found += _outcomes(broker)
-    figures = group_figures(broker.groups.table, broker.topics, broker.partitions, broker.config.metrics_max_group_partitions)
-    found += _group_families(broker.groups.table, figures)
+    hosted = broker.coordinator.hosted
+    if hosted is not None:  # else another node reports them
+        found += await transaction_families(hosted.transactions.coordinator, pauses, now_ms=broker.clock.monotonic_ms())
+        found += _outcomes(hosted.transactions)
+        table = hosted.groups.table
+        figures = group_figures(table, broker.topics, broker.partitions, broker.config.metrics_max_group_partitions)
+        found += _group_families(table, figures)
     return found
 
 
@@ -193,8 +197,8 @@ async def transaction_families(coordinator: TransactionCoordinator, pauses: Paus
     ]
 
 
-def _outcomes(broker: BrokerParts) -> Iterator[Metric]:
-    outcomes = broker.transactions.outcomes
+def _outcomes(transactions: Transactions) -> Iterator[Metric]:
+    outcomes = transactions.outcomes
     yield CounterMetricFamily("brokerd_committed_transactions", "Versions committed.", value=outcomes.committed)
     yield CounterMetricFamily(
         "brokerd_aborted_transactions",
@@ -209,7 +213,7 @@ def _outcomes(broker: BrokerParts) -> Iterator[Metric]:
     yield _gauge(
         "undecided_member_count",
         "Members whose end is lost to damage: readers wait before their records until an operator decides.",
-        broker.transactions.undecided_count,
+        transactions.undecided_count,
     )
 
 

@@ -321,7 +321,7 @@ async def test_a_topic_that_is_deleted_needs_no_decision(tmp_path: Path, compact
     async with scene.after() as broker:
         assert broker.transactions.undecided_count == 1
         await broker.broker.admin.run(broker.logs.changes.delete("t"))
-        broker.transactions.leaders.forget(scene.tps[0])
+        broker.broker.members.forget(scene.tps[0])
         assert broker.transactions.undecided_count == 0
 
 

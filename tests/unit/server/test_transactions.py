@@ -227,7 +227,7 @@ async def test_a_topic_that_is_deleted_and_created_again_meanwhile() -> None:
         one = await OneExecution(broker).begin()
         (kept,) = await broker.topic("kept", 1)
         await broker.write(one.member, [Write(kept, b"kept")])
-        await broker.broker.admin.run(broker.logs.changes.delete("t"))
+        await broker.broker.admin.run(broker.logs.changes.delete("t", broker.broker.forget_topic))
         again = await broker.topic()
         assert not {tp.topic_id for tp in again} & {tp.topic_id for tp in one.tps}
         asked = end_request(NAME, ONE, [(one.member, 3)], [*one.tps, kept], rows=3)

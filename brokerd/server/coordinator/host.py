@@ -1,0 +1,205 @@
+"""Hosts the coordinator while this node leads its partition, `__coordinator-0`: loads it from the log when the node begins to lead,
+forgets it when that ends, and loads another one in each new leader epoch. Everything that a coordinator knows is of one epoch.
+
+A node that is alone hosts it from its start to its end, and makes the partition when something is to be recorded first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import NamedTuple
+
+from brokerd.datadir.partition_table import PartitionTable
+from brokerd.errors import CoordinatorLoadInProgressError, DataDirectoryError, NotCoordinatorError
+from brokerd.ids import TopicIdPartition
+from brokerd.server.coordinator.groups import Groups
+from brokerd.server.coordinator.members import Members
+from brokerd.server.coordinator.transactions import Transactions
+from brokerd.server.failures import look_at_end
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S = 1.0
+
+
+class Hosted(NamedTuple):
+    """A coordinator of one leader epoch, on one log."""
+
+    transactions: Transactions
+    groups: Groups
+
+
+class CoordinatorHost:
+    """See the module docstring. Create it inside the running event loop."""
+
+    def __init__(
+        self,
+        partitions: PartitionTable,
+        members: Members,
+        new: Callable[[], Hosted],
+        create: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`new` gives a coordinator that has not read its log yet; `create` creates its partition, and is called while there is
+        none."""
+        self._partitions = partitions
+        self._members = members
+        self._new = new
+        self.create = create
+        self._hosted: Hosted | None = None
+        self._former: list[Transactions] = []  # whose decisions are still under way
+        self._following = asyncio.Lock()
+        self._sweeping = asyncio.Lock()
+        self._is_stopping = False
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # background work, one of each kind
+
+    @property
+    def hosted(self) -> Hosted | None:
+        """The coordinator, if this node is it and has loaded it."""
+        hosted = self._hosted
+        return hosted if hosted is not None and hosted.transactions.log.is_led else None
+
+    @property
+    def local(self) -> Transactions | None:
+        """The coordinator's transactions, if this node is it and has loaded it."""
+        hosted = self.hosted
+        return hosted.transactions if hosted is not None else None
+
+    @property
+    def transactions(self) -> Transactions:
+        """The coordinator's transactions. Raises NotCoordinatorError, CoordinatorLoadInProgressError."""
+        return self._required().transactions
+
+    @property
+    def groups(self) -> Groups:
+        """The coordinator's groups. Raises NotCoordinatorError, CoordinatorLoadInProgressError."""
+        return self._required().groups
+
+    def _required(self) -> Hosted:
+        hosted = self.hosted
+        if hosted is not None:
+            return hosted
+        if self._epoch() is not None:
+            raise CoordinatorLoadInProgressError("the coordinator is being loaded: retry", retry_after_ms=200)
+        raise NotCoordinatorError("this node is not the coordinator: ask for it with FindCoordinator")
+
+    def _epoch(self) -> int | None:
+        """The leader epoch of the coordinator's partition; None if this node does not lead it. 0 before a node that is alone has
+        made it."""
+        log = self._partitions.coordinator_log
+        if log is None:
+            return 0 if self._partitions.elects_itself else None
+        return log.leader_epoch if log.is_leader else None
+
+    # Life
+
+    async def start(self) -> None:
+        """On a node that is alone: loads the coordinator, finishes prepared commits and voids the data of ended members. Call it
+        before the broker serves requests. A commit that cannot be finished stays held back and is retried. Raises
+        DataDirectoryError.
+        """
+        await self._follow()
+        await self.transactions.sweep()
+
+    async def follow(self) -> None:
+        """Call it after each change of roles, of this node or of others: loads or forgets the coordinator. In the background,
+        finishes commits that waited for a leader, and learns what commits hold back in partitions that this node has begun to lead.
+        A log that cannot be used is logged, and tried again at the next call and by `sweep`.
+        """
+        try:
+            await self._follow()
+        except DataDirectoryError as error:
+            logger.error("%s", error)
+        if self._hosted is not None:
+            self._hosted.transactions.retry_soon()
+            self._in_background("sweep", self.sweep)
+        self._in_background("settle", self._settle)
+
+    async def _follow(self) -> None:
+        async with self._following:
+            while (epoch := self._epoch()) != (self._hosted.transactions.epoch if self._hosted is not None else None):
+                self._forget()
+                if epoch is None:
+                    return
+                hosted = self._new()
+                await hosted.transactions.load()
+                if hosted.transactions.epoch != epoch or self._epoch() != epoch:
+                    continue  # it has changed meanwhile
+                if self._is_stopping:
+                    hosted.transactions.begin_stop()
+                if self._partitions.elects_itself:
+                    self._hold(hosted.transactions)
+                self._hosted = hosted
+                logger.debug("the coordinator is loaded, in epoch %d", epoch)
+
+    def _hold(self, transactions: Transactions) -> None:
+        """Holds back what is prepared, where markers in the log have taken effect already."""
+        for name, commit in transactions.coordinator.prepared():
+            for one in commit.held_back:
+                self._members.hold(name, commit.txn_version, TopicIdPartition(one.topic_id, one.partition), one.first_offset)
+
+    def _forget(self) -> None:
+        if self._hosted is not None:
+            logger.info("this node is the coordinator no longer")
+            self._former = [one for one in (*self._former, self._hosted.transactions) if one.is_at_work]
+            self._hosted = None
+
+    async def _settle(self) -> None:
+        is_settled = await self._members.settle()
+        while not is_settled:
+            await asyncio.sleep(_RETRY_S)
+            is_settled = await self._members.settle()
+
+    def _in_background(self, kind: str, work: Callable[[], Coroutine[object, object, None]]) -> None:
+        task = self._tasks.get(kind)
+        if not self._is_stopping and (task is None or task.done()):
+            self._tasks[kind] = task = asyncio.create_task(work(), name=kind)
+            look_at_end(task, kind)
+
+    def begin_stop(self) -> None:
+        """Refuses new decisions; pending ones continue."""
+        self._is_stopping = True
+        if self._hosted is not None:
+            self._hosted.transactions.begin_stop()
+
+    async def drain(self) -> None:
+        """Waits for all pending decisions, and records their ends."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        for former in self._former:
+            await former.decided()
+        if self._hosted is not None:
+            await self._hosted.transactions.drain()
+
+    # Periodic jobs, while it is hosted
+
+    async def sweep(self) -> None:
+        """See Transactions.sweep. Tries again to load what could not be loaded."""
+        if self._hosted is None and self._epoch() is not None and not self._partitions.elects_itself:
+            with contextlib.suppress(DataDirectoryError):  # said already
+                await self._follow()
+        local = self.local
+        if local is not None and not self._sweeping.locked():
+            async with self._sweeping:
+                await local.sweep()
+
+    async def sweep_groups(self) -> None:
+        """See Groups.sweep."""
+        hosted = self.hosted
+        if hosted is not None:
+            await hosted.groups.sweep()
+
+    async def compact(self) -> None:
+        """See Transactions.compact."""
+        local = self.local
+        if local is not None:
+            await local.compact()
+
+    def forget_topic(self, topic_id: bytes) -> None:
+        """Forgets all groups' offsets of a deleted topic."""
+        hosted = self.hosted
+        if hosted is not None:
+            hosted.groups.table.forget_topic(topic_id)

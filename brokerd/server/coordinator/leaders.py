@@ -1,0 +1,395 @@
+"""The coordinator's side of transactions: what it asks of the leaders of partitions, of this node's own by a plain call
+(members.py), of others over Peers. And the outcome of members whose markers are lost to damage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple, TypeVar
+
+from google.protobuf.message import Message
+
+from brokerd.coordinator.markers import Ending, Outcome, endings
+from brokerd.coordinator.transactional_id import NO_VERSION, Held, HeldData
+from brokerd.datadir.decided_members import DecidedMembers
+from brokerd.errors import (
+    InvalidRequestError,
+    NotLeaderError,
+    NotReadyError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+    WireError,
+)
+from brokerd.ids import NO_LEADER, TopicIdPartition
+from brokerd.internode.v1.internode_pb2 import (
+    FreezeMembersRequest,
+    FreezeMembersResponse,
+    HangingPartition,
+    HangingPartitionsRequest,
+    HangingPartitionsResponse,
+    OpenDataRequest,
+    OpenDataResponse,
+    OpenMemberData,
+    OpenMembersRequest,
+    OpenMembersResponse,
+    ReleaseRequest,
+    ReleaseResponse,
+    WriteMarkersRequest,
+    WriteMarkersResponse,
+)
+from brokerd.internode.v1.internode_pb2 import Partition as PartitionPlace
+from brokerd.partition.unmarked import UnmarkedData, undecided_text, with_lost_markers
+from brokerd.server.coordinator.members import IDS_MAX, PARTITIONS_MAX, Members
+from brokerd.server.coordinator.peers import Peers
+from brokerd.wire.v1.coordinator_log_pb2 import CommitPrepared, CoordinatorRecord, HeldBack
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=Message)
+T = TypeVar("T")
+_UNDECIDED_LOGGED_MAX = 100
+_NONE = -1
+
+
+class Frozen(NamedTuple):
+    """What all leaders hold of members that can append nothing more."""
+
+    held: Held
+    held_back: list[HeldBack]
+
+
+class OpenMembers(NamedTuple):
+    """Members with open data. `others`: another node than this one has answered."""
+
+    producer_ids: AbstractSet[int]
+    others: bool
+
+
+class Leaders:
+    """See the module docstring. Use it in the event loop only."""
+
+    def __init__(self, peers: Peers, members: Members, epoch: Callable[[], int]) -> None:
+        """`epoch`: the coordinator's."""
+        self._peers = peers
+        self._members = members
+        self._epoch = epoch
+        self._elsewhere: frozenset[int] = frozenset()  # members with open data on other nodes, when they were asked last
+
+    @property
+    def producer_ids(self) -> AbstractSet[int]:
+        """Members with open data: those on this node now, and those on others when they were asked last."""
+        return self._members.producer_ids | self._elsewhere if self._elsewhere else self._members.producer_ids
+
+    async def freeze(self, producer_ids: Collection[int], partitions: Iterable[TopicIdPartition]) -> Frozen:
+        """Freezes members at all leaders. Those of `partitions` must answer, so that nothing is missing; members may have data
+        elsewhere only if nobody knows of it, which is void then. Raises InvalidRequestError if a topic has no such partition;
+        NotReadyError and others if a leader does not answer, having frozen some.
+        """
+        named = list(partitions)
+        missing = [tp for tp in named if not self._exists(tp)]
+        gone = frozenset(missing)
+        required = self._by_leader((tp, tp) for tp in named if tp not in gone)
+        nodes = {**dict.fromkeys(self._peers.leaders(), ()), **required}
+        found = await _each((self._freeze(node_id, list(producer_ids), tps) for node_id, tps in nodes.items()))
+        sums: dict[int, HeldData] = {}
+        held_back: list[HeldBack] = []
+        for node_id, answered in zip(nodes, found, strict=True):
+            if isinstance(answered, WireError):
+                if node_id in required:
+                    raise answered
+                logger.info("node %d was not asked about members: %s", node_id, answered)
+                continue
+            for response in answered:
+                held_back += response.held_back
+                for one in response.members:
+                    known = sums.get(one.producer_id, HeldData(0, True))
+                    sums[one.producer_id] = HeldData(known.records + one.records, known.is_durable and one.is_durable)
+        return Frozen(Held(sums, missing), held_back)
+
+    async def _freeze(self, node_id: int, producer_ids: list[int], tps: Sequence[TopicIdPartition]) -> list[FreezeMembersResponse]:
+        found = []
+        *others, named = _pieces(tps, PARTITIONS_MAX)
+        for some in others:
+            request = FreezeMembersRequest(coordinator_epoch=self._epoch(), partitions=map(_place, some))
+            await self._ask(node_id, request, FreezeMembersResponse)
+        for ids in _pieces(producer_ids, IDS_MAX):
+            request = FreezeMembersRequest(coordinator_epoch=self._epoch(), producer_ids=ids, partitions=map(_place, named))
+            found.append(response := await self._ask(node_id, request, FreezeMembersResponse))
+            while response.more:
+                last = response.held_back[-1]
+                request.after.CopyFrom(PartitionPlace(topic_id=last.topic_id, partition=last.partition))
+                found.append(response := await self._ask(node_id, request, FreezeMembersResponse))
+                del response.members[:]  # counted with the first page
+        return found
+
+    async def write_markers(self, transactional_id: str, commit: CommitPrepared) -> None:
+        """Writes the markers of a commit into the partitions that it holds back, and nowhere else. Returns once all of them are
+        durable. Raises the first error of a leader, once all others have answered."""
+        ids = [(pid, True) for pid in commit.committed_producer_ids] + [(pid, False) for pid in commit.aborted_producer_ids]
+        await self._mark(transactional_id, commit.txn_version, ids, commit.held_back)
+
+    async def rewrite_lost(self, ending: Ending, data: Collection[OpenMemberData]) -> None:
+        """Writes the markers of a complete commit again, into the partitions that may have lost them. What these members have in
+        others is void: the commit has not counted it. Raises as `write_markers` does."""
+        ids = {one.producer_id for one in data}
+        for name, version, is_committed in ((ending.transactional_id, ending.version, True), ("", NO_VERSION, False)):
+            tps = dict.fromkeys(
+                TopicIdPartition(one.topic_id, one.partition) for one in data if (one.lost_from >= 0) == is_committed
+            )
+            places = [HeldBack(topic_id=tp.topic_id, partition=tp.partition, first_offset=_NONE) for tp in tps]
+            if places:
+                await self._mark(name, version, [(producer_id, is_committed) for producer_id in ids], places)
+
+    async def _mark(
+        self, transactional_id: str, version: int, ids: Sequence[tuple[int, bool]], held_back: Iterable[HeldBack]
+    ) -> None:
+        places = [(TopicIdPartition(one.topic_id, one.partition), one) for one in held_back]
+        by_leader = self._by_leader(((tp, one) for tp, one in places if self._exists(tp)), strict=False)
+        leaderless = by_leader.pop(NO_LEADER, [])
+        _raise_first(
+            await _each(self._mark_at(node_id, transactional_id, version, ids, here) for node_id, here in by_leader.items())
+        )
+        if leaderless:
+            raise self._no_leader(TopicIdPartition(leaderless[0].topic_id, leaderless[0].partition))
+
+    async def _mark_at(
+        self, node_id: int, transactional_id: str, version: int, ids: Sequence[tuple[int, bool]], places: Sequence[HeldBack]
+    ) -> None:
+        for some in _pieces(ids, IDS_MAX):
+            for here in _pieces(places, PARTITIONS_MAX):
+                request = WriteMarkersRequest(
+                    coordinator_epoch=self._epoch(),
+                    transactional_id=transactional_id,
+                    txn_version=version,
+                    committed_producer_ids=[producer_id for producer_id, is_winner in some if is_winner],
+                    aborted_producer_ids=[producer_id for producer_id, is_winner in some if not is_winner],
+                    partitions=here,
+                )
+                await self._ask(node_id, request, WriteMarkersResponse)
+
+    async def abort(self, transactional_id: str, producer_ids: Sequence[int]) -> None:
+        """Writes abort markers wherever there is data of these members, whose end is durable. Returns once all are durable. Raises
+        the first error of a leader, once all others have answered: what it holds is found by the sweep."""
+        ids = [(producer_id, False) for producer_id in producer_ids]
+        nodes = self._peers.leaders()
+        _raise_first(await _each(self._abort_at(node_id, transactional_id, ids) for node_id in nodes))
+
+    async def _abort_at(self, node_id: int, transactional_id: str, ids: Sequence[tuple[int, bool]]) -> None:
+        for some in _pieces(ids, IDS_MAX):
+            request = WriteMarkersRequest(
+                coordinator_epoch=self._epoch(),
+                transactional_id=transactional_id,
+                txn_version=NO_VERSION,
+                aborted_producer_ids=[producer_id for producer_id, _ in some],
+            )
+            await self._ask(node_id, request, WriteMarkersResponse)
+
+    async def release(self, transactional_id: str, commit: CommitPrepared) -> None:
+        """Makes the markers of a commit take effect: in one step at each leader, one leader after the other. Call it once all are
+        durable. Raises the first error of a leader, once all others have answered."""
+        tps = (TopicIdPartition(one.topic_id, one.partition) for one in commit.held_back)
+        by_leader = self._by_leader(((tp, tp) for tp in tps if self._exists(tp)), strict=False)
+        leaderless = by_leader.pop(NO_LEADER, [])
+        request = ReleaseRequest(coordinator_epoch=self._epoch(), transactional_id=transactional_id, txn_version=commit.txn_version)
+        # This node's too, even if no partition of them is left: its holds would stay.
+        nodes = dict.fromkeys((self._peers.node_id, *by_leader))
+        _raise_first(await _each(self._ask(node_id, request, ReleaseResponse) for node_id in nodes))
+        if leaderless:
+            raise self._no_leader(leaderless[0])
+
+    async def open_members(self) -> OpenMembers:
+        """Members with open data, at all leaders that answer."""
+        elsewhere: set[int] = set()
+        others = False
+        nodes = [node_id for node_id in self._peers.leaders() if node_id != self._peers.node_id]
+        for node_id, found in zip(nodes, await _each(map(self._open_members, nodes)), strict=True):
+            if isinstance(found, WireError):
+                logger.info("node %d did not say which members it has data of: %s", node_id, found)
+            else:
+                elsewhere |= found
+                others = True
+        self._elsewhere = frozenset(elsewhere)
+        return OpenMembers(self.producer_ids, others)
+
+    async def _open_members(self, node_id: int) -> set[int]:
+        found: set[int] = set()
+        request = OpenMembersRequest(coordinator_epoch=self._epoch(), after_producer_id=_NONE)
+        while True:
+            response = await self._ask(node_id, request, OpenMembersResponse)
+            found.update(response.producer_ids)
+            if not response.more:
+                return found
+            request.after_producer_id = response.producer_ids[-1]
+
+    async def open_data(self, producer_ids: Sequence[int], limit: int | None = None) -> list[OpenMemberData]:
+        """The open data of members, by partition, at all leaders that answer; about `limit` entries of each at most."""
+        found: list[OpenMemberData] = []
+        nodes = self._peers.leaders()
+        answers = await _each(self._open_data(node_id, list(producer_ids), limit) for node_id in nodes)
+        for node_id, answered in zip(nodes, answers, strict=True):
+            if isinstance(answered, WireError):
+                logger.info("node %d did not say what it has of members: %s", node_id, answered)
+            else:
+                found += answered
+        return found
+
+    async def _open_data(self, node_id: int, producer_ids: list[int], limit: int | None) -> list[OpenMemberData]:
+        found: list[OpenMemberData] = []
+        for ids in _pieces(producer_ids, IDS_MAX):
+            request = OpenDataRequest(coordinator_epoch=self._epoch(), producer_ids=ids)
+            while True:
+                response = await self._ask(node_id, request, OpenDataResponse)
+                found += response.data
+                if not response.more or (limit is not None and len(found) >= limit):
+                    break
+                last = response.data[-1]
+                del request.producer_ids[: list(request.producer_ids).index(last.producer_id)]
+                request.after.CopyFrom(PartitionPlace(topic_id=last.topic_id, partition=last.partition))
+        return found
+
+    async def hanging(self) -> list[HangingPartition]:
+        """The partitions whose last stable offset is held back, at all leaders that answer."""
+        found: list[HangingPartition] = []
+        for answered in await _each(map(self._hanging, self._peers.leaders())):
+            if not isinstance(answered, WireError):
+                found += answered
+        return found
+
+    async def _hanging(self, node_id: int) -> list[HangingPartition]:
+        found: list[HangingPartition] = []
+        request = HangingPartitionsRequest(coordinator_epoch=self._epoch())
+        while True:
+            response = await self._ask(node_id, request, HangingPartitionsResponse)
+            found += response.partitions
+            if not response.more:
+                return found
+            last = response.partitions[-1]
+            request.after.CopyFrom(PartitionPlace(topic_id=last.topic_id, partition=last.partition))
+
+    async def _ask(self, node_id: int, request: Message, response_type: type[R]) -> R:
+        if node_id == self._peers.node_id:
+            answered: R = await self._members.answer(request)
+            return answered
+        return await self._peers.call(node_id, request, response_type)
+
+    def _by_leader(self, entries: Iterable[tuple[TopicIdPartition, T]], *, strict: bool = True) -> dict[int, list[T]]:
+        """Entries by the leader of their partition. Raises NotReadyError if one has none; if not `strict`, it is NO_LEADER's."""
+        found: dict[int, list[T]] = {}
+        for tp, entry in entries:
+            node_id = self._peers.leader_of(tp)
+            if strict and node_id == NO_LEADER:
+                raise self._no_leader(tp)
+            found.setdefault(node_id, []).append(entry)
+        return found
+
+    def _no_leader(self, tp: TopicIdPartition) -> NotReadyError:
+        return NotReadyError(f"partition {tp.partition} of topic {tp.topic_id.hex()} has no leader at present: retry")
+
+    def _exists(self, tp: TopicIdPartition) -> bool:
+        """False if the topic is deleted. Raises InvalidRequestError if it has no such partition."""
+        try:
+            self._members.partitions.leader(tp)
+        except UnknownTopicIdError:
+            return False
+        except UnknownTopicOrPartitionError as error:
+            raise InvalidRequestError(f"partitions: {error.message}") from None
+        except NotLeaderError:
+            pass
+        return True
+
+
+class LostMarkers:
+    """The outcome of ended members whose marker may be lost: which markers to write again, and which need an operator's decision.
+    The data of any other ended member is void, and so is data that has no marker although its partition cannot have lost one: no
+    commit has counted it.
+    """
+
+    def __init__(self, decided: DecidedMembers) -> None:
+        self._decided = {
+            **dict.fromkeys(decided.aborted, Outcome.ABORTED),
+            **dict.fromkeys(decided.committed, Outcome.COMMITTED),
+        }
+        self._endings: dict[int, Ending] = {}  # of members with lost markers
+
+    async def find(
+        self,
+        data: Collection[OpenMemberData],
+        read: Callable[[], Iterable[CoordinatorRecord | None]],
+        name_of: Callable[[TopicIdPartition], str],
+    ) -> None:
+        """Determines the outcomes. `data`: the open data of all ended members. `read`: the whole log, read in a thread if markers
+        may be lost of which that is not known yet. Raises DataDirectoryError."""
+        found = [(one, _unmarked(one)) for one in data]
+        lost = {one.producer_id for one, unmarked in found if unmarked.lost is not None and unmarked.is_readable}
+        self._endings = {producer_id: self._endings[producer_id] for producer_id in lost if producer_id in self._endings}
+        new = lost - self._endings.keys()
+        if not new:
+            return
+        unknown_ids = with_lost_markers(unmarked for _, unmarked in found)
+        self._endings.update(await asyncio.to_thread(lambda: endings(new, unknown_ids, read(), self._decided)))
+        unknown = [
+            one for one in found if one[0].producer_id in new and self._endings[one[0].producer_id].outcome is Outcome.UNKNOWN
+        ]
+        for one, unmarked in unknown[:_UNDECIDED_LOGGED_MAX]:
+            logger.error("%s", undecided_text(name_of(TopicIdPartition(one.topic_id, one.partition)), unmarked))
+        if len(unknown) > _UNDECIDED_LOGGED_MAX:
+            logger.error("and %d more: `brokerd doctor` lists them all", len(unknown) - _UNDECIDED_LOGGED_MAX)
+
+    def committed(self, ended_ids: Iterable[int]) -> dict[Ending, list[int]]:
+        """The committed ones of these members, by commit."""
+        commits: dict[Ending, list[int]] = {}
+        for producer_id in ended_ids:
+            ending = self._endings.get(producer_id)
+            if ending is not None and ending.outcome is Outcome.COMMITTED:
+                commits.setdefault(ending, []).append(producer_id)
+        return commits
+
+    def undecided(self, ended_ids: Iterable[int]) -> list[int]:
+        """Those of these members whose outcome is unknown."""
+        unknown = Ending(Outcome.UNKNOWN)
+        return [producer_id for producer_id in ended_ids if self._endings.get(producer_id) == unknown]
+
+    def void(self, ended_ids: Iterable[int]) -> list[int]:
+        """Those of these members whose data is void."""
+        aborted = Ending(Outcome.ABORTED)
+        return [producer_id for producer_id in ended_ids if self._endings.get(producer_id, aborted).outcome is Outcome.ABORTED]
+
+
+def _unmarked(one: OpenMemberData) -> UnmarkedData:
+    lost = (one.lost_from, one.lost_until) if one.lost_from >= 0 else None
+    return UnmarkedData(one.producer_id, one.first_offset, one.end_offset, one.is_readable, lost)
+
+
+def _place(tp: TopicIdPartition) -> PartitionPlace:
+    return PartitionPlace(topic_id=tp.topic_id, partition=tp.partition)
+
+
+def _pieces(entries: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """The entries, at most `size` at once; an empty piece if there are none."""
+    if len(entries) <= size:
+        yield entries
+        return
+    for at in range(0, len(entries), size):
+        yield entries[at : at + size]
+
+
+async def _each(work: Iterable[Awaitable[T]]) -> list[T | WireError]:
+    """What each gives, or its WireError; at the same time, and a single one without a pause in between."""
+    waiting = [_tried(one) for one in work]
+    return [await waiting[0]] if len(waiting) == 1 else await asyncio.gather(*waiting)
+
+
+async def _tried(work: Awaitable[T]) -> T | WireError:
+    try:
+        return await work
+    except WireError as error:
+        return error
+
+
+def _raise_first(found: Iterable[object]) -> None:
+    for one in found:
+        if isinstance(one, WireError):
+            raise one

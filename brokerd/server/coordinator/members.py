@@ -1,0 +1,623 @@
+"""The members' data in the partitions that this node leads: the leader's side of transactions. Which members may append here, the
+markers that end them, what commits hold back, and markers that a partition may have lost to damage.
+
+A member's first batch needs the coordinator's word that it is open, once per member and leadership. Where the coordinator is this
+node, it is asked at every append instead, which is a look-up. FreezeMembers takes the word back: from then on, nothing of these
+members is appended until the coordinator says again that they are open, which it does not do while it decides on them. So a late
+batch is never covered by a commit that did not count it.
+
+A commit's marker and its hold are set in one step, and the hold lasts until Release: no part is visible before all of it may be.
+A leader that starts knows no holds. It shows nothing behind the last stable offset that it kept if that is of a transaction, until
+the coordinator has told what is prepared (`settle`).
+
+Each partition derives its open data from its log. This module keeps the record counts and an index of members and partitions:
+without it, a commit of ten thousand members over a hundred partitions would take a million look-ups in the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from operator import itemgetter
+from typing import Any, NamedTuple, Protocol
+
+from google.protobuf.message import Message
+
+from brokerd.coordinator.markers import RecordFor, control_records
+from brokerd.coordinator.transactional_id import MEMBER_EPOCH
+from brokerd.datadir.log_time import DirectoryTime
+from brokerd.datadir.partition_table import PartitionTable
+from brokerd.errors import (
+    CoordinatorNotAvailableError,
+    Fate,
+    NotCoordinatorError,
+    UnknownTopicIdError,
+    WireError,
+)
+from brokerd.ids import NO_LEADER, TopicIdPartition
+from brokerd.internode.v1 import internode_pb2
+from brokerd.internode.v1.internode_pb2 import (
+    FreezeMembersRequest,
+    FreezeMembersResponse,
+    HangingPartitionsRequest,
+    HangingPartitionsResponse,
+    OpenDataRequest,
+    OpenDataResponse,
+    OpenMembersRequest,
+    OpenMembersResponse,
+    PreparedHold,
+    PreparedHoldsRequest,
+    PreparedHoldsResponse,
+    ReleaseRequest,
+    ReleaseResponse,
+    VerifiedMember,
+    VerifyMembersRequest,
+    VerifyMembersResponse,
+    WriteMarkersRequest,
+    WriteMarkersResponse,
+)
+from brokerd.partition.log_ends import UNSETTLED
+from brokerd.partition.partition import Partition
+from brokerd.partition.unmarked import unmarked_data
+from brokerd.purgatory import TimedPurgatory
+from brokerd.record.control import encode_control
+from brokerd.record.header import BatchHeader
+from brokerd.server.coordinator.peers import Peers
+from brokerd.server.paging import Pauses
+from brokerd.server.waiting.delayed_produce import Appended, wait_durable
+from brokerd.sharing import CALLER
+from brokerd.wire.v1.coordinator_log_pb2 import HeldBack
+
+logger = logging.getLogger(__name__)
+
+# One message to or from another node has at most so many entries.
+IDS_MAX = 50_000
+PARTITIONS_MAX = 10_000
+_SETTLED_AT_ONCE = 1_000
+# Verified members, and members known to have ended: the oldest are forgotten first, and the coordinator is asked again.
+_VERIFIED_MAX = 100_000
+_ENDED_MAX = 10_000
+_NONE = -1
+_MARKER_PIECES = 10  # cost of a marker in units of Pauses; one more for each ten members
+_RETRY_AFTER_MS = 200
+
+
+class OpenMember(NamedTuple):
+    """A member that may append."""
+
+    transactional_id: str
+    member_id: bytes
+
+
+class Coordinator(Protocol):
+    """The coordinator, where it is this node."""
+
+    @property
+    def epoch(self) -> int:
+        """Its epoch."""
+
+    def open_member(self, producer_id: int) -> OpenMember | None:
+        """The member; None if it is not open. Raises CoordinatorNotAvailableError while it is being decided."""
+
+    def renew(self, producer_id: int) -> None:
+        """Renews a member; no effect for any other producer id."""
+
+    async def prepared_holds(self, asked: PreparedHoldsRequest) -> PreparedHoldsResponse:
+        """What prepared commits hold back. Raises retriable errors."""
+
+
+class _Verified(NamedTuple):
+    """The coordinator's word that a member is open. `leads`: PartitionTable.leads when it was asked for."""
+
+    member: OpenMember
+    leads: int
+
+
+class _Hold(NamedTuple):
+    """What a commit holds back here."""
+
+    version: int
+    partitions: set[TopicIdPartition]
+
+
+class _MemberData:
+    """One member's open data over all partitions. `records` includes those of partitions deleted since."""
+
+    __slots__ = ("partitions", "records")
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.partitions: set[TopicIdPartition] = set()
+
+
+class Members:
+    """See the module docstring. Use it in the event loop only."""
+
+    def __init__(
+        self,
+        partitions: PartitionTable,
+        time: DirectoryTime,
+        purgatory: TimedPurgatory,
+        peers: Peers,
+        hosted: Callable[[], Coordinator | None],
+    ) -> None:
+        """`hosted`: the coordinator, if this node is it and has loaded its log."""
+        self.partitions = partitions
+        self._time = time
+        self._purgatory = purgatory
+        self._peers = peers
+        self._hosted = hosted
+        self._members: dict[int, _MemberData] = {}  # by producer id
+        self._partitions: dict[TopicIdPartition, dict[int, None]] = {}  # producer ids
+        self._coordinator_epoch = 0  # the highest seen
+        self._verified: OrderedDict[int, _Verified] = OrderedDict()  # by producer id, the oldest first
+        self._ended: OrderedDict[int, None] = OrderedDict()  # producer ids
+        self._asking: list[set[int]] = []  # members whose verification is under way; one that is frozen meanwhile is taken out
+        self._holds: dict[str, _Hold] = {}  # by transactional id
+        self._settling = asyncio.Lock()
+        self._released: dict[str, int] | None = None  # versions released while the coordinator's answer about holds is awaited
+        self._methods: dict[type[Message], Callable[[Any], Any]] = {
+            FreezeMembersRequest: self.freeze,
+            WriteMarkersRequest: self.write_markers,
+            ReleaseRequest: self.release,
+            OpenMembersRequest: self.open_members,
+            OpenDataRequest: self.open_data,
+            HangingPartitionsRequest: self.hanging_partitions,
+        }
+        for partition in self.partitions.of_clients():
+            for producer_id in partition.producers.open_transactions:
+                data = partition.open_data(producer_id)
+                assert data is not None, "it is open there"
+                self._count(producer_id, partition.tp, data.records)
+
+    async def answer(self, request: Message) -> Any:
+        """The response to a coordinator's request. Raises WireErrors."""
+        return await self._methods[type(request)](request)
+
+    # Appends
+
+    def open_member(self, header: BatchHeader) -> OpenMember | None:
+        """The open member that a batch is of; None if it is of none. There must be no await between this call and the append. The
+        epoch of a non-transactional batch is not compared: the partition refuses such a batch from a member.
+
+        Raises CoordinatorNotAvailableError if it is not known whether the member is open; nothing was appended.
+        """
+        if header.is_transactional and header.producer_epoch != MEMBER_EPOCH:
+            return None
+        producer_id = header.producer_id
+        hosted = self._coordinator_here()
+        if hosted is not None:
+            return hosted.open_member(producer_id)
+        if producer_id in self._ended:
+            return None
+        verified = self._verified.get(producer_id)
+        if verified is None or verified.leads != self.partitions.leads:
+            raise CoordinatorNotAvailableError(
+                f"the coordinator has not said whether producer {producer_id} is a member of an open transaction: retry",
+                fate=Fate.NOT_APPENDED,
+                retry_after_ms=_RETRY_AFTER_MS,
+            )
+        return verified.member
+
+    def unverified(self, producer_ids: Iterable[int]) -> list[int]:
+        """Those of the members for which `verify` must be called before an append."""
+        if self._coordinator_here() is not None:
+            return []
+        leads, known = self.partitions.leads, self._verified
+        return [
+            producer_id
+            for producer_id in dict.fromkeys(producer_ids)
+            if producer_id not in self._ended and ((one := known.get(producer_id)) is None or one.leads != leads)
+        ]
+
+    @property
+    def verifies(self) -> bool:
+        """True if another node must be asked about members."""
+        return self._coordinator_here() is None
+
+    async def verify(self, producer_ids: Collection[int]) -> None:
+        """Asks the coordinator whether members are open. If it does not answer, they stay unknown, and their batches are refused
+        with a retriable error."""
+        node_id, leads = self._peers.coordinator(), self.partitions.leads
+        if node_id in (NO_LEADER, self._peers.node_id):
+            return
+        asking = set(producer_ids)
+        self._asking.append(asking)
+        try:
+            answered = await self._peers.call(node_id, VerifyMembersRequest(producer_ids=producer_ids), VerifyMembersResponse)
+            self._accept(answered.coordinator_epoch)
+        except WireError as error:
+            logger.debug("the coordinator, node %d, did not verify members: %s", node_id, error)
+            return
+        finally:
+            self._asking = [one for one in self._asking if one is not asking]
+        for one in answered.members:
+            if one.producer_id in asking:
+                self._learn(one, leads)
+
+    def _learn(self, one: VerifiedMember, leads: int) -> None:
+        if one.state == internode_pb2.MEMBER_STATE_OPEN:
+            self._verified[one.producer_id] = _Verified(OpenMember(one.transactional_id, one.member_id), leads)
+            self._verified.move_to_end(one.producer_id)
+            if len(self._verified) > _VERIFIED_MAX:
+                self._verified.popitem(last=False)
+        elif one.state == internode_pb2.MEMBER_STATE_ENDED:
+            self._verified.pop(one.producer_id, None)
+            self._ended[one.producer_id] = None
+            if len(self._ended) > _ENDED_MAX:
+                self._ended.popitem(last=False)
+
+    def appended(self, producer_id: int, tp: TopicIdPartition, records: int) -> None:
+        """Counts a member's appended records (0 for a duplicate), and renews the member if the coordinator is here: elsewhere,
+        heartbeats do."""
+        self._count(producer_id, tp, records)
+        hosted = self._hosted()
+        if hosted is not None:
+            hosted.renew(producer_id)
+
+    def forget(self, tp: TopicIdPartition) -> None:
+        """Forgets a partition whose topic is deleted."""
+        for producer_id in list(self._partitions.get(tp, ())):
+            self._end(producer_id, tp)
+
+    @property
+    def producer_ids(self) -> AbstractSet[int]:
+        """Members with open data in any partition."""
+        return self._members.keys()
+
+    def _coordinator_here(self) -> Coordinator | None:
+        hosted = self._hosted()
+        return hosted if hosted is not None and hosted.epoch >= self._coordinator_epoch else None
+
+    def _accept(self, epoch: int) -> None:
+        """Raises NotCoordinatorError for a coordinator that another one has replaced. Members are verified anew by a new one."""
+        if epoch < self._coordinator_epoch:
+            raise NotCoordinatorError(f"coordinator_epoch is {epoch}, but {self._coordinator_epoch} has begun since")
+        if epoch > self._coordinator_epoch:
+            self._coordinator_epoch = epoch
+            self._verified.clear()
+            for asking in self._asking:
+                asking.clear()
+
+    # What the coordinator asks
+
+    async def freeze(self, asked: FreezeMembersRequest) -> FreezeMembersResponse:
+        """Takes nothing of these members any more, waits until what they have is below the high watermarks, and returns what that
+        is. Raises NotLeaderError if this node does not lead one of the partitions named, NotCoordinatorError,
+        OffsetNotAvailableError.
+        """
+        self._accept(asked.coordinator_epoch)
+        self._take_back(asked.producer_ids)
+        for one in asked.partitions:
+            self.partitions.leader(TopicIdPartition(one.topic_id, one.partition))
+        wanted = frozenset(asked.producer_ids)
+        tps = self._partitions_of(wanted)
+        await self._settled(tps, wanted)
+        self._accept(asked.coordinator_epoch)
+        response = FreezeMembersResponse()
+        not_durable = self._not_durable()
+        for producer_id in asked.producer_ids:
+            data = self._members.get(producer_id)
+            if data is not None:
+                is_durable = producer_id not in not_durable
+                response.members.add(producer_id=producer_id, records=data.records, is_durable=is_durable)
+        page, response.more = _page(tps, asked.after)
+        for tp in page:
+            partition = self._led(tp)
+            first_offset = partition.producers.first_open_offset(wanted) if partition is not None else None
+            if first_offset is not None:
+                response.held_back.add(topic_id=tp.topic_id, partition=tp.partition, first_offset=first_offset)
+        return response
+
+    async def write_markers(self, asked: WriteMarkersRequest) -> WriteMarkersResponse:
+        """Appends a control batch to each of the partitions that still holds data of the members. Returns once these are durable,
+        and those of earlier attempts. Partitions deleted meanwhile need none.
+
+        Raises StorageError and others if a marker cannot be written or made durable: repeat the request.
+        """
+        self._accept(asked.coordinator_epoch)
+        ended = (*asked.committed_producer_ids, *asked.aborted_producer_ids)
+        self._take_back(ended)
+        record_for = control_records(
+            asked.transactional_id,
+            asked.txn_version,
+            committed=asked.committed_producer_ids,
+            aborted=asked.aborted_producer_ids,
+        )
+        placed: Sequence[HeldBack] = asked.partitions or [
+            HeldBack(topic_id=tp.topic_id, partition=tp.partition, first_offset=_NONE)
+            for tp in self._partitions_of(frozenset(ended))
+        ]
+        failed: WireError | None = None
+        waited: list[Appended] = []
+        pauses = Pauses()
+        for one in placed:
+            tp = TopicIdPartition(one.topic_id, one.partition)
+            await pauses.after(_MARKER_PIECES + len(self._partitions.get(tp, ())) // 10)
+            self._accept(asked.coordinator_epoch)
+            try:
+                partition = self._write(tp, record_for, asked, one.first_offset)
+            except WireError as error:
+                failed = failed or error
+                continue
+            # Whatever is there: a marker of an earlier attempt may not be durable yet.
+            if partition is not None and partition.ends.high_watermark < (end := partition.ends.log_end_offset):
+                waited.append(Appended(partition, end - 1, partition.leader_epoch))
+        for problem in (await wait_durable(self._purgatory, waited)).values():
+            if not isinstance(problem, UnknownTopicIdError):
+                failed = failed or problem
+        if failed is not None:
+            raise failed
+        return WriteMarkersResponse()
+
+    def _write(
+        self, tp: TopicIdPartition, record_for: RecordFor, asked: WriteMarkersRequest, first_offset: int
+    ) -> Partition | None:
+        """The partition, with its marker; None if it is deleted. Raises WireErrors."""
+        partition = self._led(tp)
+        if partition is None:
+            self._check_deleted(tp)
+            self.forget(tp)
+            return None
+        record = record_for(self._partitions.get(tp, {}).keys())
+        if record is not None:
+            record.coordinator_epoch = asked.coordinator_epoch
+            now_ms, ahead_ms = self._time.stamp_ms()
+            batch = encode_control(record, tp, timestamp_ms=now_ms)
+            if first_offset >= 0:
+                self.hold(asked.transactional_id, asked.txn_version, tp, first_offset)
+            partition.append_marker(batch, now_wall_ms=now_ms, clock_ahead_ms=ahead_ms, caller=CALLER.get())
+            for producer_id in (*record.committed_producer_ids, *record.aborted_producer_ids):
+                self._end(producer_id, tp)
+        return partition
+
+    def hold(self, transactional_id: str, version: int, tp: TopicIdPartition, first_offset: int) -> None:
+        """Keeps a last stable offset below a commit's data until its `release`, even where its marker is written already."""
+        held = self._holds.get(transactional_id)
+        if held is not None and held.version < version:  # it is complete, or this one would not be decided
+            self._release(transactional_id)
+            held = None
+        if held is None:
+            held = self._holds[transactional_id] = _Hold(version, set())
+        partition = self.partitions.get(tp)
+        if partition is not None and held.version == version:
+            held.partitions.add(tp)
+            partition.hold_back(transactional_id, first_offset)
+
+    async def release(self, asked: ReleaseRequest) -> ReleaseResponse:
+        """Makes the markers of a commit take effect in all its partitions here, atomically. Raises NotCoordinatorError."""
+        self._accept(asked.coordinator_epoch)
+        name, version = asked.transactional_id, asked.txn_version
+        held = self._holds.get(name)
+        if held is not None and held.version <= version:
+            self._release(name)
+        if self._released is not None:
+            self._released[name] = max(version, self._released.get(name, version))
+        return ReleaseResponse()
+
+    def _release(self, name: str) -> None:
+        partitions = [self.partitions.get(tp) for tp in self._holds.pop(name).partitions]
+        self.partitions.release(name, [partition for partition in partitions if partition is not None])
+
+    async def open_members(self, asked: OpenMembersRequest) -> OpenMembersResponse:
+        """The members with open data in any partition. Raises NotCoordinatorError."""
+        self._accept(asked.coordinator_epoch)
+        found = sorted(self._members)
+        at = bisect_right(found, asked.after_producer_id)
+        page = found[at : at + IDS_MAX]
+        return OpenMembersResponse(producer_ids=page, more=len(found) > at + IDS_MAX)
+
+    async def open_data(self, asked: OpenDataRequest) -> OpenDataResponse:
+        """The open data of these members, by partition. Raises NotCoordinatorError."""
+        self._accept(asked.coordinator_epoch)
+        response = OpenDataResponse()
+        after = asked.after if asked.HasField("after") else None
+        for producer_id in asked.producer_ids:
+            member = self._members.get(producer_id)
+            tps = sorted(member.partitions) if member is not None else []
+            if after is not None:
+                tps, after = tps[bisect_right(tps, TopicIdPartition(after.topic_id, after.partition)) :], None
+            for tp in tps:
+                if len(response.data) == PARTITIONS_MAX:
+                    response.more = True
+                    return response
+                self._describe(producer_id, tp, response)
+        return response
+
+    def _describe(self, producer_id: int, tp: TopicIdPartition, response: OpenDataResponse) -> None:
+        partition = self._led(tp)
+        data = partition.open_data(producer_id) if partition is not None else None
+        if partition is None or data is None:
+            return
+        described = response.data.add(
+            topic_id=tp.topic_id,
+            partition=tp.partition,
+            producer_id=producer_id,
+            first_offset=data.first_offset,
+            end_offset=data.end_offset,
+            last_stable_offset=partition.ends.last_stable_offset,
+            is_readable=data.end_offset > partition.ends.log_start_offset,
+            lost_from=_NONE,
+            lost_until=_NONE,
+        )
+        if partition.health.damaged:
+            all_here = unmarked_data(partition.producers, partition.health.damaged, partition.ends.log_start_offset)
+            (lost,) = [one.lost for one in all_here if one.producer_id == producer_id]
+            if lost is not None:
+                described.lost_from, described.lost_until = lost
+
+    async def hanging_partitions(self, asked: HangingPartitionsRequest) -> HangingPartitionsResponse:
+        """The partitions whose last stable offset is held back. Raises NotCoordinatorError."""
+        self._accept(asked.coordinator_epoch)
+        response = HangingPartitionsResponse()
+        held = {tp for hold in self._holds.values() for tp in hold.partitions}
+        page, response.more = _page(sorted(held | self._partitions.keys()), asked.after)
+        pauses = Pauses()
+        for tp in page:
+            await pauses.after()
+            partition = self._led(tp)
+            if partition is None or partition.health.is_deleted:  # deleted meanwhile
+                continue
+            producer_id = next(iter(partition.producers.open_transactions), None)
+            data = partition.open_data(producer_id) if producer_id is not None else None
+            commits = ((name, first) for name, first in partition.ends.held_back.items() if name != UNSETTLED)
+            name, first_offset = min(commits, key=itemgetter(1), default=("", 0))
+            if data is not None and (not name or first_offset > data.first_offset):
+                name, first_offset = "", data.first_offset
+            elif not name:
+                continue
+            response.partitions.add(
+                topic_id=tp.topic_id,
+                partition=tp.partition,
+                transactional_id=name,
+                producer_id=_NONE if name or producer_id is None else producer_id,
+                first_offset=first_offset,
+                last_stable_offset=partition.ends.last_stable_offset,
+                last_timestamp=partition.producers.entries[producer_id].last_timestamp if producer_id is not None else _NONE,
+            )
+        return response
+
+    # A leader that starts
+
+    async def settle(self) -> bool:
+        """Asks the coordinator what prepared commits hold back in the partitions of which that is not known yet, and lets all the
+        rest take effect. Partitions without any transaction behind the last stable offset that was kept need no answer. True if
+        nothing is unknown any more; else call it again later."""
+        async with self._settling:
+            unknown = [partition for partition in self.partitions.of_clients() if _is_unsettled(partition)]
+            asked = []
+            for partition in unknown:
+                from_offset = partition.ends.held_back[UNSETTLED]
+                try:
+                    has_any = await asyncio.to_thread(partition.look_ups.has_transactions, from_offset)
+                except WireError:
+                    has_any = True
+                if has_any:
+                    asked.append(partition)
+                else:
+                    partition.wake(partition.release(UNSETTLED))
+            try:
+                for at in range(0, len(asked), _SETTLED_AT_ONCE):
+                    await self._settle(asked[at : at + _SETTLED_AT_ONCE])
+            except WireError as error:
+                logger.info("what commits hold back is not known yet: %s", error)
+            return not any(_is_unsettled(partition) for partition in unknown)
+
+    async def _settle(self, partitions: Sequence[Partition]) -> None:
+        request = PreparedHoldsRequest()
+        for partition in partitions:
+            request.partitions.add(topic_id=partition.tp.topic_id, partition=partition.tp.partition)
+        found: list[PreparedHold] = []
+        self._released = {}
+        try:
+            while True:
+                answered = await self._ask_holds(request)
+                self._accept(answered.coordinator_epoch)
+                found += answered.commits
+                if not answered.more:
+                    break
+                request.after_transactional_id = answered.commits[-1].transactional_id
+            for commit in found:
+                name, version = commit.transactional_id, commit.txn_version
+                if version > self._released.get(name, _NONE):
+                    for one in commit.held_back:
+                        self.hold(name, version, TopicIdPartition(one.topic_id, one.partition), one.first_offset)
+        finally:
+            self._released = None
+        self.partitions.release(UNSETTLED, partitions)
+
+    async def _ask_holds(self, request: PreparedHoldsRequest) -> PreparedHoldsResponse:
+        node_id, hosted = self._peers.coordinator(), self._coordinator_here()
+        if hosted is not None:
+            return await hosted.prepared_holds(request)
+        if node_id in (NO_LEADER, self._peers.node_id):
+            raise CoordinatorNotAvailableError("there is no coordinator at present")
+        return await self._peers.call(node_id, request, PreparedHoldsResponse)
+
+    # The index
+
+    def _count(self, producer_id: int, tp: TopicIdPartition, records: int) -> None:
+        member = self._members.get(producer_id)
+        if member is None:
+            member = self._members[producer_id] = _MemberData()
+        member.records += records
+        if tp not in member.partitions:
+            member.partitions.add(tp)
+            self._partitions.setdefault(tp, {})[producer_id] = None
+
+    def _end(self, producer_id: int, tp: TopicIdPartition) -> None:
+        held = self._partitions.get(tp, {})
+        if producer_id not in held:
+            return
+        del held[producer_id]
+        if not held:
+            del self._partitions[tp]
+        member = self._members[producer_id]
+        member.partitions.discard(tp)
+        if not member.partitions:
+            del self._members[producer_id]
+
+    def _partitions_of(self, producer_ids: frozenset[int]) -> list[TopicIdPartition]:
+        """Partitions with open data of any of these members, in order."""
+        return sorted(tp for tp, held in self._partitions.items() if not producer_ids.isdisjoint(held))
+
+    def _take_back(self, producer_ids: Iterable[int]) -> None:
+        """What the coordinator has said of these members counts no more, nor what it is about to say."""
+        for producer_id in producer_ids if self._verified or self._asking else ():
+            self._verified.pop(producer_id, None)
+            for asking in self._asking:
+                asking.discard(producer_id)
+
+    async def _settled(self, tps: Iterable[TopicIdPartition], producer_ids: frozenset[int]) -> None:
+        """Waits until the members' data in these partitions is durable, or cannot become so."""
+        waited = []
+        for tp in tps:
+            partition = self._led(tp)
+            if partition is None or partition.ends.high_watermark >= partition.ends.log_end_offset:
+                continue
+            partition.latest_offset()  # raises OffsetNotAvailableError if it is not known what is acknowledged
+            found = (
+                partition.open_data(producer_id) for producer_id in self._partitions.get(tp, {}) if producer_id in producer_ids
+            )
+            end = max((data.end_offset for data in found if data is not None and not data.is_durable), default=0)
+            if end:
+                waited.append(Appended(partition, end - 1, partition.leader_epoch))
+        await wait_durable(self._purgatory, waited)
+
+    def _not_durable(self) -> set[int]:
+        """Members with data that is not durable in some partition."""
+        found: set[int] = set()
+        for tp, held in self._partitions.items():
+            partition = self._led(tp)
+            if partition is not None and partition.ends.high_watermark < partition.ends.log_end_offset:
+                for producer_id in held:
+                    data = partition.open_data(producer_id)
+                    if data is not None and not data.is_durable:
+                        found.add(producer_id)
+        return found
+
+    def _led(self, tp: TopicIdPartition) -> Partition | None:
+        """The partition, if this node leads it."""
+        partition = self.partitions.get(tp)
+        return partition if partition is not None and partition.is_leader else None
+
+    def _check_deleted(self, tp: TopicIdPartition) -> None:
+        """Raises NotLeaderError if the partition exists, and another node, or none, leads it."""
+        try:
+            self.partitions.leader(tp)
+        except UnknownTopicIdError:
+            return
+
+
+def _is_unsettled(partition: Partition) -> bool:
+    return partition.is_leader and UNSETTLED in partition.ends.held_back
+
+
+def _page(tps: list[TopicIdPartition], after: internode_pb2.Partition) -> tuple[Sequence[TopicIdPartition], bool]:
+    """The next page, and whether more follows."""
+    at = bisect_right(tps, TopicIdPartition(after.topic_id, after.partition)) if after.topic_id else 0
+    return tps[at : at + PARTITIONS_MAX], len(tps) > at + PARTITIONS_MAX
