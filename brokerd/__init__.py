@@ -14,6 +14,7 @@ Exports are imported on first use, so a Spark worker that only discovers data so
     sharing.py                    fair sharing of limited resources
     coordinator/                  the rules of transactions and of consumer groups' offsets
     coordination/                 the coordination store of several nodes: a client of etcd
+    internode/                    generated: the messages that nodes send each other
     cluster/                      the rules of several nodes: who is there, who holds and leads which partition
     server/                       the daemon
     wire/                         the wire contract: generated code and hand-written codecs

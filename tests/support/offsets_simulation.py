@@ -26,11 +26,12 @@ from brokerd.coordinator.group_table import NO_OFFSET, partition_of
 from brokerd.coordinator.records import decode, is_of_group
 from brokerd.coordinator.snapshot import StateWriter
 from brokerd.coordinator.transactional_id import Held
-from brokerd.datadir.partition_table import PartitionTable
+from brokerd.datadir.decided_members import DecidedMembers
 from brokerd.datadir.topic_store import Topic
 from brokerd.errors import StorageError, TxnAbortedError, UnknownGroupError, UnknownTopicIdError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.server.coordinator.groups import AskedOffsets, Groups
+from brokerd.server.coordinator.leaders import Frozen, OpenMembers
 from brokerd.server.coordinator.log import CoordinatorLog
 from brokerd.server.coordinator.transactions import Transactions
 from brokerd.wire.v1.coordinator_log_pb2 import CommittedOffset, CoordinatorRecord
@@ -66,6 +67,7 @@ class Log:
         self.sim = sim
         self.batches: list[Sequence[bytes]] = []
         self.start = 0
+        self.leader_epoch = 1
         self.durable_end = 0
         self.late: list[CoordinatorRecord] = []
         self._flushed = asyncio.Event()
@@ -127,34 +129,30 @@ class Log:
         self.start = begin
 
 
-class Leaders:
+class AllLeaders:
     """Partitions, of which only that they may refuse a marker matters here."""
 
     producer_ids: Sequence[int] = ()
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
-        self.known = PartitionTable(sim)  # type: ignore[arg-type]
 
-    def held(self, *_: object) -> Held:
-        return Held({})
-
-    def held_back(self, _: object) -> tuple[()]:
-        return ()
-
-    def hold_back(self, *_: object) -> None:
-        pass
-
-    def partitions_of(self, _: object) -> list[TopicIdPartition]:
-        return []
+    async def freeze(self, *_: object) -> Frozen:
+        return Frozen(Held({}), [])
 
     async def write_markers(self, *_: object) -> None:
         await one_turn()
         if self._sim.refuses("markers"):
             raise StorageError("no space")
 
-    def release(self, *_: object) -> None:
+    async def abort(self, *_: object) -> None:
+        await self.write_markers()
+
+    async def release(self, *_: object) -> None:
         pass
+
+    async def open_members(self) -> OpenMembers:
+        return OpenMembers(set(), others=False)
 
 
 class Simulation:
@@ -182,11 +180,11 @@ class Simulation:
         time: Any = SimpleNamespace(stamp_ms=lambda: (next(self.stamps), 0))
         topics: Any = self
         log: Any = self.log
-        leaders: Any = Leaders(self)
+        leaders: Any = AllLeaders(self)
         nothing: Any = None
         self.groups = Groups(BrokerConfig(), log, topics, time)
         self.transactions = Transactions(
-            BrokerConfig(), log, leaders, self.groups, nothing, nothing, self.clock, decided_members=nothing
+            BrokerConfig(), log, leaders, self.groups, nothing, nothing, self.clock, decided_members=DecidedMembers()
         )
 
     def by_id(self, topic_id: bytes) -> Topic:
@@ -397,7 +395,7 @@ class Simulation:
     async def start(self) -> None:
         """Brings up the broker, perhaps after a crash in its start."""
         self.new_broker()
-        starting = asyncio.create_task(self.transactions.start())
+        starting = asyncio.create_task(self.begin_transactions())
         self.tasks.add(starting)
         for _ in range(_TURNS_MAX):
             await one_turn()
@@ -411,6 +409,11 @@ class Simulation:
         self.settle_tasks()
         if not starting.done():
             raise BrokenPromiseError("the start does not end")
+
+    async def begin_transactions(self) -> None:
+        """As CoordinatorHost.start."""
+        await self.transactions.load()
+        await self.transactions.sweep()
 
     async def check_all(self) -> None:
         """Once all is done, the groups are what their histories say."""

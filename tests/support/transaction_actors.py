@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from brokerd.errors import (
     AlreadyCommittedError,
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
     InvalidTxnStateError,
+    NotCoordinatorError,
+    NotReadyError,
     ProducerFencedError,
     ReplayMismatchError,
     StorageError,
@@ -49,6 +53,9 @@ def totals_of(rows: tuple[int, ...]) -> TransactionTotals:
     return TransactionTotals(rows=count, key_bytes=4 * count, value_bytes=9 * count, key_hash_sum=sum(row * row for row in rows))
 
 
+_ASK_AGAIN = (StorageError, NotReadyError, NotCoordinatorError, CoordinatorLoadInProgressError, CoordinatorNotAvailableError)
+
+
 class Call:
     """A request that is asked until it is answered."""
 
@@ -71,10 +78,10 @@ class Actor(ABC):
         self.world.send(self.call)
 
     def answered(self, call: Call, answer: object) -> None:
-        """Takes an answer, the first one; a disk's trouble is asked about again."""
+        """Takes an answer, the first one; a disk's trouble and a node's is asked about again."""
         if call.is_answered or call is not self.call:
             return
-        if isinstance(answer, StorageError):
+        if isinstance(answer, _ASK_AGAIN):
             return
         call.is_answered = True
         self.call = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -18,12 +18,15 @@ from brokerd.coordinator.transaction_coordinator import TransactionCoordinator
 from brokerd.coordinator.transactional_id import TransactionalIdState
 from brokerd.errors import WireError
 from brokerd.ids import TopicIdPartition
+from brokerd.internode.v1.internode_pb2 import WriteMarkersResponse
 from brokerd.partition.core import Append, PartitionCore
 from brokerd.partition.flush_state import FlushOutcome
-from brokerd.server.coordinator.local_leaders import LocalLeaders
+from brokerd.server.coordinator.host import CoordinatorHost
+from brokerd.server.coordinator.leaders import Frozen, Leaders
 from brokerd.server.coordinator.log import CoordinatorLog
+from brokerd.server.coordinator.members import Members
 from brokerd.server.coordinator.transactions import Transactions
-from brokerd.wire.v1.coordinator_log_pb2 import CommitPrepared, HeldBack, MemberOpened, StateEnds
+from brokerd.wire.v1.coordinator_log_pb2 import CommitPrepared, MemberOpened, StateEnds
 from tests.support.mutants import Mutants
 from tests.support.planting import Put, plant
 from tests.support.simulated_transactions import SimulatedLog
@@ -109,8 +112,8 @@ def a_heartbeat_is_refused_before_the_end_is_durable(put: Put) -> None:
     skip_the_wait(put, "heartbeat")
 
 
-@bug(LocalLeaders, "write_markers")
-async def a_commit_is_answered_before_its_markers_are_durable(write: Any, self: LocalLeaders, *asked: Any) -> None:
+@bug(Leaders, "write_markers")
+async def a_commit_is_answered_before_its_markers_are_durable(write: Any, self: Leaders, *asked: Any) -> None:
     writing = await written(write(self, *asked))
     if writing.done():
         writing.result()
@@ -124,35 +127,41 @@ def data_is_acknowledged_before_it_is_durable(write: Any, self: PartitionCore, a
 
 
 # A task that reports it before it is acknowledged would be believed.
-MUTANTS.instead("a_commit_takes_data_that_is_not_durable", LocalLeaders, "_not_durable", lambda _self: set(), first=540)
+@mutant
+def a_commit_takes_data_that_is_not_durable(put: Put) -> None:
+    async def at_once(_self: Members, _tps: object, _producer_ids: object) -> None:
+        pass
+
+    plant(put, Members, "_not_durable", lambda _self: set())
+    plant(put, Members, "_settled", at_once)
 
 
 # --- markers
 
 
-MUTANTS.instead("a_commit_holds_nothing_back", LocalLeaders, "hold_back", lambda _self, _commit, _held_back: None, first=84)
+MUTANTS.instead("a_commit_holds_nothing_back", Members, "hold", lambda _self, _name, _version, _tp, _first: None, first=84)
 
 
-@bug(LocalLeaders, "write_markers")
-async def markers_of_a_commit_count_one_by_one(
-    write: Any, self: LocalLeaders, partitions: Any, record_for: Any, markers: Any
-) -> None:
-    tps = list(partitions)
-    records = [record_for(self._partitions.get(tp, {}).keys()) for tp in tps[:1]]
-    writing = await written(write(self, tps, record_for, markers))
-    for record in filter(None, records):
-        self.known.release(record.transactional_id, [self.known.leader(tps[0])])
+@bug(Leaders, "write_markers")
+async def markers_of_a_commit_count_one_by_one(write: Any, self: Leaders, name: str, commit: CommitPrepared) -> None:
+    writing = await written(write(self, name, commit))
+    for one in commit.held_back[:1]:
+        partition = self._members.partitions.get(TopicIdPartition(one.topic_id, one.partition))
+        if partition is not None:
+            self._members.partitions.release(name, [partition])
     await writing
 
 
-@bug(Transactions, "_finish", first=210)
-async def markers_of_a_failed_attempt_are_not_waited_for(finish: Any, self: Transactions, name: str) -> None:
-    self._markers.pop(name, None)
-    await finish(self, name)
+@bug(Members, "write_markers", first=210)
+async def markers_of_a_failed_attempt_are_not_waited_for(write: Any, self: Members, asked: Any) -> Any:
+    held = {producer_id for producer_ids in self._partitions.values() for producer_id in producer_ids}
+    if held.isdisjoint((*asked.committed_producer_ids, *asked.aborted_producer_ids)):
+        return WriteMarkersResponse()
+    return await write(self, asked)
 
 
-@bug(LocalLeaders, "write_markers")
-async def a_marker_that_cannot_be_written_is_let_go(write: Any, self: LocalLeaders, *asked: Any) -> None:
+@bug(Leaders, "write_markers")
+async def a_marker_that_cannot_be_written_is_let_go(write: Any, self: Leaders, *asked: Any) -> None:
     with contextlib.suppress(WireError):
         await write(self, *asked)
 
@@ -165,53 +174,24 @@ def losers_get_no_marker(apply: Any, self: TransactionalIdState, event: Event, t
     return ended
 
 
-@mutant
-def markers_go_where_the_driver_says_alone(put: Put) -> None:
-    finish, partitions_of = Transactions._finish, LocalLeaders.partitions_of
-    named: ContextVar[set[tuple[bytes, int]] | None] = ContextVar("named", default=None)
-
-    async def credulous(self: Transactions, name: str) -> None:
-        state = self.coordinator.states.get(name)
-        prepared = state.prepared if state is not None else None
-        token = named.set({(one.topic_id, one.partition) for one in prepared.partitions} if prepared is not None else None)
-        try:
-            await finish(self, name)
-        finally:
-            named.reset(token)
-
-    def named_alone(self: LocalLeaders, producer_ids: Collection[int]) -> list[TopicIdPartition]:
-        known = named.get()
-        return [tp for tp in partitions_of(self, producer_ids) if known is None or tp in known]
-
-    plant(put, Transactions, "_finish", credulous)
-    plant(put, LocalLeaders, "partitions_of", named_alone)
+@bug(Leaders, "write_markers")
+async def markers_go_where_the_driver_says_alone(write: Any, self: Leaders, name: str, commit: CommitPrepared) -> None:
+    named = {(one.topic_id, one.partition) for one in commit.partitions}
+    some = without(commit, "held_back")
+    some.held_back.extend(one for one in commit.held_back if (one.topic_id, one.partition) in named)
+    await write(self, name, some)
 
 
-@bug(LocalLeaders, "held", first=126)
-def a_deleted_topic_is_waited_for(held: Any, self: LocalLeaders, producer_ids: Any, partitions: Any = ()) -> Any:
-    return held(self, producer_ids, partitions)._replace(missing=())
+@bug(Leaders, "freeze", first=126)
+async def a_deleted_topic_is_waited_for(freeze: Any, self: Leaders, producer_ids: Any, partitions: Any) -> Any:
+    frozen: Frozen = await freeze(self, producer_ids, partitions)
+    return frozen._replace(held=frozen.held._replace(missing=()))
 
 
 # --- recovery
 
 
-@rare(301)
-def a_recovery_holds_nothing_back(put: Put) -> None:
-    load, hold_back = Transactions._load, LocalLeaders.hold_back
-    is_loading = False
-
-    async def careless(self: Transactions) -> None:
-        nonlocal is_loading
-        is_loading = True
-        await load(self)
-        is_loading = False
-
-    def unless_loading(self: LocalLeaders, commit: str, held_back: Iterable[HeldBack]) -> None:
-        if not is_loading:
-            hold_back(self, commit, held_back)
-
-    plant(put, Transactions, "_load", careless)
-    plant(put, LocalLeaders, "hold_back", unless_loading)
+MUTANTS.instead("a_recovery_holds_nothing_back", CoordinatorHost, "_hold", lambda _self, _transactions: None, first=301)
 
 
 @bug(Transactions, "_record_of")

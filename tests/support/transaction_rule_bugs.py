@@ -16,6 +16,7 @@ from brokerd.coordinator.transactional_id import (
 )
 from brokerd.errors import AlreadyCommittedError
 from brokerd.record.header import BatchHeader
+from brokerd.server.coordinator.members import Members, OpenMember
 from brokerd.server.coordinator.transactions import Transactions
 from brokerd.wire.v1.coordinator_log_pb2 import CommitPrepared, MemberOpened, MembersAborted, VersionRepeated
 from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest, TransactionMember
@@ -186,19 +187,20 @@ async def producer_ids_are_used_again(init: Any, self: Transactions, principal: 
     return await init(self, principal, asked, lambda number: own_id(number & ~1))
 
 
-MUTANTS.instead("anybody_may_write", Transactions, "is_open_member", lambda _self, _header: True)
+MUTANTS.instead("anybody_may_write", Members, "open_member", lambda _self, _header: OpenMember("", b""))
 
 
 @mutant
 def membership_is_looked_up_before_the_append(put: Put) -> None:
-    look_up, known = Transactions.is_open_member, set[int]()
+    look_up, known = Members.open_member, dict[int, OpenMember]()
 
-    def early(self: Transactions, header: BatchHeader) -> bool:
-        if look_up(self, header):
-            known.add(header.producer_id)
-        return header.producer_id in known
+    def early(self: Members, header: BatchHeader) -> OpenMember | None:
+        member = look_up(self, header)
+        if member is not None:
+            known[header.producer_id] = member
+        return known.get(header.producer_id)
 
-    plant(put, Transactions, "is_open_member", early)
+    plant(put, Members, "open_member", early)
 
 
 # --- abort and expiry

@@ -1,7 +1,10 @@
 """The server's side of the coordinator: makes the decisions of the pure one (brokerd/coordinator) durable, in order.
 
+host.py             hosts the coordinator while this node leads its log
 log.py              the coordinator's log: a partition of an internal topic
-transactions.py     one broker's transactions: decide, append, wait for durability, respond; recovery, expiry, the sweep
-groups.py           one broker's groups: the offsets that they commit
-local_leaders.py    the partitions of this node: open members' data, markers, and those lost to damage
+transactions.py     its transactions: decide, append, wait for durability, respond; expiry, the sweep
+groups.py           its groups: the offsets that they commit
+leaders.py          what it asks of the leaders of all partitions; markers lost to damage
+members.py          the leader's side: open members' data in the partitions of this node, holds, markers
+peers.py            the other nodes, as both sides reach them
 """

@@ -89,9 +89,7 @@ class Leaders:
         NotReadyError and others if a leader does not answer, having frozen some.
         """
         named = list(partitions)
-        missing = [tp for tp in named if not self._exists(tp)]
-        gone = frozenset(missing)
-        required = self._by_leader((tp, tp) for tp in named if tp not in gone)
+        required = self._by_leader((tp, tp) for tp in named if self._exists(tp))
         nodes = {**dict.fromkeys(self._peers.leaders(), ()), **required}
         found = await _each((self._freeze(node_id, list(producer_ids), tps) for node_id, tps in nodes.items()))
         sums: dict[int, HeldData] = {}
@@ -107,7 +105,8 @@ class Leaders:
                 for one in response.members:
                     known = sums.get(one.producer_id, HeldData(0, True))
                     sums[one.producer_id] = HeldData(known.records + one.records, known.is_durable and one.is_durable)
-        return Frozen(Held(sums, missing), held_back)
+        # Those deleted meanwhile too: some of the answers lack their records.
+        return Frozen(Held(sums, [tp for tp in named if not self._exists(tp)]), held_back)
 
     async def _freeze(self, node_id: int, producer_ids: list[int], tps: Sequence[TopicIdPartition]) -> list[FreezeMembersResponse]:
         found = []

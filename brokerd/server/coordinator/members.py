@@ -20,7 +20,7 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
@@ -77,9 +77,10 @@ logger = logging.getLogger(__name__)
 # One message to or from another node has at most so many entries.
 IDS_MAX = 50_000
 PARTITIONS_MAX = 10_000
-_SETTLED_AT_ONCE = 1_000
+VERIFIED_MAX = 1_000
+SETTLED_MAX = 1_000
 # Verified members, and members known to have ended: the oldest are forgotten first, and the coordinator is asked again.
-_VERIFIED_MAX = 100_000
+_KNOWN_MAX = 100_000
 _ENDED_MAX = 10_000
 _NONE = -1
 _MARKER_PIECES = 10  # cost of a marker in units of Pauses; one more for each ten members
@@ -219,20 +220,24 @@ class Members:
         """True if another node must be asked about members."""
         return self._coordinator_here() is None
 
-    async def verify(self, producer_ids: Collection[int]) -> None:
+    async def verify(self, producer_ids: Sequence[int]) -> None:
         """Asks the coordinator whether members are open. If it does not answer, they stay unknown, and their batches are refused
         with a retriable error."""
-        node_id, leads = self._peers.coordinator(), self.partitions.leads
+        node_id = self._peers.coordinator()
         if node_id in (NO_LEADER, self._peers.node_id):
             return
-        asking = set(producer_ids)
+        try:
+            for at in range(0, len(producer_ids), VERIFIED_MAX):
+                await self._verify(node_id, producer_ids[at : at + VERIFIED_MAX])
+        except WireError as error:
+            logger.debug("the coordinator, node %d, did not verify members: %s", node_id, error)
+
+    async def _verify(self, node_id: int, producer_ids: Sequence[int]) -> None:
+        leads, asking = self.partitions.leads, set(producer_ids)
         self._asking.append(asking)
         try:
             answered = await self._peers.call(node_id, VerifyMembersRequest(producer_ids=producer_ids), VerifyMembersResponse)
             self._accept(answered.coordinator_epoch)
-        except WireError as error:
-            logger.debug("the coordinator, node %d, did not verify members: %s", node_id, error)
-            return
         finally:
             self._asking = [one for one in self._asking if one is not asking]
         for one in answered.members:
@@ -243,7 +248,7 @@ class Members:
         if one.state == internode_pb2.MEMBER_STATE_OPEN:
             self._verified[one.producer_id] = _Verified(OpenMember(one.transactional_id, one.member_id), leads)
             self._verified.move_to_end(one.producer_id)
-            if len(self._verified) > _VERIFIED_MAX:
+            if len(self._verified) > _KNOWN_MAX:
                 self._verified.popitem(last=False)
         elif one.state == internode_pb2.MEMBER_STATE_ENDED:
             self._verified.pop(one.producer_id, None)
@@ -501,8 +506,8 @@ class Members:
                 else:
                     partition.wake(partition.release(UNSETTLED))
             try:
-                for at in range(0, len(asked), _SETTLED_AT_ONCE):
-                    await self._settle(asked[at : at + _SETTLED_AT_ONCE])
+                for at in range(0, len(asked), SETTLED_MAX):
+                    await self._settle(asked[at : at + SETTLED_MAX])
             except WireError as error:
                 logger.info("what commits hold back is not known yet: %s", error)
             return not any(_is_unsettled(partition) for partition in unknown)

@@ -346,7 +346,8 @@ class Transactions:
                 decided = await self._decided(partial(self.coordinator.commit, principal, asked, frozen.held))
                 if isinstance(decided, CommitPrepared):
                     committed = await self._decided(partial(self._groups.decide, offsets)) if offsets is not None else None
-                    self._prepare(name, principal, decided, committed, frozen)
+                    decided.held_back.extend(frozen.held_back)
+                    self._prepare(name, principal, decided, committed)
                 return decided
             finally:
                 self._deciding -= deciding
@@ -359,8 +360,7 @@ class Transactions:
             await self.log.durable()
             raise
 
-    def _prepare(self, name: str, principal: str, event: CommitPrepared, offsets: CoordinatorRecord | None, frozen: Frozen) -> None:
-        event.held_back.extend(frozen.held_back)
+    def _prepare(self, name: str, principal: str, event: CommitPrepared, offsets: CoordinatorRecord | None) -> None:
         record = self._record_of(name, principal, event)
         self.log.append([record] if offsets is None else [record, offsets])
         self.coordinator.apply(record, self._clock.monotonic_ms())
