@@ -5,7 +5,7 @@
     streams.py          state shared by both kinds of streams
     handlers/           the requests, by kind (requests.py: checks that come first)
     coordinator/        makes decisions on transactions and groups' offsets durable, in order
-    cluster/            this node among several
+    cluster/            this node among several (internode.py: serves the others)
     waiting/            requests that wait for data, durability or their turn
     paging.py           long work in pieces, long lists in pages
     limits/             limits on clients

@@ -24,9 +24,11 @@ from brokerd.datadir.partition_opening import RecoveryReport
 from brokerd.errors import BrokerdError, counted
 from brokerd.server.background import Background
 from brokerd.server.broker import BrokerParts
+from brokerd.server.cluster.calls import SERVICE as INTERNODE
 from brokerd.server.cluster.node import ClusterNode
 from brokerd.server.failures import internal
 from brokerd.server.health import HealthService
+from brokerd.server.internode import InternodeService
 from brokerd.server.limits.descriptors import fitted, raise_limit
 from brokerd.server.logs import quiet_grpc
 from brokerd.server.method_names import accept_undecodable_names
@@ -200,7 +202,8 @@ class Daemon:
         logger.log(level, "data directory %s %s", self.config.data_dir, _summary(report))
         self._broker = BrokerParts(self.config, logs, self._clock, self._cluster)
         self._broker.port = self.port
-        await self._broker.coordinator.start()
+        if self._cluster is None:
+            await self._broker.coordinator.start()
         self._callers = Callers(
             authenticator,
             logs.topics,
@@ -218,7 +221,10 @@ class Daemon:
         if self.config.metrics_port >= 0:
             await self._start_metrics(authenticator)
         if self._cluster is not None:
-            await self._cluster.join(logs, self._broker.admin, self._broker.address(), self._broker.forget_topic)
+            service = InternodeService(self._broker, self._cluster.token)
+            self._server.add_registered_method_handlers(INTERNODE, service.method_handlers())
+            broker = self._broker
+            await self._cluster.join(logs, broker.admin, broker.address(), broker.forget_topic, broker.coordinator.follow)
         await self._server.start()
         self._has_started = True
 

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-
 from typing import TypeVar
 
 import grpc
@@ -28,9 +27,9 @@ from brokerd.datadir.topic_store import COORDINATOR, Topic
 from brokerd.errors import CoordinatorNotAvailableError, NotReadyError
 from brokerd.ids import NO_EPOCH, NO_LEADER, TopicIdPartition
 from brokerd.server.admin import Admin
+from brokerd.server.cluster.calls import NodeCalls
 from brokerd.server.cluster.controller import Controller
 from brokerd.server.cluster.directory import ClusterDirectory
-from brokerd.server.cluster.internode import NodeCalls
 from brokerd.server.cluster.membership import Membership, cluster_identity, for_ever
 from brokerd.server.cluster.topics import ClusterTopics
 from brokerd.storage.files import Files
@@ -64,8 +63,16 @@ class ClusterNode:
             check_cluster(meta, ClusterIdentity(name, ""))  # raises: it is of a node alone
         return await cluster_identity(self._client, self._keys, name, is_new=meta is None)
 
-    async def join(self, logs: LogManager, admin: Admin, address: tuple[str, int], on_deleted: Callable[[Topic], None]) -> None:
-        """Registers this node at its address for clients. Raises CoordinationError. `on_deleted`: see ClusterDirectory."""
+    async def join(
+        self,
+        logs: LogManager,
+        admin: Admin,
+        address: tuple[str, int],
+        on_deleted: Callable[[Topic], None],
+        on_change: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Registers this node at its address for clients. Raises CoordinationError. `on_deleted`: see ClusterDirectory. `on_change`
+        is called when the cluster may have changed who leads what, after this node has followed."""
         registration = Registration(*address, logs.directory_id, self._config.rack, self.token)
         membership = self._membership = Membership(self._client, self._keys, logs.node_id, registration)
         directory = ClusterDirectory(
@@ -75,8 +82,15 @@ class ClusterNode:
         self._topics = ClusterTopics(self._client, membership, directory, logs.topics, logs.changes)
         await membership.start()
         controller = Controller(self._client, membership)
-        self._tasks = [asyncio.create_task(for_ever(each)) for each in (directory.run, controller.run)]
-        await directory.next_pass()
+
+        async def follow() -> None:
+            seen = -1
+            while True:
+                seen = await directory.passed(seen)
+                await on_change()
+
+        self._tasks = [asyncio.create_task(for_ever(each)) for each in (directory.run, controller.run, follow)]
+        await directory.passed(0)
 
     async def leave(self) -> None:
         """Ends the registration, so that nobody waits for its lease."""

@@ -149,7 +149,7 @@ async def _answered(broker: BrokerParts, response_type: type[R], work: Callable[
         if broker.is_stopping:
             raise NotReadyError(STOPPING)
         response = await work()
-    return response
+    return response  # noqa: RET504 - after an error it is the first one
 
 
 def _check_epoch(epoch: int) -> None:

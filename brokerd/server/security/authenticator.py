@@ -28,7 +28,8 @@ from brokerd.wire.methods import SERVICE
 AUTHORIZATION = "authorization"
 _BEARER = "bearer "
 CERTIFICATE = "x509_pem_cert"  # as gRPC calls it
-_OPEN = (f"/{SERVICE}/", f"/{health.SERVICE_NAME}/")  # let through by the interceptor
+# Let through by the interceptor: the broker's own methods, those between nodes (cluster/internode.py), and health.
+_OPEN = (f"/{SERVICE}/", "/brokerd.internode.v1.Internode/", f"/{health.SERVICE_NAME}/")
 
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 _Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]]"

@@ -1,42 +1,30 @@
-"""Calls between the nodes of a cluster: the caller's half (`Peers`) and the called node's (`InternodeService`).
+"""Calls to the other nodes of a cluster, each on a connection of its own. server/internode.py answers them.
 
 Each node draws a token at its start, and registers it. A caller shows the token of the node that it calls: who may read the store
-is a node, and nobody else is, whatever rights the auth file gives. Like the broker's own methods, these are registered as
-streams of requests, so that gRPC assembles no message of a stranger.
+is a node, and nobody else is, whatever rights the auth file gives.
 """
 
 from __future__ import annotations
 
-import asyncio
-import hmac
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from brokerd.cluster.image import ClusterImage, Node
+from brokerd.cluster.image import Node
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.small_files import read_small_file
-from brokerd.datadir.topic_store import COORDINATOR
-from brokerd.errors import BrokerdError, Fate, NotReadyError
-from brokerd.ids import NO_LEADER, TopicIdPartition
-from brokerd.server.failures import internal, malformed, status_of
-from brokerd.server.security.audit import Audit, host_of
-from brokerd.server.security.authenticator import UnauthenticatedError
-from brokerd.server.streams import Context
-from brokerd.sharing import BROKER, CALLER
+from brokerd.errors import NotReadyError
 from brokerd.wire.channel import CHANNEL_ARGUMENTS
 from brokerd.wire.errors import from_proto, from_trailer
 from brokerd.wire.texts import plain_text
 
 R = TypeVar("R", bound=Message)
+SERVICE = "brokerd.internode.v1.Internode"
 TOKEN = "brokerd-node-token"  # noqa: S105 - the header's name
-REQUEST_MAX_BYTES = 2_097_152
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 40.0  # above the half minute for which some wait for a flush
 _DETAILS_MAX_CHARACTERS = 300
-_COORDINATOR_LOG = TopicIdPartition(COORDINATOR.id, 0)
 
 
 class NodeCalls:
@@ -87,57 +75,6 @@ class NodeCalls:
         if known is not None:
             await known[1].close()
         return channel
-
-
-class InternodeService:
-    """The methods that other nodes may call."""
-
-    def __init__(self, methods: Iterable[Method], token: str, audit: Audit) -> None:
-        self._methods = list(methods)
-        self._token = token
-        self._audit = audit
-
-    def method_handlers(self) -> Mapping[str, grpc.RpcMethodHandler[Any, Any]]:
-        """The handlers to register with a gRPC server."""
-        return {method.name: grpc.stream_unary_rpc_method_handler(self._unary(method)) for method in self._methods}
-
-    def _unary(self, method: Method) -> Callable[[object, Context], Awaitable[bytes]]:
-        async def call(_requests: object, context: Context) -> bytes:
-            try:
-                self._check_token(context)
-                CALLER.set(BROKER)
-                response = await method.handle(await _read(method, context))
-                return response.SerializeToString()
-            except BrokerdError as error:
-                await context.abort(*status_of(error))
-            except grpc.aio.BaseError:
-                raise  # the caller is gone
-            except Exception as error:
-                await context.abort(*status_of(internal(method.name, error)))
-
-        return call
-
-    def _check_token(self, context: Context) -> None:
-        tokens = [value for name, value in context.invocation_metadata() or () if name == TOKEN]
-        shown = tokens[0] if len(tokens) == 1 and isinstance(tokens[0], str) else ""
-        if not hmac.compare_digest(shown.encode(), self._token.encode()):
-            self._audit.refused(host_of(str(context.peer())), "a call that only nodes of the cluster may make")
-            raise UnauthenticatedError("only nodes of the cluster may call this")
-
-
-async def _read(method: Method, context: Context) -> Message:
-    what = method.request.DESCRIPTOR.name
-    try:
-        async with asyncio.timeout(_TIMEOUT_S):
-            data = cast("object", await context.read())
-    except TimeoutError:
-        raise malformed(what, f"did not arrive within {_TIMEOUT_S:.0f} s") from None
-    if not isinstance(data, bytes) or len(data) > REQUEST_MAX_BYTES:
-        raise malformed(what, f"did not arrive, or has more than {REQUEST_MAX_BYTES} bytes")
-    try:
-        return method.request.FromString(data)
-    except DecodeError:
-        raise malformed(what, "the bytes cannot be parsed") from None
 
 
 def _address(node: Node) -> str:
