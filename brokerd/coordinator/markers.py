@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from brokerd.coordinator.transactional_id import NO_VERSION
+from brokerd.ids import TopicIdPartition
 from brokerd.wire.v1.control_pb2 import ControlRecord
 from brokerd.wire.v1.coordinator_log_pb2 import CoordinatorRecord
 
@@ -50,11 +51,14 @@ class Outcome(enum.Enum):
 
 
 class Ending(NamedTuple):
-    """How a member ended, with the id and version of its commit where they are known."""
+    """How a member ended, with the id and version of its commit where they are known. `partitions`: those whose data the commit has
+    counted; empty if that is not known any more, as in a state.
+    """
 
     outcome: Outcome
     transactional_id: str = ""
     version: int = NO_VERSION
+    partitions: frozenset[TopicIdPartition] = frozenset()
 
 
 def endings(
@@ -80,7 +84,8 @@ def _recorded(producer_ids: Collection[int], records: Iterable[CoordinatorRecord
         if record is None:
             continue
         commit, version = record.commit_prepared, record.commit_prepared.txn_version
-        ending = Ending(Outcome.COMMITTED, record.transactional_id, version)
+        counted = frozenset(TopicIdPartition(one.topic_id, one.partition) for one in commit.held_back)
+        ending = Ending(Outcome.COMMITTED, record.transactional_id, version, counted)
         aborted = (*commit.aborted_producer_ids, *record.members_aborted.producer_ids)
         found.update((producer_id, ending) for producer_id in commit.committed_producer_ids if producer_id in producer_ids)
         found.update((producer_id, Ending(Outcome.ABORTED)) for producer_id in aborted if producer_id in producer_ids)

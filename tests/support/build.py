@@ -51,8 +51,16 @@ def raw_batch(
     return RecordBatch(header, pa.py_buffer(encode_header(header, 0) + body))
 
 
-def arrow_batch(values: list[bytes], timestamps_ms: list[int]) -> RecordBatch:
-    """A batch as a client sends it, with real columns."""
+def arrow_batch(
+    values: list[bytes],
+    timestamps_ms: list[int],
+    *,
+    producer: ProducerIdAndEpoch = NO_PRODUCER,
+    sequence: int = -1,
+    attributes: int = 0,
+    seed: int = 0,
+) -> RecordBatch:
+    """A batch as a client sends it, with real columns. `seed`: of the partition that it is for."""
     columns = [
         pa.array([None] * len(values), pa.binary()),
         pa.array(values, pa.binary()),
@@ -67,8 +75,12 @@ def arrow_batch(values: list[bytes], timestamps_ms: list[int]) -> RecordBatch:
         base_timestamp=timestamps_ms[0],
         max_timestamp=max(timestamps_ms),
         uncompressed_bytes=payload.uncompressed_bytes,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        base_sequence=sequence,
+        attributes=attributes,
     )
-    return RecordBatch(header, pa.py_buffer(encode_header(header, 0) + payload.data.to_pybytes()))
+    return RecordBatch(header, pa.py_buffer(encode_header(header, seed) + payload.data.to_pybytes()))
 
 
 def open_manager(files: Files, clock: Clock | None = None, **settings: object) -> tuple[LogManager, RecoveryReport]:

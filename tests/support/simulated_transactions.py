@@ -174,15 +174,15 @@ class SimulatedPeers:
         broker, sent = self._broker, type(request)()
         sent.CopyFrom(request)  # the caller may go on with its own
         await broker.loop.until()
-        if broker.loses_calls and broker.rng.random() < 0.1:
+        if broker.loses_calls and broker.rng.random() < 0.25:
             broker.late.append((node_id, sent))  # it comes once more, later, or once, too late
-            if broker.rng.random() < 0.5:
+            if broker.rng.random() < 0.4:
                 raise NotReadyError("no answer in time")
         task = broker.serve(node_id, sent)
         if task is None:
             raise NotReadyError("unreachable")
         await broker.loop.until(task.done)
-        if task.cancelled() or (broker.loses_calls and broker.rng.random() < 0.05):
+        if task.cancelled() or (broker.loses_calls and broker.rng.random() < 0.1):
             raise NotReadyError("the answer is lost")
         answered: R = task.result()
         return answered
@@ -387,8 +387,9 @@ class SimulatedBroker:
         node = self.nodes[node_id]
         node.kill()
         if node_id == 0:
-            for former in (self.host.local, *self.host._former):
-                for task in list(former._tasks) if former is not None else ():
+            hosted = self.host._hosted
+            for former in (*([hosted.transactions] if hosted is not None else []), *self.host._former):
+                for task in sorted(former._tasks, key=lambda task: int(task.get_name().rpartition("-")[2])):
                     task.cancel()
             for task in self.host._tasks.values():
                 task.cancel()
@@ -485,14 +486,30 @@ class SimulatedBroker:
 
     async def sweep(self) -> None:
         """As the background does it."""
+        await self._at_coordinator(self._sweep())
+
+    async def _sweep(self) -> None:
         async with self._alone("sweep"):
             await self.host.sweep()
 
     async def write_state(self) -> None:
         """A state of everything takes the place of the log. The disk may refuse a piece of it."""
+        await self._at_coordinator(self._write_state())
+
+    async def _write_state(self) -> None:
         async with self._alone("state"):
             self._pieces_left = self.rng.choice((-1, -1, -1, -1, 0, 1, 2))
             await self.host.compact()
+
+    async def _at_coordinator(self, work: Coroutine[Any, Any, None]) -> None:
+        """Work that ends with the coordinator's node."""
+        if self.is_alone:
+            await work
+            return
+        task = self.nodes[0].begin(work)
+        await self.loop.until(task.done)
+        if not task.cancelled():
+            task.result()
 
     def is_idle(self, kind: str) -> bool:
         """True if no such background work is under way."""
@@ -534,8 +551,8 @@ def simulated(loop: SimulatedLoop, rng: random.Random) -> Iterator[None]:
     async def pause(_: float) -> None:
         await loop.until()
 
-    async def at_once(work: Callable[[], object]) -> object:
-        return work()
+    async def at_once(work: Callable[..., object], *arguments: object) -> object:
+        return work(*arguments)
 
     async def markers_durable(node: SimulatedNode, waited: Any) -> dict[int, WireError]:
         return await node.markers_durable(waited)

@@ -155,7 +155,7 @@ class CoordinatorHost:
     def _in_background(self, kind: str, work: Callable[[], Coroutine[object, object, None]]) -> None:
         task = self._tasks.get(kind)
         if not self._is_stopping and (task is None or task.done()):
-            self._tasks[kind] = task = asyncio.create_task(work(), name=kind)
+            self._tasks[kind] = task = asyncio.create_task(work())
             look_at_end(task, kind)
 
     def begin_stop(self) -> None:
@@ -177,10 +177,11 @@ class CoordinatorHost:
     # Periodic jobs, while it is hosted
 
     async def sweep(self) -> None:
-        """See Transactions.sweep. Tries again to load what could not be loaded."""
-        if self._hosted is None and self._epoch() is not None and not self._partitions.elects_itself:
+        """See Transactions.sweep. In a cluster, tries again what `follow` could not do."""
+        if not self._partitions.elects_itself:
             with contextlib.suppress(DataDirectoryError):  # said already
                 await self._follow()
+            self._in_background("settle", self._settle)
         local = self.local
         if local is not None and not self._sweeping.locked():
             async with self._sweeping:

@@ -130,13 +130,15 @@ class Leaders:
         ids = [(pid, True) for pid in commit.committed_producer_ids] + [(pid, False) for pid in commit.aborted_producer_ids]
         await self._mark(transactional_id, commit.txn_version, ids, commit.held_back)
 
-    async def rewrite_lost(self, ending: Ending, data: Collection[OpenMemberData]) -> None:
-        """Writes the markers of a complete commit again, into the partitions that may have lost them. What these members have in
-        others is void: the commit has not counted it. Raises as `write_markers` does."""
+    async def rewrite_lost(self, ending: Ending, data: Collection[OpenMemberData], *, others: bool) -> None:
+        """Writes the markers of a complete commit again, into the partitions whose data it has counted. What these members have
+        elsewhere is void: it came to a leader, one of `others`, that could not be asked then. Raises as `write_markers` does."""
         ids = {one.producer_id for one in data}
         for name, version, is_committed in ((ending.transactional_id, ending.version, True), ("", NO_VERSION, False)):
             tps = dict.fromkeys(
-                TopicIdPartition(one.topic_id, one.partition) for one in data if (one.lost_from >= 0) == is_committed
+                TopicIdPartition(one.topic_id, one.partition)
+                for one in data
+                if _is_counted(ending, one, others=others) == is_committed
             )
             places = [HeldBack(topic_id=tp.topic_id, partition=tp.partition, first_offset=_NONE) for tp in tps]
             if places:
@@ -301,9 +303,9 @@ class Leaders:
 
 
 class LostMarkers:
-    """The outcome of ended members whose marker may be lost: which markers to write again, and which need an operator's decision.
-    The data of any other ended member is void, and so is data that has no marker although its partition cannot have lost one: no
-    commit has counted it.
+    """The outcome of ended members whose marker is missing: which markers to write again, and which need an operator's decision.
+    The data of any other ended member is void. The whole log is searched for members that had ended before the coordinator was
+    loaded, and for those that a damaged partition tells of later; how all others end is known to the running one.
     """
 
     def __init__(self, decided: DecidedMembers) -> None:
@@ -311,7 +313,8 @@ class LostMarkers:
             **dict.fromkeys(decided.aborted, Outcome.ABORTED),
             **dict.fromkeys(decided.committed, Outcome.COMMITTED),
         }
-        self._endings: dict[int, Ending] = {}  # of members with lost markers
+        self._endings: dict[int, Ending] = {}
+        self._is_first = True
 
     async def find(
         self,
@@ -323,12 +326,14 @@ class LostMarkers:
         may be lost of which that is not known yet. Raises DataDirectoryError."""
         found = [(one, _unmarked(one)) for one in data]
         lost = {one.producer_id for one, unmarked in found if unmarked.lost is not None and unmarked.is_readable}
-        self._endings = {producer_id: self._endings[producer_id] for producer_id in lost if producer_id in self._endings}
+        if self._is_first:
+            lost |= {one.producer_id for one in data}
         new = lost - self._endings.keys()
         if not new:
             return
         unknown_ids = with_lost_markers(unmarked for _, unmarked in found)
         self._endings.update(await asyncio.to_thread(lambda: endings(new, unknown_ids, read(), self._decided)))
+        self._is_first = False
         unknown = [
             one for one in found if one[0].producer_id in new and self._endings[one[0].producer_id].outcome is Outcome.UNKNOWN
         ]
@@ -355,6 +360,13 @@ class LostMarkers:
         """Those of these members whose data is void."""
         aborted = Ending(Outcome.ABORTED)
         return [producer_id for producer_id in ended_ids if self._endings.get(producer_id, aborted).outcome is Outcome.ABORTED]
+
+
+def _is_counted(ending: Ending, one: OpenMemberData, *, others: bool) -> bool:
+    """True if a commit has counted this data of a winner. Without other nodes there is none that it has not."""
+    if one.lost_from >= 0 or not others:
+        return True
+    return TopicIdPartition(one.topic_id, one.partition) in ending.partitions
 
 
 def _unmarked(one: OpenMemberData) -> UnmarkedData:

@@ -512,7 +512,7 @@ class Transactions:
             said = (name, version, producer_ids[:20])
             logger.warning("transactional id %r: writing lost markers of version %d again, of producers %s", *said)
             theirs = [one for one in data if one.producer_id in producer_ids]
-            are_written &= await self._write_late(name, self.leaders.rewrite_lost(ending, theirs), "committed")
+            are_written &= await self._write_late(name, self.leaders.rewrite_lost(ending, theirs, others=found.others), "committed")
         void = self._lost_markers.void(ended)
         if void:
             logger.info("aborting the data of producers that are no longer members: %s", void[:20])

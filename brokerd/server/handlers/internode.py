@@ -144,12 +144,12 @@ METHODS: dict[str, InternodeMethod] = {
 
 async def _answered(broker: BrokerParts, response_type: type[R], work: Callable[[], Awaitable[R]]) -> R:
     """What `work` gives, or a response with its error."""
-    response = response_type()
-    with fails_with(response, response_type.DESCRIPTOR.name):
+    answered = [response_type()]
+    with fails_with(answered[0], response_type.DESCRIPTOR.name):
         if broker.is_stopping:
             raise NotReadyError(STOPPING)
-        response = await work()
-    return response  # noqa: RET504 - after an error it is the first one
+        answered.append(await work())
+    return answered[-1]
 
 
 def _check_epoch(epoch: int) -> None:

@@ -1,0 +1,190 @@
+"""Several brokers' parts in one process, without gRPC and without a coordination store: the test says who leads what, and which
+calls are lost. Calls between nodes go through the handlers, in bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from brokerd.clock import Clock
+from brokerd.config.broker import BrokerConfig
+from brokerd.datadir.log_manager import LogManager
+from brokerd.datadir.node_state import ClusterIdentity
+from brokerd.datadir.topic_store import COORDINATOR, Topic
+from brokerd.errors import NotReadyError
+from brokerd.ids import NO_LEADER, ProducerIdAndEpoch, TopicIdPartition
+from brokerd.record.batch import values_of
+from brokerd.record.header import Attributes, crc_seed
+from brokerd.server.broker import BrokerParts
+from brokerd.server.coordinator.transactions import Transactions
+from brokerd.server.handlers.internode import METHODS
+from brokerd.server.handlers.produce import Produce, handle, verify_members
+from brokerd.server.security.topic_authorizer import ANYBODY, TopicAuthorizer
+from brokerd.sharing import Caller
+from brokerd.wire.errors import from_proto
+from brokerd.wire.v1 import produce_pb2
+from brokerd.wire.v1.coordinator_log_pb2 import MemberOpened
+from tests.support.build import arrow_batch, read_batches
+from tests.support.files import MemoryFiles
+from tests.support.inner_broker import TransactionBroker
+from tests.support.transactions import read_committed
+
+R = TypeVar("R", bound=Message)
+_CALLER = Caller("", "")
+LOG = TopicIdPartition(COORDINATOR.id, 0)
+
+
+class InnerPeers:
+    """What one node reaches of the others."""
+
+    def __init__(self, cluster: InnerCluster, node_id: int) -> None:
+        self._cluster = cluster
+        self.node_id = node_id
+
+    def leader_of(self, tp: TopicIdPartition) -> int:
+        return self._cluster.leaders.get(tp, NO_LEADER)
+
+    def leaders(self) -> Sequence[int]:
+        return sorted(self._cluster.nodes)
+
+    def coordinator(self) -> int:
+        return self.leader_of(LOG)
+
+    async def call(self, node_id: int, request: Message, response_type: type[R]) -> R:
+        name = type(request).__name__.removesuffix("Request")
+        self._cluster.calls.append(name)
+        if node_id not in self._cluster.nodes or self._cluster.loses(node_id, name):
+            raise NotReadyError(f"node {node_id} cannot be reached")
+        method = METHODS[name]
+        answered = await method.handle(self._cluster.nodes[node_id].broker, method.request.FromString(request.SerializeToString()))
+        response = response_type.FromString(answered.SerializeToString())
+        if response.HasField("error"):
+            raise from_proto(response.error)  # type: ignore[attr-defined]
+        return response
+
+
+class InnerNode(TransactionBroker):
+    """A node; `produce` is as a client sees it."""
+
+    def __init__(self, logs: LogManager, broker: BrokerParts) -> None:
+        self.logs = logs
+        self.broker = broker
+
+    @property
+    def transactions(self) -> Transactions:  # type: ignore[override]
+        """The coordinator's, if it is here."""
+        return self.broker.transactions
+
+    async def produce(self, member: MemberOpened, tp: TopicIdPartition, value: bytes, sequence: int) -> None:
+        """One batch of a member, durable on return. Raises WireErrors."""
+        batch = arrow_batch(
+            [value],
+            [self.broker.clock.wall_ms()],
+            producer=ProducerIdAndEpoch(member.producer_id, 0),
+            sequence=sequence,
+            attributes=int(Attributes.TRANSACTIONAL),
+            seed=crc_seed(tp),
+        )
+        head = produce_pb2.ProduceRequest(acks=-1)
+        head.partitions.add(
+            topic_id=tp.topic_id, partition=tp.partition, current_leader_epoch=self.logs.partitions.leader(tp).leader_epoch
+        )
+        request = Produce(head, [tp], [batch.data], batch.header.size)
+        await verify_members(self.broker, request)
+        authorizer = TopicAuthorizer(ANYBODY, self.broker.topics)
+        pending = handle(self.broker, authorizer, _CALLER, request)
+        assert pending is not None
+        (result,) = pending.response.results
+        if result.HasField("error"):
+            raise from_proto(result.error)
+        assert pending.operation is not None
+        await pending.operation.settled
+        for error in pending.operation.errors.values():
+            raise error
+
+    def visible(self, tp: TopicIdPartition) -> list[bytes]:
+        """The values that readers of committed records see."""
+        log = self.logs.partitions.leader(tp)
+        offsets = set(read_committed(log, log.ends.log_start_offset, log.ends.last_stable_offset))
+        batches = (batch for batch in read_batches(log) if batch.header.base_offset in offsets)
+        return [value for batch in batches for value in values_of(batch)]
+
+
+class InnerCluster:
+    """See the module. Node 0 leads the coordinator's log."""
+
+    def __init__(self, clock: Clock, node_count: int, partitions: int) -> None:
+        self._clock = clock
+        self._files = [MemoryFiles() for _ in range(node_count)]
+        self._partitions = partitions
+        self.topic = Topic("t", b"0123456789abcdef", partitions, {})
+        self.tps = [TopicIdPartition(self.topic.id, number) for number in range(partitions)]
+        self.leaders: dict[TopicIdPartition, int] = {}
+        self.epoch = 0
+        self.nodes: dict[int, InnerNode] = {}
+        self.loses: Callable[[int, str], bool] = lambda _node_id, _name: False
+        self.calls: list[str] = []  # between nodes
+
+    def held_by(self, node_id: int) -> list[int]:
+        """Partitions of the topic that a node has."""
+        return [number for number in range(self._partitions) if number % len(self._files) == node_id]
+
+    async def start(self, node_id: int) -> InnerNode:
+        """Starts a node, which leads its partitions in a higher epoch than any before."""
+        config = dataclasses.replace(BrokerConfig(), node_id=node_id)
+        logs = LogManager(config, self._files[node_id], self._clock, cluster=ClusterIdentity("c", "id"))
+        logs.open()
+        broker = BrokerParts(config, logs, self._clock, peers=InnerPeers(self, node_id))
+        node = self.nodes[node_id] = InnerNode(logs, broker)
+        if not logs.topics.has(self.topic.name):
+            await broker.admin.run(logs.changes.hold(self.topic, self.held_by(node_id)))
+        if node_id == 0 and logs.partitions.coordinator_log is None:
+            await broker.admin.run(logs.changes.hold(COORDINATOR, [0]))
+        await self.lead(node_id)
+        return node
+
+    async def lead(self, node_id: int) -> None:
+        """A node leads its partitions, or leads them again in a higher epoch, and everybody hears of it."""
+        self.epoch += 1
+        node = self.nodes[node_id]
+        tps = [partition.tp for partition in node.logs.partitions]
+        await node.broker.admin.run(node.logs.lead(dict.fromkeys(tps, self.epoch)))
+        self.leaders |= dict.fromkeys(tps, node_id)
+        for each in list(self.nodes.values()):
+            await each.broker.coordinator.follow()
+
+    async def stop(self, node_id: int, *, is_killed: bool = True) -> None:
+        """Ends a node. Its partitions keep their leader, for all that others know."""
+        node = self.nodes.pop(node_id)
+        node.broker.begin_stop()
+        if not is_killed:
+            await node.broker.flusher.drain()
+        node.broker.drop_waiting()
+        await node.broker.coordinator.drain()
+        await node.broker.close()
+        if not is_killed:
+            node.logs.close()
+        else:
+            self._files[node_id].kill()
+
+    def visible(self, tp: TopicIdPartition) -> list[bytes]:
+        """What readers of committed records see of a partition."""
+        return self.nodes[self.leaders[tp]].visible(tp)
+
+
+@contextlib.asynccontextmanager
+async def cluster(clock: Clock, *, nodes: int = 2, partitions: int = 4) -> AsyncIterator[InnerCluster]:
+    """A running cluster."""
+    running = InnerCluster(clock, nodes, partitions)
+    try:
+        for node_id in range(nodes):
+            await running.start(node_id)
+        yield running
+    finally:
+        for node_id in list(running.nodes):
+            await running.stop(node_id)

@@ -1,0 +1,345 @@
+"""The coordinator and leaders on different nodes: what is asked of whom, what is fenced, and what a node that starts shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.errors import (
+    CoordinatorNotAvailableError,
+    CorruptMessageError,
+    InvalidTxnStateError,
+    NotCoordinatorError,
+    NotLeaderError,
+    NotReadyError,
+    OffsetNotAvailableError,
+    TxnAbortedError,
+)
+from brokerd.ids import TopicIdPartition
+from brokerd.internode.v1.internode_pb2 import FreezeMembersRequest, ReleaseRequest, WriteMarkersRequest
+from brokerd.wire.v1.coordinator_log_pb2 import MemberOpened
+from tests.support.clock import ManualClock
+from tests.support.inner_broker import PRINCIPAL, end_request
+from tests.support.inner_cluster import InnerCluster, cluster
+from tests.support.transaction_bench import Execution
+
+NAME = "app"
+
+
+async def begin(running: InnerCluster, version: int = 0) -> MemberOpened:
+    """A member with one durable row in each partition."""
+    member = await running.nodes[0].init(NAME, Execution(version, f"e{version}", "r"), bytes([version + 1]) * 16)
+    for tp in running.tps:
+        await running.nodes[running.leaders[tp]].produce(member, tp, b"row %d" % tp.partition, 0)
+    return member
+
+
+async def commit(running: InnerCluster, member: MemberOpened, version: int = 0, records: int = 0) -> None:
+    """Commits what `begin` wrote. Raises WireError."""
+    count = records or len(running.tps)
+    asked = end_request(NAME, Execution(version, f"e{version}", "r"), [(member, count)], running.tps, rows=count)
+    await running.nodes[0].broker.transactions.commit(PRINCIPAL, asked)
+
+
+def shown(running: InnerCluster) -> list[int]:
+    """How many rows readers see, by partition."""
+    return [len(running.visible(tp)) for tp in running.tps]
+
+
+def epoch(running: InnerCluster) -> int:
+    """The coordinator's."""
+    return running.nodes[0].broker.transactions.epoch
+
+
+async def test_a_commit_over_two_nodes() -> None:
+    async with cluster(ManualClock()) as running:
+        member = await begin(running)
+        assert shown(running) == [0, 0, 0, 0]
+        assert running.calls.count("VerifyMembers") == 1, "once per member"
+        await commit(running, member)
+        assert shown(running) == [1, 1, 1, 1]
+        assert all(not node.broker.members.producer_ids for node in running.nodes.values())
+        with pytest.raises(InvalidTxnStateError):
+            await running.nodes[1].produce(member, running.tps[1], b"late", 1)
+
+
+async def test_an_abort_over_two_nodes() -> None:
+    async with cluster(ManualClock()) as running:
+        await begin(running)
+        assert await running.nodes[0].broker.transactions.abort_all(NAME, "") == 1
+        assert shown(running) == [0, 0, 0, 0]
+        assert all(not node.broker.members.producer_ids for node in running.nodes.values())
+
+
+async def test_only_the_coordinator_answers_for_transactions_and_groups() -> None:
+    async with cluster(ManualClock()) as running:
+        other = running.nodes[1].broker
+        for part in ("transactions", "groups"):
+            with pytest.raises(NotCoordinatorError):
+                getattr(other, part)
+        assert other.coordinator.hosted is None
+        await other.coordinator.sweep()
+        await other.coordinator.sweep_groups()
+        await other.coordinator.compact()
+
+
+async def test_a_leader_without_a_coordinator_refuses_a_member_it_does_not_know() -> None:
+    async with cluster(ManualClock()) as running:
+        member = await running.nodes[0].init(NAME, Execution(0, "e0", "r"), bytes(16))
+        running.loses = lambda _node_id, name: name == "VerifyMembers"
+        with pytest.raises(CoordinatorNotAvailableError) as refused:
+            await running.nodes[1].produce(member, running.tps[1], b"row", 0)
+        assert refused.value.retriable
+        running.loses = lambda _node_id, _name: False
+        await running.nodes[1].produce(member, running.tps[1], b"row", 0)
+
+
+async def test_a_leader_verifies_again_after_it_has_begun_to_lead() -> None:
+    async with cluster(ManualClock()) as running:
+        member = await begin(running)
+        await running.lead(1)
+        running.loses = lambda _node_id, name: name == "VerifyMembers"
+        with pytest.raises(CoordinatorNotAvailableError):
+            await running.nodes[1].produce(member, running.tps[1], b"more", 1)
+
+
+async def test_a_commit_needs_an_answer_of_every_leader_that_it_names() -> None:
+    async with cluster(ManualClock()) as running:
+        member = await begin(running)
+        running.loses = lambda _node_id, name: name == "FreezeMembers"
+        with pytest.raises(NotReadyError):
+            await commit(running, member)
+        assert running.nodes[0].broker.transactions.coordinator.states[NAME].last is None, "nothing is decided"
+        running.loses = lambda _node_id, _name: False
+        del running.leaders[running.tps[1]]
+        with pytest.raises(NotReadyError, match="has no leader"):
+            await commit(running, member)
+        running.leaders[running.tps[1]] = 0  # as an old image says
+        with pytest.raises(NotLeaderError):
+            await commit(running, member)
+        running.leaders[running.tps[1]] = 1
+        await commit(running, member)
+        assert shown(running) == [1, 1, 1, 1]
+
+
+async def test_a_refused_commit_leaves_its_members_open() -> None:
+    async with cluster(ManualClock()) as running:
+        member = await begin(running)
+        with pytest.raises(TxnAbortedError, match="reports 5 records"):
+            await commit(running, member, records=5)
+        await running.nodes[1].produce(member, running.tps[1], b"more", 1)
+        await commit(running, member, records=5)
+        assert shown(running) == [1, 2, 1, 1]
+
+
+async def test_nothing_is_visible_before_all_markers_are_durable() -> None:
+    async with cluster(ManualClock()) as running:
+        member = await begin(running)
+        running.loses = lambda _node_id, name: name == "WriteMarkers"
+        with pytest.raises(NotReadyError):
+            await commit(running, member)
+        assert shown(running) == [0, 0, 0, 0]
+        running.loses = lambda _node_id, name: name == "Release"
+        with pytest.raises(NotReadyError):
+            await commit(running, member)
+        assert shown(running)[1::2] == [0, 0], "not released there"
+        running.loses = lambda _node_id, _name: False
+        await commit(running, member)
+        assert shown(running) == [1, 1, 1, 1]
+
+
+async def test_a_leader_that_starts_holds_back_what_is_prepared() -> None:
+    async with cluster(ManualClock(), nodes=3) as running:
+        member = await begin(running)
+        running.loses = lambda node_id, name: name == "WriteMarkers" and node_id == 2
+        with pytest.raises(NotReadyError):
+            await commit(running, member)
+        await running.stop(1)
+        running.loses = lambda node_id, name: name == "PreparedHolds" or (name == "WriteMarkers" and node_id == 2)
+        await running.start(1)
+        log = running.nodes[1].log(running.tps[1])
+        assert shown(running)[1] == 0, "its marker is there, but not that of another partition"
+        with pytest.raises(OffsetNotAvailableError, match="has not said yet"):
+            log.latest_offset(is_committed=True)
+        running.loses = lambda node_id, name: name == "WriteMarkers" and node_id == 2
+        assert await running.nodes[1].broker.members.settle()
+        assert log.latest_offset(is_committed=True) == 0, "it knows that, and still holds it back"
+        running.loses = lambda _node_id, _name: False
+        await commit(running, member)
+        assert shown(running) == [1, 1, 1, 1]
+
+
+async def test_a_leader_that_starts_shows_what_is_complete_once_it_is_told() -> None:
+    async with cluster(ManualClock()) as running:
+        await commit(running, await begin(running))
+        await running.stop(1)
+        await running.start(1)
+        assert await running.nodes[1].broker.members.settle()
+        assert shown(running) == [1, 1, 1, 1]
+        assert running.nodes[1].log(running.tps[1]).latest_offset(is_committed=True) == 2
+
+
+async def test_a_leader_whose_partitions_have_no_transactions_needs_nobody() -> None:
+    async with cluster(ManualClock()) as running:
+        await running.stop(0)
+        await running.stop(1)
+        await running.start(1)
+        assert await running.nodes[1].broker.members.settle()
+        assert running.nodes[1].log(running.tps[1]).latest_offset(is_committed=True) == 0
+        assert "PreparedHolds" not in running.calls
+
+
+async def test_the_coordinator_starts_again_while_others_go_on() -> None:
+    async with cluster(ManualClock()) as running:
+        member = await begin(running)
+        running.loses = lambda _node_id, name: name == "WriteMarkers"
+        with pytest.raises(NotReadyError):
+            await commit(running, member)
+        before = epoch(running)
+        await running.stop(0)
+        running.loses = lambda _node_id, _name: False
+        await running.start(0)
+        assert epoch(running) > before
+        await commit(running, member)
+        assert await running.nodes[0].broker.members.settle()
+        assert shown(running) == [1, 1, 1, 1]
+
+
+async def test_a_new_epoch_is_another_coordinator_and_the_former_records_nothing() -> None:
+    async with cluster(ManualClock()) as running:
+        member = await begin(running)
+        former = running.nodes[0].broker.transactions
+        await running.lead(0)
+        assert running.nodes[0].broker.transactions is not former
+        with pytest.raises(NotCoordinatorError):
+            await former.commit(PRINCIPAL, end_request(NAME, Execution(0, "e0", "r"), [(member, 4)], running.tps, rows=4))
+        with pytest.raises(NotCoordinatorError):
+            await former.abort_all(NAME, "")
+        await commit(running, member)
+        assert shown(running) == [1, 1, 1, 1]
+
+
+async def test_a_coordinator_that_was_replaced_has_no_say_at_a_leader() -> None:
+    async with cluster(ManualClock()) as running:
+        member = await begin(running)
+        old = epoch(running)
+        await running.lead(0)
+        await commit(running, member)
+        members, tp = running.nodes[1].broker.members, running.tps[1]
+        another = await begin(running, 1)
+        ids = [another.producer_id]
+        for request in (
+            FreezeMembersRequest(coordinator_epoch=old, producer_ids=ids),
+            WriteMarkersRequest(coordinator_epoch=old, txn_version=-1, aborted_producer_ids=ids),
+            ReleaseRequest(coordinator_epoch=old, transactional_id=NAME, txn_version=1),
+        ):
+            with pytest.raises(NotCoordinatorError):
+                await members.answer(request)
+        running.calls.clear()
+        await running.nodes[1].produce(another, tp, b"more", 1)
+        assert "VerifyMembers" not in running.calls, "the freeze had no effect"
+
+
+async def test_a_late_release_is_not_the_next_commits() -> None:
+    async with cluster(ManualClock()) as running:
+        await commit(running, await begin(running))
+        member = await begin(running, 1)
+        running.loses = lambda _node_id, name: name == "Release"
+        with pytest.raises(NotReadyError):
+            await commit(running, member, 1)
+        late = ReleaseRequest(coordinator_epoch=epoch(running), transactional_id=NAME, txn_version=0)
+        await running.nodes[1].broker.members.answer(late)
+        assert shown(running)[1] == 1, "of version 0"
+        running.loses = lambda _node_id, _name: False
+        await commit(running, member, 1)
+        assert shown(running) == [2, 2, 2, 2]
+
+
+async def test_what_is_being_released_is_held_back_by_nobody_who_starts() -> None:
+    async with cluster(ManualClock(), nodes=3) as running:
+        member = await begin(running)
+        running.loses = lambda node_id, name: name == "Release" and node_id == 2
+        with pytest.raises(NotReadyError):
+            await commit(running, member)
+        await running.stop(1)
+        await running.start(1)
+        assert await running.nodes[1].broker.members.settle()
+        assert shown(running)[1] == 1
+        assert shown(running)[2] == 0
+        assert running.nodes[1].log(running.tps[1]).ends.held_back == {}
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_data_that_no_commit_has_counted_is_void(is_restarted: bool) -> None:
+    """A leader that no commit names could not be asked, and has verified the member before."""
+    async with cluster(ManualClock()) as running:
+        member = await running.nodes[0].init(NAME, Execution(0, "e0", "r"), bytes(16))
+        tp, other = running.tps[0], running.tps[1]
+        await running.nodes[0].produce(member, tp, b"row", 0)
+        await running.nodes[1].broker.members.verify([member.producer_id])
+        running.loses = lambda _node_id, _name: True
+        asked = end_request(NAME, Execution(0, "e0", "r"), [(member, 1)], [tp], rows=1)
+        await running.nodes[0].broker.transactions.commit(PRINCIPAL, asked)
+        await running.nodes[1].produce(member, other, b"late", 0)
+        running.loses = lambda _node_id, _name: False
+        if is_restarted:
+            await running.stop(0)
+            await running.start(0)
+            assert await running.nodes[0].broker.members.settle()
+        await running.nodes[0].broker.transactions.sweep()
+        assert not running.nodes[1].broker.members.producer_ids
+        assert running.nodes[1].visible(other) == []
+        assert running.nodes[0].visible(tp) == [b"row"]
+
+
+async def test_a_coordinator_that_was_replaced_voids_nothing() -> None:
+    """Its sweep takes a member for ended that its successor knows."""
+    async with cluster(ManualClock()) as running:
+        former = running.nodes[0].broker.transactions
+        await running.lead(0)
+        member = await begin(running)
+        former.leaders._epoch = lambda: epoch(running)
+        assert member.producer_id not in former.coordinator.open_members
+        await former.sweep()
+        await commit(running, member)
+        assert shown(running) == [1, 1, 1, 1]
+
+
+async def test_large_answers_come_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("leaders", "members", "transactions"):
+        monkeypatch.setattr(f"brokerd.server.coordinator.{module}.PARTITIONS_MAX", 1)
+    for module in ("leaders", "members"):
+        monkeypatch.setattr(f"brokerd.server.coordinator.{module}.IDS_MAX", 1)
+    async with cluster(ManualClock()) as running:
+        first = await begin(running)
+        second = await running.nodes[0].init(NAME, Execution(0, "e0", "r"), b"2" * 16)
+        for tp in running.tps:
+            await running.nodes[running.leaders[tp]].produce(second, tp, b"row", 0)
+        transactions = running.nodes[0].broker.transactions
+        assert (await transactions.leaders.open_members()).producer_ids == {first.producer_id, second.producer_id}
+        ids = [first.producer_id, second.producer_id]
+        data = await transactions.leaders.open_data(ids)
+        places = {(one.producer_id, TopicIdPartition(one.topic_id, one.partition)) for one in data}
+        assert places == {(producer_id, tp) for producer_id in ids for tp in running.tps}
+        assert len(data) == len(places)
+        assert len(await transactions.leaders.hanging()) == len(running.tps)
+        asked = end_request(NAME, Execution(0, "e0", "r"), [(first, 4), (second, 4)], running.tps, rows=8)
+        await transactions.commit(PRINCIPAL, asked)
+        assert shown(running) == [2, 2, 2, 2]
+
+
+async def test_a_log_that_cannot_be_used_is_tried_again(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    async with cluster(ManualClock()) as running:
+        await begin(running)
+        host = running.nodes[0].broker.coordinator
+        monkeypatch.setattr("brokerd.server.coordinator.log.COMPACTION_MIN_BYTES", 0)
+
+        def rotten(_data: bytes) -> None:
+            raise CorruptMessageError("rotten")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("brokerd.server.coordinator.log.decode", rotten)
+            await running.lead(0)
+            assert host.hosted is None
+            assert "rotten" in caplog.text
+        await host.sweep()
+        assert host.hosted is not None
