@@ -21,7 +21,7 @@ from brokerd.testing.warm_process import new_coordination
 NAME = "testing"
 _NODES_MAX = 16
 _END_TIMEOUT_S = 10.0
-_OF_ITS_OWN = ("node.id", "cluster.name", "coordination", "port", "advertised.port", "data.dir")  # each node has another one
+_OF_ITS_OWN = ("node.id", "cluster.name", "coordination.servers", "port", "advertised.port", "data.dir")  # each node has another one
 _GONE = "the process of the coordination store is gone: was it killed?"
 
 
@@ -89,7 +89,7 @@ class Cluster:
             stack.callback(self._end_coordination)
             self._ports = self._tell("open", names=[*map(str, self._node_ids), ""])["ports"]
             for node_id, port in zip(self._node_ids, self._ports, strict=False):
-                own = {"node.id": node_id, "cluster.name": NAME, "coordination": f"etcd://127.0.0.1:{port}"}
+                own = {"node.id": node_id, "cluster.name": NAME, "coordination.servers": f"etcd://127.0.0.1:{port}"}
                 node = Broker({**self._settings, **own}, client=self._client_settings)
                 stack.push(node)
                 try:
@@ -186,8 +186,8 @@ class Cluster:
 
     @property
     def coordination(self) -> str:
-        """The value of `coordination` for a further node of this cluster, whose `cluster.name` is `testing`. `isolate` does not cut
-        it."""
+        """The value of `coordination.servers` for a further node of this cluster, whose `cluster.name` is `testing`. `isolate` does
+        not cut it."""
         self._opened()
         return f"etcd://127.0.0.1:{self._ports[-1]}"
 
