@@ -1,0 +1,135 @@
+"""Goal: a node that was given the wrong store, name, directory or id ends with one sentence that says what to check, and neither it
+nor the cluster has lost anything by it: `brokerd start` as a process.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from brokerd.testing import Broker, Cluster
+from brokerd.testing.topic import Topic
+from tests.support.wait import DEADLINE_S, wait_until
+
+NAME = "testing"  # what a testing Cluster is called
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Two nodes with data, which the tests leave as they are."""
+    with Cluster(2) as cluster:
+        filled(cluster)
+        yield cluster
+
+
+def filled(cluster: Cluster) -> Topic:
+    topic = cluster.create_topic("orders", 4)
+    topic.append({"value": f"v{number}", "partition": number % 4} for number in range(40))
+    return topic
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    """All of a data directory, without what every start and stop writes: the lock, its count of starts, and what is derived."""
+    return {str(path): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file() and path.suffix != ".lock"}
+
+
+def start(directory: Path, cluster: str, coordination: str, node_id: int) -> tuple[int, str]:
+    """Exit code and last words of a node that must end by itself."""
+    code = "import sys; from brokerd.cli import main; sys.exit(main())"
+    flags = ["--data-dir", str(directory), "--port", "0", "--node-id", str(node_id)]
+    of_cluster = ["--cluster", cluster, "--coordination", coordination] if cluster else []
+    command = [sys.executable, "-c", code, "start", *flags, *of_cluster]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.stdout == "", "it is not ready"
+    lines = [line for line in done.stderr.splitlines() if line.startswith("brokerd")]
+    assert len(lines) == 1, done.stderr
+    return done.returncode, lines[0]
+
+
+def refused(directory: Path, text: str, *, cluster: str = NAME, coordination: str, node_id: int) -> None:
+    """A node does not start on a directory, and leaves it as it was."""
+    before = files(directory)
+    code, said = start(directory, cluster, coordination, node_id)
+    assert code == 1
+    assert text in said
+    assert files(directory) == before
+
+
+def test_a_store_that_was_emptied() -> None:
+    with Cluster(2) as cluster:
+        topic = filled(cluster)
+        cluster.stop_coordination()
+        cluster.start_coordination(is_empty=True)
+        anew = "the registration of node {} ended: registering it anew"
+        wait_until(lambda: all(anew.format(number) in node.log for number, node in cluster.nodes.items()))
+        topic.append({"value": f"w{number}", "partition": number % 4} for number in range(40))
+        assert len(topic.rows()) == 80, "nodes that run go on"
+        directory = cluster.nodes[2].directory / "data"
+        cluster.kill(2)
+        text = "etcd knows no cluster 'testing', but this node's data directory is in use: check coordination"
+        refused(directory, text, coordination=cluster.coordination, node_id=2)
+
+
+def test_a_cluster_name_that_is_not_the_directorys(cluster: Cluster) -> None:
+    cluster.kill(2)
+    directory = cluster.nodes[2].directory / "data"
+    text = "etcd knows no cluster 'testin', but this node's data directory is in use: check coordination"
+    refused(directory, text, cluster="testin", coordination=cluster.coordination, node_id=2)
+    refused(directory, "belongs to node 2 of cluster 'testing'", cluster="", coordination="", node_id=2)
+    comes_back(cluster)
+
+
+def comes_back(cluster: Cluster) -> None:
+    """Node 2 starts as before, with everything."""
+    cluster.restart(2)
+    wait_until(lambda: cluster.leader("orders", 1) == cluster.leader("orders", 3) == 2)
+    assert len(cluster.topic("orders").rows()) == 40
+
+
+def test_a_directory_of_another_cluster(cluster: Cluster) -> None:
+    with Cluster(1) as other:
+        filled(other)
+        other.kill(1)
+        directory = other.nodes[1].directory / "data"
+        text = "the data directory belongs to cluster 'testing' with id "
+        refused(directory, text, coordination=cluster.coordination, node_id=1)
+        other.restart(1)
+        assert len(other.topic("orders").rows()) == 40
+
+
+def test_a_directory_of_a_node_alone(cluster: Cluster, tmp_path: Path) -> None:
+    with Broker(data_dir=tmp_path / "data") as broker:
+        broker.create_topic("orders").append(["v"])
+    text = "the data directory belongs to a node alone, not to cluster 'testing'"
+    refused(tmp_path / "data", text, coordination=cluster.coordination, node_id=0)
+
+
+def test_a_directory_of_another_node(cluster: Cluster) -> None:
+    cluster.kill(2)
+    directory = cluster.nodes[2].directory / "data"
+    refused(directory, "node.id is 1, but the data directory belongs to node 2", coordination=cluster.coordination, node_id=1)
+    comes_back(cluster)
+
+
+def test_a_node_id_that_is_in_use(cluster: Cluster, tmp_path: Path) -> None:
+    code, said = start(tmp_path / "new", NAME, cluster.coordination, 2)
+    assert code == 1
+    assert f"node id 2 is in use by {cluster.nodes[2].bootstrap_servers}, with another data directory: set another node.id" in said
+    assert cluster.leader("orders", 1) == 2
+    assert len(cluster.topic("orders").rows()) == 40
+
+
+def test_coordination_that_does_not_answer(cluster: Cluster, tmp_path: Path) -> None:
+    with Cluster(1) as other:
+        filled(other)
+        other.kill(1)
+        other.stop_coordination()
+        directory = other.nodes[1].directory / "data"
+        refused(directory, " does not answer (", coordination=other.coordination, node_id=1)
+        other.start_coordination()
+        other.restart(1)
+        assert len(other.topic("orders").rows()) == 40
