@@ -15,12 +15,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from brokerd.client.blocking import BlockingClient
 from brokerd.config.client import ClientConfig
 from brokerd.config.settings import from_mapping
 from tests.chaos.checker import Anomaly, check
-from tests.chaos.history import Outcome, Poll
+from tests.chaos.history import History, Outcome, Poll
 from tests.chaos.nemesis import HARMLESS, SYSCALL_FAULTS, Nemesis, has_strace
 from tests.chaos.workload import PAUSE_SECONDS, PROGRESS_SECONDS, Workload
 from tests.support.daemon import DaemonProcess
@@ -29,8 +30,18 @@ from tests.support.proxy import Proxy
 TOPIC = "chaos"
 TRANSACTIONAL = ("chaos-mixed", "chaos-transactions")
 _QUIET_SECONDS = 2.0
-_PAUSE_A_SECOND = 0.00005  # a run of half an hour has pauses of up to 0.09 s, for its history must fit into memory
-_SETTINGS: dict[str, object] = {"log.segment.bytes": 262_144, "log.checkpoint.interval.ms": 200}
+_PAUSE_A_SECOND = 0.00005  # a run of half an hour has pauses of up to 0.09 s
+SETTINGS: dict[str, object] = {"log.segment.bytes": 262_144, "log.checkpoint.interval.ms": 200}
+
+
+class Faults(Protocol):
+    """What causes faults, and counts them."""
+
+    counts: Counter[str]
+    injected: Counter[str]
+
+    def run(self, name: str) -> None:
+        """One fault, from its beginning to its end."""
 
 
 class Verdict:
@@ -49,6 +60,14 @@ class Verdict:
         self.read_count = 0
         self.anomalies: list[Anomaly] = []
         self.stalled_after: list[str] = []
+
+    def judge(self, history: History, nemesis: Faults) -> None:
+        """Takes what happened, and names what is wrong with it."""
+        self.faults, self.injected = nemesis.counts, nemesis.injected
+        self.sends = Counter(send.outcome for send in history.sends)
+        self.commits = Counter(attempt.outcome for attempt in history.attempts)
+        self.read_count = sum(len(read.records) for read in history.reads if isinstance(read, Poll))
+        self.anomalies = check(history)
 
     @property
     def problems(self) -> list[str]:
@@ -99,7 +118,7 @@ def run(
 ) -> Verdict:
     """One run on a fresh data directory: faults of `kinds` (default all) for `seconds`, or `rounds` of them."""
     with tempfile.TemporaryDirectory() as scratch, Proxy() as proxy:
-        settings = {**_SETTINGS, "advertised.host": proxy.host, "advertised.port": proxy.port}
+        settings = {**SETTINGS, "advertised.host": proxy.host, "advertised.port": proxy.port}
         daemon = daemon_type(Path(scratch) / "data", settings=settings)
         with daemon:
             proxy.target = ("127.0.0.1", daemon.port)
@@ -114,14 +133,14 @@ def run(
                 producers=3,
                 consumers=2,
                 seed=seed,
-                pause_seconds=max(PAUSE_SECONDS, seconds * _PAUSE_A_SECOND) if rounds is None else PAUSE_SECONDS,
+                pause_seconds=pause_seconds(seconds, rounds),
                 transactional=TRANSACTIONAL,
             )
             nemesis = Nemesis(daemon, proxy, random.Random(seed), threading.Event())
             verdict = Verdict(seed, kinds or sorted(nemesis.faults()))
             workload.start()
             try:
-                _torment(workload, nemesis, random.Random(f"{seed}-order"), verdict, seconds, rounds)
+                torment(workload, nemesis, random.Random(f"{seed}-order"), verdict, seconds, rounds)
                 verdict.commits_went_on = workload.commits_go_on()
             except BaseException as error:
                 workload.abandon()  # the fault that went wrong is to be seen, not what clients say of it
@@ -129,18 +148,16 @@ def run(
                 raise
             history = workload.stop()
             daemon.terminate()
-    verdict.faults = nemesis.counts
-    verdict.injected = nemesis.injected
-    verdict.sends = Counter(send.outcome for send in history.sends)
-    verdict.commits = Counter(attempt.outcome for attempt in history.attempts)
-    verdict.read_count = sum(len(read.records) for read in history.reads if isinstance(read, Poll))
-    verdict.anomalies = check(history)
+    verdict.judge(history, nemesis)
     return verdict
 
 
-def _torment(
-    workload: Workload, nemesis: Nemesis, dice: random.Random, verdict: Verdict, seconds: float, rounds: int | None
-) -> None:
+def pause_seconds(seconds: float, rounds: int | None) -> float:
+    """The pauses of producers in a run: in a longer one they are longer, for its history must fit into memory."""
+    return max(PAUSE_SECONDS, seconds * _PAUSE_A_SECOND) if rounds is None else PAUSE_SECONDS
+
+
+def torment(workload: Workload, nemesis: Faults, dice: random.Random, verdict: Verdict, seconds: float, rounds: int | None) -> None:
     """Fault after fault, with quiet between; after each, work must go on."""
     pause = threading.Event()
     deadline = time.monotonic() + seconds

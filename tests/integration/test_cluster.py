@@ -230,9 +230,9 @@ def test_without_coordination_clients_go_on_and_topics_stay_as_they_are(cluster:
         cluster.stop_coordination()
         writer.send(100)
         read_all(cluster, writer.acknowledged())
-        with client_of(cluster.nodes[2].bootstrap_servers, 6_000) as client:
-            with pytest.raises(NotReadyError, match=r"does not answer .*: topics cannot be changed at present"):
-                client.create_topic("new", 3)
+        text = r"does not answer .*: topics cannot be changed at present"
+        with client_of(cluster.nodes[2].bootstrap_servers, 6_000) as client, pytest.raises(NotReadyError, match=text):
+            client.create_topic("new", 3)
         cluster.start_coordination()
         assert cluster.create_topic("new", 3).name == "new"
         writer.send(100)

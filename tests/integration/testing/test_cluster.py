@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def test_a_number_of_nodes_that_cannot_be_is_refused(nodes: Any) -> None:
 
 
 def test_wrong_settings_are_refused_at_once() -> None:
-    with pytest.raises(ConfigError, match="unknown setting 'num.partition'"):
+    with pytest.raises(ConfigError, match=r"unknown setting 'num\.partition'"):
         Cluster(num_partition=1)
     with pytest.raises(ConfigError, match=r"bootstrap\.servers is no setting"):
         Cluster(client={"bootstrap.servers": "127.0.0.1:1"})
@@ -97,7 +98,7 @@ def test_a_cluster_is_of_use_between_start_and_close(temporary: Path) -> None:
 
 def test_of_a_node_that_does_not_start_its_directory_alone_is_left(temporary: Path) -> None:
     (temporary / "auth.toml").write_text("nonsense")
-    with pytest.raises(BrokerFailedError, match="node 1: the broker did not start: .*auth") as caught:
+    with pytest.raises(BrokerFailedError, match=r"node 1: the broker did not start: .*auth") as caught:
         Cluster(config={"auth.file": str(temporary / "auth.toml")}).start()
     (left,) = temporary.glob("brokerd-testing-*")
     assert f"its directory, which is kept, is {left}" in str(caught.value)
@@ -115,7 +116,7 @@ def test_a_node_that_is_killed_comes_back_with_its_data() -> None:
             _ = cluster.nodes[1].pid
         cluster.restart(1)
         wait_until(lambda: cluster.leader("t", 0) == 1)
-        assert sorted(row.value for row in topic.rows()) == [b"v"] * 3 + [b"w"] * 2
+        assert Counter(row.value for row in topic.rows()) == {b"v": 3, b"w": 2}
 
 
 def test_faults_of_a_node_happen_there(cluster: Cluster) -> None:
@@ -123,7 +124,7 @@ def test_faults_of_a_node_happen_there(cluster: Cluster) -> None:
     led = {cluster.leader("faulty", number): number for number in range(3)}
     fault, pid = cluster.nodes[2].kill_after("Produce"), cluster.nodes[2].pid
     topic.append({"value": "v", "partition": led[node]} for node in (1, 3))
-    assert not fault.has_happened
+    assert cluster.nodes[2].pid == pid
     topic.append([{"value": "v", "partition": led[2]}])
     assert fault.has_happened
     assert cluster.nodes[2].pid != pid

@@ -1,0 +1,189 @@
+"""Chaos with three nodes: `python -m tests.chaos.cluster --seconds 60 --seed 1`. Nodes are killed, suspended and cut off, and so is
+their coordination store, while producers, consumers and transactions go on; the history is judged as that of one node.
+
+After each fault every partition must take records again. Exit code 0 only if nothing was wrong and each kind of fault happened.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from brokerd.clock import SystemClock
+from brokerd.ids import TopicPartition
+from brokerd.testing import Cluster
+from tests.chaos.history import Outcome
+from tests.chaos.run import SETTINGS, TOPIC, TRANSACTIONAL, Verdict, pause_seconds, torment
+from tests.chaos.workload import PROGRESS_SECONDS, Workload
+
+NODES = 3
+PARTITIONS = 6
+_FAULT_SECONDS = 2.0  # at most
+
+
+class ClusterNemesis:
+    """Faults against the nodes of a cluster and their store: one function per fault, which puts everything right before it returns.
+    With `expires` drawn, the store takes the node for dead at once, as it would after ten seconds.
+    """
+
+    def __init__(self, cluster: Cluster, dice: random.Random, stopped: threading.Event) -> None:
+        self.counts: Counter[str] = Counter()
+        self.injected: Counter[str] = Counter()
+        self._cluster = cluster
+        self._dice = dice
+        self._stopped = stopped
+
+    def faults(self) -> dict[str, Callable[[], None]]:
+        """All faults, by name."""
+        return {
+            "kill": lambda: self.kill(1),
+            "kill-two": lambda: self.kill(2),
+            "kill-all": lambda: self.kill(NODES),
+            "restart": lambda: self._cluster.restart(self._drawn(1)[0]),
+            "pause": self.pause,
+            "isolate": self.isolate,
+            "outage": self.outage,
+            "outage-kill": self.outage_and_kill,
+        }
+
+    def run(self, name: str) -> None:
+        """One fault, from its beginning to its end."""
+        self.faults()[name]()
+        self.counts[name] += 1
+
+    def kill(self, count: int) -> None:
+        """SIGKILL of so many nodes, and a new start of each."""
+        nodes = self._drawn(count)
+        for node in nodes:
+            self._cluster.kill(node)
+            self._expire_perhaps(node)
+        self._wait()
+        for node in nodes:
+            self._cluster.restart(node)
+
+    def pause(self) -> None:
+        """SIGSTOP of a node for a while."""
+        (node,) = self._drawn(1)
+        self._cluster.pause(node)
+        self._expire_perhaps(node)
+        self._wait()
+        self._cluster.resume(node)
+
+    def isolate(self) -> None:
+        """A node and the store hear nothing of each other for a while."""
+        (node,) = self._drawn(1)
+        self._cluster.isolate(node)
+        self._expire_perhaps(node)
+        self._wait()
+        self._cluster.heal(node)
+
+    def outage(self) -> None:
+        """The store is down for a while."""
+        self._cluster.stop_coordination()
+        self._wait()
+        self._cluster.start_coordination()
+
+    def outage_and_kill(self) -> None:
+        """The store is down, and meanwhile a node is killed."""
+        (node,) = self._drawn(1)
+        self._cluster.stop_coordination()
+        self._cluster.kill(node)
+        self._wait()
+        self._cluster.start_coordination()
+        self._cluster.restart(node)
+
+    def _drawn(self, count: int) -> list[int]:
+        return self._dice.sample(range(1, NODES + 1), count)
+
+    def _expire_perhaps(self, node: int) -> None:
+        if self._dice.random() < 0.5:
+            self._cluster.expire(node)
+
+    def _wait(self) -> None:
+        self._stopped.wait(self._dice.random() * _FAULT_SECONDS)
+
+
+class ClusterWorkload(Workload):
+    """Work goes on only if it does so on every node."""
+
+    def goes_on(self) -> bool:
+        """Waits until each partition without transactions has taken a record that was sent from now on; False after a minute."""
+        pause, clock = threading.Event(), SystemClock()
+        begun_ms, seen = clock.monotonic_ms(), len(self.history.sends)
+        left = {TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)}
+        while left:
+            if self.failures or clock.monotonic_ms() - begun_ms > PROGRESS_SECONDS * 1_000:
+                return False
+            newer = self.history.sends[seen:]
+            seen += len(newer)
+            left -= {send.tp for send in newer if send.outcome is Outcome.OK and send.invoked_ms >= begun_ms}
+            pause.wait(0.01)
+        return True
+
+
+def run(
+    *,
+    seconds: float,
+    seed: int,
+    kinds: list[str] | None = None,
+    rounds: int | None = None,
+    transactional: Sequence[str] = TRANSACTIONAL,
+) -> Verdict:
+    """One run on a fresh cluster: faults of `kinds` (default all) for `seconds`, or `rounds` of them."""
+    with Cluster(NODES, SETTINGS) as cluster:
+        for topic in (TOPIC, *transactional):
+            cluster.create_topic(topic, PARTITIONS)
+        workload = ClusterWorkload(
+            cluster.bootstrap_servers,
+            TOPIC,
+            partitions=PARTITIONS,
+            producers=3,
+            consumers=2,
+            seed=seed,
+            pause_seconds=pause_seconds(seconds, rounds),
+            transactional=transactional,
+        )
+        nemesis = ClusterNemesis(cluster, random.Random(seed), threading.Event())
+        verdict = Verdict(seed, kinds or sorted(nemesis.faults()))
+        workload.start()
+        try:
+            torment(workload, nemesis, random.Random(f"{seed}-order"), verdict, seconds, rounds)
+            verdict.commits_went_on = not transactional or workload.commits_go_on()
+            history = workload.stop()
+        except BaseException as error:
+            workload.abandon()  # the fault that went wrong is to be seen, not what clients say of it
+            error.add_note(f"chaos: seed {seed}, kinds {','.join(verdict.kinds)}, after {nemesis.counts.total()} faults")
+            raise
+    verdict.judge(history, nemesis)
+    return verdict
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long faults go on")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
+    parser.add_argument("--kinds", help="comma-separated kinds of fault; default all")
+    parser.add_argument("--no-transactions", action="store_true", help="records alone")
+    parser.add_argument("--verbose", action="store_true")
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.INFO if args.verbose else logging.CRITICAL, format="%(asctime)s %(name)s %(message)s")
+    started = time.monotonic()
+    verdict = run(
+        seconds=args.seconds,
+        seed=args.seed,
+        kinds=args.kinds.split(",") if args.kinds else None,
+        transactional=() if args.no_transactions else TRANSACTIONAL,
+    )
+    sys.stdout.write(f"{verdict}\n           in {time.monotonic() - started:.0f} s\n")
+    return 0 if verdict.is_clean else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
