@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -19,6 +21,8 @@ from brokerd.testing import BrokerFailedError, Cluster, UnmetFaultError
 from tests.integration.testing.processes import in_session_of, is_alive
 from tests.support.child import child, first_line
 from tests.support.wait import wait_until
+
+GUIDE = (Path(__file__).resolve().parents[3] / "docs" / "testing.md").read_text()
 
 
 @pytest.fixture
@@ -167,6 +171,11 @@ def test_a_fork_has_no_cluster_and_ends_none(cluster: Cluster) -> None:
             os._exit(code)
     assert os.waitpid(pid, 0)[1] == 0
     assert all(is_alive(node.pid) for node in cluster.nodes.values())
+
+
+def test_the_guides_example() -> None:
+    (example,) = re.findall(r"^```python\n(from brokerd\.testing import Cluster\n.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+    subprocess.run([sys.executable, "-W", "error", "-c", example], check=True)
 
 
 PROGRAM = """

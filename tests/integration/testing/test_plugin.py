@@ -50,6 +50,26 @@ def test_a_topic(brokerd_topic):
     assert len(brokerd_topic.rows()) == 1
 """
 
+CLUSTER = """
+import pytest
+
+
+@pytest.fixture
+def brokerd_settings():
+    return {"num.partitions": 3}
+
+
+def test_a_topic(brokerd_cluster):
+    topic = brokerd_cluster.create_topic("topic")
+    topic.append([f"v{number}" for number in range(100)])
+    assert [brokerd_cluster.leader("topic", partition) for partition in range(3)] == [1, 2, 3]
+    assert len(topic.rows()) == 100
+
+
+def test_with_a_fault_that_meets_nothing(brokerd_cluster):
+    brokerd_cluster.nodes[3].kill_after("Produce")
+"""
+
 FAILS = """
 def test_that_fails(brokerd_broker):
     print(f"broker {brokerd_broker.pid} in {brokerd_broker.directory}")
@@ -103,6 +123,14 @@ def test_fixtures_under_xdist(tmp_path: Path) -> None:
     done = pytest_run(tmp_path, USES, "-n", "2")
     assert done.returncode == 0, done.stdout
     assert "4 passed" in done.stdout
+    assert left_behind(tmp_path) == []
+
+
+def test_a_cluster(tmp_path: Path) -> None:
+    done = pytest_run(tmp_path, CLUSTER, "-p", "no:xdist")
+    assert done.returncode == 1, done.stdout
+    assert "2 passed, 1 error" in done.stdout
+    assert "ERROR test_it.py::test_with_a_fault_that_meets_nothing" in done.stdout
     assert left_behind(tmp_path) == []
 
 
