@@ -23,8 +23,13 @@ def image_variables() -> dict[str, str]:
     return dict(re.findall(r"(BROKERD_\w+)=(\S+)", re.findall(r"^ENV (.*)$", CONTAINERFILE, re.MULTILINE)[0]))
 
 
-def compose_variables() -> dict[str, str]:
-    return dict(re.findall(r'(BROKERD_\w+): "?([^"\s]+)', COMPOSE))
+def compose_variables(text: str = COMPOSE) -> dict[str, str]:
+    return dict(re.findall(r'(BROKERD_\w+): "?([^"\s,}]+)', text))
+
+
+def service(name: str) -> str:
+    """A service of compose.yaml, as text."""
+    return COMPOSE.partition(f"\n  {name}:\n")[2].partition("\n\n")[0]
 
 
 def test_variables_are_settings() -> None:
@@ -65,5 +70,17 @@ def test_stages_are_those_that_compose_builds() -> None:
 def test_the_image_alone_asks_for_authentication_and_compose_waives_it() -> None:
     with pytest.raises(ConfigError, match="without authentication"):
         load_broker_config(path=None, environ=image_variables(), flags={})
-    config = load_broker_config(path=None, environ=image_variables() | compose_variables(), flags={})
+    config = load_broker_config(path=None, environ=image_variables() | compose_variables(service("broker")), flags={})
     assert config.advertised_host == "broker"
+    assert not config.cluster_name
+
+
+def test_the_nodes_of_the_cluster_have_an_id_a_name_and_a_volume_each() -> None:
+    shared = image_variables() | compose_variables(COMPOSE.partition("x-cluster: &cluster\n")[2].partition("\n\n")[0])
+    for node_id in (1, 2, 3):
+        text = service(f"node-{node_id}")
+        config = load_broker_config(path=None, environ=shared | compose_variables(text), flags={})
+        assert (config.node_id, config.advertised_host) == (node_id, f"node-{node_id}")
+        assert (config.cluster_name, config.coordination_servers) == ("example", "etcd://etcd:2379")
+        assert f"data-{node_id}:{config.data_dir}" in text
+    assert "http://etcd:2379" in service("etcd")
