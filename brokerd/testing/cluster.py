@@ -21,7 +21,7 @@ from brokerd.testing.warm_process import new_coordination
 NAME = "testing"
 _NODES_MAX = 16
 _END_TIMEOUT_S = 10.0
-_OF_ITS_OWN = ("node.id", "cluster.name", "coordination.servers", "port", "advertised.port", "data.dir")  # each node has another one
+_OF_ITS_OWN = ("node.id", "cluster.name", "coordination.servers", "port", "advertised.port", "data.dir")  # each node has its own
 _GONE = "the process of the coordination store is gone: was it killed?"
 
 

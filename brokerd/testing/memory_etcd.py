@@ -13,6 +13,9 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from brokerd import wire as wire  # before gRPC: see there
+
+# isort: split
 import grpc
 import grpc.aio
 
