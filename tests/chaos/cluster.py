@@ -156,6 +156,7 @@ def run(
             torment(workload, nemesis, random.Random(f"{seed}-order"), verdict, seconds, rounds)
             verdict.commits_went_on = not transactional or workload.commits_go_on()
             history = workload.stop()
+            history.node_count = NODES
         except BaseException as error:
             workload.abandon()  # the fault that went wrong is to be seen, not what clients say of it
             error.add_note(f"chaos: seed {seed}, kinds {','.join(verdict.kinds)}, after {nemesis.counts.total()} faults")

@@ -65,7 +65,7 @@ class Seek(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The last stable offsets of all partitions, asked for in one request."""
+    """The last stable offsets of all partitions, asked for at once: of one node in one request, of several nodes not at one moment."""
 
     invoked_ms: int
     completed_ms: int
@@ -113,4 +113,5 @@ class History:
     zombies: set[Value] = field(default_factory=set)  # sent by a member after its client knew that it had ended
     forgotten: list[str] = field(default_factory=list)  # commits that were answered OK, and refused when asked for again
     snapshots: list[Snapshot] = field(default_factory=list)
+    node_count: int = 1  # transactions become visible node by node
     hanging: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)  # in the end: last stable offset, high watermark

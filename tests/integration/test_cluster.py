@@ -4,9 +4,13 @@ alone: nothing acknowledged is lost, and the others go on.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +21,7 @@ from brokerd.errors import NotReadyError
 from brokerd.ids import NO_LEADER, TopicInfo
 from brokerd.producer.futures import RecordFuture
 from brokerd.testing import Cluster
+from tests.support.child import ROOT
 from tests.support.wait import DEADLINE_S, wait_until
 
 PARTITIONS = 6
@@ -239,3 +244,13 @@ def test_without_coordination_clients_go_on_and_topics_stay_as_they_are(cluster:
         sent = writer.acknowledged()
     assert set(_topics(cluster, 1)) == {"orders", "new"}
     read_all(cluster, sent)
+
+
+def test_the_example_for_one_machine(tmp_path: Path) -> None:
+    port = 20_000 + os.getpid() % 500 * 20  # below those that are given to anybody
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
+    command = [str(ROOT / "examples" / "cluster.sh"), str(port)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "--- node 2 is back, and all of the 1000 records were read" in done.stdout
+    assert list(tmp_path.iterdir()) == []
