@@ -65,7 +65,7 @@ class Seek(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The last stable offsets of all partitions, asked for at once: of one node in one request, of several nodes not at one moment."""
+    """The last stable offsets of all partitions, asked for at once; those of several nodes are not of one moment."""
 
     invoked_ms: int
     completed_ms: int

@@ -57,6 +57,9 @@ async def _write(config: BrokerConfig, logs: LogManager, client: CoordinationCli
             tps = [TopicIdPartition(topic.id, number) for number in range(topic.partition_count)]
             entries = [PartitionEntry((config.node_id,), isr, leader_epoch=epochs[tp]) for tp in tps]
             entry = TopicEntry(topic.name, topic.partition_count, topic.configs)
+            put: dict[str, int] = {}
             for transaction in create_topic(image, topic.id, entry, entries):
-                if await client.transact(*transaction) is None:
+                revision = await client.transact(*transaction.after(put))
+                if revision is None:
                     raise CoordinationError(f"topic '{topic.name}' was written by somebody else meanwhile: try again")
+                put.update(dict.fromkeys(transaction.puts, revision))
