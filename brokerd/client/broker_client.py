@@ -145,6 +145,11 @@ class BrokerClient:
             return None
         return seen.topic
 
+    @property
+    def has_several_nodes(self) -> bool:
+        """True if the newest metadata lists more than one node."""
+        return self._nodes.are_several
+
     def is_known_elsewhere(self, tp: TopicIdPartition) -> bool:
         """True if the newest metadata has the partition, and a node that does not may not have heard of it yet."""
         seen = self._topics.get(tp.topic_id)

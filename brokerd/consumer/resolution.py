@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from brokerd.arguments import OffsetAndMetadata
-from brokerd.client.broker_client import BrokerClient
+from brokerd.client.broker_client import BrokerClient, is_repeatable
 from brokerd.client.groups import group_offsets
 from brokerd.client.metadata import Metadata, id_of
-from brokerd.client.offsets import OffsetSpec, Wanted, list_offsets
+from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec, Wanted, list_offsets
 from brokerd.config.client import PlainConsumerConfig
 from brokerd.consumer.core.assignment import NO_OFFSET, AssignedPartition, Begin
 from brokerd.errors import BrokerdError, NoOffsetForPartitionError, UnknownGroupError, WireError, fresh
@@ -21,6 +21,7 @@ from brokerd.ids import LogPosition, TopicIdPartition, TopicPartition
 
 logger = logging.getLogger(__name__)
 
+_SOON_MS = 1_000
 LOOK_MS = 30_000  # gives other consumers of the group time to start
 _NAMED_MAX = 10
 _NONE = OffsetAndMetadata(NO_OFFSET)
@@ -44,7 +45,8 @@ class Resolved(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The outcome of a search: partitions found, and the first error among the others, which does not affect these."""
+    """The outcome of a search: partitions found, and the first error among the others, which does not affect these. Partitions
+    without either are to be searched for again."""
 
     resolved: list[Resolved]
     failure: BrokerdError | None
@@ -74,12 +76,14 @@ async def resolve(
             id_tp = ids[search.one]
             starts[search.one] = _start(search, id_tp, committed.get(search.one), uncommitted.get(id_tp), config)
     wanted: dict[TopicIdPartition, Wanted] = {ids[one]: start for one, start in starts.items() if isinstance(start, OffsetSpec)}
-    offsets = await list_offsets(client, wanted, config.isolation_level) if wanted else {}
+    offsets = await _listed(client, wanted, config.isolation_level) if wanted else {}
     resolved = []
     for search in named_searches:
         start = starts.get(search.one)
         if isinstance(start, OffsetSpec):
-            result = offsets[ids[search.one]]
+            result = offsets.get(ids[search.one])
+            if result is None:
+                continue
             if isinstance(result, WireError):
                 result.message = named(search.then.tp, result)
                 failures.append(result)
@@ -88,6 +92,20 @@ async def resolve(
         if start is not None:
             resolved.append(Resolved(search, ids[search.one], start, _offset(committed.get(search.one))))
     return Found(resolved, failures[0] if failures else None)
+
+
+async def _listed(
+    client: BrokerClient, wanted: Mapping[TopicIdPartition, Wanted], isolation: str
+) -> Mapping[TopicIdPartition, OffsetAndTimestamp | WireError]:
+    """Offsets to begin at. In a cluster, those of which the leader does not answer soon are left out, if others have an answer: the
+    next search waits for them, while the others are read."""
+    if client.has_several_nodes:
+        timeout_ms = min(client.config.api_timeout_ms, _SOON_MS)
+        found = await list_offsets(client, wanted, isolation, timeout_ms=timeout_ms, is_partial=True)
+        answered = {tp: one for tp, one in found.items() if isinstance(one, OffsetAndTimestamp) or not is_repeatable(one)}
+        if answered:
+            return answered
+    return await list_offsets(client, wanted, isolation)
 
 
 @contextlib.contextmanager

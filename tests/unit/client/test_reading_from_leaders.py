@@ -22,6 +22,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import NO_LEADER
+from tests.support.clock import ManualClock
 from tests.support.fake_broker import FakeCluster, Partition, fake_cluster
 from tests.support.records import key_values, new_batch
 from tests.support.wait import DEADLINE_S
@@ -105,6 +106,24 @@ def test_a_leader_that_comes_back_elsewhere_is_read_on(cluster: FakeCluster) -> 
         put(partitions[2])
         assert read(fetcher, 1) == [(2, 0)]
         cluster.stop(2)
+        put(partitions[2])
+        cluster.start(2)
+        assert read(fetcher, 1) == [(2, 1)]
+
+
+def test_a_reader_that_took_its_time_has_all_of_it_after_a_failure(cluster: FakeCluster) -> None:
+    partitions = cluster.create("t")
+    settings, clock = config(cluster), ManualClock()
+    with (
+        BlockingClient(settings, clock) as client,
+        PartitionFetcher(client, [FetchRange(partitions[2].tp, 0)], settings) as fetcher,
+    ):
+        put(partitions[2])
+        assert read(fetcher, 1) == [(2, 0)]
+        cluster.nodes[2].is_silent = True
+        clock.advance(2 * settings.api_timeout_ms)
+        cluster.stop(2)
+        cluster.nodes[2].is_silent = False
         put(partitions[2])
         cluster.start(2)
         assert read(fetcher, 1) == [(2, 1)]
@@ -214,6 +233,22 @@ def test_a_consumer_reads_on_while_a_leader_is_dead(cluster: FakeCluster) -> Non
             put(partitions[0])
             assert [(record.partition, record.offset) for record in consumer.poll(DEADLINE_MS)] == [(0, offset)]
         put(partitions[1])
+        lead(partitions[1], 2)
+        assert [(record.partition, record.offset) for record in consumer.poll(DEADLINE_MS)] == [(1, 0)]
+
+
+def test_a_consumer_begins_without_the_partitions_of_a_dead_leader(cluster: FakeCluster) -> None:
+    partitions = cluster.create("t")
+    for one in partitions:
+        put(one)
+    cluster.stop(1)
+    servers = {"bootstrap.servers": cluster.servers, "retry.backoff.ms": 1, "auto.offset.reset": "earliest"}
+    with Consumer(servers) as consumer:
+        consumer.assign([TopicPartition("t", number) for number in range(3)])
+        found: list[int] = []
+        while len(found) < 2:
+            found += [record.partition for record in consumer.poll(DEADLINE_MS)]
+        assert sorted(found) == [0, 2]
         lead(partitions[1], 2)
         assert [(record.partition, record.offset) for record in consumer.poll(DEADLINE_MS)] == [(1, 0)]
 
