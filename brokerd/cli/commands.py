@@ -551,6 +551,23 @@ ISR, the replicas that have all that was acknowledged.
 """,
         ),
         Command(name="nodes", summary="print the nodes, one per line", run="cluster.print_nodes", arguments=_PRINTED),
+        Command(
+            name="adopt",
+            summary="make the data directory of a node alone the first node of a new cluster",
+            run="adopt.run",
+            arguments=(
+                option("--config", "FILE", "TOML file with settings"),
+                option("--data-dir", "DIR", "the directory (data.dir); no broker may use it"),
+                option("--node-id", "N", "the node's id in the cluster (node.id)"),
+                option("--cluster", "NAME", "the new cluster (cluster.name)"),
+                option("--coordination", "URL", "its etcd, etcd://HOST:PORT[,HOST:PORT] (coordination.servers)"),
+                _JSON,
+            ),
+            description="""\
+The node keeps its topics, transactions and groups, and leads all their partitions. New topics are spread over all nodes of the
+cluster. Nothing leads back: a node of a cluster does not start without it.
+""",
+        ),
     ),
 )
 

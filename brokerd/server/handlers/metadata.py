@@ -67,7 +67,9 @@ async def handle(
         raise malformed("all_topics", "topics and topic_ids must be empty with it")
     for topic_id in request.topic_ids:
         check_topic_id("topic_ids", topic_id)
-    response = metadata_pb2.MetadataResponse(cluster_id=broker.cluster_id, nodes=map(_node, broker.cluster.nodes()))
+    response = metadata_pb2.MetadataResponse(
+        cluster_id=broker.cluster_id, nodes=map(_node, broker.cluster.nodes()), controller_id=broker.cluster.controller_id
+    )
     pauses = Pauses(broker.turns)
     if request.all_topics:
         for topic in _seen_by(broker, authorizer):
@@ -85,12 +87,12 @@ async def handle(
         with fails_with(described, f"metadata of topic id {topic_id.hex()}"):
             authorizer.require_id(None, topic_id)
             await _describe(broker, broker.topics.by_id(topic_id), described, pauses)
-    response.controller_id = broker.node_id
     return response
 
 
 def _node(node: Node) -> metadata_pb2.Node:
-    return metadata_pb2.Node(node_id=node.id, host=node.registration.host, port=node.registration.port)
+    registration = node.registration
+    return metadata_pb2.Node(node_id=node.id, host=registration.host, port=registration.port, rack=registration.rack)
 
 
 async def _find_or_create(broker: BrokerParts, authorizer: TopicAuthorizer, name: str) -> Topic:
@@ -115,16 +117,16 @@ async def _create(broker: BrokerParts, name: str) -> Topic:
 async def _describe(broker: BrokerParts, topic: Topic, described: metadata_pb2.TopicMetadata, pauses: Pauses) -> None:
     described.name, described.topic_id = topic.name, topic.id
     for number in range(topic.partition_count):
-        partition = _partition(broker, TopicIdPartition(topic.id, number))
-        partition.replicas.append(broker.node_id)
-        partition.isr.append(broker.node_id)
-        described.partitions.append(partition)
+        described.partitions.append(_partition(broker, TopicIdPartition(topic.id, number)))
         await pauses.after()
 
 
 def _partition(broker: BrokerParts, tp: TopicIdPartition) -> metadata_pb2.PartitionMetadata:
     entry = broker.cluster.partition(tp)
     described = metadata_pb2.PartitionMetadata(partition=tp.partition, leader=NO_LEADER, leader_epoch=NO_EPOCH)
+    if entry is not None:
+        described.replicas.extend(entry.replicas)
+        described.isr.extend(replica.node_id for replica in entry.isr)
     try:
         if entry is None or entry.leader == NO_LEADER:
             raise NotLeaderError(f"partition {tp} has no leader at present: try again")
