@@ -1,0 +1,129 @@
+"""One broker beside clusters of one, two and three nodes on the same machine: bytes in and out of light clients, in one run.
+
+    python -m benchmarks.nodes --rows 400000 --repeats 5
+
+A node is a process on one core, so more nodes than cores share them. etcd must be installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+
+from benchmarks.environment import Broker, arrow_batches
+from benchmarks.measure import Figures, Work, measure
+from brokerd import Consumer, Producer
+
+PARTITIONS = 60
+ALONE = "alone"
+
+
+class System:
+    """A running system, by the addresses of its nodes."""
+
+    def __init__(self, name: str, nodes: list[Broker]) -> None:
+        self.name = name
+        self.servers = ",".join(node.address for node in nodes)
+        self._nodes = nodes
+        self.topic = ""
+
+    def renew(self) -> None:
+        """Replaces the topic by an empty one."""
+        if self.topic:
+            self._nodes[0].delete_topic(self.topic)
+        self.topic = self._nodes[0].new_topic(PARTITIONS)
+
+
+@contextlib.contextmanager
+def etcd(parent: str) -> Iterator[str]:
+    """A running etcd; yields its address."""
+    found = []
+    for _ in range(2):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            found.append(f"127.0.0.1:{probe.getsockname()[1]}")
+    client, peer = (f"http://{address}" for address in found)
+    flags = {"data-dir": f"{parent}/etcd", "log-level": "error", "initial-cluster": f"default={peer}"}
+    flags |= {"listen-client-urls": client, "advertise-client-urls": client}
+    flags |= {"listen-peer-urls": peer, "initial-advertise-peer-urls": peer}
+    process = subprocess.Popen(["etcd", *(f"--{name}={value}" for name, value in flags.items())])
+    try:
+        yield found[0]
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@contextlib.contextmanager
+def systems(parent: str, coordination: str) -> Iterator[list[System]]:
+    """A broker alone, and clusters of one, two and three nodes."""
+    with contextlib.ExitStack() as stack:
+        found = [System(ALONE, [stack.enter_context(Broker(parent, {}))])]
+        for count in (1, 2, 3):
+            of_all = {"cluster.name": f"nodes-{count}", "coordination.servers": f"etcd://{coordination}"}
+            nodes = [stack.enter_context(Broker(parent, {"node.id": str(one), **of_all})) for one in range(1, count + 1)]
+            found.append(System(f"{count} nodes", nodes))
+        yield found
+
+
+def works(system: System, rows: int, value_bytes: int) -> list[Work]:
+    """What is measured at one system; the consumer reads what the producer of the same round wrote."""
+    batches = list(arrow_batches(rows, value_bytes))
+    size = sum(batch.nbytes for batch in batches)
+
+    def produce(_round: int) -> float:
+        system.renew()
+        with Producer({"bootstrap.servers": system.servers}) as producer:
+            start = time.perf_counter()
+            for batch in batches:
+                producer.send_batch(system.topic, batch)
+            producer.flush()
+            return time.perf_counter() - start
+
+    def consume(_round: int) -> float:
+        with Consumer({"bootstrap.servers": system.servers, "auto.offset.reset": "earliest"}) as consumer:
+            consumer.assign([(system.topic, number) for number in range(PARTITIONS)])
+            consumer.end_offsets(consumer.assignment())  # connects before the measurement
+            start, read = time.perf_counter(), 0
+            while read < rows:
+                read += len(consumer.poll_arrow())
+            return time.perf_counter() - start
+
+    return [Work("in", system.name, produce, rows, size), Work("out", system.name, consume, rows, size)]
+
+
+def _table(figures: list[Figures]) -> Iterator[str]:
+    alone = {figure.work.name: figure.median_s for figure in figures if figure.work.peer == ALONE}
+    yield f"{'':4} {'system':10} {'MB/s':>8} {'ratio':>6}"
+    for figure in sorted(figures, key=lambda one: one.work.name):
+        work = figure.work
+        speed = work.size_bytes / 1e6 / figure.median_s
+        yield f"{work.name:4} {work.peer:10} {speed:8.0f} {alone[work.name] / figure.median_s:6.2f}"
+
+
+def main() -> None:
+    """Measures, and prints a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=400_000)
+    parser.add_argument("--value-bytes", type=int, default=1_000)
+    parser.add_argument("--repeats", type=int, default=5)
+    args = parser.parse_args()
+    parent = tempfile.mkdtemp(prefix="brokerd-nodes-")
+    try:
+        with etcd(parent) as address, systems(parent, address) as found:
+            all_works = [work for system in found for work in works(system, args.rows, args.value_bytes)]
+            figures = measure(all_works, args.repeats, lambda text: print(text, file=sys.stderr))
+    finally:
+        shutil.rmtree(parent, ignore_errors=True)
+    print("\n".join(_table(figures)))
+
+
+if __name__ == "__main__":
+    main()
