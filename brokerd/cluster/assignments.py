@@ -7,11 +7,11 @@ in another directory is on a disk that is gone, and an empty log in its place wo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
-from brokerd.cluster.image import ClusterImage, PartitionAt
-from brokerd.cluster.keys import PartitionEntry, TopicEntry
+from brokerd.cluster.image import ClusterImage
+from brokerd.cluster.keys import TopicEntry
 from brokerd.ids import TopicIdPartition
 
 
@@ -59,27 +59,15 @@ def to_lead(image: ClusterImage, life: Life, epochs: Mapping[TopicIdPartition, i
     """Partitions that this life was elected for, with the new leader epochs. `epochs`: the highest leader epoch that each partition
     of the directory has seen.
     """
-    return {tp: at.entry.leader_epoch for tp, at in _elected(image, life, epochs) if at.entry.leader_epoch > epochs[tp]}
-
-
-def to_raise(
-    image: ClusterImage, life: Life, epochs: Mapping[TopicIdPartition, int], led: Mapping[TopicIdPartition, int]
-) -> Iterator[tuple[TopicIdPartition, PartitionAt, PartitionEntry]]:
-    """Elections of this life in an epoch that the partition has seen already, since the store was restored from an older copy:
-    partition, its entry at present, and the entry to write in its place. `led`: the epochs in which this life leads.
-    """
-    for tp, at in _elected(image, life, epochs):
-        if at.entry.leader_epoch <= epochs[tp] and led.get(tp) != at.entry.leader_epoch:
-            yield tp, at, at.entry._replace(leader_epoch=epochs[tp] + 1)
-
-
-def _elected(image: ClusterImage, life: Life, tps: Iterable[TopicIdPartition]) -> Iterator[tuple[TopicIdPartition, PartitionAt]]:
-    for tp in tps:
-        at = image.partition(tp)
-        if at is not None and image.topic(tp.topic_id) is not None:
-            is_elected = (at.entry.leader, at.entry.leader_node_epoch) == (life.node_id, life.node_epoch)
-            if is_elected and _is_in_sync(image, tp, life.directory_id):
-                yield tp, at
+    found = {}
+    for tp, epoch in epochs.items():
+        partition = image.partition(tp)
+        if partition is not None and image.topic(tp.topic_id) is not None:
+            entry = partition.entry
+            is_elected = (entry.leader, entry.leader_node_epoch) == (life.node_id, life.node_epoch)
+            if is_elected and entry.leader_epoch > epoch and _is_in_sync(image, tp, life.directory_id):
+                found[tp] = entry.leader_epoch
+    return found
 
 
 def _is_in_sync(image: ClusterImage, tp: TopicIdPartition, directory_id: str) -> bool:

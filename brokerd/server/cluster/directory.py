@@ -10,10 +10,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from brokerd.cluster.assignments import HeldTopic, to_hold, to_lead, to_raise, to_remove
+from brokerd.cluster.assignments import HeldTopic, to_hold, to_lead, to_remove
 from brokerd.cluster.changes import data_removed
-from brokerd.cluster.image import PartitionAt
-from brokerd.cluster.keys import PartitionEntry, TopicEntry, encode
+from brokerd.cluster.keys import TopicEntry
 from brokerd.coordination.client import CoordinationClient
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.topic_changes import TopicChanges
@@ -53,7 +52,6 @@ class ClusterDirectory:
         self._admin = admin
         self._on_deleted = on_deleted
         self._passes = 0
-        self._led: dict[TopicIdPartition, tuple[int, int]] = {}  # in which node epoch and leader epoch
         self._passed = asyncio.Condition()
         self._failed: dict[str, str] = {}  # steps that are tried again, and the cause that was logged
 
@@ -134,14 +132,4 @@ class ClusterDirectory:
             elected = to_lead(self._membership.image, life, epochs)
             if elected:
                 await self._admin.run(self._lead(elected))
-                self._led.update({tp: (life.node_epoch, epoch) for tp, epoch in elected.items()})
                 logger.info("leads %d more partitions, or again", len(elected))
-            led = {tp: epoch for tp, (node_epoch, epoch) in self._led.items() if node_epoch == life.node_epoch}
-            for tp, at, entry in to_raise(self._membership.image, life, epochs, led):
-                logger.warning("%s: etcd says leader epoch %d, this directory has seen %d: raising it", tp, *_epochs(at, entry))
-                key = self._membership.image.keys.partition(tp)
-                await self._client.transact({key: at.mod_revision}, {key: encode(entry)})
-
-
-def _epochs(at: PartitionAt, raised: PartitionEntry) -> tuple[int, int]:
-    return at.entry.leader_epoch, raised.leader_epoch - 1
