@@ -7,7 +7,7 @@ in another directory is on a disk that is gone, and an empty log in its place wo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from brokerd.cluster.image import ClusterImage
@@ -59,13 +59,26 @@ def to_lead(image: ClusterImage, life: Life, epochs: Mapping[TopicIdPartition, i
     """Partitions that this life was elected for, with the new leader epochs. `epochs`: the highest leader epoch that each partition
     of the directory has seen.
     """
+    elected = _elected(image, life, epochs)
+    return {tp: epoch for tp, epoch in elected.items() if epoch > epochs[tp]}
+
+
+def to_outdo(image: ClusterImage, life: Life, epochs: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int]:
+    """Partitions that this life was elected for in a leader epoch that the directory has seen before, with the next one: the store
+    was restored from a backup. `epochs`: as for `to_lead`, without those that this life has led in.
+    """
+    elected = _elected(image, life, epochs)
+    return {tp: epochs[tp] + 1 for tp, epoch in elected.items() if epoch <= epochs[tp]}
+
+
+def _elected(image: ClusterImage, life: Life, tps: Iterable[TopicIdPartition]) -> dict[TopicIdPartition, int]:
     found = {}
-    for tp, epoch in epochs.items():
+    for tp in tps:
         partition = image.partition(tp)
         if partition is not None and image.topic(tp.topic_id) is not None:
             entry = partition.entry
             is_elected = (entry.leader, entry.leader_node_epoch) == (life.node_id, life.node_epoch)
-            if is_elected and entry.leader_epoch > epoch and _is_in_sync(image, tp, life.directory_id):
+            if is_elected and _is_in_sync(image, tp, life.directory_id):
                 found[tp] = entry.leader_epoch
     return found
 

@@ -90,6 +90,20 @@ def data_removed(image: ClusterImage, topic_id: bytes, directory_id: str) -> Tra
     return Transaction({key: mod_revision}, {key: encode(left)} if left.directory_ids else {}, () if left.directory_ids else (key,))
 
 
+def raise_epochs(image: ClusterImage, epochs: Mapping[TopicIdPartition, int]) -> list[Transaction]:
+    """Raises the leader epochs of partitions to these. Each transaction fails if one of its partitions has changed."""
+    seen = {tp: partition for tp in epochs if (partition := image.partition(tp)) is not None}
+    tps = list(seen)
+    return [
+        Transaction(
+            {image.keys.partition(tp): seen[tp].mod_revision for tp in some},
+            {image.keys.partition(tp): encode(seen[tp].entry._replace(leader_epoch=epochs[tp])) for tp in some},
+        )
+        for at in range(0, len(tps), OPERATIONS_MAX)
+        if (some := tps[at : at + OPERATIONS_MAX])
+    ]
+
+
 def _topic(image: ClusterImage, topic_id: bytes) -> TopicEntry:
     topic = image.topic(topic_id)
     assert topic is not None, "it exists"

@@ -10,8 +10,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from brokerd.cluster.assignments import HeldTopic, to_hold, to_lead, to_remove
-from brokerd.cluster.changes import data_removed
+from brokerd.cluster.assignments import HeldTopic, to_hold, to_lead, to_outdo, to_remove
+from brokerd.cluster.changes import data_removed, raise_epochs
 from brokerd.cluster.keys import TopicEntry
 from brokerd.coordination.client import CoordinationClient
 from brokerd.datadir.partition_table import PartitionTable
@@ -53,6 +53,7 @@ class ClusterDirectory:
         self._on_deleted = on_deleted
         self._passes = 0
         self._passed = asyncio.Condition()
+        self._led: dict[TopicIdPartition, int] = {}  # in which epochs
         self._failed: dict[str, str] = {}  # steps that are tried again, and the cause that was logged
 
     async def run(self) -> None:
@@ -132,4 +133,8 @@ class ClusterDirectory:
             elected = to_lead(self._membership.image, life, epochs)
             if elected:
                 await self._admin.run(self._lead(elected))
+                self._led = {tp: epoch for tp, epoch in {**self._led, **elected}.items() if tp in epochs}
                 logger.info("leads %d more partitions, or again", len(elected))
+            seen = {tp: epoch for tp, epoch in {**epochs, **elected}.items() if self._led.get(tp) != epoch}
+            for transaction in raise_epochs(self._membership.image, to_outdo(self._membership.image, life, seen)):
+                await self._client.transact(*transaction)

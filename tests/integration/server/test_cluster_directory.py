@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from brokerd.cluster.changes import change_topic, create_topic, delete_topic, grow_topic
-from brokerd.cluster.keys import TopicEntry
+from brokerd.cluster.keys import TopicEntry, encode
 from brokerd.cluster.placement import place
 from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.topic_store import COORDINATOR, Topic
 from brokerd.errors import StorageError
 from brokerd.ids import NO_LEADER, TopicIdPartition
+from brokerd.partition.core import Role
 from brokerd.server.cluster import controller, directory, membership
 from brokerd.steps import Steps
 from tests.support.build import append, payloads
@@ -62,6 +63,33 @@ def test_a_node_whose_lease_was_lost_leads_on_in_a_new_epoch() -> None:
         assert len(payloads(directories.log(2, 1))) == 1
 
     with_nodes(scenario, 1, 2)
+
+
+@pytest.mark.parametrize("behind", [0, 1, 5])
+def test_a_store_that_was_restored_is_outdone(behind: int) -> None:
+    async def scenario(directories: Directories) -> None:
+        nodes, node = directories.nodes, directories.nodes.running[1][1]
+        await create(nodes, node, 2)
+        partition = node.image.partition(TopicIdPartition(TOPIC_ID, 0))
+        assert partition is not None
+        key, entry = KEYS.partition(TopicIdPartition(TOPIC_ID, 0)), partition.entry
+        await nodes.etcd.put(key, encode(entry._replace(leader_epoch=9)))
+        await becomes(lambda: directories.led() == {1: [0, 1]} and directories.log(1, 0).leads_in(9), True)
+        append(directories.log(1, 0), b"appended before")
+        directories.log(1, 0).flush()
+        await directories.kill(1)
+        # As it was some time ago; the election of a new life raises the epoch by one.
+        await nodes.etcd.put(key, encode(entry._replace(leader_epoch=8 - behind)))
+        await directories.start(1)
+        await becomes(directories.led, {1: [0, 1]})
+        assert directories.log(1, 0).leader_epoch == 10
+        assert payloads(directories.log(1, 0)) == [b"appended before\0"]
+        directories.log(1, 0).core.role = Role.NONE  # it has resigned, which is no reason to lead again
+        for name in ("after", "last"):
+            await directories.topics[1].create(name, 1, {})
+        assert not directories.log(1, 0).is_leader
+
+    with_nodes(scenario, 1)
 
 
 def test_a_topic_grows_and_changes_everywhere() -> None:
