@@ -35,6 +35,7 @@ class Lease:
         self._client = client
         self._ttl_ms = ttl_ms
         self._good_until_ms = granted_ms + ttl_ms
+        self._is_late = False  # the last renewal failed
         self._task = asyncio.create_task(self._keep(), name="lease")
 
     async def revoke(self) -> None:
@@ -74,10 +75,13 @@ class Lease:
                     raise CoordinationError(f"etcd at {client.address} ended the renewal of a lease", is_fate_unknown=True)
                 client.seen(response)
         except CoordinationError as error:
-            logger.info("%s: the lease is renewed at the next endpoint", error)
+            if not self._is_late:  # an outage is told once
+                logger.info("%s: the lease is renewed at the next endpoint", error)
+            self._is_late = True
             return True
         finally:
             call.cancel()
+        self._is_late = False
         if response.TTL > 0:
             self._good_until_ms = begun_ms + response.TTL * 1000
         return bool(response.TTL > 0)

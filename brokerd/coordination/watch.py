@@ -48,6 +48,7 @@ async def watch(client: CoordinationClient, prefix: str) -> AsyncGenerator[Snaps
 
 async def _changes(client: CoordinationClient, prefix: str, revision: int, end_ms: int) -> AsyncGenerator[Changes, None]:
     """The changes after `revision`, until `end_ms`, or until they are compacted or refused."""
+    is_lost = False
     while end_ms - client.clock.monotonic_ms() > 0:
         channel = client.channel()
         create = WatchCreateRequest(key=prefix.encode(), range_end=prefix_end(prefix), start_revision=revision + 1)
@@ -59,6 +60,7 @@ async def _changes(client: CoordinationClient, prefix: str, revision: int, end_m
         try:
             async with client.using(channel):
                 response = await client.first(call, WatchRequest(create_request=create), client.timeout_ms)
+                is_lost = False
                 while response is not grpc.aio.EOF:
                     client.seen(response)
                     if response.compact_revision:
@@ -78,7 +80,9 @@ async def _changes(client: CoordinationClient, prefix: str, revision: int, end_m
                 logger.warning("%s: all keys are read anew", error)
                 await asyncio.sleep(_REFUSED_MS / 1000)
                 return
-            logger.info("%s: the watch goes on at revision %d", error, revision + 1)
+            if not is_lost:  # an outage is told once
+                logger.info("%s: the watch goes on at revision %d", error, revision + 1)
+            is_lost = True
             await asyncio.sleep(RETRY_MS / 1000)
         finally:
             call.cancel()

@@ -4,9 +4,11 @@ be asked for, only the one in memory shows."""
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from unittest import SkipTest
 
 import grpc
@@ -143,6 +145,40 @@ def test_a_watch_tells_all_from_the_first_key_on(kind: str, tmp_path: Path) -> N
         await seen.aclose()
 
     run(kind, tmp_path, scenario)
+
+
+def test_an_outage_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+
+    async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
+        lease, seen = await grant(client, 5), watch(client, "/w/")
+        await snapshot_of(seen)
+        changes = asyncio.create_task(changes_of(seen))
+        failed: Counter[str] = Counter()
+        first, often = client.first, asyncio.Event()
+
+        async def counted(call: Any, request: Any, timeout_ms: int) -> Any:
+            failed[type(request).__name__] += 1
+            if len(failed) == 2 and min(failed.values()) > 3:
+                often.set()
+            return await first(call, request, timeout_ms)
+
+        for _ in range(2):
+            await etcd.stop()
+            failed.clear()
+            often.clear()
+            monkeypatch.setattr(client, "first", counted)
+            await often.wait()
+            await etcd.start()
+            await client.transact({}, {"/w/a": b"1"})
+            await changes
+            assert await lease._renew()
+            changes = asyncio.create_task(changes_of(seen))
+        assert [caplog.text.count(text) for text in ("the watch goes on", "the lease is renewed at")] == [2, 2]
+        changes.cancel()
+        await lease.revoke()
+
+    run("memory", tmp_path, scenario)
 
 
 def test_a_watch_that_is_cut_in_the_middle_of_its_past_resumes_there(tmp_path: Path) -> None:
