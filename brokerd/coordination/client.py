@@ -53,7 +53,8 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.service_config_disable_resolution", 1),
 )
-# etcd refuses these calls at a member that has lost its leader, instead of letting them wait at it.
+# With it etcd refuses calls at a member that has lost its leader, instead of letting them wait at it, or of answering with the term
+# of an election that it cannot win: whoever remembered that would refuse all other members.
 HAS_LEADER = (("hasleader", "true"),)
 _LOST = (
     grpc.StatusCode.UNAVAILABLE,
@@ -176,9 +177,6 @@ class CoordinationClient:
     def seen(self, response: Any) -> None:
         """Checks where an answer comes from."""
         header: ResponseHeader = response.header
-        if isinstance(response, StatusResponse) and not response.leader:
-            # Its term may be one of an election that it cannot win: who remembers it refuses all other members.
-            raise CoordinationError(f"etcd at {self.address} has no leader", is_fate_unknown=True)
         if self._cluster_id not in (0, header.cluster_id):
             text = f"etcd at {self.address} belongs to another etcd cluster than before: check coordination"
             raise CoordinationError(text, is_fate_unknown=True)
@@ -222,7 +220,7 @@ class CoordinationClient:
             path, request_serializer=type(request).SerializeToString, response_deserializer=response_type.FromString
         )
         async with self.using(channel):
-            response: R = await call(request, timeout=max(timeout_ms, 1) / 1000)
+            response: R = await call(request, timeout=max(timeout_ms, 1) / 1000, metadata=HAS_LEADER)
             self.seen(response)
         return response
 

@@ -256,6 +256,8 @@ def _is_in(key: bytes, first: bytes, end: bytes) -> bool:
 
 def _unary(etcd: MemoryEtcd, act: Callable[[Any], Any], request_type: Any) -> Any:
     async def handle(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        if not etcd.leader and ("hasleader", "true") in (context.invocation_metadata() or ()):
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "etcdserver: no leader")
         try:
             response = await act(request)
         except _RefusedError as refused:

@@ -505,7 +505,7 @@ def test_a_member_without_a_leader_is_passed_by_and_its_term_forgotten(tmp_path:
             assert names(await client.read("/")) == ["/a"]
             assert not cut_off.keys
         async with client_of(cut_off, timeout_ms=400) as client:
-            assert (await refused(client.check())).message == f"etcd at {cut_off.address} has no leader"
+            assert "does not answer (etcdserver: no leader)" in (await refused(client.check())).message
         await cut_off.stop()
 
     run("memory", tmp_path, scenario)

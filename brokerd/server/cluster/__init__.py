@@ -3,7 +3,7 @@
 membership.py  the cluster's id, this node's registration, and the image that follows the store
 directory.py   keeps the data directory in agreement with the image
 topics.py      topics changed by any node
-controller.py  holds the elections, at the node that holds the key
+controller.py  holds the elections and sweeps, at the node that holds the key
 calls.py       calls to other nodes
 adoption.py    makes the directory of a node alone the first of a cluster
 node.py        all of these as one, and what handlers ask of them
