@@ -93,7 +93,8 @@ class PartitionTable:
         for tp, epoch in epochs.items():
             partition = self._partitions[tp]
             stable_offset = partition.ends.announced_stable_offset
-            if not (self.elects_itself or partition.is_leader or stable_offset >= partition.ends.log_end_offset):
+            is_known = self.elects_itself or partition.is_leader or tp.topic_id == COORDINATOR.id
+            if not is_known and stable_offset < partition.ends.log_end_offset:
                 partition.hold_back(UNSETTLED, stable_offset)
             partition.lead(epoch, epoch_id=epoch_id)
 

@@ -194,7 +194,7 @@ class SimulatedNode:
     has_next = True
 
     def __init__(self, broker: SimulatedBroker, node_id: int) -> None:
-        self._broker = broker
+        self.broker = broker
         self.node_id = node_id
         self.is_up = True
         self.leads = 1
@@ -208,7 +208,7 @@ class SimulatedNode:
 
     def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """A task that ends with the node."""
-        task = self._broker.loop.create_task(work)
+        task = self.broker.loop.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         return task
@@ -216,15 +216,15 @@ class SimulatedNode:
     async def answer(self, request: Message) -> Any:
         """What another node asks."""
         if isinstance(request, VerifyMembersRequest):
-            return await self._broker.host.transactions.verify_members(request)
+            return await self.broker.host.transactions.verify_members(request)
         if isinstance(request, PreparedHoldsRequest):
-            return await self._broker.host.transactions.prepared_holds(request)
+            return await self.broker.host.transactions.prepared_holds(request)
         return await self.members.answer(request)
 
     async def settle(self) -> None:
         """As the host of the coordinator does it, at any node."""
         while not await self.members.settle():
-            await self._broker.loop.until()
+            await self.broker.loop.until()
 
     def kill(self) -> None:
         """Ends the node and all that is under way there."""
@@ -236,42 +236,42 @@ class SimulatedNode:
 
     @property
     def next_id(self) -> int:
-        return self._broker.disk.next_producer_id
+        return self.broker.disk.next_producer_id
 
     def take(self) -> int:
-        self._broker.disk.next_producer_id += 1
-        return self._broker.disk.next_producer_id - 1
+        self.broker.disk.next_producer_id += 1
+        return self.broker.disk.next_producer_id - 1
 
     def stamp_ms(self) -> tuple[int, int]:
         return START_WALL_MS, 0
 
     def give_up_below(self, _log: object, end: int) -> Callable[[], None]:
         def give_up() -> None:
-            self._broker.disk.log[:end] = [()] * end
+            self.broker.disk.log[:end] = [()] * end
 
         return give_up
 
     # As Admin
 
     async def run(self, work: Callable[[], None]) -> None:
-        await self._broker.loop.until()
+        await self.broker.loop.until()
         work()
 
     # As PartitionTable
 
     def of_clients(self) -> list[SimulatedPartition]:
-        return [partition for tp, partition in self._broker.disk.partitions.items() if self._broker.leader_of(tp) == self.node_id]
+        return [partition for tp, partition in self.broker.disk.partitions.items() if self.broker.leader_of(tp) == self.node_id]
 
     def get(self, tp: TopicIdPartition) -> SimulatedPartition | None:
-        partition = self._broker.disk.partitions.get(tp)
-        if partition is None or self._broker.leader_of(tp) != self.node_id:
+        partition = self.broker.disk.partitions.get(tp)
+        if partition is None or self.broker.leader_of(tp) != self.node_id:
             return None
-        partition.before_marker = self._broker.before_marker
+        partition.before_marker = self.broker.before_marker
         return partition
 
     def leader(self, tp: TopicIdPartition) -> SimulatedPartition:
         partition = self.get(tp)
-        if partition is None and tp in self._broker.disk.partitions:
+        if partition is None and tp in self.broker.disk.partitions:
             raise NotLeaderError("elsewhere")
         if partition is None:
             raise UnknownTopicIdError("deleted")
@@ -283,7 +283,7 @@ class SimulatedNode:
 
     async def markers_durable(self, markers: Iterable[tuple[SimulatedPartition, int, int]]) -> dict[int, WireError]:
         """As wait_durable, whose patience is over at times."""
-        waited, broker = list(markers), self._broker
+        waited, broker = list(markers), self.broker
         if not waited:
             return {}
         is_patient = not broker.fails_markers or broker.rng.random() < 0.3

@@ -1,22 +1,20 @@
 """Bugs to plant in transactions of several nodes: what leaders take on whose word, what they hold, and who is fenced. Each leaves
-out one rule. The test is tests/model/test_transactions_on_nodes.py.
+out one rule. The test is tests/model/test_transactions_on_nodes.py. What no schedule meets by chance (late releases, a coordinator
+that was replaced, data that no commit has counted) is in tests/unit/server/test_coordinator_and_leaders.py.
 """
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
-from brokerd.errors import NotReadyError, WireError
-from brokerd.internode.v1.internode_pb2 import FreezeMembersRequest, ReleaseRequest, WriteMarkersRequest
-from brokerd.server.coordinator import leaders
+from brokerd.errors import NotReadyError
+from brokerd.internode.v1.internode_pb2 import ReleaseRequest
 from brokerd.server.coordinator.leaders import Leaders
 from brokerd.server.coordinator.log import CoordinatorLog
 from brokerd.server.coordinator.members import Members
 from brokerd.server.coordinator.transactions import Transactions
 from brokerd.wire.v1.coordinator_log_pb2 import CommitPrepared
 from tests.support.mutants import Mutants
-from tests.support.planting import Put
 
 MUTANTS = Mutants()
 mutant, bug = MUTANTS.add, MUTANTS.method
@@ -44,7 +42,7 @@ async def the_coordinators_word_counts_although_a_freeze_has_overtaken_it(verify
         self._take_back = take_back  # type: ignore[method-assign]
 
 
-@bug(Transactions, "_decide")
+@bug(Transactions, "_decide", first=480)
 async def members_are_open_while_they_are_decided(decide: Any, self: Transactions, *asked: Any) -> Any:
     class Nobody(set[int]):
         def __contains__(self, _: object) -> bool:
@@ -57,7 +55,7 @@ async def members_are_open_while_they_are_decided(decide: Any, self: Transaction
     return await decide(self, *asked)
 
 
-@bug(Leaders, "freeze")
+@bug(Leaders, "freeze", first=290)
 async def a_leader_that_does_not_answer_is_taken_for_empty(freeze: Any, self: Leaders, *asked: Any) -> Any:
     original = self._freeze
 
@@ -75,23 +73,6 @@ async def a_leader_that_does_not_answer_is_taken_for_empty(freeze: Any, self: Le
 
 
 # --- markers and holds
-
-
-@bug(Members, "write_markers")
-async def markers_of_a_commit_go_wherever_there_is_data(write: Any, self: Members, asked: WriteMarkersRequest) -> Any:
-    everywhere = WriteMarkersRequest()
-    everywhere.CopyFrom(asked)
-    ids = frozenset((*asked.committed_producer_ids, *asked.aborted_producer_ids))
-    known = {(one.topic_id, one.partition) for one in asked.partitions}
-    for tp in self._partitions_of(ids) if known else ():
-        if tp not in known:
-            everywhere.partitions.add(topic_id=tp.topic_id, partition=tp.partition, first_offset=-1)
-    return await write(self, everywhere)
-
-
-@mutant
-def what_no_commit_has_counted_gets_its_marker_late(put: Put) -> None:
-    put(leaders, "_is_counted", lambda _ending, _one, *, others: True)
 
 
 @bug(Leaders, "write_markers")
@@ -127,15 +108,6 @@ def a_leader_that_starts_is_told_of_no_commit(holds_in: Any, self: Transactions,
     return response
 
 
-@bug(Transactions, "_holds_in")
-def a_leader_is_told_to_hold_back_what_is_being_released(holds_in: Any, self: Transactions, asked: Any) -> Any:
-    releasing, self._releasing = self._releasing, set()
-    try:
-        return holds_in(self, asked)
-    finally:
-        self._releasing = releasing
-
-
 @bug(Members, "release")
 async def a_leader_forgets_what_was_released_while_it_asked(release: Any, self: Members, asked: ReleaseRequest) -> Any:
     released, self._released = self._released, None
@@ -145,42 +117,7 @@ async def a_leader_forgets_what_was_released_while_it_asked(release: Any, self: 
         self._released = released
 
 
-@bug(Members, "release")
-async def a_late_release_is_taken_for_the_next_commits(release: Any, self: Members, asked: ReleaseRequest) -> Any:
-    later = ReleaseRequest()
-    later.CopyFrom(asked)
-    later.txn_version += 1
-    return await release(self, later)
-
-
-@bug(Leaders, "release")
-async def a_leader_that_is_not_released_is_let_go(release: Any, self: Leaders, *asked: Any) -> None:
-    try:
-        await release(self, *asked)
-    except WireError:
-        await asyncio.sleep(0)
-
-
 # --- who is fenced
 
 
-@bug(Members, "_accept")
-def a_coordinator_that_was_replaced_has_its_say(accept: Any, self: Members, epoch: int) -> None:
-    accept(self, max(epoch, self._coordinator_epoch))
-
-
 MUTANTS.instead("a_coordinator_that_was_replaced_records_its_decisions", CoordinatorLog, "_check_leads", lambda _self: None)
-
-
-@bug(Leaders, "freeze")
-async def a_freeze_is_not_for_leaders_that_nobody_named(_freeze: Any, self: Leaders, producer_ids: Any, partitions: Any) -> Any:
-    named = list(partitions)
-    nodes, all_leaders = {self._peers.leader_of(tp) for tp in named}, self._peers.leaders
-    self._peers.leaders = lambda: nodes  # type: ignore[method-assign]
-    try:
-        return await _freeze(self, producer_ids, named)
-    finally:
-        self._peers.leaders = all_leaders  # type: ignore[method-assign]
-
-
-_ = FreezeMembersRequest

@@ -268,18 +268,22 @@ async def test_what_is_being_released_is_held_back_by_nobody_who_starts() -> Non
         assert running.nodes[1].log(running.tps[1]).ends.held_back == {}
 
 
+@pytest.mark.parametrize("is_early", [False, True])
 @pytest.mark.parametrize("is_restarted", [False, True])
-async def test_data_that_no_commit_has_counted_is_void(is_restarted: bool) -> None:
-    """A leader that no commit names could not be asked, and has verified the member before."""
+async def test_data_that_no_commit_has_counted_is_void(is_restarted: bool, is_early: bool) -> None:
+    """A leader that no commit names could not be asked, and had verified the member before."""
     async with cluster(ManualClock()) as running:
         member = await running.nodes[0].init(NAME, Execution(0, "e0", "r"), bytes(16))
         tp, other = running.tps[0], running.tps[1]
         await running.nodes[0].produce(member, tp, b"row", 0)
         await running.nodes[1].broker.members.verify([member.producer_id])
-        running.loses = lambda _node_id, _name: True
+        if is_early:
+            await running.nodes[1].produce(member, other, b"early", 0)
+        running.loses = lambda _node_id, name: name == "FreezeMembers"
         asked = end_request(NAME, Execution(0, "e0", "r"), [(member, 1)], [tp], rows=1)
         await running.nodes[0].broker.transactions.commit(PRINCIPAL, asked)
-        await running.nodes[1].produce(member, other, b"late", 0)
+        if not is_early:
+            await running.nodes[1].produce(member, other, b"late", 0)
         running.loses = lambda _node_id, _name: False
         if is_restarted:
             await running.stop(0)
