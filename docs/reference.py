@@ -27,8 +27,9 @@ from brokerd.config.settings import INT32_MAX, INT64_MAX, Setting, Value, from_m
 from brokerd.config.spark_options import SINK_OPTIONS, SOURCE_OPTIONS, SparkOption
 from brokerd.config.topic import TopicConfig
 from brokerd.errors import Action, ClientError, ErrorCode, action_of
+from brokerd.server.cluster.node import ClusterFigures
 from brokerd.server.daemon import Daemon
-from brokerd.server.metrics.families import families, render
+from brokerd.server.metrics.families import cluster_families, families, render
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "reference"
@@ -202,6 +203,9 @@ async def _one_of_each() -> bytes:
             found, counters = await families(daemon.broker, stream_count=0), daemon.broker.counters
         finally:
             await daemon.stop()
+    found += cluster_families(
+        ClusterFigures(0, 0, is_controller=False, is_registered=False, calls=0, failed_calls=0, call_seconds=0)
+    )
     for family in found:
         if isinstance(family, (CounterMetricFamily, GaugeMetricFamily)) and not family.samples:
             family.add_metric([""] * len(family._labelnames), 0)  # noqa: SLF001 - there is no public way

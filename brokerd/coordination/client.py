@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from brokerd.clock import Clock
+from brokerd.clock import Clock, stopwatch_ns
 from brokerd.coordination.v3.etcd_pb2 import (
     Compare,
     DeleteRangeRequest,
@@ -106,6 +106,7 @@ class CoordinationClient:
         with all its attempts."""
         self.clock = clock
         self.timeout_ms = timeout_ms
+        self.calls = self.failed_calls = self.call_ns = 0  # reads and changes, those without an answer, the time of the others
         self._endpoints = list(endpoints)
         self._at = 0
         self._credentials = credentials
@@ -219,9 +220,14 @@ class CoordinationClient:
         call: Callable[..., Any] = channel.unary_unary(
             path, request_serializer=type(request).SerializeToString, response_deserializer=response_type.FromString
         )
+        started_ns = stopwatch_ns()
+        self.calls += 1
+        self.failed_calls += 1
         async with self.using(channel):
             response: R = await call(request, timeout=max(timeout_ms, 1) / 1000, metadata=HAS_LEADER)
             self.seen(response)
+        self.failed_calls -= 1
+        self.call_ns += stopwatch_ns() - started_ns
         return response
 
     @contextlib.asynccontextmanager

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -39,6 +39,18 @@ logger = logging.getLogger(__name__)
 R = TypeVar("R", bound=Message)
 _TOKEN_BYTES = 24
 _COORDINATOR_LOG = TopicIdPartition(COORDINATOR.id, 0)
+
+
+class ClusterFigures(NamedTuple):
+    """The cluster as this node knows it, and its calls to the coordination store, in numbers."""
+
+    nodes: int
+    offline_partitions: int
+    is_controller: bool
+    is_registered: bool
+    calls: int
+    failed_calls: int
+    call_seconds: float  # of those that were answered
 
 
 class ClusterNode:
@@ -116,6 +128,19 @@ class ClusterNode:
         """The node that holds the elections."""
         return self.image.controller
 
+    def figures(self) -> ClusterFigures:
+        """The cluster in numbers."""
+        assert self._membership is not None, "it has joined"
+        return ClusterFigures(
+            len(self.image.nodes),
+            sum(at.entry.leader == NO_LEADER for tp, at in self.image.partitions() if self.image.topic(tp.topic_id) is not None),
+            self.controller_id == self.node_id,
+            self._membership.life is not None,
+            self._client.calls,
+            self._client.failed_calls,
+            self._client.call_ns / 1e9,
+        )
+
     def nodes(self) -> Sequence[Node]:
         """All nodes that are alive."""
         return [self.image.nodes[node_id] for node_id in sorted(self.image.nodes)]
@@ -169,11 +194,27 @@ class ClusterNode:
         return self.leader_of(_COORDINATOR_LOG)
 
     async def call(self, node_id: int, request: Message, response_type: type[R]) -> R:
-        """See NodeCalls.call. Raises NotReadyError if the node is not there."""
+        """See NodeCalls.call. Raises NotReadyError if the node is not there, or ends without an answer."""
         node = self.image.nodes.get(node_id)
         if node is None:
             raise NotReadyError(f"node {node_id} is not there at present")
-        return await self._calls.call(node, request, response_type)
+        call = asyncio.ensure_future(self._calls.call(node, request, response_type))
+        end = asyncio.ensure_future(self._end(node))  # a node that hangs is noticed by its lease
+        try:
+            await asyncio.wait((call, end), return_when=asyncio.FIRST_COMPLETED)
+            if not call.done():
+                raise NotReadyError(f"node {node_id} has ended without an answer")
+            return await call
+        finally:
+            call.cancel()
+            end.cancel()
+
+    async def _end(self, node: Node) -> None:
+        """Returns once this life of a node has ended."""
+        assert self._membership is not None, "it has joined"
+        generation = self._membership.generation
+        while self.image.nodes.get(node.id) == node:
+            generation = await self._membership.after(generation)
 
     # Changes of topics
 

@@ -23,6 +23,7 @@ from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.partition.partition import Partition
 from brokerd.server.broker import BrokerParts
+from brokerd.server.cluster.node import ClusterFigures, ClusterNode
 from brokerd.server.coordinator.transactions import Transactions
 from brokerd.server.metrics.counters import Traffic
 from brokerd.server.paging import Pauses
@@ -41,6 +42,8 @@ async def families(broker: BrokerParts, *, stream_count: int) -> list[Metric]:
         logs.add(log)
         await pauses.after()
     found += logs.families()
+    if isinstance(broker.cluster, ClusterNode):
+        found += cluster_families(broker.cluster.figures())
     hosted = broker.coordinator.hosted
     if hosted is not None:  # else another node reports them
         found += await transaction_families(hosted.transactions.coordinator, pauses, now_ms=broker.clock.monotonic_ms())
@@ -100,10 +103,27 @@ def _broker_families(broker: BrokerParts, stream_count: int) -> Iterator[Metric]
     waiting.add_metric(["Produce"], len(broker.produce_purgatory))
     waiting.add_metric(["Fetch"], len(broker.fetch_purgatory))
     yield waiting
+    led = sum(partition.is_leader for partition in broker.partitions.of_clients())
+    yield _gauge("leader_count", "Partitions that this node leads.", led)
     total = broker.counters.total
     yield CounterMetricFamily("brokerd_messages_in", "Records appended.", value=total.messages_in)
     yield CounterMetricFamily("brokerd_bytes_in", "Bytes of record batches appended.", value=total.bytes_in)
     yield CounterMetricFamily("brokerd_bytes_out", "Bytes of fetch responses.", value=total.bytes_out)
+
+
+def cluster_families(figures: ClusterFigures) -> Iterator[Metric]:
+    """Metrics of a node of several."""
+    yield _gauge("cluster_nodes", "Nodes of the cluster that are alive, as this one knows.", figures.nodes)
+    offline = figures.offline_partitions
+    yield _gauge("cluster_offline_partition_count", "Partitions of the cluster without a leader, as this node knows.", offline)
+    yield _gauge("active_controller_count", "1 on the node that holds the elections.", figures.is_controller)
+    registered = figures.is_registered
+    yield _gauge("cluster_registered", "1 while this node's registration lasts; 0 if its lease is lost.", registered)
+    yield CounterMetricFamily("brokerd_coordination_requests", "Requests to etcd.", value=figures.calls)
+    failed = figures.failed_calls
+    yield CounterMetricFamily("brokerd_coordination_failed_requests", "Requests that etcd did not answer.", value=failed)
+    seconds = figures.call_seconds
+    yield CounterMetricFamily("brokerd_coordination_request_seconds", "Time of the requests that etcd answered.", value=seconds)
 
 
 class LogFamilies:
