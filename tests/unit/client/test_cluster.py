@@ -4,17 +4,28 @@ is asked nothing more. Method: nodes in memory that count their calls.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
 
 from brokerd.arguments import OffsetAndMetadata
-from brokerd.client.blocking import BlockingClient
+from brokerd.client.blocking import BlockingClient, LoopThread
+from brokerd.client.broker_client import BrokerClient
 from brokerd.client.groups import lag_of
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
+from brokerd.client.transactions import init_producer_id
+from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
-from brokerd.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError, WireError
-from brokerd.ids import NO_LEADER
+from brokerd.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    Fate,
+    NotCoordinatorError,
+    ProducerFencedError,
+    WireError,
+)
+from brokerd.ids import NO_LEADER, ProducerIdAndEpoch
 from brokerd.producer.core.membership import MemberReport, TransactionEnd
 from brokerd.wire.methods import OF_COORDINATOR, UNARY
 from brokerd.wire.v1.topics_pb2 import TopicDescription
@@ -81,6 +92,36 @@ def test_another_node_than_the_coordinator_is_asked_once(cluster: FakeCluster, c
     client.init_producer_id()
     client.list_transactions()
     assert [calls_of(node) for node in cluster.nodes] == [{}, {}, {"InitProducerId": 1, "ListTransactions": 1}]
+
+
+def test_who_tries_a_call_once_finds_the_coordinator_within_it(cluster: FakeCluster) -> None:
+    """A producer retries by itself."""
+    cluster.elect_coordinator(cluster.nodes[2])
+
+    async def once() -> ProducerIdAndEpoch:
+        client = BrokerClient(ClientConfig(bootstrap_servers=cluster.servers), SystemClock(), is_retrying=False)
+        try:
+            return await init_producer_id(client)
+        finally:
+            await client.close()
+
+    with contextlib.closing(LoopThread()) as loop:
+        assert loop.run(once()).epoch == 0
+
+
+@pytest.mark.parametrize("fate", [Fate.UNSPECIFIED, Fate.UNKNOWN])
+def test_a_decision_that_a_former_coordinator_may_have_made_is_not_called_undone(
+    cluster: FakeCluster, client: BlockingClient, fate: Fate
+) -> None:
+    cluster.elect_coordinator(cluster.nodes[1])
+    former, present = cluster.nodes[:2]
+    former.coordinator = former  # it takes the call, and fails
+    former._FindCoordinator = present._FindCoordinator  # type: ignore[method-assign]
+    former.errors["EndTransaction"] = [NotCoordinatorError("deposed", fate=fate)]
+    present.errors["EndTransaction"] = [ProducerFencedError("a newer execution")]
+    with pytest.raises(ProducerFencedError) as raised:
+        client.end_transaction(TransactionEnd("tx", 0, "e", "r", is_commit=True))
+    assert raised.value.fate is (Fate.NOT_APPENDED if fate is Fate.UNSPECIFIED else Fate.UNSPECIFIED)
 
 
 def test_the_coordinator_is_found_again_after_it_moved(cluster: FakeCluster, client: BlockingClient) -> None:

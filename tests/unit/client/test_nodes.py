@@ -38,6 +38,15 @@ def test_a_node_that_moved_is_found_at_its_new_address_only() -> None:
     assert nodes.unused(["a:1", "b:1", "b:2"]) == ["b:1"]
 
 
+def test_a_node_that_left_is_not_asked_again() -> None:
+    nodes = Nodes(("a:1",))
+    nodes.found({0: "a:1", 1: "b:1"})
+    nodes.found({0: "a:1"})
+    assert nodes.addresses == ("a:1",)
+    assert not nodes.are_several
+    assert nodes.address(1) == "a:1"
+
+
 def test_an_unknown_node_is_any_node() -> None:
     assert Nodes(("a:1",)).address(7) == "a:1"
 

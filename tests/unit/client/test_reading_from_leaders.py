@@ -96,6 +96,23 @@ def test_others_are_read_while_one_leader_fails(cluster: FakeCluster, failure: s
         assert read(fetcher, 1) == [(1, 1)]
 
 
+def test_a_leader_that_is_silent_is_not_asked_who_leads(cluster: FakeCluster) -> None:
+    (partition, *_) = cluster.create("t")
+    settings = config(cluster, request_timeout_ms=300)
+    with (
+        BlockingClient(settings) as client,
+        PartitionFetcher(client, [FetchRange(partition.tp, 0)], settings) as fetcher,
+    ):
+        put(partition)
+        read(fetcher, 1)
+        cluster.nodes[0].is_silent = True
+        asked = cluster.nodes[0].calls["Metadata"]
+        lead(partition, 1)
+        put(partition)
+        assert read(fetcher, 1) == [(0, 1)]
+        assert cluster.nodes[0].calls["Metadata"] == asked
+
+
 def test_a_leader_that_comes_back_elsewhere_is_read_on(cluster: FakeCluster) -> None:
     partitions = cluster.create("t")
     settings = config(cluster)
