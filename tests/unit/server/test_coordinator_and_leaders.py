@@ -308,6 +308,24 @@ async def test_a_coordinator_that_was_replaced_voids_nothing() -> None:
         assert shown(running) == [1, 1, 1, 1]
 
 
+async def test_nothing_of_others_is_void_without_an_entry_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that was replaced and has not heard of it cannot make one."""
+    async with cluster(ManualClock()) as running:
+        former = running.nodes[0].broker.transactions
+        await running.lead(0)
+        member = await begin(running)
+        former.leaders._epoch = lambda: epoch(running)
+        monkeypatch.setattr("brokerd.server.coordinator.log.CoordinatorLog.is_led", True)
+
+        def refused(_records: object) -> None:
+            raise NotCoordinatorError("another one leads the log")
+
+        monkeypatch.setattr(former.log, "append", refused)
+        await former.sweep()
+        await commit(running, member)
+        assert shown(running) == [1, 1, 1, 1]
+
+
 async def test_large_answers_come_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("leaders", "members", "transactions"):
         monkeypatch.setattr(f"brokerd.server.coordinator.{module}.PARTITIONS_MAX", 1)
