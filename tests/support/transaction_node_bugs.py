@@ -35,7 +35,7 @@ async def the_coordinators_word_counts_although_a_freeze_has_overtaken_it(verify
         take_back(frozen)
         self._asking = asking
 
-    self._take_back = without_those_asked  # type: ignore[method-assign]
+    self._take_back = without_those_asked  # type: ignore[method-assign, assignment]
     try:
         await verify(self, producer_ids)
     finally:
@@ -48,7 +48,7 @@ async def members_are_open_while_they_are_decided(decide: Any, self: Transaction
         def __contains__(self, _: object) -> bool:
             return False
 
-        def __ior__(self, _: Any) -> Any:
+        def __ior__(self, _: Any) -> Any:  # type: ignore[misc]
             return self
 
     self._deciding = Nobody()
@@ -65,7 +65,7 @@ async def a_leader_that_does_not_answer_is_taken_for_empty(freeze: Any, self: Le
         except NotReadyError:
             return []
 
-    self._freeze = nothing_then  # type: ignore[method-assign]
+    self._freeze = nothing_then  # type: ignore[method-assign, assignment]
     try:
         return await freeze(self, *asked)
     finally:
@@ -88,7 +88,7 @@ async def each_leader_releases_when_its_own_markers_are_durable(
         if members is not None:
             await members.release(request)
 
-    self._mark_at = mark_and_release  # type: ignore[method-assign]
+    self._mark_at = mark_and_release  # type: ignore[method-assign, assignment]
     try:
         await _write(self, name, commit)
     finally:
