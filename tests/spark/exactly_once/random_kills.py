@@ -26,6 +26,7 @@ from tests.spark.exactly_once.pipeline import TOO_BUSY
 from tests.spark.exactly_once.reading import EagerReader, by_key, committed_rows
 from tests.spark.exactly_once.victims import Driver
 from tests.support.daemon import DaemonProcess
+from tests.support.several_nodes import SeveralNodes
 from tests.support.wait import wait_until
 
 KINDS = ("driver", "worker", "broker")
@@ -108,7 +109,7 @@ class RestlessPipeline:
     """kills_job.py on a broker, both killed again and again. The query `foreach` writes inside foreachBatch, or both do
     by append_to."""
 
-    def __init__(self, daemon: DaemonProcess, directory: Path, *, foreach: str) -> None:
+    def __init__(self, daemon: DaemonProcess | SeveralNodes, directory: Path, *, foreach: str) -> None:
         self._daemon = daemon
         self._directory = directory
         self._foreach = foreach

@@ -12,15 +12,16 @@ import pytest
 from tests.spark.exactly_once.random_kills import KINDS, QUERIES, RestlessPipeline, last_error, planned
 from tests.support.daemon import DaemonProcess
 from tests.support.scale import TEST_SCALE
+from tests.support.several_nodes import SeveralNodes
 
 KILLS = int(os.environ.get("BROKERD_TEST_KILLS", 10 * TEST_SCALE))
 SEED = int(os.environ.get("BROKERD_TEST_SEED", "1"))
 
 
 @pytest.fixture
-def own_daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
-    """A broker that may be killed."""
-    with DaemonProcess(tmp_path / "data") as process:
+def own_daemon(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[DaemonProcess | SeveralNodes]:
+    """A broker that may be killed, or three nodes of which one may."""
+    with DaemonProcess(tmp_path / "data") if request.param == 1 else SeveralNodes() as process:
         yield process
 
 
@@ -40,8 +41,9 @@ def test_a_report_says_why_a_query_failed() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900 + 60 * KILLS)
 @pytest.mark.parametrize("foreach", [*QUERIES, "append_to"])
+@pytest.mark.parametrize("own_daemon", [1, 3], indirect=True)
 def test_pipeline_under_random_kills_writes_what_an_undisturbed_one_does(
-    own_daemon: DaemonProcess, tmp_path: Path, foreach: str
+    own_daemon: DaemonProcess | SeveralNodes, tmp_path: Path, foreach: str
 ) -> None:
     with RestlessPipeline(own_daemon, tmp_path, foreach=foreach) as pipeline:
         print(pipeline.endure(SEED, KILLS))

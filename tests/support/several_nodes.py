@@ -1,0 +1,39 @@
+"""Three nodes in place of a DaemonProcess that is killed and restarted: each time it is another one of them."""
+
+from __future__ import annotations
+
+import itertools
+from types import TracebackType
+from typing import Self
+
+from brokerd.testing import Cluster
+
+
+class SeveralNodes:
+    """A cluster; `kill` kills one node, the next one each time, and `restart` brings it back."""
+
+    def __init__(self) -> None:
+        self._cluster = Cluster()
+        self._victims = itertools.cycle((1, 2, 3))
+        self._killed = 0
+
+    def __enter__(self) -> Self:
+        self._cluster.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._cluster.close()
+
+    @property
+    def address(self) -> str:
+        """host:port of all nodes."""
+        return self._cluster.bootstrap_servers
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._killed = next(self._victims)
+        self._cluster.kill(self._killed)
+
+    def restart(self) -> None:
+        """Starts the killed node again."""
+        self._cluster.restart(self._killed)
