@@ -177,7 +177,8 @@ async def describe_group(client: BrokerClient, group_id: str, isolation: str = R
 
 
 def _is_led_elsewhere(described: pb.GroupPartitionDescription) -> bool:
-    return described.end_offset < 0 and isinstance(error_in(described.committed), NotLeaderError)
+    error = error_in(described.committed)
+    return described.end_offset < 0 and (error is None or isinstance(error, NotLeaderError))
 
 
 async def _fill_ends(client: BrokerClient, partitions: Sequence[pb.GroupPartitionDescription], isolation: str) -> None:
@@ -282,7 +283,7 @@ def _is_described(described: pb.GroupPartitionDescription) -> bool:
     for offset in (committed.offset, described.log_start_offset, described.end_offset):
         checked_offset("DescribeGroup", offset)
     committed.commit_timestamp = timestamp_or_none(committed.commit_timestamp)
-    return committed.offset >= 0 or not committed.HasField("error")
+    return committed.offset >= 0 or not committed.HasField("error") or _is_led_elsewhere(described)
 
 
 def _checked_listing(listing: pb.GroupListing) -> pb.GroupListing:

@@ -133,6 +133,7 @@ class FakeBroker(FakeTransactions, FakeGroups):
         self.node_id = 0
         self.nodes = [self]  # of its cluster, as its metadata lists them
         self.coordinator: FakeBroker | None = self  # as FindCoordinator names it; another one than this refuses its calls
+        self.says_who_leads_not = False  # that it does not lead a partition that a group's description has
         self.is_silent = False  # it takes requests and answers none
 
     def create(self, name: str, partitions: int = 1) -> list[Partition]:
@@ -272,7 +273,7 @@ class FakeBroker(FakeTransactions, FakeGroups):
             if is_led:
                 entry.topic = next(name for name, topic in self.topics.items() if partition in topic)
                 entry.log_start_offset, entry.end_offset = partition.log_start_offset, partition.end_offset
-            else:
+            elif self.says_who_leads_not:
                 entry.committed.error.CopyFrom(to_proto(NotLeaderError("led by another node")))
         return answer
 

@@ -283,8 +283,12 @@ def test_one_partition_that_is_asked_again_does_not_repeat_the_others(cluster: F
 # --- what no node knows alone
 
 
-def test_a_group_is_described_with_the_ends_that_the_leaders_know(cluster: FakeCluster, client: BlockingClient) -> None:
+@pytest.mark.parametrize("is_told", [False, True])
+def test_a_group_is_described_with_the_ends_that_the_leaders_know(
+    cluster: FakeCluster, client: BlockingClient, *, is_told: bool
+) -> None:
     partitions = cluster.create("t")
+    cluster.nodes[0].says_who_leads_not = is_told
     for partition in partitions:
         for _ in range(3):
             partition.put(new_batch(key_values([b"a"]), tp=partition.tp))
