@@ -241,11 +241,10 @@ def test_partitions_without_a_topic_are_swept_once_nobody_can_be_creating_it() -
 
 
 def test_a_controller_acts_without_a_change_once_orphans_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller, "_ORPHANED_MS", 50)
-
     async def scenario(nodes: Nodes) -> None:
         node = await nodes.start(1)
         await create(nodes, node, 200)
+        monkeypatch.setattr(controller, "_ORPHANED_MS", 50)
         await change(nodes, [delete_topic(node.image, TOPIC_ID)])
         await until(node, lambda image: not image.topics() and not image.partitions_of(TOPIC_ID))
         assert list(node.image.tombstones) == [TOPIC_ID]
