@@ -212,10 +212,10 @@ async def changes_of(seen: AsyncIterator[Snapshot | Changes]) -> Changes:
 def test_a_watch_goes_on_after_an_outage_without_gap_or_repetition(kind: str, tmp_path: Path) -> None:
     async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
         told: asyncio.Queue[str] = asyncio.Queue()
+        seen = watch(client, "/w/")
+        await snapshot_of(seen)  # before the first change, which it would contain
 
         async def follow() -> None:
-            seen = watch(client, "/w/")
-            await snapshot_of(seen)
             while True:
                 for event in (await changes_of(seen)).events:  # it does not begin anew
                     assert isinstance(event, KeyValue)
