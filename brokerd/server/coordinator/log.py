@@ -22,6 +22,7 @@ from brokerd.datadir.topic_store import COORDINATOR
 from brokerd.errors import (
     CorruptMessageError,
     DataDirectoryError,
+    Fate,
     LogDamagedError,
     NotCoordinatorError,
     OffsetOutOfRangeError,
@@ -199,7 +200,8 @@ class CoordinatorLog:
     def _check_leads(self) -> None:
         """Raises NotCoordinatorError unless `is_led`."""
         if not self.is_led:
-            raise NotCoordinatorError("this node is the coordinator no longer: whether what was asked is done is not known here")
+            text = "this node is the coordinator no longer: whether what was asked is done is not known here"
+            raise NotCoordinatorError(text, fate=Fate.UNKNOWN)
 
     @contextlib.asynccontextmanager
     async def settled(self) -> AsyncIterator[None]:
