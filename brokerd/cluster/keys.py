@@ -45,6 +45,7 @@ class Registration(NamedTuple):
     directory_id: str  # of its data directory: an emptied disk has another one
     rack: str = ""
     token: str = ""  # a secret of this life: nodes know each other by it, since whoever may read the store is a node
+    auth: str = ""  # a hash of its auth file, which should be that of the others; "" = it has none
 
 
 class TopicEntry(NamedTuple):
@@ -142,6 +143,7 @@ def decode_registration(data: bytes) -> Registration:
         fields.text("directory_id", _DIRECTORY_ID_MAX),
         fields.text("rack", 255),
         fields.text("token", _TOKEN_MAX),
+        fields.text("auth", _TOKEN_MAX),
     )
 
 

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 
 from brokerd.cluster.assignments import Life
-from brokerd.cluster.image import ClusterImage, Node
+from brokerd.cluster.image import ClusterImage
 from brokerd.cluster.keys import EntryError, Keys, Registration, decode_registration, encode
 from brokerd.coordination.client import CoordinationClient, KeyValue, Snapshot
 from brokerd.coordination.lease import Lease, grant
@@ -90,6 +90,17 @@ class Membership:
     def directory_id(self) -> str:
         """The id of this node's data directory."""
         return self._registration.directory_id
+
+    async def publish_auth(self, auth: str) -> None:
+        """Tells the others the hash of another auth file. If the store does not answer, the next registration does."""
+        self._registration = self._registration._replace(auth=auth)
+        key = self.image.keys.node(self.node_id)
+        if self._lease is not None and key in self._revisions:
+            try:
+                entry = {key: encode(self._registration)}
+                await self._client.transact({key: self._revisions[key]}, entry, lease_id=self._lease.id)
+            except CoordinationError as error:
+                logger.warning("%s: other nodes do not know of this node's new auth.file yet", error)
 
     @property
     def lease_id(self) -> int:
@@ -171,8 +182,10 @@ class Membership:
     def _check_registered(self) -> None:
         """Takes the lease for lost if the store has no longer what was registered under it."""
         if self.life is not None and self.revision >= self.life.node_epoch:
-            registered = Node(self.node_id, self.life.node_epoch, self._registration)
-            if self._lease is not None and self.image.nodes.get(self.node_id) != registered:
+            known = self.image.nodes.get(self.node_id)
+            registered = (self.life.node_epoch, self._registration._replace(auth=""))  # that may be on its way
+            found = (known.epoch, known.registration._replace(auth="")) if known is not None else None
+            if self._lease is not None and found != registered:
                 self._lease.lost.set()
 
     def _replace(self, snapshot: Snapshot) -> None:

@@ -7,6 +7,7 @@ has done what the cluster wants of it. A node alone has the same questions answe
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -66,6 +67,7 @@ class ClusterNode:
         self._membership: Membership | None = None
         self._topics: ClusterTopics | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._differing: set[int] = set()  # nodes with another auth file
 
     async def identify(self, files: Files) -> ClusterIdentity:
         """The cluster's identity, which is drawn if this is its first node. Raises CoordinationError, DataDirectoryError."""
@@ -85,7 +87,8 @@ class ClusterNode:
     ) -> None:
         """Registers this node at its address for clients. Raises CoordinationError. `on_deleted`: see ClusterDirectory. `on_change`
         is called when the cluster may have changed who leads what, after this node has followed."""
-        registration = Registration(*address, logs.directory_id, self._config.rack, self.token)
+        auth = await asyncio.to_thread(self._auth_hash)
+        registration = Registration(*address, logs.directory_id, self._config.rack, self.token, auth)
         membership = self._membership = Membership(self._client, self._keys, logs.node_id, registration)
         directory = ClusterDirectory(
             self._client, membership, logs.topics, logs.partitions, logs.changes, logs.lead, admin, on_deleted
@@ -99,6 +102,7 @@ class ClusterNode:
             seen = -1
             while True:
                 seen = await directory.passed(seen)
+                self._compare_auth()
                 await on_change()
 
         self._tasks = [asyncio.create_task(for_ever(each)) for each in (directory.run, controller.run, follow)]
@@ -114,6 +118,24 @@ class ClusterNode:
             await self._membership.stop()
         await self._calls.close()
         await self._client.close()
+
+    async def reload(self) -> None:
+        """Tells the others of an auth file that was read again."""
+        assert self._membership is not None, "it has joined"
+        await self._membership.publish_auth(await asyncio.to_thread(self._auth_hash))
+
+    def _auth_hash(self) -> str:
+        path = self._config.auth_file
+        return hashlib.sha256(read_small_file(path, "auth.file")).hexdigest() if path else ""
+
+    def _compare_auth(self) -> None:
+        """Warns of nodes with another auth file, once for each."""
+        nodes = self.image.nodes
+        own = nodes[self.node_id].registration.auth if self.node_id in nodes else None
+        differing = {node.id for node in nodes.values() if own is not None and node.registration.auth != own}
+        for node_id in sorted(differing - self._differing):
+            logger.warning("node %d has another auth.file than this node: rights differ by the node that a client asks", node_id)
+        self._differing = differing
 
     # What handlers ask
 
@@ -213,7 +235,7 @@ class ClusterNode:
         """Returns once this life of a node has ended."""
         assert self._membership is not None, "it has joined"
         generation = self._membership.generation
-        while self.image.nodes.get(node.id) == node:
+        while (known := self.image.nodes.get(node.id)) is not None and known.epoch == node.epoch:
             generation = await self._membership.after(generation)
 
     # Changes of topics

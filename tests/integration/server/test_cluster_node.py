@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, cast
 
 import pytest
 
@@ -17,10 +18,12 @@ from brokerd.config.client import ClientConfig
 from brokerd.coordination.client import CoordinationClient
 from brokerd.errors import CoordinationError, DataDirectoryError
 from brokerd.server.cluster.adoption import adopt
+from brokerd.server.cluster.node import ClusterNode
 from brokerd.server.daemon import Daemon
 from brokerd.testing.memory_etcd import MemoryEtcd
 from tests.support.cluster_nodes import an_etcd
 from tests.support.files import MemoryFiles
+from tests.support.loop import one_turn
 
 DEADLINE_S = 30
 
@@ -129,5 +132,33 @@ def test_a_cluster_that_exists_adopts_nothing() -> None:
                 await adopt(machines.config(2), disk, SystemClock(), client)
             await client.close()
             assert machines.etcd.keys == before
+
+    run(scenario)
+
+
+def test_nodes_with_different_auth_files_say_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def said() -> int:
+        return sum("another auth.file" in record.message for record in caplog.records)
+
+    async def until_said(count: int) -> None:
+        while said() < count:
+            await one_turn()
+
+    async def scenario(machines: Machines) -> None:
+        files = {node_id: tmp_path / f"auth-{node_id}.toml" for node_id in (1, 2)}
+        for node_id, path in files.items():
+            path.write_text(f"[principals.p{node_id}]\ntokens = ['sha256:{'0' * 64}']\n")
+        async with machines.node(1, auth_file=str(files[1])) as one, machines.node(2, auth_file=str(files[2])) as two:
+            await until_said(2)  # each of the other
+            epochs = [node.epoch for node in one.broker.cluster.nodes()]
+            files[2].write_text(files[1].read_text())
+            await two.reload()
+            image = cast("ClusterNode", one.broker.cluster).image
+            while len({node.registration.auth for node in image.nodes.values()}) > 1:
+                await one_turn()
+            assert [node.epoch for node in one.broker.cluster.nodes()] == epochs, "nobody has registered anew"
+            files[1].write_text(files[1].read_text() + "# a remark\n")
+            await one.reload()
+            await until_said(4)
 
     run(scenario)
