@@ -27,7 +27,7 @@ MUTANTS.instead("a_late_batch_is_taken_after_the_freeze", Members, "_take_back",
 
 
 @bug(Members, "verify")
-async def the_coordinators_word_counts_although_a_freeze_has_overtaken_it(verify: Any, self: Members, producer_ids: Any) -> None:
+async def the_coordinators_word_counts_although_a_freeze_has_overtaken_it(verify: Any, self: Any, producer_ids: Any) -> None:
     take_back = self._take_back
 
     def without_those_asked(frozen: Any) -> None:
@@ -35,15 +35,15 @@ async def the_coordinators_word_counts_although_a_freeze_has_overtaken_it(verify
         take_back(frozen)
         self._asking = asking
 
-    self._take_back = without_those_asked  # type: ignore[method-assign, assignment]
+    self._take_back = without_those_asked
     try:
         await verify(self, producer_ids)
     finally:
-        self._take_back = take_back  # type: ignore[method-assign]
+        self._take_back = take_back
 
 
 @bug(Transactions, "_decide", first=480)
-async def members_are_open_while_they_are_decided(decide: Any, self: Transactions, *asked: Any) -> Any:
+async def members_are_open_while_they_are_decided(decide: Any, self: Any, *asked: Any) -> Any:
     class Nobody(set[int]):
         def __contains__(self, _: object) -> bool:
             return False
@@ -56,7 +56,7 @@ async def members_are_open_while_they_are_decided(decide: Any, self: Transaction
 
 
 @bug(Leaders, "freeze", first=290)
-async def a_leader_that_does_not_answer_is_taken_for_empty(freeze: Any, self: Leaders, *asked: Any) -> Any:
+async def a_leader_that_does_not_answer_is_taken_for_empty(freeze: Any, self: Any, *asked: Any) -> Any:
     original = self._freeze
 
     async def nothing_then(*of_node: Any) -> Any:
@@ -65,20 +65,18 @@ async def a_leader_that_does_not_answer_is_taken_for_empty(freeze: Any, self: Le
         except NotReadyError:
             return []
 
-    self._freeze = nothing_then  # type: ignore[method-assign, assignment]
+    self._freeze = nothing_then
     try:
         return await freeze(self, *asked)
     finally:
-        self._freeze = original  # type: ignore[method-assign]
+        self._freeze = original
 
 
 # --- markers and holds
 
 
 @bug(Leaders, "write_markers")
-async def each_leader_releases_when_its_own_markers_are_durable(
-    _write: Any, self: Leaders, name: str, commit: CommitPrepared
-) -> None:
+async def each_leader_releases_when_its_own_markers_are_durable(_write: Any, self: Any, name: str, commit: CommitPrepared) -> None:
     mark_at = self._mark_at
 
     async def mark_and_release(node_id: int, *rest: Any) -> None:
@@ -88,11 +86,11 @@ async def each_leader_releases_when_its_own_markers_are_durable(
         if members is not None:
             await members.release(request)
 
-    self._mark_at = mark_and_release  # type: ignore[method-assign, assignment]
+    self._mark_at = mark_and_release
     try:
         await _write(self, name, commit)
     finally:
-        self._mark_at = mark_at  # type: ignore[method-assign]
+        self._mark_at = mark_at
 
 
 @bug(Members, "settle")

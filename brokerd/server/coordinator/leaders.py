@@ -16,6 +16,7 @@ from brokerd.coordinator.markers import Ending, Outcome, endings
 from brokerd.coordinator.transactional_id import NO_VERSION, Held, HeldData
 from brokerd.datadir.decided_members import DecidedMembers
 from brokerd.errors import (
+    Fate,
     InvalidRequestError,
     NotLeaderError,
     NotReadyError,
@@ -96,6 +97,9 @@ class Leaders:
         held_back: list[HeldBack] = []
         for node_id, answered in zip(nodes, found, strict=True):
             if isinstance(answered, WireError):
+                if node_id in required and isinstance(answered, NotLeaderError | UnknownTopicIdError):
+                    # It, or this node, has not heard of a change yet; for the client nothing else is amiss.
+                    raise NotReadyError(f"node {node_id}: {answered.message}: retry", fate=Fate.NOT_APPENDED) from answered
                 if node_id in required:
                     raise answered
                 logger.info("node %d was not asked about members: %s", node_id, answered)

@@ -35,6 +35,7 @@ from brokerd.errors import (
     CoordinatorNotAvailableError,
     Fate,
     NotCoordinatorError,
+    NotLeaderError,
     UnknownTopicIdError,
     WireError,
 )
@@ -578,7 +579,8 @@ class Members:
                 asking.discard(producer_id)
 
     async def _settled(self, tps: Iterable[TopicIdPartition], producer_ids: frozenset[int]) -> None:
-        """Waits until the members' data in these partitions is durable, or cannot become so."""
+        """Waits until the members' data in these partitions is durable, or cannot become so. Raises NotLeaderError if roles change
+        meanwhile, OffsetNotAvailableError."""
         waited = []
         for tp in tps:
             partition = self._led(tp)
@@ -591,7 +593,9 @@ class Members:
             end = max((data.end_offset for data in found if data is not None and not data.is_durable), default=0)
             if end:
                 waited.append(Appended(partition, end - 1, partition.leader_epoch))
-        await wait_durable(self._purgatory, waited)
+        for problem in (await wait_durable(self._purgatory, waited)).values():
+            if isinstance(problem, NotLeaderError):
+                raise problem
 
     def _not_durable(self) -> set[int]:
         """Members with data that is not durable in some partition."""

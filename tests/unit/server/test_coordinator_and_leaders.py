@@ -7,15 +7,18 @@ import pytest
 from brokerd.errors import (
     CoordinatorNotAvailableError,
     CorruptMessageError,
+    ErrorCode,
     InvalidTxnStateError,
     NotCoordinatorError,
-    NotLeaderError,
     NotReadyError,
     OffsetNotAvailableError,
     TxnAbortedError,
 )
 from brokerd.ids import TopicIdPartition
 from brokerd.internode.v1.internode_pb2 import FreezeMembersRequest, ReleaseRequest, WriteMarkersRequest
+from brokerd.server.handlers import groups, transaction_admin, transactions
+from brokerd.server.security.topic_authorizer import ANYBODY, UNLIMITED, Principal, TopicAuthorizer
+from brokerd.wire.v1 import offsets_pb2, transaction_pb2
 from brokerd.wire.v1.coordinator_log_pb2 import MemberOpened
 from tests.support.clock import ManualClock
 from tests.support.inner_broker import PRINCIPAL, end_request
@@ -114,7 +117,7 @@ async def test_a_commit_needs_an_answer_of_every_leader_that_it_names() -> None:
         with pytest.raises(NotReadyError, match="has no leader"):
             await commit(running, member)
         running.leaders[running.tps[1]] = 0  # as an old image says
-        with pytest.raises(NotLeaderError):
+        with pytest.raises(NotReadyError, match="is not on this node"):
             await commit(running, member)
         running.leaders[running.tps[1]] = 1
         await commit(running, member)
@@ -324,6 +327,68 @@ async def test_nothing_of_others_is_void_without_an_entry_of_ones_own(monkeypatc
         await former.sweep()
         await commit(running, member)
         assert shown(running) == [1, 1, 1, 1]
+
+
+async def test_an_operator_sees_what_all_leaders_have() -> None:
+    async with cluster(ManualClock()) as running:
+        member = await begin(running)
+        broker = running.nodes[0].broker
+        authorizer = TopicAuthorizer(ANYBODY, broker.topics)
+        asked = transaction_pb2.DescribeTransactionRequest(transactional_id=NAME)
+        (described,) = (await transaction_admin.describe_transaction(broker, authorizer, asked)).members
+        assert [one.partition for one in described.partitions] == [0, 1, 2, 3]
+        assert {one.topic for one in described.partitions} == {"t"}
+        hanging = transaction_pb2.FindHangingTransactionsRequest()
+        found = (await transaction_admin.find_hanging_transactions(broker, authorizer, hanging)).transactions
+        assert sorted(one.partition.partition for one in found) == [0, 1, 2, 3]
+        assert {one.producer_id for one in found} == {member.producer_id}
+        running.loses = lambda _node_id, name: name == "WriteMarkers"
+        with pytest.raises(NotReadyError):
+            await commit(running, member)
+        found = (await transaction_admin.find_hanging_transactions(broker, authorizer, hanging)).transactions
+        assert sorted((one.partition.partition, one.producer_id) for one in found)[0] == (0, -1), "a commit that is unfinished"
+        refused = await transaction_admin.describe_transaction(running.nodes[1].broker, authorizer, asked)
+        assert ErrorCode(refused.error.code) is ErrorCode.NOT_COORDINATOR
+
+
+async def test_offsets_of_partitions_elsewhere_are_taken() -> None:
+    async with cluster(ManualClock()) as running:
+        broker = running.nodes[0].broker
+        authorizer = TopicAuthorizer(ANYBODY, broker.topics)
+        request = offsets_pb2.CommitGroupOffsetsRequest(group_id="g")
+        for tp in running.tps[:2]:
+            request.offsets.add(topic_id=tp.topic_id, partition=tp.partition, offset=7, leader_epoch=-1)
+        here, elsewhere = (await groups.commit_group_offsets(broker, authorizer, request)).results
+        assert ErrorCode(here.error.code) is ErrorCode.OFFSET_OUT_OF_RANGE, "its log is here, and ends at 0"
+        assert not elsewhere.HasField("error")
+        asked = offsets_pb2.FetchGroupOffsetsRequest(group_id="g")
+        asked.partitions.add(topic_id=running.tps[1].topic_id, partition=1)
+        (found,) = (await groups.fetch_group_offsets(broker, authorizer, asked)).results
+        assert found.offset == 7
+        described = await groups.describe_group(broker, authorizer, offsets_pb2.DescribeGroupRequest(group_id="g"))
+        assert [one.end_offset for one in described.partitions] == [0, -1, 0, -1]
+        assert [one.log_start_offset for one in described.partitions] == [0, -1, 0, -1]
+        assert {one.topic for one in described.partitions} == {"t"}
+        refused = await groups.commit_group_offsets(running.nodes[1].broker, authorizer, request)
+        assert ErrorCode(refused.error.code) is ErrorCode.NOT_COORDINATOR
+        running.nodes[1].broker.forget_topic(running.topic)
+        broker.forget_topic(running.topic)
+        assert not broker.groups.table.groups
+
+
+async def test_the_coordinator_alone_issues_producer_ids() -> None:
+    async with cluster(ManualClock()) as running:
+        request = transaction_pb2.InitProducerIdRequest(producer_id=-1, producer_epoch=-1)
+        authorizer = TopicAuthorizer(ANYBODY, running.nodes[0].broker.topics)
+        granted = await transactions.init_producer_id(running.nodes[0].broker, authorizer, request)
+        assert granted.producer_id >= 0
+        refused = await transactions.init_producer_id(running.nodes[1].broker, authorizer, request)
+        assert ErrorCode(refused.error.code) is ErrorCode.NOT_COORDINATOR
+        somebody = Principal("somebody", UNLIMITED)
+        logs = running.nodes[1].logs
+        elsewhere = TopicAuthorizer(somebody, logs.topics, lambda: logs.free_producer_number)
+        assert elsewhere.owns_producer(elsewhere.own_producer_id(granted.producer_id)), "by its tag alone"
+        assert not elsewhere.owns_producer(granted.producer_id)
 
 
 async def test_large_answers_come_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
