@@ -26,7 +26,14 @@ _TOML_PLACE = re.compile(r"(.*?) \(at (?:line (\d+), column \d+|end of document)
 PREFIX = "BROKERD_"
 # Not settings, and ignored without a warning: the variable of the command line (parser.py), and those of the project's tests, which
 # the tests' brokers inherit. Other variables with the prefix that are not settings cause a warning.
-_OF_TESTS = ("BROKERD_TEST_FLIGHTS", "BROKERD_TEST_KILLS", "BROKERD_TEST_RUNS", "BROKERD_TEST_SCALE", "BROKERD_TEST_SEED")
+_OF_TESTS = (
+    "BROKERD_TEST_FLIGHTS",
+    "BROKERD_TEST_KILLS",
+    "BROKERD_TEST_NODES",
+    "BROKERD_TEST_RUNS",
+    "BROKERD_TEST_SCALE",
+    "BROKERD_TEST_SEED",
+)
 _NO_SETTINGS = ("BROKERD_BOOTSTRAP_SERVER", *_OF_TESTS)
 _SERVICE_NAME = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$")
 _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://\S+:\d+$")

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from brokerd.client.blocking import BlockingClient
 from brokerd.config.client import ClientConfig
 from tests.support.daemon import DaemonProcess
+from tests.support.several_nodes import SeveralNodes
 
 _ROOT = Path(__file__).resolve().parents[2]
 NewTopic = Callable[..., str]
@@ -59,14 +60,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
-    """A broker as its own process."""
-    with DaemonProcess(tmp_path_factory.mktemp("broker") / "data") as process:
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess | SeveralNodes]:
+    """A broker as its own process; three nodes with BROKERD_TEST_NODES=3."""
+    is_alone = os.environ.get("BROKERD_TEST_NODES") != "3"
+    with DaemonProcess(tmp_path_factory.mktemp("broker") / "data") if is_alone else SeveralNodes() as process:
         yield process
 
 
 @pytest.fixture(scope="session")
-def client(daemon: DaemonProcess) -> Iterator[BlockingClient]:
+def client(daemon: DaemonProcess | SeveralNodes) -> Iterator[BlockingClient]:
     """A client of that broker."""
     with BlockingClient(ClientConfig(bootstrap_servers=daemon.address)) as blocking:
         yield blocking
