@@ -51,8 +51,7 @@ start_node() {
 
 status() {
     echo "--- $1"
-    if brokerd cluster --help >/dev/null 2>&1; then brokerd cluster status; fi
-    brokerd topics describe orders
+    brokerd cluster status orders
 }
 
 start_etcd

@@ -27,7 +27,7 @@ from tests.support.wait import DEADLINE_S, wait_until
 PARTITIONS = 6
 LEADERS = [1, 2, 3, 1, 2, 3]
 KEYS = 50
-_QUICK = {"enable.idempotence": False, "retry.backoff.max.ms": 100, "reconnect.backoff.max.ms": 100, "linger.ms": 1}
+_QUICK = {"retry.backoff.max.ms": 100, "reconnect.backoff.max.ms": 100, "linger.ms": 1, "max.in.flight.batches.per.partition": 5}
 
 Sent = dict[int, list[bytes]]  # values by partition, in their order
 

@@ -329,8 +329,10 @@ def test_a_lease_outlives_an_outage_of_etcd(kind: str, tmp_path: Path) -> None:
     async def scenario(etcd: Etcd, client: CoordinationClient) -> None:
         lease = await grant(client, 2)
         await client.transact({}, {"/l/kept": b"v"}, lease_id=lease.id)
+        longer = await grant(client, 4)
         await etcd.stop()
         await lease.lost.wait()
+        await longer.lost.wait()
         await etcd.start()
         assert names(await client.read("/l/")) == ["/l/kept"]
         seen = watch(client, "/l/")
