@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 from brokerd.config.load import load_broker_config
 from tests.support.guides import run_guide
+from tests.support.ports import held_port
+from tests.support.real_etcd import ETCD, MISSING
 
 
 def outcome(done: subprocess.CompletedProcess[str]) -> str:
@@ -53,3 +56,29 @@ def test_security(tmp_path: Path) -> None:
     assert (tmp_path / "etl.token").stat().st_mode & 0o777 == 0o600
     config = load_broker_config(path=str(tmp_path / "brokerd.toml"), environ={}, flags={})
     assert config.auth_file == "/etc/brokerd/auth.toml"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(ETCD is None, reason=MISSING)
+def test_several_nodes(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        client, peer, *nodes = (stack.enter_context(held_port()) for _ in range(5))
+        peers = f"http://127.0.0.1:{peer}"
+        done = run_guide(
+            "cluster.md",
+            tmp_path,
+            {
+                "2379": str(client),
+                "919$node": f"$(echo {' '.join(map(str, nodes))} | cut -d ' ' -f $node)",
+                **{f"919{number}": str(port) for number, port in enumerate(nodes, 1)},
+            },
+            ETCD_LISTEN_CLIENT_URLS=f"http://127.0.0.1:{client}",
+            ETCD_ADVERTISE_CLIENT_URLS=f"http://127.0.0.1:{client}",
+            ETCD_LISTEN_PEER_URLS=peers,
+            ETCD_INITIAL_ADVERTISE_PEER_URLS=peers,
+            ETCD_INITIAL_CLUSTER=f"default={peers}",
+        )
+    assert done.returncode == 0, outcome(done)
+    assert sorted(line for line in done.stdout.splitlines() if line in ("1", "2")) == ["1", "1", "2"], outcome(done)
+    assert "3 nodes, 6 partitions, 0 without a leader" in done.stdout
+    assert "the new cluster, with 1 topic" in done.stdout

@@ -21,20 +21,25 @@ _TIMEOUT_S = 800  # for what hangs: below the 900 s of a test, so that its outpu
 _BLOCK = re.compile(r'^```(\w+)(?: title="(.*?)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
 
-def run_guide(name: str, directory: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_guide(
+    name: str, directory: Path, ports: Mapping[str, str] | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """The shell that has run all ```bash blocks of a page in `directory`; blocks with a title are files there. It stops at the
-    first command that fails, and nothing that it started outlives it. `environment` is added to its own."""
+    first command that fails, and nothing that it started outlives it. `ports`: free ones in place of others that the page names.
+    `environment` is added to its own."""
     with held_port() as port:
-        return _run(name, directory, str(port), environment)
+        return _run(name, directory, {_PORT: str(port), **(ports or {})}, environment)
 
 
-def _run(name: str, directory: Path, port: str, more: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def _run(name: str, directory: Path, ports: Mapping[str, str], more: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     commands = []
+    port = ports[_PORT]
     for language, title, text in _BLOCK.findall((DOCS / name).read_text()):
+        fitted = re.sub("|".join(map(re.escape, ports)), lambda found: ports[found[0]], text)
         if title:
-            (directory / title).write_text(text.replace(_PORT, port))
+            (directory / title).write_text(fitted)
         elif language == "bash":
-            commands.append(text.replace(_PORT, port))
+            commands.append(fitted)
     script = "\n".join(["set -euo pipefail", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT", *commands])
     environment = {
         **os.environ,
