@@ -224,11 +224,13 @@ class TransactionalIdState:
         return [producer_id for producer_id, member in self.members.items() if member.txn_version <= version]
 
     def to_freeze(self, asked: EndTransactionRequest) -> list[int] | None:
-        """The open members that `asked` lists or would end; None if it decides nothing new, or another commit is unfinished."""
-        if asked.txn_version <= self.last_version or self.is_prepared:
+        """The open members that `asked` lists or would end; None if it decides nothing new, another commit is unfinished, or it
+        will be refused whatever they have."""
+        if asked.txn_version <= self.last_version or self.is_prepared or asked.any_skipped:
             return None
-        listed = (member.producer_id for member in asked.members)
-        return list(dict.fromkeys([*(pid for pid in listed if pid in self.members), *self.ending(asked.txn_version)]))
+        if any(self._why_not_open(report, asked) for report in asked.members):
+            return None
+        return list(dict.fromkeys([*(report.producer_id for report in asked.members), *self.ending(asked.txn_version)]))
 
     # Checks
 
@@ -292,30 +294,26 @@ class TransactionalIdState:
     def _check_members(self, asked: EndTransactionRequest, held: Held) -> None:
         if asked.any_skipped:
             raise self._aborted(asked, "a member was told that the version is committed and sent nothing")
+        for report in asked.members:
+            problem = self._why_not_open(report, asked)
+            if problem:
+                raise self._aborted(asked, f"producer {report.producer_id} {problem}")
         seen: set[int] = set()
         for report in asked.members:
             found = held.members.get(report.producer_id, HeldData(0, True))
-            problem = self._problem(report, asked, found, may_miss=bool(held.missing))
+            problem = _problem(report, found, may_miss=bool(held.missing))
             if report.producer_id in seen:
                 problem = "is listed twice"
             if problem:
                 raise self._aborted(asked, f"producer {report.producer_id} {problem}")
             seen.add(report.producer_id)
 
-    def _problem(self, report: TransactionMember, execution: Execution, found: HeldData, *, may_miss: bool) -> str:
-        """Why this member cannot be committed; empty if it can."""
+    def _why_not_open(self, report: TransactionMember, execution: Execution) -> str:
+        """Why this is no open member of the execution; empty if it is one."""
         member = self.members.get(report.producer_id)
         if member is None or report.producer_epoch != MEMBER_EPOCH:
             return f"in epoch {report.producer_epoch} is not open: it expired, was aborted or never was a member"
-        if not _is_same(member, execution):
-            return f"is a member of {execution_text(member)}"
-        if not found.is_durable:
-            return "has records that are not durable"
-        if may_miss and found.records <= report.records:  # a topic was deleted with its share of the records
-            return ""
-        if (found.records - report.records) % _RING:
-            return f"reports {report.records} records, but {found.records} are there"
-        return ""
+        return "" if _is_same(member, execution) else f"is a member of {execution_text(member)}"
 
     def _aborted(self, execution: Execution, reason: str) -> TxnAbortedError:
         return TxnAbortedError(
@@ -386,6 +384,17 @@ class TransactionalIdState:
             events += [(self.timestamp, repeated) for repeated in self.repeats]
         events += [(0, member) for member in self.members.values()]
         return events
+
+
+def _problem(report: TransactionMember, found: HeldData, *, may_miss: bool) -> str:
+    """Why this open member cannot be committed with what it has; empty if it can."""
+    if not found.is_durable:
+        return "has records that are not durable"
+    if may_miss and found.records <= report.records:  # a topic was deleted with its share of the records
+        return ""
+    if (found.records - report.records) % _RING:
+        return f"reports {report.records} records, but {found.records} are there"
+    return ""
 
 
 def aborted(producer_ids: Collection[int]) -> MembersAborted | None:

@@ -535,11 +535,11 @@ class SimulatedBroker:
 
     def delete(self, tp: TopicIdPartition) -> SimulatedPartition:
         """A topic is deleted."""
-        node = self.node_of(tp)
         partition = self.disk.partitions.pop(tp)
         partition.is_deleted = True
         partition.core.deleted()
-        node.members.forget(tp)
+        for node in self.nodes:
+            node.members.forget(tp)
         return partition
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
+from brokerd.coordinator import transactional_id
 from brokerd.coordinator.transaction_coordinator import ExecutionKey, TransactionCoordinator
 from brokerd.coordinator.transactional_id import (
     Execution,
     ExecutionOfRun,
     Held,
-    HeldData,
     Progress,
     TransactionalIdState,
 )
@@ -35,27 +34,16 @@ def changed(commit: CommitPrepared, **fields: Any) -> CommitPrepared:
     return other
 
 
-def without_check(put: Put, allowed: Callable[[TransactionalIdState, TransactionMember, Execution, int], bool]) -> None:
-    """A commit's check of a member is passed where `allowed` says so."""
-    check = TransactionalIdState._problem
-
-    def lenient(
-        self: TransactionalIdState, report: TransactionMember, execution: Execution, found: HeldData, *, may_miss: bool
-    ) -> str:
-        problem = check(self, report, execution, found, may_miss=may_miss)
-        return "" if problem and allowed(self, report, execution, found.records) else problem
-
-    plant(put, TransactionalIdState, "_problem", lenient)
-
-
-@mutant
-def a_commit_takes_members_that_are_not_open(put: Put) -> None:
-    without_check(put, lambda state, report, _execution, _records: report.producer_id not in state.members)
+@bug(TransactionalIdState, "_why_not_open")
+def a_commit_takes_members_that_are_not_open(
+    why: Any, self: TransactionalIdState, report: TransactionMember, execution: Execution
+) -> Any:
+    return why(self, report, execution) if report.producer_id in self.members else ""
 
 
 @mutant
 def a_commit_takes_members_whose_records_are_not_there(put: Put) -> None:
-    without_check(put, lambda state, report, _execution, _records: report.producer_id in state.members)
+    put(transactional_id, "_problem", lambda _report, _found, *, may_miss: "")
 
 
 MUTANTS.instead("a_commit_leaves_losers_open", TransactionalIdState, "ending", lambda _self, _version: [])

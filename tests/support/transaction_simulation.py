@@ -463,6 +463,9 @@ class Simulation:
             self._round()
             if not self._running():
                 break
+            if self.node_count > 1:  # a coordinator that has started cannot tell a deleted topic from a new one: its members expire
+                self.clock.advance(TIMEOUT_MS)
+                self._sweep()
         assert not self._running(), "drivers go on for ever"
         for _ in range(4):
             self.clock.advance(MAX_MS)  # in which a sweep tries again, and everything expires

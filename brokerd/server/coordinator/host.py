@@ -148,6 +148,8 @@ class CoordinatorHost:
 
     async def _settle(self) -> None:
         is_settled = await self._members.settle()
+        if not is_settled:
+            logger.info("readers of committed records wait until the coordinator has said which commits are complete")
         while not is_settled:
             await asyncio.sleep(_RETRY_S)
             is_settled = await self._members.settle()

@@ -90,7 +90,7 @@ class Leaders:
         NotReadyError and others if a leader does not answer, having frozen some.
         """
         named = list(partitions)
-        required = self._by_leader((tp, tp) for tp in named if self._exists(tp))
+        required = self._by_leader((tp, tp) for tp in named if self._is_known(tp))
         nodes = {**dict.fromkeys(self._peers.leaders(), ()), **required}
         found = await _each((self._freeze(node_id, list(producer_ids), tps) for node_id, tps in nodes.items()))
         sums: dict[int, HeldData] = {}
@@ -102,15 +102,17 @@ class Leaders:
                     raise NotReadyError(f"node {node_id}: {answered.message}: retry", fate=Fate.NOT_APPENDED) from answered
                 if node_id in required:
                     raise answered
-                logger.info("node %d was not asked about members: %s", node_id, answered)
+                logger.debug("node %d was not asked about members: %s", node_id, answered)
                 continue
             for response in answered:
                 held_back += response.held_back
+                for place in response.held_back:
+                    self._is_known(TopicIdPartition(place.topic_id, place.partition))
                 for one in response.members:
                     known = sums.get(one.producer_id, HeldData(0, True))
                     sums[one.producer_id] = HeldData(known.records + one.records, known.is_durable and one.is_durable)
         # Those deleted meanwhile too: some of the answers lack their records.
-        return Frozen(Held(sums, [tp for tp in named if not self._exists(tp)]), held_back)
+        return Frozen(Held(sums, [tp for tp in named if not self._is_known(tp)]), held_back)
 
     async def _freeze(self, node_id: int, producer_ids: list[int], tps: Sequence[TopicIdPartition]) -> list[FreezeMembersResponse]:
         found = []
@@ -212,7 +214,7 @@ class Leaders:
         nodes = [node_id for node_id in self._peers.leaders() if node_id != self._peers.node_id]
         for node_id, found in zip(nodes, await _each(map(self._open_members, nodes)), strict=True):
             if isinstance(found, WireError):
-                logger.info("node %d did not say which members it has data of: %s", node_id, found)
+                logger.debug("node %d did not say which members it has data of: %s", node_id, found)
             else:
                 elsewhere |= found
                 others = True
@@ -236,7 +238,7 @@ class Leaders:
         answers = await _each(self._open_data(node_id, list(producer_ids), limit) for node_id in nodes)
         for node_id, answered in zip(nodes, answers, strict=True):
             if isinstance(answered, WireError):
-                logger.info("node %d did not say what it has of members: %s", node_id, answered)
+                logger.debug("node %d did not say what it has of members: %s", node_id, answered)
             else:
                 found += answered
         return found
@@ -293,8 +295,22 @@ class Leaders:
     def _no_leader(self, tp: TopicIdPartition) -> NotReadyError:
         return NotReadyError(f"partition {tp.partition} of topic {tp.topic_id.hex()} has no leader at present: retry")
 
+    def _is_known(self, tp: TopicIdPartition) -> bool:
+        """True if this node knows the partition, False if its topic is deleted. Before a commit is prepared it must be one or the
+        other: a partition that is unknown later is deleted then (`_exists`). Raises NotReadyError if this node may not have heard
+        of it yet, InvalidRequestError if the topic has no such partition."""
+        try:
+            exists = self._exists(tp)
+        except InvalidRequestError as error:
+            if self._members.partitions.elects_itself:
+                raise
+            raise NotReadyError(f"{error.message}, for all that this node knows: retry") from error
+        if not exists and not self._members.has_deleted(tp.topic_id):
+            raise NotReadyError(f"this node knows no topic {tp.topic_id.hex()} yet: retry")
+        return exists
+
     def _exists(self, tp: TopicIdPartition) -> bool:
-        """False if the topic is deleted. Raises InvalidRequestError if it has no such partition."""
+        """False if the topic is deleted, as far as this node knows. Raises InvalidRequestError if it has no such partition."""
         try:
             self._members.partitions.leader(tp)
         except UnknownTopicIdError:

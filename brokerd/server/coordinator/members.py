@@ -83,6 +83,7 @@ SETTLED_MAX = 1_000
 # Verified members, and members known to have ended: the oldest are forgotten first, and the coordinator is asked again.
 _KNOWN_MAX = 100_000
 _ENDED_MAX = 10_000
+_DELETED_MAX = 10_000
 _NONE = -1
 _MARKER_PIECES = 10  # cost of a marker in units of Pauses; one more for each ten members
 _RETRY_AFTER_MS = 200
@@ -158,6 +159,7 @@ class Members:
         self._coordinator_epoch = 0  # the highest seen
         self._verified: OrderedDict[int, _Verified] = OrderedDict()  # by producer id, the oldest first
         self._ended: OrderedDict[int, None] = OrderedDict()  # producer ids
+        self._deleted: OrderedDict[bytes, None] = OrderedDict()  # topic ids
         self._asking: list[set[int]] = []  # members whose verification is under way; one that is frozen meanwhile is taken out
         self._holds: dict[str, _Hold] = {}  # by transactional id
         self._settling = asyncio.Lock()
@@ -269,6 +271,14 @@ class Members:
         """Forgets a partition whose topic is deleted."""
         for producer_id in list(self._partitions.get(tp, ())):
             self._end(producer_id, tp)
+        self._deleted[tp.topic_id] = None
+        if len(self._deleted) > _DELETED_MAX:
+            self._deleted.popitem(last=False)
+
+    def has_deleted(self, topic_id: bytes) -> bool:
+        """True if this node has seen the topic's deletion. A topic that it does not know may also be a new one, of which it has not
+        heard yet, unless the node is alone."""
+        return self.partitions.elects_itself or topic_id in self._deleted
 
     @property
     def producer_ids(self) -> AbstractSet[int]:
@@ -510,13 +520,15 @@ class Members:
                 for at in range(0, len(asked), SETTLED_MAX):
                     await self._settle(asked[at : at + SETTLED_MAX])
             except WireError as error:
-                logger.info("what commits hold back is not known yet: %s", error)
+                logger.debug("what commits hold back is not known yet: %s", error)
             return not any(_is_unsettled(partition) for partition in unknown)
 
     async def _settle(self, partitions: Sequence[Partition]) -> None:
         request = PreparedHoldsRequest()
         for partition in partitions:
             request.partitions.add(topic_id=partition.tp.topic_id, partition=partition.tp.partition)
+        # What was shown before stays: the commit was being released then.
+        shown = {partition.tp: partition.ends.announced_stable_offset for partition in partitions}
         found: list[PreparedHold] = []
         self._released = {}
         try:
@@ -531,7 +543,8 @@ class Members:
                 name, version = commit.transactional_id, commit.txn_version
                 if version > self._released.get(name, _NONE):
                     for one in commit.held_back:
-                        self.hold(name, version, TopicIdPartition(one.topic_id, one.partition), one.first_offset)
+                        tp = TopicIdPartition(one.topic_id, one.partition)
+                        self.hold(name, version, tp, max(one.first_offset, shown.get(tp, 0)))
         finally:
             self._released = None
         self.partitions.release(UNSETTLED, partitions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from brokerd.datadir.topic_store import Topic
 from brokerd.errors import (
     CoordinatorNotAvailableError,
     CorruptMessageError,
@@ -326,6 +327,39 @@ async def test_nothing_of_others_is_void_without_an_entry_of_ones_own(monkeypatc
         monkeypatch.setattr(former.log, "append", refused)
         await former.sweep()
         await commit(running, member)
+        assert shown(running) == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+async def test_a_topic_that_the_coordinator_has_not_heard_of_is_not_taken_for_deleted(is_named: bool) -> None:
+    async with cluster(ManualClock()) as running:
+        member = await begin(running)
+        new = Topic("new", b"fedcba9876543210", 1, {})
+        tp = TopicIdPartition(new.id, 0)
+        leader = running.nodes[1]
+        await leader.broker.admin.run(leader.logs.changes.hold(new, [0]))
+        await leader.broker.admin.run(leader.logs.lead({tp: 1}))
+        running.leaders[tp] = 1
+        await leader.produce(member, tp, b"new", 0)
+        tps = [*running.tps, tp] if is_named else running.tps
+        asked = end_request(NAME, Execution(0, "e0", "r"), [(member, 5)], tps, rows=5)
+        with pytest.raises(NotReadyError, match="knows no topic"):
+            await running.nodes[0].broker.transactions.commit(PRINCIPAL, asked)
+        await running.nodes[0].broker.admin.run(running.nodes[0].logs.changes.hold(new, []))
+        await running.nodes[0].broker.transactions.commit(PRINCIPAL, asked)
+        assert running.visible(tp) == [b"new"]
+
+
+async def test_a_topic_whose_deletion_the_coordinator_has_seen_is_left_out() -> None:
+    async with cluster(ManualClock()) as running:
+        member = await begin(running)
+        other = await running.nodes[0].broker.admin.run(running.nodes[0].logs.changes.hold(Topic("o", b"o" * 16, 1, {}), [0]))
+        gone = TopicIdPartition(other.id, 0)
+        running.leaders[gone] = 0
+        broker = running.nodes[0].broker
+        await broker.admin.run(running.nodes[0].logs.changes.delete("o", broker.forget_topic))
+        asked = end_request(NAME, Execution(0, "e0", "r"), [(member, 5)], [*running.tps, gone], rows=5)
+        await broker.transactions.commit(PRINCIPAL, asked)
         assert shown(running) == [1, 1, 1, 1]
 
 
