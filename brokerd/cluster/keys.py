@@ -87,6 +87,7 @@ class Keys:
     def __init__(self, cluster: str) -> None:
         """`cluster`: a valid cluster name."""
         self.prefix = f"/brokerd/{cluster}/"
+        self.topics = f"{self.prefix}topics/"
         self.cluster_id = f"{self.prefix}cluster-id"
         self.controller = f"{self.prefix}controller"
 
@@ -100,7 +101,7 @@ class Keys:
 
     def topic(self, topic_id: bytes) -> str:
         """A topic."""
-        return f"{self.prefix}topics/{topic_id.hex()}"
+        return f"{self.topics}{topic_id.hex()}"
 
     def partition(self, tp: TopicIdPartition) -> str:
         """A partition."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -225,6 +226,32 @@ def test_an_isolated_node_serves_its_clients_and_is_reconciled(cluster: Cluster)
         sent = writer.acknowledged()
     assert "meanwhile" in _topics(cluster, 3)
     read_all(cluster, sent)
+
+
+def test_a_commit_of_rows_in_a_topic_that_the_coordinator_has_not_heard_of(cluster: Cluster) -> None:
+    with client_of(cluster.bootstrap_servers) as client:
+        coordinator = client.find_coordinator()
+    servers = cluster.nodes[coordinator % 3 + 1].bootstrap_servers
+    for topic in ("new", "newer"):  # the first one is counted again by the coordinator, and its markers are written late
+        cluster.isolate(coordinator)
+        with client_of(servers) as client:
+            client.create_topic(topic, 3)
+            partition = next(number for number in range(3) if client.metadata([topic]).topic(topic).leaders[number] != coordinator)
+        with (
+            Producer({"bootstrap.servers": servers, "transactional.id": topic, "retry.backoff.max.ms": 100}) as producer,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            transaction = producer.transaction()
+            transaction.__enter__()
+            producer.send(topic, b"row", partition=partition)
+            ended = pool.submit(transaction.__exit__, None, None, None)
+            try:
+                with pytest.raises(TimeoutError):
+                    ended.result(1)
+            finally:
+                cluster.heal(coordinator)
+            ended.result(DEADLINE_S)
+        assert len(cluster.topic(topic).rows()) == 1
 
 
 def test_without_coordination_clients_go_on_and_topics_stay_as_they_are(cluster: Cluster) -> None:

@@ -88,6 +88,9 @@ class Alone:
         """Not called: there is no other node."""
         raise AssertionError(f"node {node_id} is called, but this node is alone")
 
+    async def check_deleted(self, _tps: Collection[TopicIdPartition]) -> None:
+        """What this node does not know is deleted."""
+
     # Changes of topics
 
     async def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:

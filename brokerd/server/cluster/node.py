@@ -18,14 +18,14 @@ from google.protobuf.message import Message
 
 from brokerd.clock import Clock
 from brokerd.cluster.image import ClusterImage, Node
-from brokerd.cluster.keys import Keys, PartitionEntry, Registration
+from brokerd.cluster.keys import PARTITIONS_MAX, EntryError, Keys, PartitionEntry, Registration, decode_topic
 from brokerd.config.broker import BrokerConfig, coordination_endpoints
 from brokerd.config.small_files import read_small_file
 from brokerd.coordination.client import CoordinationClient
 from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.node_state import ClusterIdentity, check_cluster, read_meta
 from brokerd.datadir.topic_store import COORDINATOR, Topic
-from brokerd.errors import CoordinatorNotAvailableError, NotReadyError
+from brokerd.errors import CoordinationError, CoordinatorNotAvailableError, Fate, NotReadyError
 from brokerd.ids import NO_EPOCH, NO_LEADER, TopicIdPartition
 from brokerd.server.admin import Admin
 from brokerd.server.cluster.calls import NodeCalls
@@ -195,6 +195,20 @@ class ClusterNode:
         """Creates the coordinator's log, if nobody else does. Raises the errors of ClusterTopics.create_coordinator."""
         await self.topics.create_coordinator()
 
+    async def check_deleted(self, tps: Collection[TopicIdPartition]) -> None:
+        """Checks that partitions which this node does not know are deleted, and not too new: the directory follows the store a
+        moment later, or much later if this node is cut off. Raises NotReadyError, also if the store does not answer.
+        """
+        try:
+            stored = {item.key: item.value for item in (await self._client.read(self._keys.topics)).items}
+        except CoordinationError as error:
+            raise NotReadyError(f"{error}: whether a topic is deleted is not known at present", fate=Fate.NOT_APPENDED) from error
+        for topic_id, number in tps:
+            value = stored.get(self._keys.topic(topic_id))
+            if value is not None and number < _partition_count(value):
+                text = f"this node has not heard of partition {number} of topic {topic_id.hex()} yet: try again"
+                raise NotReadyError(text, fate=Fate.NOT_APPENDED)
+
     # coordinator.Peers
 
     @property
@@ -261,6 +275,14 @@ class ClusterNode:
     async def delete(self, name: str) -> Topic:
         """Deletes a topic."""
         return await self.topics.delete(name)
+
+
+def _partition_count(topic: bytes) -> int:
+    """The partitions of a topic in the store; one that cannot be read may have any."""
+    try:
+        return decode_topic(topic).partition_count
+    except EntryError:
+        return PARTITIONS_MAX
 
 
 def coordination_client(config: BrokerConfig, clock: Clock) -> CoordinationClient:

@@ -161,9 +161,9 @@ async def end_transaction(
     authorizer.require_somewhere(Right.WRITE)
     response = transaction_pb2.EndTransactionResponse()
     principal = authorizer.principal
-    _keep_one_deleted(broker, request)
     with fails_with(response, f"the decision on transactional id {request.transactional_id!r}"):
         transactions = broker.transactions
+        await _drop_deleted(broker, request)
         asked = transactions.pages.add(principal, request, broker.clock.monotonic_ms())
         if asked is not None and asked.decision == transaction_pb2.TRANSACTION_DECISION_COMMIT:
             offsets = _offsets(broker, authorizer, request) if request.group_offsets else None
@@ -173,14 +173,20 @@ async def end_transaction(
     return response
 
 
-def _keep_one_deleted(broker: BrokerParts, request: transaction_pb2.EndTransactionRequest) -> None:
+async def _drop_deleted(broker: BrokerParts, request: transaction_pb2.EndTransactionRequest) -> None:
     """Keeps only the first partition of a deleted topic, which stands for all: so the work of a page is limited by the number of
-    existing partitions."""
+    existing partitions. A commit gets no markers in what is taken for deleted, so that must be certain: raises NotReadyError."""
+    unknown = {
+        TopicIdPartition(entry.topic_id, entry.partition)
+        for entry in request.partitions
+        if entry.partition >= broker.topics.count_of(entry.topic_id)
+    }
+    if unknown and request.decision == transaction_pb2.TRANSACTION_DECISION_COMMIT:
+        await broker.cluster.check_deleted(unknown)
     kept: list[transaction_pb2.TransactionPartition] = []
     is_any_missing = False
     for entry in request.partitions:
-        tp = TopicIdPartition(entry.topic_id, entry.partition)
-        is_missing = broker.partitions.get(tp) is None and not broker.topics.count_of(tp.topic_id)
+        is_missing = not broker.topics.count_of(entry.topic_id)
         if not (is_missing and is_any_missing):
             kept.append(entry)
         is_any_missing |= is_missing
