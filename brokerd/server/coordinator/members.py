@@ -271,9 +271,14 @@ class Members:
         """Forgets a partition whose topic is deleted."""
         for producer_id in list(self._partitions.get(tp, ())):
             self._end(producer_id, tp)
-        self._deleted[tp.topic_id] = None
-        if len(self._deleted) > _DELETED_MAX:
-            self._deleted.popitem(last=False)
+        self.deleted([tp.topic_id])
+
+    def deleted(self, topic_ids: Iterable[bytes]) -> None:
+        """Notes that topics are deleted for certain."""
+        for topic_id in topic_ids:
+            self._deleted[topic_id] = None
+            if len(self._deleted) > _DELETED_MAX:
+                self._deleted.popitem(last=False)
 
     def has_deleted(self, topic_id: bytes) -> bool:
         """True if this node has seen the topic's deletion. A topic that it does not know may also be a new one, of which it has not

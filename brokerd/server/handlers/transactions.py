@@ -183,6 +183,7 @@ async def _drop_deleted(broker: BrokerParts, request: transaction_pb2.EndTransac
     }
     if unknown and request.decision == transaction_pb2.TRANSACTION_DECISION_COMMIT:
         await broker.cluster.check_deleted(unknown)
+        broker.members.deleted(tp.topic_id for tp in unknown if not broker.topics.count_of(tp.topic_id))
     kept: list[transaction_pb2.TransactionPartition] = []
     is_any_missing = False
     for entry in request.partitions:
