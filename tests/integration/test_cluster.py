@@ -28,7 +28,13 @@ from tests.support.wait import DEADLINE_S, wait_until
 PARTITIONS = 6
 LEADERS = [1, 2, 3, 1, 2, 3]
 KEYS = 50
-_QUICK = {"retry.backoff.max.ms": 100, "reconnect.backoff.max.ms": 100, "linger.ms": 1, "max.in.flight.batches.per.partition": 5}
+_QUICK: dict[str, object] = {
+    "retry.backoff.max.ms": 100,
+    "reconnect.backoff.max.ms": 100,
+    "linger.ms": 1,
+    "max.in.flight.batches.per.partition": 5,
+    "delivery.timeout.ms": 60_000,
+}
 
 Sent = dict[int, list[bytes]]  # values by partition, in their order
 
