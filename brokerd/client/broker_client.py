@@ -28,6 +28,7 @@ from brokerd.client.metadata import (
     read_metadata,
     read_node,
 )
+from brokerd.client.nodes import ANY_NODE as ANY_NODE
 from brokerd.client.nodes import Nodes
 from brokerd.client.response_checks import made_plain, senseless
 from brokerd.client.security import ClientSecurity
@@ -56,7 +57,6 @@ T = TypeVar("T")
 R = TypeVar("R", bound=Message)
 WIRE_VERSION = 1
 PARTITIONS_PER_REQUEST = 1_000  # for a broker that does not report max.partitions.per.request
-ANY_NODE = -1
 _TOPICS_MAX = 100_000  # to cache: topics come and go, and a client may live long
 # The first failure may be a lost connection; the second, a fraction of a second later, is worth a warning.
 _SPEAKS_AT_FAILURE = 2

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from brokerd.errors import BrokerUnreachableError
+
+ANY_NODE = -1  # as a node id: whichever can be reached
+
 
 class Nodes:
     """Addresses (host:port) of a cluster's nodes, from bootstrap.servers and from the newest metadata."""
@@ -28,8 +32,13 @@ class Nodes:
         return len(self._by_id) > 1
 
     def address(self, node_id: int) -> str:
-        """A node's address; that of any node if this one is unknown."""
-        return self._by_id.get(node_id, self.any)
+        """A node's address; that of any node for ANY_NODE, and while no nodes are known. Raises BrokerUnreachableError for a node
+        that is not alive: another one in its place would refuse its requests for ever."""
+        if node_id == ANY_NODE or not self._by_id:
+            return self.any
+        if node_id not in self._by_id:
+            raise BrokerUnreachableError(f"node {node_id} is not alive, as the other nodes say")
+        return self._by_id[node_id]
 
     def answered(self, address: str, node_id: int) -> None:
         """Notes which node is at an address."""

@@ -177,6 +177,7 @@ def _right_unary() -> dict[str, Message]:
         "ListTransactions": transaction_pb2.ListTransactionsRequest(prefix="e"),
         "DescribeTransaction": transaction_pb2.DescribeTransactionRequest(transactional_id="edge"),
         "AbortTransaction": transaction_pb2.AbortTransactionRequest(transactional_id="edge", execution_id="execution"),
+        "FindCoordinator": metadata_pb2.FindCoordinatorRequest(),
         "FindHangingTransactions": transaction_pb2.FindHangingTransactionsRequest(),
         "ForgetTransactionalId": transaction_pb2.ForgetTransactionalIdRequest(transactional_id="edge"),
     }

@@ -21,6 +21,7 @@ from brokerd.testing.memory_etcd import MemoryEtcd
 
 KEYS = Keys("prod")
 TOPIC_ID = b"o" * 16
+CLUSTER_ID = "id of prod"
 DEADLINE_S = 30
 
 
@@ -38,7 +39,10 @@ class Nodes:
     async def start(self, node_id: int, directory_id: str = "") -> Membership:
         """Starts a node."""
         client = self.client()
-        node = Membership(client, KEYS, node_id, Registration("127.0.0.1", 9000 + node_id, directory_id or f"d{node_id}"))
+        await client.transact({KEYS.cluster_id: 0}, {KEYS.cluster_id: CLUSTER_ID.encode()})
+        node = Membership(
+            client, KEYS, CLUSTER_ID, node_id, Registration("127.0.0.1", 9000 + node_id, directory_id or f"d{node_id}")
+        )
         try:
             await node.start()
         except CoordinationError:

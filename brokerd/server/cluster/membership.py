@@ -54,13 +54,15 @@ async def cluster_identity(client: CoordinationClient, keys: Keys, name: str, *,
 class Membership:
     """See the module docstring."""
 
-    def __init__(self, client: CoordinationClient, keys: Keys, node_id: int, registration: Registration) -> None:
+    def __init__(self, client: CoordinationClient, keys: Keys, cluster_id: str, node_id: int, registration: Registration) -> None:
         self.image = ClusterImage(keys)
         self.node_id = node_id
         self.life: Life | None = None  # None while this node is not registered
         self.revision = 0  # of the store, that the image has reached
         self.generation = 0  # counts the changes of image and life
+        self.partition_changes = 0  # counts those of partitions' entries, elections among them
         self._client = client
+        self._cluster_id = cluster_id
         self._registration = registration
         self._lease: Lease | None = None
         self._revisions: dict[str, int] = {}  # of the image's keys
@@ -121,7 +123,11 @@ class Membership:
         client, key = self._client, self.image.keys.node(self.node_id)
         lease = await grant(client, LEASE_S)
         try:
-            while (revision := await client.transact({key: 0}, {key: encode(self._registration)}, lease_id=lease.id)) is None:
+            while True:
+                compares = {key: 0, **await self._of_this_cluster()}
+                revision = await client.transact(compares, {key: encode(self._registration)}, lease_id=lease.id)
+                if revision is not None:
+                    break
                 found = await client.get(key)
                 if found is not None:
                     self._check_own(found)
@@ -132,6 +138,17 @@ class Membership:
             raise
         self._lease = lease
         await self._became(Life(self.node_id, revision, self._registration.directory_id))
+
+    async def _of_this_cluster(self) -> dict[str, int]:
+        """The comparison that the store still is this cluster's. Raises CoordinationError if it is not: a store that was emptied
+        takes nobody's registration, or a new node would draw another cluster id beside it."""
+        found = await self._client.get(self.image.keys.cluster_id)
+        if found is None or found.value.decode(errors="replace") != self._cluster_id:
+            raise CoordinationError(
+                "etcd does not hold this cluster any more: check coordination.servers, or restore etcd's backup; nothing was "
+                "changed"
+            )
+        return {found.key: found.mod_revision}
 
     def _check_own(self, found: KeyValue) -> None:
         try:
@@ -204,6 +221,7 @@ class Membership:
     def _put(self, item: KeyValue) -> None:
         if self._revisions.get(item.key) != item.mod_revision:
             self._revisions[item.key] = item.mod_revision
+            self.partition_changes += self.image.keys.split(item.key)[:1] == ("partitions",)
             self.image.put(item.key, item.value, create_revision=item.create_revision, mod_revision=item.mod_revision)
             if item.key in self.image.problems:
                 logger.error("etcd's key %s cannot be read: %s", item.key, self.image.problems[item.key])

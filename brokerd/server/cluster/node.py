@@ -89,7 +89,7 @@ class ClusterNode:
         is called when the cluster may have changed who leads what, after this node has followed."""
         auth = await asyncio.to_thread(self._auth_hash)
         registration = Registration(*address, logs.directory_id, self._config.rack, self.token, auth)
-        membership = self._membership = Membership(self._client, self._keys, logs.node_id, registration)
+        membership = self._membership = Membership(self._client, self._keys, logs.cluster_id, logs.node_id, registration)
         directory = ClusterDirectory(
             self._client, membership, logs.topics, logs.partitions, logs.changes, logs.lead, admin, on_deleted
         )
@@ -99,11 +99,13 @@ class ClusterNode:
         controller = Controller(self._client, membership)
 
         async def follow() -> None:
-            seen = -1
+            seen, roles = -1, (-1, -1)
             while True:
                 seen = await directory.passed(seen)
                 self._compare_auth()
-                await on_change()
+                before, roles = roles, (logs.partitions.leads, membership.partition_changes)
+                if roles != before:
+                    await on_change()
 
         self._tasks = [asyncio.create_task(for_ever(each)) for each in (directory.run, controller.run, follow)]
         await directory.passed(0)

@@ -131,6 +131,7 @@ ASKS: dict[str, Ask] = {
     "ListTransactions": plain("ListTransactions", transaction_pb2.ListTransactionsRequest()),
     "DescribeTransaction": plain("DescribeTransaction", transaction_pb2.DescribeTransactionRequest(transactional_id="nobody's")),
     "AbortTransaction": plain("AbortTransaction", transaction_pb2.AbortTransactionRequest(transactional_id="nobody's")),
+    "FindCoordinator": plain("FindCoordinator", metadata_pb2.FindCoordinatorRequest()),
     "FindHangingTransactions": plain("FindHangingTransactions", transaction_pb2.FindHangingTransactionsRequest()),
     "ForgetTransactionalId": plain(
         "ForgetTransactionalId", transaction_pb2.ForgetTransactionalIdRequest(transactional_id="nobody's")
@@ -160,6 +161,7 @@ EXPECTED: dict[str, dict[str, Outcome]] = {
     "ListTransactions": {"reader": OK, "writer": OK, "outsider": OK},
     "DescribeTransaction": {"reader": UNKNOWN, "writer": UNKNOWN, "outsider": UNKNOWN},
     "AbortTransaction": {"reader": UNKNOWN, "writer": UNKNOWN, "outsider": UNKNOWN},
+    "FindCoordinator": {"reader": OK, "writer": OK, "outsider": OK},
     "FindHangingTransactions": {"reader": OK, "writer": OK, "outsider": OK},
     "ForgetTransactionalId": {"reader": UNKNOWN, "writer": UNKNOWN, "outsider": UNKNOWN},
 }

@@ -18,7 +18,20 @@ from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.server.cluster import controller, membership
 from brokerd.server.cluster.membership import Membership, cluster_identity
 from tests.support.clock import ManualClock
-from tests.support.cluster_nodes import KEYS, TOPIC_ID, Nodes, cancelled, change, create, entries_of, leaders, run, until
+from tests.support.cluster_nodes import (
+    CLUSTER_ID,
+    KEYS,
+    TOPIC_ID,
+    Nodes,
+    cancelled,
+    change,
+    create,
+    entries_of,
+    leaders,
+    run,
+    until,
+)
+from tests.support.loop import one_turn
 
 OTHER_ID = b"p" * 16
 
@@ -79,7 +92,7 @@ def test_a_node_id_has_one_directory() -> None:
         await nodes.start(10)  # whose key begins like the other's
         for each in first._tasks:
             await cancelled(each)
-        again = Membership(client := nodes.client(), KEYS, 1, Registration("127.0.0.1", 9001, "d1"))
+        again = Membership(client := nodes.client(), KEYS, CLUSTER_ID, 1, Registration("127.0.0.1", 9001, "d1"))
         await again.start()  # the same directory: the life before it has ended, though its lease has not
         assert again.life is not None
         assert again.life.node_epoch > first.life.node_epoch
@@ -304,5 +317,22 @@ def test_an_image_goes_on_after_a_failure_that_nobody_expects(monkeypatch: pytes
         monkeypatch.setattr(node, "_put", fails_once)
         await nodes.start(2)
         await until(node, lambda image: 2 in image.nodes)
+
+    run(scenario)
+
+
+def test_a_store_that_is_not_this_clusters_takes_no_registration(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(nodes: Nodes) -> None:
+        node = await nodes.start(1)
+        client = nodes.client()
+        (known,) = [item for item in (await client.read(KEYS.prefix)).items if item.key == KEYS.cluster_id]
+        await client.transact({}, {KEYS.cluster_id: b"another"}, [KEYS.node(1)])  # it was emptied, and a new node has drawn an id
+        while "does not hold this cluster any more" not in caplog.text:
+            await one_turn()
+        assert not [item for item in (await client.read(KEYS.prefix)).items if item.key == KEYS.node(1)]
+        await client.transact({}, {KEYS.cluster_id: known.value})
+        while node.life is None:
+            await one_turn()
+        await client.close()
 
     run(scenario)

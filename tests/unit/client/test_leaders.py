@@ -29,7 +29,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import NO_EPOCH, NO_LEADER, TopicInfo
 from brokerd.wire.v1 import offsets_pb2
-from tests.support.fake_broker import FakeBroker
+from tests.support.fake_broker import FakeBroker, fake_cluster
 from tests.support.records import key_values, new_batch
 from tests.support.wait import DEADLINE_S
 
@@ -111,14 +111,13 @@ def test_fetches_with_an_old_epoch_refresh_their_metadata_once(broker: FakeBroke
     assert broker.leader_epochs["Fetch"][:6] == [1, 1, 1, 2, 2, 2]
 
 
-def test_leaders_without_records_do_not_keep_others_waiting(broker: FakeBroker, client: BlockingClient) -> None:
-    partitions = broker.create("t", 5)
-    for number, partition in enumerate(partitions):
-        partition.leader = number
-    partitions[-1].put(new_batch(key_values([b"a"]), tp=partitions[-1].tp))
-    ranges = [FetchRange(partition.tp, 0) for partition in partitions]
-    with PartitionFetcher(client, ranges, ConsumerConfig()) as fetcher:
-        found = fetcher.next_batch(DEADLINE_MS)
+def test_leaders_without_records_do_not_keep_others_waiting() -> None:
+    with fake_cluster(5) as cluster, BlockingClient(ClientConfig(bootstrap_servers=cluster.servers)) as client:
+        partitions = cluster.create("t")
+        partitions[-1].put(new_batch(key_values([b"a"]), tp=partitions[-1].tp))
+        ranges = [FetchRange(partition.tp, 0) for partition in partitions]
+        with PartitionFetcher(client, ranges, ConsumerConfig()) as fetcher:
+            found = fetcher.next_batch(DEADLINE_MS)
     assert found is not None
     assert found.tp == partitions[-1].tp
 

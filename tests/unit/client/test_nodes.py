@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from brokerd.client.nodes import Nodes
+import pytest
+
+from brokerd.client.nodes import ANY_NODE, Nodes
+from brokerd.errors import BrokerUnreachableError
 
 
 def test_the_next_address_is_asked_after_a_failure_and_the_first_again_after_the_last() -> None:
@@ -44,7 +47,9 @@ def test_a_node_that_left_is_not_asked_again() -> None:
     nodes.found({0: "a:1"})
     assert nodes.addresses == ("a:1",)
     assert not nodes.are_several
-    assert nodes.address(1) == "a:1"
+    with pytest.raises(BrokerUnreachableError, match="node 1 is not alive"):
+        nodes.address(1)
+    assert nodes.address(ANY_NODE) == "a:1"
 
 
 def test_an_unknown_node_is_any_node() -> None:
