@@ -10,6 +10,8 @@ from typing import NamedTuple
 TOPIC_NAME_MAX_LENGTH = 249
 TRANSACTIONAL_ID_MAX_LENGTH = 249
 _CLUSTER_NAME = re.compile(r"[a-zA-Z0-9._-]{1,100}")
+# A host that a node may give as its address: nothing else that gRPC would take for a target, such as a path.
+HOST = re.compile(r"[A-Za-z0-9._-]{1,255}|\[?[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9._-]{1,32})?\]?")
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 NO_PRODUCER_ID = -1

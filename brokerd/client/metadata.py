@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from brokerd.client.response_checks import senseless
 from brokerd.errors import ConfigError, UnknownTopicIdError, UnknownTopicOrPartitionError, WireError, fresh
-from brokerd.ids import NO_EPOCH, TopicIdPartition, TopicInfo, TopicPartition, topic_name_problem
+from brokerd.ids import HOST, NO_EPOCH, TopicIdPartition, TopicInfo, TopicPartition, topic_name_problem
 from brokerd.wire.errors import from_proto
 from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import metadata_pb2
 
 _TOPIC_ID_BYTES = 16
 _PORT_MAX = 65_535
-_HOST = re.compile(r"[A-Za-z0-9._-]{1,255}|\[?[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9._-]{1,32})?\]?")
 _VALUE_MAX_CHARACTERS = 60
 
 
@@ -94,7 +92,7 @@ def read_metadata(response: metadata_pb2.MetadataResponse) -> Metadata:
 
 def read_node(what: str, node: metadata_pb2.Node) -> Node:
     """A node in a response to `what`. Raises UnknownServerError for an address that a client cannot, or should not, connect to."""
-    if not _HOST.fullmatch(node.host) or not 0 < node.port <= _PORT_MAX:
+    if not HOST.fullmatch(node.host) or not 0 < node.port <= _PORT_MAX:
         raise senseless(what, f"a node at '{plain_text(node.host, _VALUE_MAX_CHARACTERS)}', port {node.port}")
     return Node(node.node_id, node.host, node.port)
 

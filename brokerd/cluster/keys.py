@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from brokerd.ids import NO_LEADER, TOPIC_NAME_MAX_LENGTH, TopicIdPartition, topic_name_problem
+from brokerd.ids import HOST, NO_LEADER, TOPIC_NAME_MAX_LENGTH, TopicIdPartition, topic_name_problem
 
 NODE_ID_MAX = 2**31 - 1
 REPLICAS_MAX = 32  # of a partition
@@ -30,7 +30,8 @@ _REVISION_MAX = 2**63 - 1
 _TOPIC_ID = re.compile(r"[0-9a-f]{32}")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 _DIRECTORY_ID_MAX = 64  # characters
-_TOKEN_MAX = 64  # characters
+_AUTH_MAX = 64  # characters
+_TOKEN = re.compile(r"[A-Za-z0-9._-]{0,64}")  # a header of gRPC carries it
 
 
 class EntryError(Exception):
@@ -139,12 +140,12 @@ def decode_registration(data: bytes) -> Registration:
     """Raises EntryError."""
     fields = _Fields(data)
     return Registration(
-        fields.text("host", 255),
+        fields.match("host", HOST),
         fields.number("port", 1, 65_535),
         fields.text("directory_id", _DIRECTORY_ID_MAX),
         fields.text("rack", 255),
-        fields.text("token", _TOKEN_MAX),
-        fields.text("auth", _TOKEN_MAX),
+        fields.match("token", _TOKEN),
+        fields.text("auth", _AUTH_MAX),
     )
 
 
@@ -222,6 +223,12 @@ class _Fields:
             raise EntryError(f"'{name}' has {len(value)} characters, more than {max_length}")
         if not value.isprintable():  # half of a surrogate pair, too, which no message can carry
             raise EntryError(f"'{name}' has characters that are not text")
+        return value
+
+    def match(self, name: str, pattern: re.Pattern[str]) -> str:
+        value: str = self.get(name, str)
+        if not pattern.fullmatch(value):
+            raise EntryError(f"'{name}' is {value!r:.50}, which cannot be one")
         return value
 
     def topic_name(self) -> str:

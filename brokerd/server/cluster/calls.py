@@ -6,6 +6,7 @@ is a node, and nobody else is, whatever rights the auth file gives.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, TypeVar, cast
 
 import grpc
@@ -49,6 +50,11 @@ class NodeCalls:
                 raise answered from None
             details = plain_text(error.details() or error.code().name, _DETAILS_MAX_CHARACTERS)
             raise NotReadyError(f"node {node.id} at {address} does not answer {name} ({details})") from None
+        except (grpc.aio.BaseError, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # else the connection was closed: the node has another address by now, or this one stops
+            raise NotReadyError(f"node {node.id} at {address} is not asked {name}: the connection is lost") from None
         except DecodeError:
             raise NotReadyError(f"node {node.id} at {address} answers {name} with bytes that cannot be read") from None
         if "error" in response.DESCRIPTOR.fields_by_name and response.HasField("error"):

@@ -71,7 +71,12 @@ class Membership:
 
     async def start(self) -> None:
         """Registers this node, and lets the image follow; it has this node on return. Raises CoordinationError, also if the node
-        id is in use."""
+        id is in use, or if the others could not read the registration."""
+        try:
+            decode_registration(encode(self._registration))
+        except EntryError as problem:
+            text = f"this node cannot be registered: {problem}; check advertised.host, host and broker.rack"
+            raise CoordinationError(text) from None
         await self._register()
         self._tasks = [asyncio.create_task(for_ever(each)) for each in (self._stay_registered, self._follow)]
         while self.node_id not in self.image.nodes:

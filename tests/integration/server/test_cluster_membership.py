@@ -102,6 +102,16 @@ def test_a_node_id_has_one_directory() -> None:
     run(scenario)
 
 
+def test_a_registration_that_others_could_not_read() -> None:
+    async def scenario(nodes: Nodes) -> None:
+        client = nodes.client()
+        with pytest.raises(CoordinationError, match=r"cannot be registered: 'host' is 'a host'.*check advertised\.host"):
+            await Membership(client, KEYS, 1, Registration("a host", 9001, "d1")).start()
+        await client.close()
+
+    run(scenario)
+
+
 def test_a_node_that_loses_its_lease_registers_anew() -> None:
     async def scenario(nodes: Nodes) -> None:
         node, other = await nodes.start(1), await nodes.start(2)

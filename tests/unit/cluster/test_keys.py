@@ -82,9 +82,18 @@ def test_a_partition_that_cannot_be_is_refused(changed: dict[str, Any], text: st
 
 @pytest.mark.parametrize("text", ["\ud800", "a\x00", "a\nb"])
 def test_what_no_message_can_carry_is_refused(text: str) -> None:
-    for name in ("host", "directory_id", "rack", "token"):
+    for name in ("directory_id", "rack"):
         with pytest.raises(EntryError, match=f"'{name}' has characters that are not text"):
             decode_registration(encode(Registration("host", 1, "d1")._replace(**{name: text})))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("host", ""), ("host", "unix:/tmp/x"), ("host", "a host"), ("host", "\ud800"), ("token", "caf\u00e9"), ("token", "t" * 65)],
+)
+def test_what_no_caller_can_use_is_refused(name: str, text: str) -> None:
+    with pytest.raises(EntryError, match=f"'{name}' is"):
+        decode_registration(encode(Registration("host", 1, "d1")._replace(**{name: text})))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["", ".", "a/b", "\ud800", "x" * 250])
