@@ -55,6 +55,7 @@ class ClusterTopics:
         self._directory = directory
         self._topics = topics
         self._changes = changes
+        self._creating = asyncio.Lock()  # the coordinator's log: a thousand clients that look for it at once create it once
 
     async def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         """Creates a topic."""
@@ -69,7 +70,7 @@ class ClusterTopics:
         """Creates the topic of the coordinator's log, unless there is one. On return the image has it, the directory maybe not."""
         image, membership = self._membership.image, self._membership
         try:
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(_PATIENCE_S), self._creating:
                 while image.topic(COORDINATOR.id) is None:
                     generation, placed = membership.generation, self._placed(COORDINATOR.partition_count)
                     # If it fails, another node has created it, or is about to.

@@ -69,6 +69,16 @@ def test_the_coordinator_has_one_topic_whoever_creates_it() -> None:
     with_nodes(scenario, 1, 2, 3)
 
 
+def test_many_that_look_for_the_coordinator_create_it_once() -> None:
+    async def scenario(directories: Directories) -> None:
+        client = directories.nodes.running[1][0]
+        before = client.calls
+        await asyncio.gather(*(directories.topics[1].create_coordinator() for _ in range(100)))
+        assert client.calls - before <= 4, "its partition, and its name, and perhaps a lease"
+
+    with_nodes(scenario, 1)
+
+
 def test_changes_of_one_topic_at_several_nodes_all_hold() -> None:
     async def scenario(directories: Directories) -> None:
         topics = directories.topics
