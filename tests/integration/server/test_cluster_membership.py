@@ -106,7 +106,7 @@ def test_a_registration_that_others_could_not_read() -> None:
     async def scenario(nodes: Nodes) -> None:
         client = nodes.client()
         with pytest.raises(CoordinationError, match=r"cannot be registered: 'host' is 'a host'.*check advertised\.host"):
-            await Membership(client, KEYS, 1, Registration("a host", 9001, "d1")).start()
+            await Membership(client, KEYS, CLUSTER_ID, 1, Registration("a host", 9001, "d1")).start()
         await client.close()
 
     run(scenario)
