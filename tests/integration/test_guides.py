@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 from pathlib import Path
+from unittest import SkipTest
 
 import pytest
 
@@ -59,8 +60,9 @@ def test_security(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(ETCD is None, reason=MISSING)
 def test_several_nodes(tmp_path: Path) -> None:
+    if ETCD is None:
+        raise SkipTest(MISSING)
     with contextlib.ExitStack() as stack:
         client, peer, *nodes = (stack.enter_context(held_port()) for _ in range(5))
         peers = f"http://127.0.0.1:{peer}"
