@@ -1,24 +1,25 @@
 """Makes the data directory of a node alone the first node of a new cluster, with its topics. Offline: no broker uses the directory.
 
-The topics are written first, then the cluster's name into the directory: a run that ends in between is repeated, and changes
-nothing that is there already. The directory keeps its cluster id, so that it and the cluster know each other.
+The topics are written first, then the cluster's name into the directory: a run that ends in between is repeated, and writes them
+anew unless a node has used them. The directory keeps its cluster id, so that it and the cluster know each other.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 from brokerd.clock import Clock
-from brokerd.cluster.changes import create_topic
+from brokerd.cluster.changes import OPERATIONS_MAX, create_topic
 from brokerd.cluster.image import ClusterImage
 from brokerd.cluster.keys import InSyncReplica, Keys, PartitionEntry, TopicEntry
 from brokerd.config.broker import BrokerConfig
-from brokerd.coordination.client import CoordinationClient
+from brokerd.coordination.client import CoordinationClient, KeyValue
 from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.node_state import join_cluster
 from brokerd.errors import CoordinationError, DataDirectoryError
-from brokerd.ids import TopicIdPartition
+from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.storage.files import Files
 
 
@@ -40,8 +41,9 @@ async def adopt(config: BrokerConfig, files: Files, clock: Clock, client: Coordi
 async def _write(config: BrokerConfig, logs: LogManager, client: CoordinationClient) -> None:
     keys = Keys(config.cluster_name)
     await client.check()
+    found = (await client.read(keys.prefix)).items
     image = ClusterImage(keys)
-    for item in (await client.read(keys.prefix)).items:
+    for item in found:
         image.put(item.key, item.value, create_revision=item.create_revision, mod_revision=item.mod_revision)
     if image.cluster_id not in ("", logs.cluster_id):
         raise CoordinationError(
@@ -50,16 +52,37 @@ async def _write(config: BrokerConfig, logs: LogManager, client: CoordinationCli
         )
     if not image.cluster_id:
         await client.transact({keys.cluster_id: 0}, {keys.cluster_id: logs.cluster_id.encode()})
+    remains = [item for item in found if item.key != keys.cluster_id]
+    if _is_cut_off(image, remains):
+        for at in range(0, len(remains), OPERATIONS_MAX):
+            some = {item.key: item.mod_revision for item in remains[at : at + OPERATIONS_MAX]}
+            await client.transact(some, {}, tuple(some))
+        for item in remains:
+            image.delete(item.key)
     isr = (InSyncReplica(config.node_id, logs.directory_id),)
     epochs = {partition.tp: partition.leader_epoch for partition in logs.partitions}
     for topic in logs.topics.all():
-        if image.topic(topic.id) is None:
-            tps = [TopicIdPartition(topic.id, number) for number in range(topic.partition_count)]
-            entries = [PartitionEntry((config.node_id,), isr, leader_epoch=epochs[tp]) for tp in tps]
-            entry = TopicEntry(topic.name, topic.partition_count, topic.configs)
+        tps = [TopicIdPartition(topic.id, number) for number in range(topic.partition_count)]
+        entry = TopicEntry(topic.name, topic.partition_count, topic.configs)
+        if image.topic(topic.id) is None and image.topic_id(topic.name) is None:
             put: dict[str, int] = {}
+            entries = [PartitionEntry((config.node_id,), isr, leader_epoch=epochs[tp]) for tp in tps]
             for transaction in create_topic(image, topic.id, entry, entries):
                 revision = await client.transact(*transaction.after(put))
                 if revision is None:
                     raise CoordinationError(f"topic '{topic.name}' was written by somebody else meanwhile: try again")
                 put.update(dict.fromkeys(transaction.puts, revision))
+        elif image.topic(topic.id) != entry or any((held := image.partition(tp)) is None or held.entry.isr != isr for tp in tps):
+            raise CoordinationError(
+                f"topic '{topic.name}' of cluster '{config.cluster_name}' is not the one in this data directory, or is on another "
+                "node: nodes have joined the cluster before it was complete, or it was made from another copy of the directory; "
+                "choose another name"
+            )
+
+
+def _is_cut_off(image: ClusterImage, found: Sequence[KeyValue]) -> bool:
+    """True if no node has used these keys, where the first election would have changed them: a run that was cut off has left them,
+    and the directory may have changed since."""
+    is_new = all(item.create_revision == item.mod_revision for item in found)
+    has_run = image.nodes or image.tombstones or any(at.entry.leader != NO_LEADER for _, at in image.partitions())
+    return is_new and not has_run

@@ -11,16 +11,18 @@ from typing import NamedTuple, cast
 import pytest
 
 from brokerd.client.broker_client import BrokerClient
-from brokerd.client.topics import alter_topic_configs, create_topic, delete_topics
+from brokerd.client.topics import alter_topic_configs, create_partitions, create_topic, delete_topics
 from brokerd.clock import SystemClock
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.client import ClientConfig
 from brokerd.coordination.client import CoordinationClient
 from brokerd.errors import CoordinationError, DataDirectoryError
+from brokerd.server.cluster import adoption
 from brokerd.server.cluster.adoption import adopt
 from brokerd.server.cluster.node import ClusterNode
 from brokerd.server.daemon import Daemon
 from brokerd.testing.memory_etcd import MemoryEtcd
+from tests.support.cluster_directories import becomes
 from tests.support.cluster_nodes import an_etcd
 from tests.support.files import MemoryFiles
 from tests.support.loop import one_turn
@@ -113,6 +115,72 @@ def test_a_node_alone_becomes_the_first_of_a_cluster() -> None:
             assert (topic.topic_id, topic.leaders) == (topic_id, (7, 7, 7))
             assert all(new > old for new, old in zip(topic.leader_epochs, epochs, strict=True))
             assert all(one.is_leader for one in seven.broker.partitions.of_clients())
+
+    run(scenario)
+
+
+async def adopted(machines: Machines, node_id: int) -> int:
+    client = CoordinationClient([machines.etcd.address], SystemClock())
+    try:
+        return await adopt(machines.config(node_id), machines.disks[7], SystemClock(), client)
+    finally:
+        await client.close()
+
+
+async def cut_off_adoption(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node alone with two topics, whose adoption has written all of it to etcd, and nothing to the directory."""
+
+    def cut(*_: object) -> None:
+        raise OSError("power cut")
+
+    machines.disks[7] = MemoryFiles()
+    async with alone(machines) as client:
+        await create_topic(client, "grows", 2)
+        await create_topic(client, "again", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(adoption, "join_cluster", cut)
+        with pytest.raises(OSError, match="power cut"):
+            await adopted(machines, 7)
+
+
+@contextlib.asynccontextmanager
+async def alone(machines: Machines) -> AsyncIterator[BrokerClient]:
+    """A client of the node alone on disk 7."""
+    daemon = Daemon(BrokerConfig(port=0, data_dir="alone"), files=machines.disks[7])
+    await daemon.start()
+    async with client_of(daemon) as client:
+        yield client
+    await daemon.stop()
+
+
+def test_an_adoption_that_was_cut_off_and_a_directory_that_has_changed_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(machines: Machines) -> None:
+        await cut_off_adoption(machines, monkeypatch)
+        async with alone(machines) as client:
+            await create_partitions(client, "grows", 5)
+            await delete_topics(client, ["again"])
+            again = await create_topic(client, "again", 3)
+        machines.disks[8] = machines.disks[7]
+        assert await adopted(machines, 8) == 2
+        async with machines.node(8) as node, client_of(node) as client:
+            await becomes(lambda: all(one.is_leader for one in node.broker.partitions), True)
+            topics = (await client.metadata()).topics
+            assert {name: topic.leaders for name, topic in topics.items()} == {"grows": (8,) * 5, "again": (8,) * 3}
+            assert topics["again"].topic_id == again
+
+    run(scenario)
+
+
+def test_an_adoption_that_was_cut_off_and_a_cluster_that_others_have_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(machines: Machines) -> None:
+        await cut_off_adoption(machines, monkeypatch)
+        async with alone(machines) as client:
+            await create_partitions(client, "grows", 5)
+        async with machines.node(1):
+            before = dict(machines.etcd.keys)
+            with pytest.raises(CoordinationError, match="topic 'grows' of cluster 'prod' is not the one in this data directory"):
+                await adopted(machines, 7)
+            assert machines.etcd.keys == before
 
     run(scenario)
 
