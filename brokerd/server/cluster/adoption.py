@@ -1,7 +1,8 @@
 """Makes the data directory of a node alone the first node of a new cluster, with its topics. Offline: no broker uses the directory.
 
 The topics are written first, then the cluster's name into the directory: a run that ends in between is repeated, and writes them
-anew unless a node has used them. The directory keeps its cluster id, so that it and the cluster know each other.
+anew unless a node has used them. The node becomes the coordinator even if it has no log of one yet: it alone knows which producer
+ids are taken in its partitions. The directory keeps its cluster id, so that it and the cluster know each other.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from brokerd.config.broker import BrokerConfig
 from brokerd.coordination.client import CoordinationClient, KeyValue
 from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.node_state import join_cluster
+from brokerd.datadir.topic_store import COORDINATOR
 from brokerd.errors import CoordinationError, DataDirectoryError
 from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.storage.files import Files
@@ -61,12 +63,12 @@ async def _write(config: BrokerConfig, logs: LogManager, client: CoordinationCli
             image.delete(item.key)
     isr = (InSyncReplica(config.node_id, logs.directory_id),)
     epochs = {partition.tp: partition.leader_epoch for partition in logs.partitions}
-    for topic in logs.topics.all():
+    for topic in {COORDINATOR.id: COORDINATOR, **{topic.id: topic for topic in logs.topics.all()}}.values():
         tps = [TopicIdPartition(topic.id, number) for number in range(topic.partition_count)]
         entry = TopicEntry(topic.name, topic.partition_count, topic.configs)
         if image.topic(topic.id) is None and image.topic_id(topic.name) is None:
             put: dict[str, int] = {}
-            entries = [PartitionEntry((config.node_id,), isr, leader_epoch=epochs[tp]) for tp in tps]
+            entries = [PartitionEntry((config.node_id,), isr, leader_epoch=epochs.get(tp, 0)) for tp in tps]
             for transaction in create_topic(image, topic.id, entry, entries):
                 revision = await client.transact(*transaction.after(put))
                 if revision is None:

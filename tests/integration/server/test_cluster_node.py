@@ -12,6 +12,7 @@ import pytest
 
 from brokerd.client.broker_client import BrokerClient
 from brokerd.client.topics import alter_topic_configs, create_partitions, create_topic, delete_topics
+from brokerd.client.transactions import init_producer_id
 from brokerd.clock import SystemClock
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.client import ClientConfig
@@ -141,6 +142,21 @@ async def cut_off_adoption(machines: Machines, monkeypatch: pytest.MonkeyPatch) 
         patch.setattr(adoption, "join_cluster", cut)
         with pytest.raises(OSError, match="power cut"):
             await adopted(machines, 7)
+
+
+def test_a_node_alone_becomes_the_coordinator_which_knows_its_producer_ids() -> None:
+    async def scenario(machines: Machines) -> None:
+        machines.disks[7] = MemoryFiles()
+        async with alone(machines) as client:
+            await create_topic(client, "orders", 3)
+            before = [await init_producer_id(client) for _ in range(2)]
+        assert await adopted(machines, 7) == 1
+        async with machines.node(7) as seven, machines.node(8) as eight, client_of(eight) as client:
+            await becomes(lambda: all(one.is_leader for one in seven.broker.partitions), True)
+            after = [await init_producer_id(client) for _ in range(2)]
+        assert len({*before, *after}) == 4, "one that is given twice makes a new producer's batches duplicates"
+
+    run(scenario)
 
 
 @contextlib.asynccontextmanager
