@@ -260,6 +260,29 @@ def test_a_commit_of_rows_in_a_topic_that_the_coordinator_has_not_heard_of(clust
         assert len(cluster.topic(topic).rows()) == 1
 
 
+def test_a_group_that_reads_a_topic_that_the_coordinator_has_not_heard_of(cluster: Cluster) -> None:
+    with client_of(cluster.bootstrap_servers) as client:
+        coordinator = client.find_coordinator()
+    servers = cluster.nodes[coordinator % 3 + 1].bootstrap_servers
+    cluster.isolate(coordinator)
+    with client_of(servers) as client:
+        client.create_topic("new", 3)
+        partition = next(number for number in range(3) if client.metadata(["new"]).topic("new").leaders[number] != coordinator)
+    with Producer({"bootstrap.servers": servers, "enable.idempotence": False}) as producer:
+        producer.send("new", b"row", partition=partition)
+    settings = {"bootstrap.servers": servers, "group.id": "g", "auto.offset.reset": "earliest"}
+    with Consumer(settings) as consumer, ThreadPoolExecutor(1) as pool:
+        consumer.assign([TopicPartition("new", partition)])
+        polled = pool.submit(consumer.poll, int(DEADLINE_S * 1000))
+        try:
+            with pytest.raises(TimeoutError):
+                polled.result(1)
+        finally:
+            cluster.heal(coordinator)
+        assert [record.value for record in polled.result(DEADLINE_S)] == [b"row"]
+        consumer.commit()
+
+
 def test_without_coordination_clients_go_on_and_topics_stay_as_they_are(cluster: Cluster) -> None:
     with producer_of(cluster) as producer:
         writer = Writer(producer)

@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Message)
 _TOKEN_BYTES = 24
+_ASKED_ONE_BY_ONE = 10  # topics; for more, all are read at once
 _COORDINATOR_LOG = TopicIdPartition(COORDINATOR.id, 0)
 
 
@@ -201,10 +202,15 @@ class ClusterNode:
         """Checks that partitions which this node does not know are deleted, and not too new: the directory follows the store a
         moment later, or much later if this node is cut off. Raises NotReadyError, also if the store does not answer.
         """
+        keys = {self._keys.topic(topic_id) for topic_id, _ in tps}
         try:
-            stored = {item.key: item.value for item in (await self._client.read(self._keys.topics)).items}
+            if len(keys) <= _ASKED_ONE_BY_ONE:
+                found = [await self._client.get(key) for key in keys]
+            else:
+                found = [*(await self._client.read(self._keys.topics)).items]
         except CoordinationError as error:
             raise NotReadyError(f"{error}: whether a topic is deleted is not known at present", fate=Fate.NOT_APPENDED) from error
+        stored = {item.key: item.value for item in found if item is not None}
         for topic_id, number in tps:
             value = stored.get(self._keys.topic(topic_id))
             if value is not None and number < _partition_count(value):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Protocol
 
 from brokerd.coordinator.group_table import METADATA_MAX_BYTES, Group
 from brokerd.errors import (
@@ -28,6 +29,15 @@ from brokerd.wire.v1.offsets_pb2 import FetchGroupOffsetsRequest as Request
 from brokerd.wire.v1.offsets_pb2 import FetchGroupOffsetsResponse as Response
 
 _NONE = -1
+
+
+class _Place(Protocol):
+    """What names a partition."""
+
+    topic_id: bytes
+    partition: int
+
+
 Entry = offsets_pb2.PartitionGroupOffset | transaction_pb2.TransactionGroupOffset
 DESCRIBED_MAX = 1_000
 
@@ -67,6 +77,7 @@ async def commit_group_offsets(
         authorizer.require_group(request.group_id)
         if not request.offsets:
             await broker.groups.renew(request.group_id)
+        await check_deleted(broker, request.offsets)
         offsets = await _checked(broker, authorizer, request, response)
         if offsets:
             await broker.groups.commit(request.group_id, authorizer.principal, offsets)
@@ -126,6 +137,17 @@ def checked_offset(broker: BrokerParts, entry: Entry, now_ms: int, ahead_ms: int
     return committed
 
 
+async def check_deleted(broker: BrokerParts, places: Iterable[_Place]) -> None:
+    """Checks that what this node, the coordinator, does not know of these partitions is deleted, and not too new. Raises
+    NotReadyError, NotCoordinatorError, CoordinatorLoadInProgressError."""
+    unknown = {
+        TopicIdPartition(one.topic_id, one.partition) for one in places if one.partition >= broker.topics.count_of(one.topic_id)
+    }
+    if unknown and broker.groups:  # which raises where this node is not the coordinator
+        await broker.cluster.check_deleted(unknown)
+        broker.members.deleted(tp.topic_id for tp in unknown if not broker.topics.count_of(tp.topic_id))
+
+
 def led_here(broker: BrokerParts, tp: TopicIdPartition) -> Partition | None:
     """The partition; None if it exists and this node does not lead it. Raises UnknownTopicIdError, UnknownTopicOrPartitionError."""
     try:
@@ -152,6 +174,7 @@ async def fetch_group_offsets(broker: BrokerParts, authorizer: TopicAuthorizer, 
     response = Response()
     with fails_with(response, f"offsets of group {request.group_id!r}"):
         authorizer.require_group(request.group_id)
+        await check_deleted(broker, request.partitions)
         async with broker.groups.settled() as table:
             group = table.groups.get(request.group_id)
             if request.partitions:

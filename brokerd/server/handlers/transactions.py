@@ -11,7 +11,7 @@ from brokerd.ids import NO_PRODUCER, PRODUCER_EPOCH_MAX, ProducerIdAndEpoch, Top
 from brokerd.server.broker import BrokerParts
 from brokerd.server.coordinator.groups import AskedOffsets
 from brokerd.server.failures import fails_with, malformed
-from brokerd.server.handlers.groups import check_entry, checked_offset
+from brokerd.server.handlers.groups import check_deleted, check_entry, checked_offset
 from brokerd.server.requests import check_id, check_not_negative, check_text, topic_id_partition
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.wire.v1 import transaction_pb2
@@ -176,14 +176,9 @@ async def end_transaction(
 async def _drop_deleted(broker: BrokerParts, request: transaction_pb2.EndTransactionRequest) -> None:
     """Keeps only the first partition of a deleted topic, which stands for all: so the work of a page is limited by the number of
     existing partitions. A commit gets no markers in what is taken for deleted, so that must be certain: raises NotReadyError."""
-    unknown = {
-        TopicIdPartition(entry.topic_id, entry.partition)
-        for entry in request.partitions
-        if entry.partition >= broker.topics.count_of(entry.topic_id)
-    }
-    if unknown and request.decision == transaction_pb2.TRANSACTION_DECISION_COMMIT:
-        await broker.cluster.check_deleted(unknown)
-        broker.members.deleted(tp.topic_id for tp in unknown if not broker.topics.count_of(tp.topic_id))
+    if request.decision == transaction_pb2.TRANSACTION_DECISION_COMMIT:
+        await check_deleted(broker, request.partitions)
+        await check_deleted(broker, request.group_offsets)
     kept: list[transaction_pb2.TransactionPartition] = []
     is_any_missing = False
     for entry in request.partitions:
