@@ -109,7 +109,7 @@ class CoordinationClient:
         self.calls = self.failed_calls = self.call_ns = 0  # reads and changes, those without an answer, the time of the others
         self._endpoints = list(endpoints)
         self._at = 0
-        self._credentials = credentials
+        self.credentials = credentials  # of the next connection
         self._channel: grpc.aio.Channel | None = None
         self._cluster_id = self._term = 0
 
@@ -169,10 +169,10 @@ class CoordinationClient:
     def channel(self) -> grpc.aio.Channel:
         """The connection to the endpoint in use."""
         if self._channel is None:
-            if self._credentials is None:
+            if self.credentials is None:
                 self._channel = grpc.aio.insecure_channel(self.address, options=_OPTIONS)
             else:
-                self._channel = grpc.aio.secure_channel(self.address, self._credentials, options=_OPTIONS)
+                self._channel = grpc.aio.secure_channel(self.address, self.credentials, options=_OPTIONS)
         return self._channel
 
     def seen(self, response: Any) -> None:

@@ -117,14 +117,14 @@ class Daemon:
         assert self._callers is not None
         async with self._reloading:  # the last reload wins
             newer = await asyncio.to_thread(load_credentials, self.config)
+            if self._cluster is not None:
+                await self._cluster.reload()
             if self._certificates is not None and newer.certificates is not None:
                 self._certificates.replace(newer.certificates)
             self._callers.replace(newer.identities)
             ended_count = await self._service.end_revoked_streams() if self._service is not None else 0
             if self._metrics is not None and newer.certificates is not None:
                 self._metrics.replace_tls(newer.certificates.tls)
-            if self._cluster is not None:
-                await self._cluster.reload()
         identities = newer.identities
         principals = counted(len(identities.principals), "principal") if identities is not None else "no principals"
         self.broker.audit.reloaded(f"{principals}, {counted(ended_count, 'stream')} ended")

@@ -33,8 +33,9 @@ class NodeCalls:
 
     def __init__(self, config: BrokerConfig) -> None:
         """Raises ConfigError."""
-        self._credentials = _credentials(config)
-        self._channels: dict[int, tuple[str, grpc.aio.Channel]] = {}  # by node id, with the address
+        self.credentials = call_credentials(config)  # a newer one makes new connections
+        # By node id, with address and credentials.
+        self._channels: dict[int, tuple[tuple[str, grpc.ChannelCredentials | None], grpc.aio.Channel]] = {}
 
     async def call(self, node: Node, request: Message, response_type: type[R]) -> R:
         """Calls the method of this request, once. Raises the error in the response, NotReadyError if there is none."""
@@ -68,16 +69,16 @@ class NodeCalls:
             await channel.close()
 
     async def _channel(self, node_id: int, address: str) -> grpc.aio.Channel:
-        known = self._channels.get(node_id)
-        if known is not None and known[0] == address:
+        known, credentials = self._channels.get(node_id), self.credentials
+        if known is not None and known[0] == (address, credentials):
             return known[1]
         options = list(CHANNEL_ARGUMENTS)
         channel = (
             grpc.aio.insecure_channel(address, options=options)
-            if self._credentials is None
-            else grpc.aio.secure_channel(address, self._credentials, options=options)
+            if credentials is None
+            else grpc.aio.secure_channel(address, credentials, options=options)
         )
-        self._channels[node_id] = address, channel
+        self._channels[node_id] = (address, credentials), channel
         if known is not None:
             await known[1].close()
         return channel
@@ -88,7 +89,8 @@ def _address(node: Node) -> str:
     return f"[{host}]:{node.registration.port}" if ":" in host and not host.startswith("[") else f"{host}:{node.registration.port}"
 
 
-def _credentials(config: BrokerConfig) -> grpc.ChannelCredentials | None:
+def call_credentials(config: BrokerConfig) -> grpc.ChannelCredentials | None:
+    """What nodes show to each other and trust, read from the files; None: plaintext. Raises ConfigError."""
     if not config.cluster_ssl_ca_file:
         return None
     return grpc.ssl_channel_credentials(

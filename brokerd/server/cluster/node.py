@@ -28,7 +28,7 @@ from brokerd.datadir.topic_store import COORDINATOR, Topic
 from brokerd.errors import CoordinationError, CoordinatorNotAvailableError, Fate, NotReadyError
 from brokerd.ids import NO_EPOCH, NO_LEADER, TopicIdPartition
 from brokerd.server.admin import Admin
-from brokerd.server.cluster.calls import NodeCalls
+from brokerd.server.cluster.calls import NodeCalls, call_credentials
 from brokerd.server.cluster.controller import Controller
 from brokerd.server.cluster.directory import ClusterDirectory
 from brokerd.server.cluster.membership import Membership, cluster_identity, for_ever
@@ -111,6 +111,14 @@ class ClusterNode:
         self._tasks = [asyncio.create_task(for_ever(each)) for each in (directory.run, controller.run, follow)]
         await directory.passed(0)
 
+    async def reload(self) -> None:
+        """Reloads the certificates for calls to other nodes and to the store, which use them for new connections, and tells the
+        others of the auth file. Raises ConfigError, having changed nothing."""
+        assert self._membership is not None, "it has joined"
+        calls, store = await asyncio.to_thread(lambda: (call_credentials(self._config), _credentials(self._config)))
+        self._calls.credentials, self._client.credentials = calls, store
+        await self._membership.publish_auth(await asyncio.to_thread(self._auth_hash))
+
     async def leave(self) -> None:
         """Ends the registration, so that nobody waits for its lease."""
         tasks, self._tasks = self._tasks, []
@@ -121,11 +129,6 @@ class ClusterNode:
             await self._membership.stop()
         await self._calls.close()
         await self._client.close()
-
-    async def reload(self) -> None:
-        """Tells the others of an auth file that was read again."""
-        assert self._membership is not None, "it has joined"
-        await self._membership.publish_auth(await asyncio.to_thread(self._auth_hash))
 
     def _auth_hash(self) -> str:
         path = self._config.auth_file

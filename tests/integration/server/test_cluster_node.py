@@ -18,11 +18,13 @@ from brokerd.config.broker import BrokerConfig
 from brokerd.config.client import ClientConfig
 from brokerd.coordination.client import CoordinationClient
 from brokerd.errors import CoordinationError, DataDirectoryError
+from brokerd.internode.v1.internode_pb2 import OpenMembersRequest, OpenMembersResponse
 from brokerd.server.cluster import adoption
 from brokerd.server.cluster.adoption import adopt
 from brokerd.server.cluster.node import ClusterNode
 from brokerd.server.daemon import Daemon
 from brokerd.testing.memory_etcd import MemoryEtcd
+from tests.support.certificates import Authority
 from tests.support.cluster_directories import becomes
 from tests.support.cluster_nodes import an_etcd
 from tests.support.files import MemoryFiles
@@ -244,5 +246,34 @@ def test_nodes_with_different_auth_files_say_so(tmp_path: Path, caplog: pytest.L
             files[1].write_text(files[1].read_text() + "# a remark\n")
             await one.reload()
             await until_said(4)
+
+    run(scenario)
+
+
+def test_nodes_call_each_other_with_reloaded_certificates(tmp_path: Path) -> None:
+    files = {"ssl_certificate_file": tmp_path / "cert", "ssl_key_file": tmp_path / "key", "cluster_ssl_ca_file": tmp_path / "ca"}
+    settings = {name: str(path) for name, path in files.items()}
+
+    def issue(name: str) -> None:
+        authority = Authority(tmp_path, name)
+        issued = authority.issue(f"node of {name}", "127.0.0.1")
+        for path, source in zip(files.values(), (issued.certificate_file, issued.key_file, authority.ca_file), strict=True):
+            path.write_bytes(Path(source).read_bytes())
+
+    async def scenario(machines: Machines) -> None:
+        async def call() -> None:
+            cluster = first.broker.cluster
+            assert isinstance(cluster, ClusterNode)
+            await becomes(lambda: 2 in cluster.image.nodes, True)
+            await cluster.call(2, OpenMembersRequest(after_producer_id=-1), OpenMembersResponse)
+
+        issue("old")
+        async with machines.node(1, **settings) as first:
+            async with machines.node(2, **settings):
+                await call()
+            issue("new")
+            await first.reload()
+            async with machines.node(2, **settings):
+                await call()
 
     run(scenario)
