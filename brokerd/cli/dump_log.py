@@ -118,6 +118,6 @@ def _record_text(record: Entry) -> str:
     name_key = "group_id" if "group_id" in record else "transactional_id"
     known = ("offset", "timestamp", name_key, "principal", "event")
     fields = _compact({key: value for key, value in record.items() if key not in known})
-    name = record[name_key]
+    name = record.get(name_key)  # not in records of snapshots and of producer ids
     owner = f"{name_key.replace('_', ' ')} {json.dumps(name)} of {json.dumps(record['principal'])}, " if name else ""
     return f"{text}{owner}{record['event']}: {fields}"
