@@ -18,7 +18,7 @@ NO_PRODUCER_ID = -1
 # A producer id consists of a number that is never reused, a bit that is set if it was assigned to a member of a transaction,
 # and the tag of its owner (server/security/topic_authorizer.py). The id alone identifies both, permanently.
 PRODUCER_NUMBER_BITS = 39
-PRODUCER_NUMBERS = 1 << PRODUCER_NUMBER_BITS
+PRODUCER_NUMBERS = 1 << PRODUCER_NUMBER_BITS  # lasts 17 years at a thousand a second
 MEMBER_BIT = PRODUCER_NUMBERS
 PRODUCER_TAG_SHIFT = PRODUCER_NUMBER_BITS + 1
 NO_PRODUCER_EPOCH = -1

@@ -608,7 +608,7 @@ _DOCTOR = Command(
                 ),
                 flag(
                     "--rebuild-lost",
-                    "rebuild lost or damaged topics, producer-ids, node-epoch and meta from the logs; --name names topics",
+                    "rebuild lost or damaged topics, node-epoch and meta from the logs; --name names topics",
                 ),
                 flag("--decode", "also decode the records of each batch, and report batches that readers cannot decode"),
                 option(

@@ -26,7 +26,8 @@ _NO_END = "the coordinator's log has a state without its end, and nothing that r
 def load(
     records: Iterable[CoordinatorRecord | None], log_start_offset: int, new: Callable[[], TransactionCoordinator], now_ms: int
 ) -> TransactionCoordinator:
-    """The coordinator after `records`: the whole log, with None where records are lost; those of groups are passed over.
+    """The coordinator after `records`: the whole log, with None where records are lost; those of groups and of
+    producer ids are passed over.
     `log_start_offset`: if it is above 0, a snapshot must replace what was before. `new` makes an empty coordinator; all of them
     share their limits. Every execution gets its full time-out from now on. Raises CorruptMessageError if a snapshot does not match
     its end, or is missing or incomplete with nothing to replace it.
@@ -70,7 +71,7 @@ class Loading:
             self._begin_state()
         elif record.HasField("state_ends"):
             self._end_state(record.state_ends)
-        elif is_of_group(record):
+        elif is_of_group(record) or record.HasField("producer_ids_reserved"):
             pass
         elif record.in_state and state is not None:
             state.known.apply(record, self._now_ms)

@@ -1,4 +1,5 @@
-"""The records of the coordinator's log: events of transactional ids and of groups, and the begin and end of snapshots."""
+"""The records of the coordinator's log: events of transactional ids and of groups, reserved producer ids, and the begin and end of
+snapshots."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from brokerd.wire.v1.coordinator_log_pb2 import (
     MembersAborted,
     OffsetsCommitted,
     OffsetsDeleted,
+    ProducerIdsReserved,
     StateBegins,
     StateEnds,
     TransactionalIdForgotten,
@@ -79,6 +81,11 @@ def offsets_deleted(group_id: str, principal: str, deleted: OffsetsDeleted) -> C
 def group_deleted(group_id: str, principal: str) -> CoordinatorRecord:
     """The record that deletes a group."""
     return CoordinatorRecord(version=VERSION, group_id=group_id, principal=principal, group_deleted=GroupDeleted())
+
+
+def producer_ids_reserved(limit: int) -> CoordinatorRecord:
+    """The record that reserves all producer numbers below `limit`."""
+    return CoordinatorRecord(version=VERSION, producer_ids_reserved=ProducerIdsReserved(limit=limit))
 
 
 def decode(data: bytes) -> CoordinatorRecord:

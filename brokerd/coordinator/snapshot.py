@@ -1,5 +1,6 @@
-"""Snapshots of all transactional ids, which replace the log before them. Records of groups (group_table.py) need no snapshot, since
-each replaces what precedes it; all current ones are written before a snapshot ends, so that it is whole for both.
+"""Snapshots of all transactional ids, which replace the log before them. Records of groups (group_table.py) and of producer ids
+need no snapshot, since each replaces what precedes it; all current ones are written before a snapshot ends, so that it is whole for
+all.
 
 A snapshot is the state at the point of the log where it begins. It is written in pieces of bounded size, one batch each, and the
 coordinator keeps working in between: events applied meanwhile land among the pieces, whose records are flagged `in_state`, and
@@ -42,15 +43,16 @@ class StateWriter:
                 self._ready.append(record_of(transactional_id, state.principal, at, event, in_state=True))
 
     def pieces(
-        self, entries_max: int = PIECE_ENTRIES_MAX, *, groups: Iterable[Sequence[CoordinatorRecord]] = ()
+        self, entries_max: int = PIECE_ENTRIES_MAX, *, others: Iterable[Sequence[CoordinatorRecord]] = ()
     ) -> Iterator[Sequence[CoordinatorRecord]]:
-        """The pieces, in order; those of groups stand before the end. The first must be appended before any further event."""
+        """The pieces, in order; `others`, of groups and producer ids, stand before the end. The first must be appended before any
+        further event."""
         piece = [record_of("", "", self._now_wall_ms, StateBegins()), *self._take(entries_max)]
         while self._has_more:
             yield piece
             piece = self._take(entries_max)
         yield piece
-        yield from groups
+        yield from others
         yield [record_of("", "", self._now_wall_ms, StateEnds(transactional_ids=self._count))]
 
     @property

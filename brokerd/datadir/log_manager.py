@@ -20,7 +20,6 @@ from brokerd.datadir.node_epoch import create_node_epoch, read_node_epoch, write
 from brokerd.datadir.node_state import (
     ClusterIdentity,
     Meta,
-    ProducerIds,
     check_cluster,
     check_not_foreign,
     create_meta,
@@ -59,7 +58,6 @@ class LogManager:
         self._open_files = OpenFiles(files, limit=config.log_max_open_files)
         self._files = files = PatientFiles(files, self._open_files.make_room)
         self._spares = SpareFiles(files)
-        self.producer_ids = ProducerIds(files)
         self.checkpoint_problem = ""  # why the ends of logs are not known
         self.topics = TopicStore(files, self._spares)
         self.partitions = PartitionTable(self.topics, elects_itself=cluster is None)
@@ -67,7 +65,8 @@ class LogManager:
         self._checkpoint = Checkpoint(
             files, self._spares, self.partitions, self.resources.moved, interval_ms=config.log_checkpoint_interval_ms
         )
-        self._opening = PartitionOpening(config, self.resources, lambda: self.producer_ids.next_id if cluster is None else 0)
+        # A node that is alone learns which were given when it has loaded its coordinator (CoordinatorHost).
+        self._opening = PartitionOpening(config, self.resources, PRODUCER_NUMBERS if cluster is None else 0)
         self._is_open = False
         self.time = DirectoryTime(files, clock)
         self.retention = Retention(files, self._spares, self.partitions, self._checkpoint, self.time)
@@ -102,7 +101,6 @@ class LogManager:
         self.cluster_id, self.directory_id = meta.cluster_id, meta.directory_id
         self.node_id = self.partitions.node_id = meta.node_id
         self.topics.open()
-        self.producer_ids.open()
         self.decided_members = read_decided(self._files)
         ended = read_node_epoch(self._files)
         self._register(ended)
@@ -129,7 +127,6 @@ class LogManager:
         self.expire_producers()
         # 8
         self.retention.is_off = bool(self._opening.read_only_reason)
-        self.producer_ids.read_only_reason = self._opening.read_only_reason
         if not self._opening.read_only_reason:
             self._settle_directory()
         self._checkpoint.captured(self._clock.monotonic_ms())
@@ -164,7 +161,6 @@ class LogManager:
         write_checkpoint(self._files, 0, {})
         create_node_epoch(self._files)
         self.topics.create()
-        self.producer_ids.create()
         return create_meta(self._files, max(0, self._config.node_id), self._cluster)
 
     def _register(self, ended: int) -> None:
@@ -239,11 +235,6 @@ class LogManager:
         self._checkpoint.promise(epochs)
         yield self._checkpoint.job(makes_room=True)
         self.partitions.lead({tp: epoch for tp, epoch in epochs.items() if tp in self.partitions})
-
-    @property
-    def free_producer_number(self) -> int:
-        """Every producer number issued is lower. In a cluster another node issues them, so that all may be issued."""
-        return self.producer_ids.next_id if self._cluster is None else PRODUCER_NUMBERS
 
     def expire_producers(self) -> int:
         """Expires producers silent for producer.id.expiration.ms; returns how many."""

@@ -1,25 +1,21 @@
-"""Files that describe a data directory: identity, clean-shutdown mark, producer ids."""
+"""Files that describe a data directory: identity, clean-shutdown mark."""
 
 from __future__ import annotations
 
 import uuid
 from typing import NamedTuple
 
-from brokerd.errors import DataDirectoryError, StorageError
-from brokerd.ids import PRODUCER_NUMBERS, TopicIdPartition
+from brokerd.errors import DataDirectoryError
+from brokerd.ids import TopicIdPartition
 from brokerd.partition.log_state import CleanLog, CleanSegment
-from brokerd.steps import Steps
 from brokerd.storage.checksummed_file import DocumentError, read_json, write_json
 from brokerd.storage.files import Files
-from brokerd.storage.names import CLEAN_SHUTDOWN, META, PRODUCER_IDS, is_foreign, parse_partition_directory
+from brokerd.storage.names import CLEAN_SHUTDOWN, META, is_foreign, parse_partition_directory
 from brokerd.storage.spare_files import SpareFiles
 
 FORMAT_VERSION = 2  # 1: transactions and group offsets in two logs
 META_KIND = "data-directory"
 CLEAN_KIND = "clean-shutdown"
-PRODUCER_IDS_KIND = "producer-ids"
-PRODUCER_ID_BLOCK = 1_000
-PRODUCER_IDS_MAX = PRODUCER_NUMBERS  # lasts 17 years at a thousand a second
 
 
 class ClusterIdentity(NamedTuple):
@@ -135,66 +131,8 @@ def write_clean_mark(files: Files, node_epoch: int, logs: CleanLogs, spares: Spa
     )
 
 
-class ProducerIds:
-    """Assigns producer ids that are never reused, from blocks reserved durably before their first id is used."""
-
-    def __init__(self, files: Files) -> None:
-        self._files = files
-        self._next = 0
-        self._limit = 0
-        self.read_only_reason = ""  # why nothing may be written to the directory
-
-    @property
-    def next_id(self) -> int:
-        """The lowest unassigned id."""
-        return self._next
-
-    def open(self) -> None:
-        """Starts at the next unused block. Raises DataDirectoryError."""
-        try:
-            self._next = self._limit = int(read_json(self._files, PRODUCER_IDS, PRODUCER_IDS_KIND, FORMAT_VERSION)["next_block"])
-        except FileNotFoundError:
-            raise missing(PRODUCER_IDS) from None
-        except DocumentError as error:
-            raise damaged(PRODUCER_IDS, error) from None
-
-    def create(self, next_block: int = 0) -> None:
-        """Writes a new file. Raises OSError."""
-        self._write(next_block)
-
-    @property
-    def has_next(self) -> bool:
-        """True if `take` may be called."""
-        return self._next < self._limit
-
-    def reserve(self) -> Steps[None]:
-        """Reserves a new block if the current one is used up; one call at a time. Raises StorageError if the block could not be
-        made durable, or all ids are used up."""
-        if self.has_next:
-            return
-        limit = self._limit + PRODUCER_ID_BLOCK
-        if self.read_only_reason:
-            raise StorageError(f"the data directory is read-only: {self.read_only_reason}")
-        if limit > PRODUCER_IDS_MAX:
-            raise StorageError(f"all {PRODUCER_IDS_MAX} producer ids are used up")
-        try:
-            yield lambda: self._write(limit)
-        except OSError as error:
-            raise StorageError(f"no producer id could be reserved ({error.strerror})", retry_after_ms=200) from error
-        self._limit = limit
-
-    def take(self) -> int:
-        """A new id from the reserved block."""
-        assert self.has_next
-        self._next += 1
-        return self._next - 1
-
-    def _write(self, limit: int) -> None:
-        write_json(self._files, PRODUCER_IDS, PRODUCER_IDS_KIND, FORMAT_VERSION, {"next_block": limit})
-
-
 def missing(name: str) -> DataDirectoryError:
-    """The error for a missing file. Starting without it would reuse ids or epochs, or lose topics."""
+    """The error for a missing file. Starting without it would reuse epochs, or lose topics."""
     return DataDirectoryError(
         f"the file {name} of the data directory is missing; restore it from a copy before the next start, or run `brokerd doctor`"
     )

@@ -5,7 +5,7 @@ and the clean-shutdown mark, and creates new ones.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from brokerd.config.broker import BrokerConfig
@@ -48,8 +48,8 @@ class Opened(NamedTuple):
 class PartitionOpening:
     """Opens and creates partitions; see the module."""
 
-    def __init__(self, config: BrokerConfig, resources: LogResources, free_producer_number: Callable[[], int]) -> None:
-        """`free_producer_number`: returns the lowest unassigned producer number."""
+    def __init__(self, config: BrokerConfig, resources: LogResources, free_producer_number: int) -> None:
+        """`free_producer_number`: batches that are missing may be of any producer with a lower number."""
         self._config = config
         self._resources = resources
         self._free_producer_number = free_producer_number
@@ -113,7 +113,7 @@ class PartitionOpening:
             name=str(TopicPartition(topic.name, tp.partition)),
             index_interval_bytes=config.index_interval_bytes,
             max_producer_ids=self._config.max_producer_ids,
-            free_producer_number=self._free_producer_number(),
+            free_producer_number=self._free_producer_number,
             checkpoint=entry,
             clean=clean,
             read_only_reason=read_only_reason,

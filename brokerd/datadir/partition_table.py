@@ -115,6 +115,15 @@ class PartitionTable:
         for partition, ends in moved:
             partition.wake(ends)
 
+    def highest_producer_number(self) -> int:
+        """The highest producer number that a partition remembers; -1 = none."""
+        return max((partition.producers.highest_number for partition in self.of_clients()), default=-1)
+
+    def bound_producer_numbers(self, limit: int) -> None:
+        """Tells the partitions that no producer id was given whose number is `limit` or higher."""
+        for partition in self:
+            partition.producers.bound_forgotten(limit)
+
     def _not_leader(self, problem: str, tp: TopicIdPartition, known_epoch: int = NO_EPOCH) -> NotLeaderError:
         leader, epoch = self.leader_in_cluster(tp)
         text = f"{problem}: fetch new metadata"

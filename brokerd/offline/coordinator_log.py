@@ -24,8 +24,9 @@ IF_UNUSABLE = (
     "since without a record a commit could be lost or repeated. Restore the whole directory from a copy. Without a copy, the "
     "records that the repairs above discard are lost: rows of members that were opened there are void, a version that was "
     "committed there may be written a second time, and groups that committed there continue from earlier commits, or begin as new "
-    "groups. Compare the last batch of each query with `brokerd transactions describe`, and the positions of readers with `brokerd "
-    "groups describe`, before you restart them; correct positions with `brokerd groups reset`"
+    "groups; producer ids go on far above all that are known. Compare the last batch of each query with `brokerd transactions "
+    "describe`, and the positions of readers with `brokerd groups describe`, before you restart them; correct positions with "
+    "`brokerd groups reset`"
 )
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from brokerd.coordinator.markers import Outcome
 from brokerd.datadir.checkpoint import lost_leader_epoch, read_checkpoint, write_checkpoint
 from brokerd.datadir.node_epoch import read_node_epoch
-from brokerd.datadir.node_state import ProducerIds, read_meta, take_clean_mark
+from brokerd.datadir.node_state import read_meta, take_clean_mark
 from brokerd.datadir.partition_directories import cut_log
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import BrokerdError, DataDirectoryError
@@ -41,7 +41,6 @@ from brokerd.storage.names import (
     HOLES,
     META,
     NODE_EPOCH,
-    PRODUCER_IDS,
     TOPICS,
     parse_partition_directory,
 )
@@ -50,7 +49,6 @@ from brokerd.storage.segment_walk import batches_of
 _CONSEQUENCES = {
     META: "`--rebuild-lost` gives the cluster a new id and this node the id 0; nothing else depends on them.",
     NODE_EPOCH: "`--rebuild-lost` continues far above the last known one, and loses nothing.",
-    PRODUCER_IDS: "`--rebuild-lost` continues far above all ids in the logs, and loses nothing.",
     TOPICS: "All records are intact, but only this file holds names and settings of topics; a damaged file can still be read by "
     "eye. `--rebuild-lost --name ID=NAME ...` restores the names, where ID is the first 32 digits of a partition's directory. "
     "Settings must be set again, and topics that were being deleted come back.",
@@ -74,7 +72,6 @@ class _Directory:
             (META, self._read_meta),
             (NODE_EPOCH, self._read_node_epoch),
             (TOPICS, self.topics.open),
-            (PRODUCER_IDS, ProducerIds(files).open),
         ):
             try:
                 read()

@@ -212,6 +212,5 @@ _BY_NAME: dict[str, Describer] = {
     names.DECIDED_MEMBERS: _json_describer(decided_members.DECIDED_KIND, decided_members.DECIDED_VERSION),
     names.NODE_EPOCH: _describe_node_epoch,
     names.CLEAN_SHUTDOWN: _json_describer(node_state.CLEAN_KIND, node_state.FORMAT_VERSION),
-    names.PRODUCER_IDS: _json_describer(node_state.PRODUCER_IDS_KIND, node_state.FORMAT_VERSION),
     names.TOPICS: _json_describer(topic_store.TOPICS_KIND, topic_store.TOPICS_VERSION),
 }

@@ -1,7 +1,7 @@
-"""Rebuilds lost files of a data directory from its logs: topics, producer ids, node epoch, and meta (cluster id and node id).
+"""Rebuilds lost files of a data directory from its logs: topics, node epoch, and meta (cluster id and node id).
 
 Runs only at an operator's request, and only on files that are missing or damaged; a damaged file is kept as `<name>.damaged`.
-Numbers that must never be reused continue far above all that are found. Topic names and settings are not in the logs: they are
+Epochs, which must never be reused, continue far above all that are found. Topic names and settings are not in the logs: they are
 lost.
 """
 
@@ -9,27 +9,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
 
 from brokerd.datadir.checkpoint import CHECKPOINT_KIND, CHECKPOINT_VERSION, decode_checkpoint
 from brokerd.datadir.node_epoch import create_node_epoch, find_node_epoch
-from brokerd.datadir.node_state import (
-    CLEAN_KIND,
-    FORMAT_VERSION,
-    META_KIND,
-    PRODUCER_ID_BLOCK,
-    PRODUCER_IDS_KIND,
-    PRODUCER_IDS_MAX,
-    ProducerIds,
-    create_meta,
-)
+from brokerd.datadir.node_state import CLEAN_KIND, FORMAT_VERSION, META_KIND, create_meta
 from brokerd.datadir.topic_store import COORDINATOR, TOPICS_KIND, TOPICS_VERSION, Topic, TopicStore
 from brokerd.errors import DataDirectoryError
-from brokerd.ids import TopicIdPartition, producer_number, topic_name_problem
+from brokerd.ids import TopicIdPartition, topic_name_problem
 from brokerd.offline.doctor import locked
 from brokerd.offline.partition_check import Finding, Severity
-from brokerd.partition.derived_files import read_snapshot, snapshot_offsets
-from brokerd.record.header import crc_seed
 from brokerd.storage.checksummed_file import DocumentError, read_document, read_json
 from brokerd.storage.files import Files
 from brokerd.storage.names import (
@@ -37,29 +25,18 @@ from brokerd.storage.names import (
     CLEAN_SHUTDOWN,
     META,
     NODE_EPOCH,
-    PRODUCER_IDS,
     TOPICS,
     parse_partition_directory,
 )
-from brokerd.storage.segment_walk import batches_of
 
-# Margins above the largest numbers found: starts that wrote nothing, and producers without batches in the logs, leave no trace.
+# Above the largest epoch found: starts that wrote nothing leave no trace.
 EPOCH_MARGIN = 1_000_000
-PRODUCER_ID_MARGIN = 1_000_000_000
 _DAMAGED_SUFFIX = ".damaged"
 _FILES: dict[str, Callable[[Files], object]] = {
     META: lambda files: read_json(files, META, META_KIND, FORMAT_VERSION),
     TOPICS: lambda files: read_json(files, TOPICS, TOPICS_KIND, TOPICS_VERSION),
     NODE_EPOCH: find_node_epoch,
-    PRODUCER_IDS: lambda files: read_json(files, PRODUCER_IDS, PRODUCER_IDS_KIND, FORMAT_VERSION),
 }
-
-
-class _Seen(NamedTuple):
-    """The largest numbers found; -1 = none."""
-
-    node_epoch: int
-    producer_id: int
 
 
 def rebuild_lost(path: str, names: Mapping[str, str]) -> list[Finding]:
@@ -78,19 +55,19 @@ def rebuild_lost(path: str, names: Mapping[str, str]) -> list[Finding]:
         lost = [name for name, read in _FILES.items() if _is_lost(files, read)]
         if not lost:
             raise DataDirectoryError(
-                "the topics, the producer ids, the node epoch and the directory's ids are in order; for the checkpoint use "
+                "the topics, the node epoch and the directory's ids are in order; for the checkpoint use "
                 "--rebuild-checkpoint, for damaged records --accept-damaged"
             )
         if names and TOPICS not in lost:
             raise DataDirectoryError(f"the file {TOPICS} is in order: names can be given only while it is lost")
         topics = _topics(files, partitions, names) if TOPICS in lost else []
-        seen = _largest_seen(files, partitions)
+        seen_epoch = _largest_epoch(files)
         for name in set(lost) & set(files.listdir()):
             files.rename(name, name + _DAMAGED_SUFFIX)
         if CLEAN_SHUTDOWN in files.listdir():
             files.unlink(CLEAN_SHUTDOWN)
         files.sync_dir()
-        return _write(files, lost, topics, seen)
+        return _write(files, lost, topics, seen_epoch)
 
 
 def _is_lost(files: Files, read: Callable[[Files], object]) -> bool:
@@ -124,7 +101,7 @@ def _topics(files: Files, partitions: list[TopicIdPartition], names: Mapping[str
     return sorted([*topics, *own])
 
 
-def _write(files: Files, lost: list[str], topics: list[Topic], seen: _Seen) -> list[Finding]:
+def _write(files: Files, lost: list[str], topics: list[Topic], seen_epoch: int) -> list[Finding]:
     notes: list[tuple[str, str]] = []
     if TOPICS in lost:
         TopicStore(files).create(topics)
@@ -132,36 +109,22 @@ def _write(files: Files, lost: list[str], topics: list[Topic], seen: _Seen) -> l
             if topic.id != COORDINATOR.id:  # it has a fixed name and settings
                 count = f"{topic.partition_count} partition(s)"
                 notes.append((TOPICS, f"topic {topic.id.hex()} is called '{topic.name}' and has {count}; settings are lost"))
-    if PRODUCER_IDS in lost:
-        block = (seen.producer_id // PRODUCER_ID_BLOCK + 1) * PRODUCER_ID_BLOCK + PRODUCER_ID_MARGIN
-        block = min(block, PRODUCER_IDS_MAX - PRODUCER_ID_MARGIN)  # without authentication, clients can make up any id
-        ProducerIds(files).create(block)
-        notes.append((PRODUCER_IDS, f"producer ids continue at {block}; the largest in the logs is {seen.producer_id}"))
     if NODE_EPOCH in lost:
-        epoch = max(seen.node_epoch, 0) + EPOCH_MARGIN
+        epoch = max(seen_epoch, 0) + EPOCH_MARGIN
         create_node_epoch(files, epoch)
-        notes.append((NODE_EPOCH, f"the node epoch continues at {epoch}; the last one known is {seen.node_epoch}"))
+        notes.append((NODE_EPOCH, f"the node epoch continues at {epoch}; the last one known is {seen_epoch}"))
     if META in lost:
         meta = create_meta(files, 0)
         notes.append((META, f"the cluster has a new id, {meta.cluster_id}, and this is node {meta.node_id}"))
     return [Finding(Severity.NOTE, name, text) for name, text in notes]
 
 
-def _largest_seen(files: Files, partitions: list[TopicIdPartition]) -> _Seen:
-    node_epoch, producer_ids = _read_checkpoint(files)[0], [-1]
+def _largest_epoch(files: Files) -> int:
+    """The largest node epoch found; -1 = none."""
+    node_epoch = _read_checkpoint(files)[0]
     with contextlib.suppress(FileNotFoundError, DocumentError):  # missing after an unclean shutdown
         node_epoch = max(node_epoch, int(read_json(files, CLEAN_SHUTDOWN, CLEAN_KIND, FORMAT_VERSION)["node_epoch"]))
-    for tp in partitions:
-        seed = crc_seed(tp)
-        for offset in snapshot_offsets(files.listdir(tp.directory_name)):
-            snapshot = read_snapshot(files, tp.directory_name, offset, seed)
-            if snapshot is not None:
-                producer_ids.extend(map(producer_number, snapshot.producers))
-                producer_ids.extend(producer_number(entry.producer_id) for entry in snapshot.aborted)
-                producer_ids.append(snapshot.forgotten_number)
-        for _, _, header in batches_of(files, tp):
-            producer_ids[0] = max(producer_ids[0], producer_number(header.producer_id) if header.producer_id >= 0 else -1)
-    return _Seen(node_epoch, max(producer_ids))
+    return node_epoch
 
 
 def _read_checkpoint(files: Files) -> tuple[int, Collection[TopicIdPartition]]:

@@ -35,7 +35,7 @@ class RecoveryInput(NamedTuple):
     name: str
     index_interval_bytes: int
     max_producer_ids: int
-    free_producer_number: int  # every producer id has a lower number
+    free_producer_number: int  # batches that are missing may be of any lower one
     checkpoint: CheckpointEntry
     clean: CleanLog | None
     read_only_reason: str

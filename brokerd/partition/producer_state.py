@@ -15,6 +15,7 @@ and producers that request another id, are above it. Expired producers do not ra
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -26,7 +27,7 @@ from brokerd.errors import (
     OutOfOrderSequenceError,
     UnknownProducerIdError,
 )
-from brokerd.ids import producer_number
+from brokerd.ids import PRODUCER_NUMBERS, producer_number
 from brokerd.partition.aborted_transactions import AbortedTransaction, AbortedTransactions
 from brokerd.record.header import SEQUENCE_MAX, BatchHeader, StampFlags, add_sequence
 
@@ -228,6 +229,17 @@ class ProducerStates:
         while self._forget_oldest():
             pass
         self.forgotten_number = max(self.forgotten_number, free_number - 1)
+
+    def bound_forgotten(self, limit: int) -> None:
+        """Call it once it is known that the numbers from `limit` on have not been given: those are new, not forgotten."""
+        self.forgotten_number = min(self.forgotten_number, limit - 1)
+
+    @property
+    def highest_number(self) -> int:
+        """The highest number of a producer that is known, or known to be forgotten; NO_NUMBER if there is none."""
+        forgotten = self.forgotten_number if self.forgotten_number < PRODUCER_NUMBERS - 1 else NO_NUMBER  # else: any
+        aborted = (entry.producer_id for entry in self.aborted.entries)
+        return max(itertools.chain((forgotten,), map(producer_number, itertools.chain(self.entries, aborted))))
 
     def _forget_oldest(self) -> bool:
         """Forgets the producer silent longest among those without an open transaction; False if there is none."""

@@ -23,6 +23,7 @@ from brokerd.server.coordinator.host import CoordinatorHost, Hosted
 from brokerd.server.coordinator.leaders import Leaders
 from brokerd.server.coordinator.log import CoordinatorLog
 from brokerd.server.coordinator.members import Members
+from brokerd.server.coordinator.producer_ids import ProducerIds
 from brokerd.server.coordinator.transactions import Outcomes, Transactions
 from brokerd.server.limits.fence import InstanceFence
 from brokerd.server.limits.response_budget import ResponseBudget
@@ -55,7 +56,6 @@ class BrokerParts:
         self.topic_changes = logs.changes
         self.retention = logs.retention
         self.time = logs.time
-        self.producer_ids = logs.producer_ids
         self.counters = Counters()
         self.audit = Audit(clock)
         self.dirty = Budget(config.log_max_dirty_bytes)
@@ -65,7 +65,6 @@ class BrokerParts:
         self.produce_purgatory = TimedPurgatory(clock)
         self.fetch_purgatory = TimedPurgatory(clock)
         self.admin = Admin()
-        self.reserving = Admin()  # of producer ids; separate, so that none waits for the creation of a thousand partitions
         self.outcomes = Outcomes()
         self.cluster: ClusterNode | Alone = cluster or Alone(
             lambda: Node(self.node_id, 0, Registration(*self.address(), logs.directory_id, config.rack)),
@@ -111,8 +110,7 @@ class BrokerParts:
             log,
             Leaders(self.cluster, self.members, lambda: log.leader_epoch),
             groups,
-            logs.producer_ids,
-            self.reserving,
+            ProducerIds(log, logs.partitions),
             self.clock,
             decided_members=logs.decided_members,
             outcomes=self.outcomes,
@@ -141,7 +139,6 @@ class BrokerParts:
         """Refuses new work from now on."""
         self.is_stopping = True
         self.admin.begin_stop()
-        self.reserving.begin_stop()
         self.coordinator.begin_stop()
 
     def drop_waiting(self) -> None:

@@ -210,7 +210,6 @@ class Daemon:
             authenticator,
             logs.topics,
             self._broker.audit,
-            free_producer_number=lambda: logs.free_producer_number,
             on_stranger=self._broker.counters.authentication_failures.inc,
         )
         self._service = BrokerService(self._broker, self._callers)
@@ -260,7 +259,6 @@ class Daemon:
         if self._broker is not None:
             self._step = "finishing topic changes"
             await self._broker.admin.drain()
-            await self._broker.reserving.drain()
             await self._broker.coordinator.drain()
             self._step = "finishing flushes and reads"
             await self._broker.close()

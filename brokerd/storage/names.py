@@ -1,6 +1,6 @@
 """Names of files in a data directory. No name contains a string chosen by a client.
 
-lock meta node-epoch clean-shutdown checkpoint topics producer-ids        the data directory's own
+lock meta node-epoch clean-shutdown checkpoint topics                     the data directory's own
 spare-0 to spare-3                                                        space reserved for a full disk
 clock                                                                     the wall clock, the log time and the boot clock
 decided-members                                                           an operator's decisions on members whose markers are lost
@@ -28,12 +28,11 @@ NODE_EPOCH = "node-epoch"
 CLEAN_SHUTDOWN = "clean-shutdown"
 CHECKPOINT = "checkpoint"
 TOPICS = "topics"
-PRODUCER_IDS = "producer-ids"
 CLOCK = "clock"
 DECIDED_MEMBERS = "decided-members"
 
 TEMPORARY_SUFFIX = ".tmp"
-_OWN = {LOCK, META, NODE_EPOCH, CLEAN_SHUTDOWN, CHECKPOINT, TOPICS, PRODUCER_IDS, CLOCK, DECIDED_MEMBERS}
+_OWN = {LOCK, META, NODE_EPOCH, CLEAN_SHUTDOWN, CHECKPOINT, TOPICS, CLOCK, DECIDED_MEMBERS}
 
 _OFFSET_FILE = re.compile(r"([0-9]{20})(\.[a-z]+)")
 _SPARE = re.compile(r"spare-[0-9]")

@@ -43,11 +43,6 @@ class LogManager(log_manager.LogManager):
             job()
         return job is not None
 
-    def next_producer_id(self) -> int:
-        """A producer id that was never assigned before. Raises StorageError."""
-        run_here(self.producer_ids.reserve())
-        return self.producer_ids.take()
-
     @property
     def dirty_bytes(self) -> int:
         """Bytes of all logs that are appended and not yet flushed."""

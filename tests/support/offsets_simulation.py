@@ -184,7 +184,7 @@ class Simulation:
         nothing: Any = None
         self.groups = Groups(BrokerConfig(), log, topics, time)
         self.transactions = Transactions(
-            BrokerConfig(), log, leaders, self.groups, nothing, nothing, self.clock, decided_members=DecidedMembers()
+            BrokerConfig(), log, leaders, self.groups, nothing, self.clock, decided_members=DecidedMembers()
         )
 
     def by_id(self, topic_id: bytes) -> Topic:

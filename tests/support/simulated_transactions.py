@@ -26,12 +26,13 @@ from brokerd.datadir.decided_members import DecidedMembers
 from brokerd.errors import NotLeaderError, NotReadyError, RequestTimedOutError, StorageError, UnknownTopicIdError, WireError
 from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.internode.v1.internode_pb2 import PreparedHoldsRequest, VerifyMembersRequest
-from brokerd.server.coordinator import members
+from brokerd.server.coordinator import members, producer_ids
 from brokerd.server.coordinator.host import CoordinatorHost, Hosted
 from brokerd.server.coordinator.leaders import Leaders
 from brokerd.server.coordinator.log import CoordinatorLog
 from brokerd.server.coordinator.members import Members
 from brokerd.server.coordinator.peers import Alone
+from brokerd.server.coordinator.producer_ids import ProducerIds
 from brokerd.server.coordinator.transactions import Transactions
 from brokerd.wire.v1.control_pb2 import ControlRecord
 from brokerd.wire.v1.coordinator_log_pb2 import CoordinatorRecord, StateBegins, StateEnds
@@ -75,7 +76,6 @@ class Disk:
         self.log: list[tuple[bytes, ...]] = []  # of the coordinator, batch by batch; one that is removed is empty
         self.durable = 0  # so many of them
         self.epoch = 1  # of the coordinator
-        self.next_producer_id = 100
 
     def crash(self, rng: random.Random) -> None:
         """Loses some of what is not durable."""
@@ -191,8 +191,6 @@ class SimulatedPeers:
 class SimulatedNode:
     """One node: the leader's side of its partitions. It stands for the parts that Members and Transactions use."""
 
-    has_next = True
-
     def __init__(self, broker: SimulatedBroker, node_id: int) -> None:
         self.broker = broker
         self.node_id = node_id
@@ -232,15 +230,7 @@ class SimulatedNode:
         for task in sorted(self.tasks, key=lambda task: int(task.get_name().rpartition("-")[2])):
             task.cancel()
 
-    # As ProducerIds, DirectoryTime and Retention
-
-    @property
-    def next_id(self) -> int:
-        return self.broker.disk.next_producer_id
-
-    def take(self) -> int:
-        self.broker.disk.next_producer_id += 1
-        return self.broker.disk.next_producer_id - 1
+    # As DirectoryTime and Retention
 
     def stamp_ms(self) -> tuple[int, int]:
         return START_WALL_MS, 0
@@ -258,6 +248,12 @@ class SimulatedNode:
         work()
 
     # As PartitionTable
+
+    def highest_producer_number(self) -> int:
+        return -1
+
+    def bound_producer_numbers(self, limit: int) -> None:
+        pass
 
     def of_clients(self) -> list[SimulatedPartition]:
         return [partition for tp, partition in self.broker.disk.partitions.items() if self.broker.leader_of(tp) == self.node_id]
@@ -333,7 +329,7 @@ class SimulatedBroker:
         log = SimulatedLog(self, node)
         leaders = Leaders(node.peers, node.members, lambda: log.leader_epoch)
         transactions = Transactions(
-            self._config, log, leaders, groups, node, node, self.clock, decided_members=DecidedMembers((), ())
+            self._config, log, leaders, groups, ProducerIds(log, node), self.clock, decided_members=DecidedMembers((), ())
         )
         return Hosted(transactions, groups)
 
@@ -566,6 +562,7 @@ def simulated(loop: SimulatedLoop, rng: random.Random) -> Iterator[None]:
         mock.patch.object(asyncio, "to_thread", at_once),
         mock.patch.object(members, "wait_durable", markers_durable),
         mock.patch.object(members, "encode_control", encode),
-        mock.patch.object(StateWriter, "pieces", lambda self, **groups: pieces(self, rng.choice((1, 2, 100, 100)), **groups)),
+        mock.patch.object(StateWriter, "pieces", lambda self, **others: pieces(self, rng.choice((1, 2, 100, 100)), **others)),
+        mock.patch.object(producer_ids, "BLOCK", 3),
     ):
         yield

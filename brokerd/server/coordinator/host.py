@@ -131,6 +131,7 @@ class CoordinatorHost:
                     hosted.transactions.begin_stop()
                 if self._partitions.elects_itself:
                     self._hold(hosted.transactions)
+                self._partitions.bound_producer_numbers(hosted.transactions.producer_ids.limit)
                 self._hosted = hosted
                 logger.debug("the coordinator is loaded, in epoch %d", epoch)
 

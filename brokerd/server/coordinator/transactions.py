@@ -24,6 +24,7 @@ with NOT_COORDINATOR.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
 from functools import partial
@@ -39,7 +40,6 @@ from brokerd.coordinator.records import Event, is_of_group, record_of
 from brokerd.coordinator.transaction_coordinator import TransactionCoordinator, TransactionLimits
 from brokerd.coordinator.transactional_id import NO_VERSION, CommitDecision, Held, Progress, execution_text
 from brokerd.datadir.decided_members import DecidedMembers
-from brokerd.datadir.node_state import ProducerIds
 from brokerd.errors import (
     CoordinatorNotAvailableError,
     CorruptMessageError,
@@ -60,11 +60,12 @@ from brokerd.internode.v1.internode_pb2 import (
     VerifyMembersRequest,
     VerifyMembersResponse,
 )
-from brokerd.server.admin import STOPPING, Admin
+from brokerd.server.admin import STOPPING
 from brokerd.server.coordinator.groups import AskedOffsets, Groups
 from brokerd.server.coordinator.leaders import Frozen, Leaders, LostMarkers
 from brokerd.server.coordinator.log import CoordinatorLog
 from brokerd.server.coordinator.members import PARTITIONS_MAX, OpenMember
+from brokerd.server.coordinator.producer_ids import ProducerIds
 from brokerd.server.failures import to_its_end
 from brokerd.server.paging import Pauses
 from brokerd.sharing import Shares
@@ -112,19 +113,17 @@ class Transactions:
         leaders: Leaders,
         groups: Groups,
         producer_ids: ProducerIds,
-        reserving: Admin,
         clock: Clock,
         *,
         decided_members: DecidedMembers,
         outcomes: Outcomes | None = None,
         name_of: Callable[[TopicIdPartition], str] = str,
     ) -> None:
-        """`reserving` runs the reservations of producer ids. `outcomes` goes on counting. `name_of` names partitions in texts."""
+        """`outcomes` goes on counting. `name_of` names partitions in texts."""
         self.log = log
+        self.producer_ids = producer_ids
         self.leaders = leaders
         self._groups = groups
-        self._producer_ids = producer_ids
-        self._reserving = reserving
         self._clock = clock
         self._name_of = name_of
         self._limits = TransactionLimits(
@@ -151,13 +150,13 @@ class Transactions:
     # Start and stop
 
     async def load(self) -> None:
-        """Loads the log, of groups too. Raises DataDirectoryError if any part of it is unusable: running without it would lose
-        commits or apply them twice.
+        """Loads the log, of groups and producer ids too. Raises DataDirectoryError if any part of it is unusable: running without
+        it would lose commits or apply them twice.
         """
         now_ms = self._clock.monotonic_ms()
         try:
             self.coordinator = await asyncio.to_thread(
-                lambda: load(self._with_groups(), self.log.start_offset, self._new_coordinator, now_ms)
+                lambda: load(self._records(), self.log.start_offset, self._new_coordinator, now_ms)
             )
         except (DataDirectoryError, CorruptMessageError) as error:
             raise DataDirectoryError(
@@ -165,10 +164,12 @@ class Transactions:
                 "twice, and readers would start elsewhere, so the broker does not start; run `brokerd doctor` for advice"
             ) from error
         self._groups.loaded()
+        self.producer_ids.loaded()
 
-    def _with_groups(self) -> Iterator[CoordinatorRecord | None]:
-        """All records. Applies those of groups."""
+    def _records(self) -> Iterator[CoordinatorRecord | None]:
+        """All records. Applies those of groups and of producer ids."""
         for record in self.log.read():
+            self.producer_ids.load(record)
             if record is not None and is_of_group(record):
                 self._groups.table.apply(record)
             yield record
@@ -212,10 +213,9 @@ class Transactions:
         """The member, open and durable. `own_id` turns a fresh number into a producer id of the caller's. Raises the errors of
         TransactionCoordinator.init, StorageError and other retriable errors.
         """
-        await self.log.make()
-        ids = self._producer_ids
+        ids = self.producer_ids
         while not ids.has_next:
-            await self._reserving.run(ids.reserve())
+            await ids.reserve()
         next_id = own_id(member_producer_id(ids.next_id))
         member = await self._decided(lambda: self.coordinator.init(principal, asked, self._clock.monotonic_ms(), next_id))
         if member.producer_id not in self.coordinator.open_members:
@@ -451,12 +451,13 @@ class Transactions:
             await self._try(part())
 
     async def compact(self) -> None:
-        """Replaces the log by its state, of groups too, if it has grown, while requests are served. Must not run twice at once.
-        Logs errors."""
+        """Replaces the log by its state, of groups and producer ids too, if it has grown, while requests are served. Must not run
+        twice at once. Logs errors."""
         if self.log.has_grown():
             try:
                 with self.coordinator.writing_state(self._clock.wall_ms()) as state:
-                    await self.log.compact(state.pieces(groups=self._groups.table.pieces()))
+                    others = itertools.chain(self.producer_ids.pieces(), self._groups.table.pieces())
+                    await self.log.compact(state.pieces(others=others))
             except (WireError, OSError) as error:
                 logger.warning("the coordinator's log cannot be compacted: %s", error)
 

@@ -10,6 +10,7 @@ from brokerd.errors import TxnAbortedError, UnknownTopicIdError, UnknownTopicOrP
 from brokerd.ids import NO_PRODUCER, PRODUCER_EPOCH_MAX, ProducerIdAndEpoch, TopicIdPartition, is_member_producer_id
 from brokerd.server.broker import BrokerParts
 from brokerd.server.coordinator.groups import AskedOffsets
+from brokerd.server.coordinator.producer_ids import ProducerIds
 from brokerd.server.failures import fails_with, malformed
 from brokerd.server.handlers.groups import check_deleted, check_entry, checked_offset
 from brokerd.server.requests import check_id, check_not_negative, check_text, topic_id_partition
@@ -52,7 +53,7 @@ async def init_producer_id(
 ) -> transaction_pb2.InitProducerIdResponse:
     """Issues a producer id, for idempotence or for a member of a transaction.
 
-    - Ids come from a durable counter and are never reused.
+    - Ids are reserved in the coordinator's log and never reused.
     - Without a transactional id: for producer_id = producer_epoch = -1, a new id with epoch 0. Otherwise the given id with its
       epoch incremented, except that a new id replaces one at epoch 32,767, a member's id and, with authentication, another
       principal's (security/topic_authorizer.py).
@@ -70,17 +71,16 @@ async def init_producer_id(
             response.producer_id, response.producer_epoch = member.producer_id, MEMBER_EPOCH
         else:
             current = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
-            response.producer_id, response.producer_epoch = await _grant(broker, authorizer, current)
+            response.producer_id, response.producer_epoch = await _grant(transactions.producer_ids, authorizer, current)
     return response
 
 
-async def _grant(broker: BrokerParts, authorizer: TopicAuthorizer, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
+async def _grant(ids: ProducerIds, authorizer: TopicAuthorizer, current: ProducerIdAndEpoch) -> ProducerIdAndEpoch:
     is_usable = current != NO_PRODUCER and current.epoch < PRODUCER_EPOCH_MAX and not is_member_producer_id(current.producer_id)
     if is_usable and authorizer.owns_producer(current.producer_id):
         return ProducerIdAndEpoch(current.producer_id, current.epoch + 1)
-    ids = broker.producer_ids
     while not ids.has_next:
-        await broker.reserving.run(ids.reserve())
+        await ids.reserve()
     # No await from here on: no other request may run before the id is the caller's.
     return ProducerIdAndEpoch(authorizer.own_producer_id(ids.take()), 0)
 

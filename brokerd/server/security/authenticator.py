@@ -104,7 +104,7 @@ class Authenticator:
 class Callers:
     """The callers of one broker's own methods, and what each principal may do.
 
-    `free_producer_number`: see TopicAuthorizer. `on_stranger` is called for each call without valid credentials.
+    `on_stranger` is called for each call without valid credentials.
     """
 
     def __init__(
@@ -113,14 +113,12 @@ class Callers:
         topics: TopicStore,
         audit: Audit,
         *,
-        free_producer_number: Callable[[], int] | None = None,
         on_stranger: Callable[[], None] = lambda: None,
     ) -> None:
         self.generation = 0  # increases when credentials may have changed: earlier callers must authenticate again
         self._authenticator = authenticator
         self._topics = topics
         self._audit = audit
-        self._free_producer_number = free_producer_number
         self._on_stranger = on_stranger
         self._authorizers: dict[str, TopicAuthorizer] = {}  # by principal
 
@@ -135,7 +133,7 @@ class Callers:
             raise
         authorizer = self._authorizers.get(principal.name)
         if authorizer is None:
-            authorizer = TopicAuthorizer(principal, self._topics, self._free_producer_number, self._audit)
+            authorizer = TopicAuthorizer(principal, self._topics, self._audit)
             self._authorizers[principal.name] = authorizer
         return authorizer, caller_of(principal, peer)
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from brokerd.datadir.topic_store import TopicStore
@@ -35,7 +35,7 @@ from brokerd.errors import (
     UnknownTopicIdError,
     WireError,
 )
-from brokerd.ids import PRODUCER_NUMBERS, PRODUCER_TAG_SHIFT
+from brokerd.ids import PRODUCER_TAG_SHIFT
 from brokerd.server.security.audit import Audit
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{0,249}\*|[a-zA-Z0-9._-]{1,249}")
@@ -151,16 +151,12 @@ class TopicAuthorizer:
         self,
         principal: Principal,
         topics: TopicStore,
-        free_producer_number: Callable[[], int] | None = None,
         audit: Audit | None = None,
     ) -> None:
-        """`free_producer_number` returns the lowest number not issued to any producer; without it, ids are not checked. Refusals go
-        to `audit`."""
+        """Refusals go to `audit`."""
         self.principal = principal.name
         self._topics = topics
         self._tag = NOBODY if principal is ANYBODY else owner_tag(principal.name)
-        self._free_producer_number = free_producer_number
-        self._given_below = 0  # all numbers below it have been issued; they only increase
         self._audit = audit
         self.replace(principal.rights)
 
@@ -226,16 +222,8 @@ class TopicAuthorizer:
             self._audit.refused(self.principal, error.message)
 
     def owns_producer(self, producer_id: int) -> bool:
-        """True if the principal may use the producer id. False also for numbers not issued yet, as when a producer outlives a
-        broker that lost its counter."""
-        if self._free_producer_number is None:
-            return True
-        if self._tag != NOBODY and producer_id >> PRODUCER_TAG_SHIFT != self._tag:
-            return False
-        number = producer_id & (PRODUCER_NUMBERS - 1)
-        if number >= self._given_below:
-            self._given_below = self._free_producer_number()
-        return number < self._given_below
+        """True if the principal may use the producer id: by its tag alone, since only the coordinator knows which are issued."""
+        return self._tag == NOBODY or producer_id >> PRODUCER_TAG_SHIFT == self._tag
 
     def own_producer_id(self, producer_id: int) -> int:
         """The given new producer id with the principal's tag, as the principal gets it."""
@@ -245,8 +233,7 @@ class TopicAuthorizer:
         """Raises UnknownProducerIdError for an id that the principal may not use."""
         if not self.owns_producer(producer_id):
             raise UnknownProducerIdError(
-                f"producer id {producer_id} was not issued to principal '{self.principal}', or it is forgotten: request a new one "
-                "with InitProducerId",
+                f"producer id {producer_id} was not issued to principal '{self.principal}': request a new one with InitProducerId",
                 fate=Fate.NOT_APPENDED,
             )
 

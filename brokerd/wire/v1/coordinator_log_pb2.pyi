@@ -141,6 +141,12 @@ class GroupDeleted(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class ProducerIdsReserved(_message.Message):
+    __slots__ = ("limit",)
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    def __init__(self, limit: _Optional[int] = ...) -> None: ...
+
 class StateBegins(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -152,7 +158,7 @@ class StateEnds(_message.Message):
     def __init__(self, transactional_ids: _Optional[int] = ...) -> None: ...
 
 class CoordinatorRecord(_message.Message):
-    __slots__ = ("version", "transactional_id", "group_id", "principal", "timestamp", "in_state", "member_opened", "members_aborted", "commit_prepared", "commit_completed", "version_repeated", "forgotten", "state_begins", "state_ends", "offsets_committed", "offsets_deleted", "group_deleted")
+    __slots__ = ("version", "transactional_id", "group_id", "principal", "timestamp", "in_state", "member_opened", "members_aborted", "commit_prepared", "commit_completed", "version_repeated", "forgotten", "state_begins", "state_ends", "offsets_committed", "offsets_deleted", "group_deleted", "producer_ids_reserved")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
@@ -170,6 +176,7 @@ class CoordinatorRecord(_message.Message):
     OFFSETS_COMMITTED_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_DELETED_FIELD_NUMBER: _ClassVar[int]
     GROUP_DELETED_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_IDS_RESERVED_FIELD_NUMBER: _ClassVar[int]
     version: int
     transactional_id: str
     group_id: str
@@ -187,4 +194,5 @@ class CoordinatorRecord(_message.Message):
     offsets_committed: OffsetsCommitted
     offsets_deleted: OffsetsDeleted
     group_deleted: GroupDeleted
-    def __init__(self, version: _Optional[int] = ..., transactional_id: _Optional[str] = ..., group_id: _Optional[str] = ..., principal: _Optional[str] = ..., timestamp: _Optional[int] = ..., in_state: bool = ..., member_opened: _Optional[_Union[MemberOpened, _Mapping]] = ..., members_aborted: _Optional[_Union[MembersAborted, _Mapping]] = ..., commit_prepared: _Optional[_Union[CommitPrepared, _Mapping]] = ..., commit_completed: _Optional[_Union[CommitCompleted, _Mapping]] = ..., version_repeated: _Optional[_Union[VersionRepeated, _Mapping]] = ..., forgotten: _Optional[_Union[TransactionalIdForgotten, _Mapping]] = ..., state_begins: _Optional[_Union[StateBegins, _Mapping]] = ..., state_ends: _Optional[_Union[StateEnds, _Mapping]] = ..., offsets_committed: _Optional[_Union[OffsetsCommitted, _Mapping]] = ..., offsets_deleted: _Optional[_Union[OffsetsDeleted, _Mapping]] = ..., group_deleted: _Optional[_Union[GroupDeleted, _Mapping]] = ...) -> None: ...
+    producer_ids_reserved: ProducerIdsReserved
+    def __init__(self, version: _Optional[int] = ..., transactional_id: _Optional[str] = ..., group_id: _Optional[str] = ..., principal: _Optional[str] = ..., timestamp: _Optional[int] = ..., in_state: bool = ..., member_opened: _Optional[_Union[MemberOpened, _Mapping]] = ..., members_aborted: _Optional[_Union[MembersAborted, _Mapping]] = ..., commit_prepared: _Optional[_Union[CommitPrepared, _Mapping]] = ..., commit_completed: _Optional[_Union[CommitCompleted, _Mapping]] = ..., version_repeated: _Optional[_Union[VersionRepeated, _Mapping]] = ..., forgotten: _Optional[_Union[TransactionalIdForgotten, _Mapping]] = ..., state_begins: _Optional[_Union[StateBegins, _Mapping]] = ..., state_ends: _Optional[_Union[StateEnds, _Mapping]] = ..., offsets_committed: _Optional[_Union[OffsetsCommitted, _Mapping]] = ..., offsets_deleted: _Optional[_Union[OffsetsDeleted, _Mapping]] = ..., group_deleted: _Optional[_Union[GroupDeleted, _Mapping]] = ..., producer_ids_reserved: _Optional[_Union[ProducerIdsReserved, _Mapping]] = ...) -> None: ...

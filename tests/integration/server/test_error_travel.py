@@ -17,6 +17,7 @@ from brokerd.client.blocking import BlockingClient
 from brokerd.client.connection import Connection
 from brokerd.client.security import ClientSecurity
 from brokerd.config.client import ClientConfig
+from brokerd.datadir.topic_store import COORDINATOR
 from brokerd.errors import (
     ERROR_CLASSES,
     BrokerdError,
@@ -27,7 +28,6 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.server import service
-from brokerd.storage.names import PRODUCER_IDS
 from brokerd.wire.methods import UNARY
 from tests.support.daemon import RunningDaemon, running_daemon
 from tests.support.files import MemoryFiles
@@ -138,7 +138,7 @@ def test_a_passing_disk_error_leaves_a_new_producer_alive(tmp_path: Path) -> Non
 
     def fail(operation: str, path: str) -> None:
         nonlocal failures_left
-        if PRODUCER_IDS in path and operation != "open" and failures_left:
+        if COORDINATOR.id.hex() in path and operation != "open" and failures_left:
             failures_left -= 1
             raise OSError(errno.ENOSPC, "no space left on device")
 

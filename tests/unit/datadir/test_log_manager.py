@@ -1,4 +1,4 @@
-"""A data directory: topics, locks, versions, epochs, producer ids, clean and unclean ends."""
+"""A data directory: topics, locks, versions, epochs, clean and unclean ends."""
 
 from __future__ import annotations
 
@@ -218,19 +218,18 @@ def test_an_unknown_format_version_is_refused_and_nothing_is_modified(version: i
     assert {path: files.read_file(path) for path in files.paths()} == before
 
 
-@pytest.mark.parametrize("name", ["meta", "topics", "producer-ids"])
+@pytest.mark.parametrize("name", ["meta", "topics"])
 def test_damaged_files_of_the_directory_are_refused_by_name(name: str) -> None:
     files = MemoryFiles()
     manager, _ = open_manager(files)
     first_log(manager)
-    manager.next_producer_id()
     manager.close()
     files.flip_bit(name, 300)
     with pytest.raises(DataDirectoryError, match=f"{name} of the data directory is damaged"):
         open_manager(files)
 
 
-@pytest.mark.parametrize("name", ["node-epoch", "topics", "producer-ids"])
+@pytest.mark.parametrize("name", ["node-epoch", "topics"])
 def test_lost_files_of_the_directory_are_refused_and_nothing_is_modified(name: str) -> None:
     for is_used in (False, True):
         files = MemoryFiles()
@@ -349,22 +348,7 @@ def test_without_its_checkpoint_a_directory_is_read_only(harm: str) -> None:
             manager.create_topic("u", 1, {})
         with pytest.raises(StorageError, match="read-only"):
             manager.delete_topic("t")
-        with pytest.raises(StorageError, match="read-only"):
-            manager.next_producer_id()
         manager.close()
-
-
-def test_producer_ids_are_never_given_twice() -> None:
-    files, rng, given = MemoryFiles(), random.Random(2), set[int]()
-    for life in range(6):
-        manager, _ = open_manager(files)
-        for _ in range(rng.choice((0, 1, 999, 1_000, 1_001))):
-            given_now = manager.next_producer_id()
-            assert given_now not in given
-            given.add(given_now)
-        if life % 2:
-            manager.close()
-        files.power_cut(rng)
 
 
 def test_unfinished_creations_go_and_unknown_data_stays() -> None:

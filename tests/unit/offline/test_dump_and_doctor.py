@@ -28,7 +28,6 @@ def data_dir(tmp_path: Path) -> Path:
     log = first_log(manager)
     for n in range(30):
         append(log, b"%04d" % n * 60, producer=ProducerIdAndEpoch(9, 0), sequence=n)
-    manager.next_producer_id()
     manager.close()
     return tmp_path
 
@@ -52,7 +51,7 @@ def test_every_file_is_described_as_json_and_nothing_is_touched(data_dir: Path) 
     assert {"offset-index", "time-index", "producer-snapshot", "leader-epochs", "checkpoint", "topics", "data-directory"} <= set(
         types
     )
-    assert {"node-epoch", "clean-shutdown", "producer-ids"} <= set(types)
+    assert {"node-epoch", "clean-shutdown"} <= set(types)
     batches = [entry for entry in entries if entry["type"] == "batch"]
     assert [(entry["base_offset"], entry["base_sequence"], entry["producer_id"]) for entry in batches[:2]] == [(0, 0, 9), (1, 1, 9)]
     snapshot = [entry for entry in entries if entry["type"] == "producer-snapshot"][-1]
@@ -122,7 +121,7 @@ def test_rotten_derived_files_are_warnings(data_dir: Path, pattern: str) -> None
     assert findings[0].path.split("/")[1].split(".")[0] == path.name.split(".")[0]
 
 
-@pytest.mark.parametrize("name", ["meta", "node-epoch", "topics", "producer-ids", "checkpoint"])
+@pytest.mark.parametrize("name", ["meta", "node-epoch", "topics", "checkpoint"])
 def test_rotten_files_of_the_directory_are_errors(data_dir: Path, name: str) -> None:
     data = bytearray((data_dir / name).read_bytes())
     for at in range(30, len(data), 4_096):  # the epoch has two slots

@@ -6,17 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.datadir.node_state import ProducerIds
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import ProducerIdAndEpoch
 from brokerd.offline.doctor import check_data_dir
-from brokerd.offline.rebuild import EPOCH_MARGIN, PRODUCER_ID_MARGIN, rebuild_lost
+from brokerd.offline.rebuild import EPOCH_MARGIN, rebuild_lost
 from brokerd.storage.files import RealFiles
-from tests.support.build import append, delete_records, first_log, open_manager, payloads
+from tests.support.build import append, first_log, open_manager, payloads
 from tests.support.findings import errors_in
 from tests.support.log_manager import LogManager
 
-LOST = ("meta", "topics", "node-epoch", "producer-ids")
+LOST = ("meta", "topics", "node-epoch")
 HELD = 700
 
 
@@ -72,7 +71,6 @@ def test_one_lost_file_is_made_anew(data_dir: Path, name: str, how: str) -> None
     for topic in names:
         assert len(payloads(first_log(manager, topic))) == 60
     assert (manager.node_epoch > EPOCH_MARGIN) == (name == "node-epoch")
-    assert (manager.next_producer_id() > HELD + PRODUCER_ID_MARGIN) == (name == "producer-ids")
     manager.close()
 
 
@@ -91,7 +89,6 @@ def test_all_lost_at_once_and_names_given_back(data_dir: Path) -> None:
     assert f"'recovered-{ids['u']}'" in "\n".join(note.message for note in notes)
     manager = _open(data_dir)
     assert manager.node_epoch > epoch
-    assert manager.next_producer_id() > HELD + 5_000
     topic = manager.topics.by_name("t")
     assert (topic.id.hex(), topic.partition_count) == (ids["t"], 2)
     log = first_log(manager, "t")
@@ -103,22 +100,6 @@ def test_all_lost_at_once_and_names_given_back(data_dir: Path) -> None:
     assert check_data_dir(str(data_dir)) == []
 
 
-@pytest.mark.parametrize("at", [200, -20], ids=["a batch", "the last batch"])
-def test_what_stands_behind_damage_counts_too(data_dir: Path, at: int) -> None:
-    for path in data_dir.glob("*/*"):
-        if path.suffix != ".log":
-            path.unlink()
-        elif path.stat().st_size:
-            data = bytearray(path.read_bytes())
-            data[at] ^= 1
-            path.write_bytes(data)
-    (data_dir / "node-epoch").unlink()
-    (data_dir / "producer-ids").unlink()
-    notes = {note.path: note.message for note in rebuild_lost(str(data_dir), {})}
-    assert "the last one known is 3" in notes["node-epoch"]
-    assert f"the largest in the logs is {HELD}" in notes["producer-ids"]
-
-
 def _tree(data_dir: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in data_dir.rglob("*") if path.is_file() and path.name != "lock"}
 
@@ -128,7 +109,7 @@ def test_what_cannot_be_done_changes_nothing(data_dir: Path, tmp_path_factory: p
         rebuild_lost(str(data_dir), {})
     with pytest.raises(DataDirectoryError, match="no partitions"):
         rebuild_lost(str(tmp_path_factory.mktemp("empty")), {})
-    (data_dir / "producer-ids").unlink()
+    (data_dir / "node-epoch").unlink()
     topic_ids = sorted({path.name.partition("-")[0] for path in data_dir.glob("*-0")} - {"spare"})
     before = _tree(data_dir)
     for names, problem in (
@@ -167,22 +148,4 @@ def test_a_rebuild_that_was_cut_short_can_be_repeated(data_dir: Path) -> None:
     assert [note.path for note in rebuild_lost(str(data_dir), {})] == ["meta"]
     manager = _open(data_dir)
     assert manager.topics.partition_count() == 3
-    manager.close()
-
-
-def test_ids_go_on_above_those_that_a_log_has_forgotten(data_dir: Path) -> None:
-    manager = _open(data_dir)
-    log = first_log(manager, "t")
-    delete_records(log, log.ends.high_watermark)
-    assert manager.retention_pass()
-    manager.close()
-    ProducerIds(RealFiles(str(data_dir))).create(5 * PRODUCER_ID_MARGIN)
-    for path in data_dir.glob("*/*.snapshot"):
-        path.unlink()
-    _open(data_dir).close()
-    (data_dir / "producer-ids").unlink()
-    rebuild_lost(str(data_dir), {})
-    manager = _open(data_dir)
-    producer = ProducerIdAndEpoch(manager.next_producer_id(), 0)
-    assert append(first_log(manager, "t"), b"new", producer=producer, sequence=0) == log.ends.log_end_offset
     manager.close()

@@ -54,6 +54,8 @@ def test_records_are_shown_decoded(data_dir: Path, capsys: pytest.CaptureFixture
     assert main(["dump-log", str(coordinator_segment(data_dir)), "--print-data", "--json"]) == 0
     entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     records = [record for entry in entries for record in entry.get("records", ())]
+    reserved = records.pop(0)
+    assert (reserved["event"], reserved["limit"]) == ("ProducerIdsReserved", 1_000)
     offsets = records.pop(2)
     assert (offsets["event"], offsets["group_id"], offsets["offsets"][0]["offset"]) == ("OffsetsCommitted", "g", 1)
     assert [record["event"] for record in records] == ["MemberOpened", "CommitPrepared", "CommitCompleted", "MemberOpened"]
@@ -64,6 +66,7 @@ def test_records_are_shown_decoded(data_dir: Path, capsys: pytest.CaptureFixture
     assert main(["dump-log", str(coordinator_segment(data_dir)), "--print-data"]) == 0
     shown = capsys.readouterr().out
     assert f'transactional id "{NAME}" of "anybody", CommitCompleted: txn_version 0\n' in shown
+    assert ", ProducerIdsReserved: limit 1000\n" in shown
 
 
 def test_a_healthy_log_has_no_findings(data_dir: Path) -> None:

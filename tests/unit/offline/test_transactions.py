@@ -12,7 +12,6 @@ from brokerd.cli import main
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.doctor import check_data_dir
 from brokerd.offline.dump import describe_path
-from brokerd.offline.rebuild import rebuild_lost
 from brokerd.partition.aborted_transactions import AbortedTransaction
 from brokerd.partition.derived_files import encode_snapshot, read_snapshot, snapshot_offsets, write_snapshot
 from brokerd.partition.partition import Partition
@@ -46,7 +45,6 @@ def data_dir(tmp_path: Path) -> Path:
     append_member(log, ABORTED_LATE, 0)
     append_marker(log, aborted=[ABORTED_LATE])
     append(log, bytes(3_000))
-    manager.next_producer_id()
     manager.close()
     return tmp_path
 
@@ -138,12 +136,3 @@ def test_what_the_log_start_has_passed_may_be_forgotten(data_dir: Path) -> None:
     manager.close()
     _change_snapshot(data_dir, lambda aborted: aborted[1:])
     assert not errors_in(data_dir)
-
-
-def test_ids_of_aborted_producers_are_not_given_again(data_dir: Path) -> None:
-    _retire(data_dir, 4)
-    for path in sorted(data_dir.glob("*/*.snapshot"))[:-1]:
-        path.unlink()
-    (data_dir / "producer-ids").unlink()
-    (note,) = rebuild_lost(str(data_dir), {})
-    assert f"the largest in the logs is {ABORTED}" in note.message

@@ -235,7 +235,7 @@ def test_what_an_operator_repairs_keeps_its_state(tmp_path: Path, is_given_up: b
 def test_nobody_is_new_to_a_log_whose_snapshots_rotted_with_its_records_gone() -> None:
     files = MemoryFiles()
     manager, log = _open(files)
-    early = ProducerIdAndEpoch(manager.next_producer_id(), 0)
+    early = ProducerIdAndEpoch(0, 0)
     assert append(log, b"x", producer=early, sequence=0) == 0
     for _ in range(COUNT):
         append(log, b"x" * 300)
@@ -246,11 +246,14 @@ def test_nobody_is_new_to_a_log_whose_snapshots_rotted_with_its_records_gone() -
     for path in files.paths():
         if path.endswith(".snapshot"):
             files.flip_bit(path, 300)
-    for _ in range(2):
+    for known, given in ((-1, 1), (1, 2)):  # `given`: numbers, when the coordinator is loaded
         manager, log = _open(files)
+        assert manager.partitions.highest_producer_number() == known
+        manager.partitions.bound_producer_numbers(given)
         with pytest.raises(UnknownProducerIdError):
             append(log, b"x", producer=early, sequence=0)
-        assert append(log, b"x", producer=ProducerIdAndEpoch(manager.next_producer_id(), 0), sequence=0) > COUNT
+        assert append(log, b"x", producer=ProducerIdAndEpoch(given, 0), sequence=0) > COUNT
+        assert manager.partitions.highest_producer_number() == given
         manager.close()
 
 

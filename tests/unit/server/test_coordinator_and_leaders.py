@@ -419,8 +419,7 @@ async def test_the_coordinator_alone_issues_producer_ids() -> None:
         refused = await transactions.init_producer_id(running.nodes[1].broker, authorizer, request)
         assert ErrorCode(refused.error.code) is ErrorCode.NOT_COORDINATOR
         somebody = Principal("somebody", UNLIMITED)
-        logs = running.nodes[1].logs
-        elsewhere = TopicAuthorizer(somebody, logs.topics, lambda: logs.free_producer_number)
+        elsewhere = TopicAuthorizer(somebody, running.nodes[1].logs.topics)
         assert elsewhere.owns_producer(elsewhere.own_producer_id(granted.producer_id)), "by its tag alone"
         assert not elsewhere.owns_producer(granted.producer_id)
 

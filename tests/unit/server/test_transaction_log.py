@@ -123,7 +123,7 @@ async def test_the_end_of_a_commit_is_recorded_before_the_next_event_a_state_or_
 
         for number in (1, 2):
             await one_commit(number)
-        assert events_in(broker) == ["member_opened", "commit_prepared", "commit_completed", "member_opened", "commit_prepared"]
+        assert events_in(broker)[1:] == ["member_opened", "commit_prepared", "commit_completed", "member_opened", "commit_prepared"]
         await transactions.compact()
         assert events_in(broker)[0] == "state_begins"
         await one_commit(3)
