@@ -127,7 +127,7 @@ async def a_state_holds_the_offsets_of_when_it_began(original: Any, self: Log, p
     await original(self, iter(list(pieces)))
 
 
-@bug(Transactions, "_with_groups")
+@bug(Transactions, "_records")
 def a_start_forgets_the_offsets(_original: Any, self: Transactions) -> Any:
     return self.log.read()
 

@@ -33,6 +33,7 @@ from brokerd.ids import TopicIdPartition
 from brokerd.server.coordinator.groups import AskedOffsets, Groups
 from brokerd.server.coordinator.leaders import Frozen, OpenMembers
 from brokerd.server.coordinator.log import CoordinatorLog
+from brokerd.server.coordinator.producer_ids import ProducerIds
 from brokerd.server.coordinator.transactions import Transactions
 from brokerd.wire.v1.coordinator_log_pb2 import CommittedOffset, CoordinatorRecord
 from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest, TransactionTotals
@@ -181,10 +182,10 @@ class Simulation:
         topics: Any = self
         log: Any = self.log
         leaders: Any = AllLeaders(self)
-        nothing: Any = None
+        partitions: Any = SimpleNamespace(highest_producer_number=lambda: -1)
         self.groups = Groups(BrokerConfig(), log, topics, time)
         self.transactions = Transactions(
-            BrokerConfig(), log, leaders, self.groups, nothing, self.clock, decided_members=DecidedMembers()
+            BrokerConfig(), log, leaders, self.groups, ProducerIds(log, partitions), self.clock, decided_members=DecidedMembers()
         )
 
     def by_id(self, topic_id: bytes) -> Topic:

@@ -16,6 +16,7 @@ from brokerd.coordinator.transactional_id import (
 from brokerd.errors import AlreadyCommittedError
 from brokerd.record.header import BatchHeader
 from brokerd.server.coordinator.members import Members, OpenMember
+from brokerd.server.coordinator.producer_ids import ProducerIds
 from brokerd.server.coordinator.transactions import Transactions
 from brokerd.wire.v1.coordinator_log_pb2 import CommitPrepared, MemberOpened, MembersAborted, VersionRepeated
 from brokerd.wire.v1.transaction_pb2 import EndTransactionRequest, TransactionMember
@@ -175,6 +176,7 @@ async def producer_ids_are_used_again(init: Any, self: Transactions, principal: 
     return await init(self, principal, asked, lambda number: own_id(number & ~1))
 
 
+MUTANTS.instead("a_state_forgets_the_producer_ids", ProducerIds, "pieces", lambda _self: iter(()))
 MUTANTS.instead("anybody_may_write", Members, "open_member", lambda _self, _header: OpenMember("", b""))
 
 
