@@ -129,6 +129,8 @@ class ClusterImage:
         match parts:
             case ("cluster-id",):
                 self.cluster_id = _text(value)
+            case ("producer-ids",):
+                pass  # read when they are needed, since the newest value counts
             case ("controller",):
                 self.controller_revision = mod_revision
                 self.controller = number_of(_text(value), NODE_ID_MAX)

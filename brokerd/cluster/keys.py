@@ -7,6 +7,7 @@
     partitions/<topic id>/<number>  who holds the partition, who leads it, and since which epoch
     tombstones/<topic id>           a deleted topic whose data some directory may still hold
     controller                      the node that elects, under its lease
+    producer-ids                    the lowest number of a producer that no coordinator was given
 
 Values are JSON objects; unknown fields are ignored. They are checked like everything that comes from outside: a mistyped or hostile
 store must not end a node.
@@ -28,7 +29,7 @@ VALUE_MAX_BYTES = 64 * 1024
 _EPOCH_MAX = 2**31 - 1
 _REVISION_MAX = 2**63 - 1
 _TOPIC_ID = re.compile(r"[0-9a-f]{32}")
-_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,11}")
 _DIRECTORY_ID_MAX = 64  # characters
 _AUTH_MAX = 64  # characters
 _TOKEN = re.compile(r"[A-Za-z0-9._-]{0,64}")  # a header of gRPC carries it
@@ -91,6 +92,7 @@ class Keys:
         self.topics = f"{self.prefix}topics/"
         self.cluster_id = f"{self.prefix}cluster-id"
         self.controller = f"{self.prefix}controller"
+        self.producer_ids = f"{self.prefix}producer-ids"
 
     def node(self, node_id: int) -> str:
         """A node's registration."""

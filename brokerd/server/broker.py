@@ -110,7 +110,7 @@ class BrokerParts:
             log,
             Leaders(self.cluster, self.members, lambda: log.leader_epoch),
             groups,
-            ProducerIds(log, logs.partitions),
+            ProducerIds(log, logs.partitions, self.cluster.producer_numbers),
             self.clock,
             decided_members=logs.decided_members,
             outcomes=self.outcomes,

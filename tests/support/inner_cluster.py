@@ -17,7 +17,7 @@ from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.node_state import ClusterIdentity
 from brokerd.datadir.topic_store import COORDINATOR, Topic
 from brokerd.errors import NotReadyError
-from brokerd.ids import NO_LEADER, ProducerIdAndEpoch, TopicIdPartition
+from brokerd.ids import NO_LEADER, PRODUCER_NUMBERS, ProducerIdAndEpoch, TopicIdPartition
 from brokerd.record.batch import values_of
 from brokerd.record.header import Attributes, crc_seed
 from brokerd.server.broker import BrokerParts
@@ -55,6 +55,9 @@ class InnerPeers:
 
     def coordinator(self) -> int:
         return self.leader_of(LOG)
+
+    async def producer_numbers(self, at_least: int) -> tuple[int, int]:
+        return at_least, PRODUCER_NUMBERS
 
     async def create_coordinator(self) -> None:
         raise AssertionError("the test makes it")

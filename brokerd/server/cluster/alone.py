@@ -13,7 +13,7 @@ from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.topic_changes import TopicChanges
 from brokerd.datadir.topic_store import Topic
 from brokerd.errors import NotLeaderError, WireError
-from brokerd.ids import NO_LEADER, TopicIdPartition
+from brokerd.ids import NO_LEADER, PRODUCER_NUMBERS, TopicIdPartition
 from brokerd.server.admin import Admin
 
 R = TypeVar("R", bound=Message)
@@ -64,6 +64,10 @@ class Alone:
     async def create_coordinator(self) -> None:
         """Creates the coordinator's log."""
         await self._admin.run(self._changes.create_coordinator())
+
+    async def producer_numbers(self, at_least: int) -> tuple[int, int]:
+        """All are this node's."""
+        return at_least, PRODUCER_NUMBERS
 
     # coordinator.Peers: this node leads everything
 

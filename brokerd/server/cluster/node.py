@@ -17,8 +17,9 @@ import grpc
 from google.protobuf.message import Message
 
 from brokerd.clock import Clock
+from brokerd.cluster.changes import ABSENT
 from brokerd.cluster.image import ClusterImage, Node
-from brokerd.cluster.keys import PARTITIONS_MAX, EntryError, Keys, PartitionEntry, Registration, decode_topic
+from brokerd.cluster.keys import PARTITIONS_MAX, EntryError, Keys, PartitionEntry, Registration, decode_topic, number_of
 from brokerd.config.broker import BrokerConfig, coordination_endpoints
 from brokerd.config.small_files import read_small_file
 from brokerd.coordination.client import CoordinationClient
@@ -26,7 +27,7 @@ from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.node_state import ClusterIdentity, check_cluster, read_meta
 from brokerd.datadir.topic_store import COORDINATOR, Topic
 from brokerd.errors import CoordinationError, CoordinatorNotAvailableError, Fate, NotReadyError
-from brokerd.ids import NO_EPOCH, NO_LEADER, TopicIdPartition
+from brokerd.ids import NO_EPOCH, NO_LEADER, PRODUCER_NUMBERS, TopicIdPartition
 from brokerd.server.admin import Admin
 from brokerd.server.cluster.calls import NodeCalls, call_credentials
 from brokerd.server.cluster.controller import Controller
@@ -39,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Message)
 _TOKEN_BYTES = 24
+_PRODUCER_NUMBERS = 2**20  # taken from the store at once; what is left at the end of a life is lost
 _ASKED_ONE_BY_ONE = 10  # topics; for more, all are read at once
 _COORDINATOR_LOG = TopicIdPartition(COORDINATOR.id, 0)
 
@@ -200,6 +202,21 @@ class ClusterNode:
     async def create_coordinator(self) -> None:
         """Creates the coordinator's log, if nobody else does. Raises the errors of ClusterTopics.create_coordinator."""
         await self.topics.create_coordinator()
+
+    async def producer_numbers(self, at_least: int) -> tuple[int, int]:
+        """A range of producers' numbers, from `at_least` on or above, that no other coordinator is given. Raises NotReadyError."""
+        key = self._keys.producer_ids
+        while True:
+            try:
+                found = await self._client.get(key)
+                given = number_of(found.value.decode(errors="replace"), PRODUCER_NUMBERS) if found is not None else 0
+                first = max(at_least, given)
+                end = min(first + _PRODUCER_NUMBERS, PRODUCER_NUMBERS)
+                compares = {key: found.mod_revision if found is not None else ABSENT}
+                if await self._client.transact(compares, {key: str(end).encode()}) is not None:
+                    return first, end
+            except (CoordinationError, EntryError) as error:
+                raise NotReadyError(f"{error}: no producer ids can be given at present", fate=Fate.NOT_APPENDED) from error
 
     async def check_deleted(self, tps: Collection[TopicIdPartition]) -> None:
         """Checks that partitions which this node does not know are deleted, and not too new: the directory follows the store a

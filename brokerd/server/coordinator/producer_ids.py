@@ -1,5 +1,7 @@
 """The producer ids of one coordinator, which are never given twice: the log reserves a block of numbers before the first of it is
-given, and the next coordinator begins above all that is reserved.
+given, and the next coordinator begins above all that is reserved. In a cluster, each coordinator takes a range of its own from
+the store: a log that was restored from a backup would give some twice, and partitions on other nodes would take the batches of the
+second producer for duplicates.
 
 If the log has lost its last reservation to damage, nothing tells what was given. Ids then go on far above every number that the log
 or a partition of this node still knows. A partition that knows a number that is not reserved shows such a loss too.
@@ -7,7 +9,8 @@ or a partition of this node still knows. A partition that knows a number that is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from brokerd.coordinator.records import producer_ids_reserved
 from brokerd.datadir.partition_table import PartitionTable
@@ -19,11 +22,22 @@ from brokerd.wire.v1.coordinator_log_pb2 import CoordinatorRecord
 BLOCK = 1_000
 MARGIN = 1_000_000_000  # producers whose records are gone, or lost, leave no trace
 
+Numbers = Callable[[int], Awaitable[tuple[int, int]]]
+
+
+async def every_number(at_least: int) -> tuple[int, int]:
+    """The range of a coordinator that is alone."""
+    return at_least, PRODUCER_NUMBERS
+
 
 class ProducerIds:
     """See the module."""
 
-    def __init__(self, log: CoordinatorLog, partitions: PartitionTable) -> None:
+    def __init__(self, log: CoordinatorLog, partitions: PartitionTable, numbers: Numbers = every_number) -> None:
+        """`numbers` gives a range that nobody else is given, from a number on or above: its first number, and its end."""
+        self._numbers = numbers
+        self._ceiling = 0  # the end of the range
+        self._filling = asyncio.Lock()
         self._log = log
         self._partitions = partitions
         self._is_limit_lost = False
@@ -58,11 +72,19 @@ class ProducerIds:
         self.next_id += 1
         return self.next_id - 1
 
+    async def fill(self) -> None:
+        """Takes a range if none is left. Raises NotReadyError."""
+        async with self._filling:
+            if self.next_id == self.limit and self.limit + BLOCK > self._ceiling:
+                first, self._ceiling = await self._numbers(self.limit)
+                self.next_id = self.limit = self._durable_limit = first
+
     async def reserve(self) -> None:
         """Durably reserves a block once the last one is used up; makes the log if there is none. Others may have used up the block
-        before the caller runs again. Raises StorageError if all numbers are used up, and what CoordinatorLog raises.
+        before the caller runs again. Raises StorageError if all numbers are used up, and what CoordinatorLog and `fill` raise.
         """
         await self._log.make()
+        await self.fill()
         if self.limit == self.next_id:  # else a block is on its way, or was left by a caller that has gone
             if self.limit + BLOCK > PRODUCER_NUMBERS:
                 raise StorageError(f"all {PRODUCER_NUMBERS} producer ids are used up")

@@ -24,6 +24,7 @@ with NOT_COORDINATOR.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
@@ -165,6 +166,8 @@ class Transactions:
             ) from error
         self._groups.loaded()
         self.producer_ids.loaded()
+        with contextlib.suppress(NotReadyError):  # the first that needs one tries again
+            await self.producer_ids.fill()
 
     def _records(self) -> Iterator[CoordinatorRecord | None]:
         """All records. Applies those of groups and of producer ids."""

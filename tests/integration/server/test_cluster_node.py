@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -20,8 +21,10 @@ from brokerd.coordination.client import CoordinationClient
 from brokerd.errors import CoordinationError, DataDirectoryError
 from brokerd.internode.v1.internode_pb2 import OpenMembersRequest, OpenMembersResponse
 from brokerd.server.cluster import adoption
+from brokerd.server.cluster import node as node_module
 from brokerd.server.cluster.adoption import adopt
 from brokerd.server.cluster.node import ClusterNode
+from brokerd.server.coordinator import producer_ids
 from brokerd.server.daemon import Daemon
 from brokerd.testing.memory_etcd import MemoryEtcd
 from tests.support.certificates import Authority
@@ -195,6 +198,7 @@ def test_an_adoption_that_was_cut_off_and_a_cluster_that_others_have_joined(monk
         async with alone(machines) as client:
             await create_partitions(client, "grows", 5)
         async with machines.node(1):
+            await becomes(lambda: any(key.endswith(b"/controller") for key in machines.etcd.keys), True)
             before = dict(machines.etcd.keys)
             with pytest.raises(CoordinationError, match="topic 'grows' of cluster 'prod' is not the one in this data directory"):
                 await adopted(machines, 7)
@@ -275,5 +279,26 @@ def test_nodes_call_each_other_with_reloaded_certificates(tmp_path: Path) -> Non
             await first.reload()
             async with machines.node(2, **settings):
                 await call()
+
+    run(scenario)
+
+
+def test_no_producer_id_is_given_twice_though_the_coordinator_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_module, "_PRODUCER_NUMBERS", 4)
+    monkeypatch.setattr(producer_ids, "BLOCK", 2)
+
+    async def scenario(machines: Machines) -> None:
+        given: list[int] = []
+
+        async def give(count: int) -> None:
+            async with machines.node(1) as node, client_of(node) as client:
+                given.extend([(await init_producer_id(client)).producer_id for _ in range(count)])
+
+        await give(1)
+        backup = copy.deepcopy(machines.disks[1])
+        await give(11)
+        machines.disks[1] = backup
+        await give(11)
+        assert len(set(given)) == 23
 
     run(scenario)
