@@ -74,8 +74,7 @@ class BrokerParts:
             self.forget_topic,
         )
         self.members = Members(logs.partitions, logs.time, self.produce_purgatory, self.cluster, lambda: self.coordinator.local)
-        new_coordinator = partial(self._new_coordinator, logs)
-        self.coordinator = CoordinatorHost(logs.partitions, self.members, new_coordinator, self.cluster.create_coordinator)
+        self.coordinator = CoordinatorHost(logs.partitions, self.members, partial(self._new_coordinator, logs))
         self.fence = InstanceFence(max_instances=config.max_producer_instances)
         self.in_flight = Budget(config.max_in_flight_bytes)
         self.response_queue = ResponseQueue()
@@ -96,7 +95,7 @@ class BrokerParts:
     def _new_coordinator(self, logs: LogManager) -> Hosted:
         log = CoordinatorLog(
             logs.partitions,
-            self.cluster.create_coordinator,
+            self.cluster.topics.create_coordinator,
             logs.retention,
             logs.time,
             purgatory=self.produce_purgatory,

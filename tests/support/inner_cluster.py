@@ -46,6 +46,7 @@ class InnerPeers:
     def __init__(self, cluster: InnerCluster, node_id: int) -> None:
         self._cluster = cluster
         self.node_id = node_id
+        self.topics = self
 
     def leader_of(self, tp: TopicIdPartition) -> int:
         return self._cluster.leaders.get(tp, NO_LEADER)

@@ -26,12 +26,12 @@ from brokerd.datadir.decided_members import DecidedMembers
 from brokerd.errors import NotLeaderError, NotReadyError, RequestTimedOutError, StorageError, UnknownTopicIdError, WireError
 from brokerd.ids import NO_LEADER, TopicIdPartition
 from brokerd.internode.v1.internode_pb2 import PreparedHoldsRequest, VerifyMembersRequest
+from brokerd.server.cluster.alone import Alone
 from brokerd.server.coordinator import members, producer_ids
 from brokerd.server.coordinator.host import CoordinatorHost, Hosted
 from brokerd.server.coordinator.leaders import Leaders
 from brokerd.server.coordinator.log import CoordinatorLog
 from brokerd.server.coordinator.members import Members
-from brokerd.server.coordinator.peers import Alone
 from brokerd.server.coordinator.producer_ids import ProducerIds
 from brokerd.server.coordinator.transactions import Transactions
 from brokerd.wire.v1.control_pb2 import ControlRecord
@@ -200,7 +200,7 @@ class SimulatedNode:
         self.coordinator_log = LogPartition(broker.disk) if node_id == 0 else None
         self.tasks: set[asyncio.Task[Any]] = set()
         own: Any = self
-        peers: Any = Alone(0) if broker.is_alone else SimulatedPeers(broker, node_id)
+        peers: Any = Alone(own, own, own, own, own) if broker.is_alone else SimulatedPeers(broker, node_id)
         self.members = Members(own, own, own, peers, lambda: broker.host.local if node_id == 0 else None)
         self.peers = peers
 
@@ -320,7 +320,7 @@ class SimulatedBroker:
 
     def _new_host(self) -> None:
         node: Any = self.nodes[0]
-        self.host = CoordinatorHost(node, node.members, self._new_coordinator, node.run)
+        self.host = CoordinatorHost(node, node.members, self._new_coordinator)
         self._empty = self._new_coordinator().transactions
 
     def _new_coordinator(self) -> Hosted:

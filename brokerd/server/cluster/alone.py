@@ -61,15 +61,11 @@ class Alone:
         """The coordinator of transactions and groups."""
         return self._this_node()
 
-    async def create_coordinator(self) -> None:
-        """Creates the coordinator's log."""
-        await self._admin.run(self._changes.create_coordinator())
-
     async def producer_numbers(self, at_least: int) -> tuple[int, int]:
         """All are this node's."""
         return at_least, PRODUCER_NUMBERS
 
-    # coordinator.Peers: this node leads everything
+    # Peers (coordinator/members.py): this node leads everything
 
     @property
     def node_id(self) -> int:
@@ -96,6 +92,15 @@ class Alone:
         """What this node does not know is deleted."""
 
     # Changes of topics
+
+    @property
+    def topics(self) -> Alone:
+        """In place of ClusterTopics."""
+        return self
+
+    async def create_coordinator(self) -> None:
+        """Creates the coordinator's log."""
+        await self._admin.run(self._changes.create_coordinator())
 
     async def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
         """See TopicChanges, as for the other changes."""

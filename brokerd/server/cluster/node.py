@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import NamedTuple, TypeVar
 
 import grpc
@@ -67,8 +67,8 @@ class ClusterNode:
         self._client = coordination_client(config, clock)
         self.token = secrets.token_urlsafe(_TOKEN_BYTES)  # other nodes show it to this one: who can read the store is a node
         self._calls = NodeCalls(config)
-        self._membership: Membership | None = None
-        self._topics: ClusterTopics | None = None
+        self._joined: Membership | None = None
+        self.topics: ClusterTopics  # changes of topics, once it has joined
         self._tasks: list[asyncio.Task[None]] = []
         self._differing: set[int] = set()  # nodes with another auth file
 
@@ -92,12 +92,12 @@ class ClusterNode:
         is called when the cluster may have changed who leads what, after this node has followed."""
         auth = await asyncio.to_thread(self._auth_hash)
         registration = Registration(*address, logs.directory_id, self._config.rack, self.token, auth)
-        membership = self._membership = Membership(self._client, self._keys, logs.cluster_id, logs.node_id, registration)
+        membership = self._joined = Membership(self._client, self._keys, logs.cluster_id, logs.node_id, registration)
         directory = ClusterDirectory(
             self._client, membership, logs.topics, logs.partitions, logs.changes, logs.lead, admin, on_deleted
         )
         logs.partitions.leader_in_cluster = self._leader
-        self._topics = ClusterTopics(self._client, membership, directory, logs.topics, logs.changes)
+        self.topics = ClusterTopics(self._client, membership, directory, logs.topics, logs.changes)
         await membership.start()
         controller = Controller(self._client, membership)
 
@@ -116,7 +116,6 @@ class ClusterNode:
     async def reload(self) -> None:
         """Reloads the certificates for calls to other nodes and to the store, which use them for new connections, and tells the
         others of the auth file. Raises ConfigError, having changed nothing."""
-        assert self._membership is not None, "it has joined"
         calls, store = await asyncio.to_thread(lambda: (call_credentials(self._config), _credentials(self._config)))
         self._calls.credentials, self._client.credentials = calls, store
         await self._membership.publish_auth(await asyncio.to_thread(self._auth_hash))
@@ -127,8 +126,8 @@ class ClusterNode:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._membership is not None:
-            await self._membership.stop()
+        if self._joined is not None:
+            await self._joined.stop()
         await self._calls.close()
         await self._client.close()
 
@@ -145,12 +144,16 @@ class ClusterNode:
             logger.warning("node %d has another auth.file than this node: rights differ by the node that a client asks", node_id)
         self._differing = differing
 
+    @property
+    def _membership(self) -> Membership:
+        assert self._joined is not None, "it has joined"
+        return self._joined
+
     # What handlers ask
 
     @property
     def image(self) -> ClusterImage:
         """The cluster as this node knows it."""
-        assert self._membership is not None, "it has joined"
         return self._membership.image
 
     @property
@@ -160,7 +163,6 @@ class ClusterNode:
 
     def figures(self) -> ClusterFigures:
         """The cluster in numbers."""
-        assert self._membership is not None, "it has joined"
         return ClusterFigures(
             len(self.image.nodes),
             sum(at.entry.leader == NO_LEADER for tp, at in self.image.partitions() if self.image.topic(tp.topic_id) is not None),
@@ -190,7 +192,7 @@ class ClusterNode:
         CoordinatorNotAvailableError, and the errors of ClusterTopics.create_coordinator.
         """
         if self.image.topic(COORDINATOR.id) is None:
-            await self.create_coordinator()
+            await self.topics.create_coordinator()
         entry = self.partition(_COORDINATOR_LOG)
         node = self.image.nodes.get(entry.leader) if entry is not None else None
         if node is None:
@@ -198,10 +200,6 @@ class ClusterNode:
                 "the coordinator of transactions and groups has no leader at present: the node that has its log is not there"
             )
         return node
-
-    async def create_coordinator(self) -> None:
-        """Creates the coordinator's log, if nobody else does. Raises the errors of ClusterTopics.create_coordinator."""
-        await self.topics.create_coordinator()
 
     async def producer_numbers(self, at_least: int) -> tuple[int, int]:
         """A range of producers' numbers, from `at_least` on or above, that no other coordinator is given. Raises NotReadyError."""
@@ -237,7 +235,7 @@ class ClusterNode:
                 text = f"this node has not heard of partition {number} of topic {topic_id.hex()} yet: try again"
                 raise NotReadyError(text, fate=Fate.NOT_APPENDED)
 
-    # coordinator.Peers
+    # Peers (coordinator/members.py)
 
     @property
     def node_id(self) -> int:
@@ -275,34 +273,9 @@ class ClusterNode:
 
     async def _end(self, node: Node) -> None:
         """Returns once this life of a node has ended."""
-        assert self._membership is not None, "it has joined"
         generation = self._membership.generation
         while (known := self.image.nodes.get(node.id)) is not None and known.epoch == node.epoch:
             generation = await self._membership.after(generation)
-
-    # Changes of topics
-
-    @property
-    def topics(self) -> ClusterTopics:
-        """Changes of topics."""
-        assert self._topics is not None, "it has joined"
-        return self._topics
-
-    async def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
-        """See ClusterTopics, as for the other changes."""
-        return await self.topics.create(name, partitions, configs)
-
-    async def grow(self, name: str, total: int) -> Topic:
-        """Adds partitions up to `total`."""
-        return await self.topics.grow(name, total)
-
-    async def alter(self, name: str, set_configs: Mapping[str, str], unset: Iterable[str]) -> Topic:
-        """Changes settings."""
-        return await self.topics.alter(name, set_configs, unset)
-
-    async def delete(self, name: str) -> Topic:
-        """Deletes a topic."""
-        return await self.topics.delete(name)
 
 
 def _partition_count(topic: bytes) -> int:

@@ -7,5 +7,4 @@ producer_ids.py     producer ids, reserved in the log
 groups.py           its groups: the offsets that they commit
 leaders.py          what it asks of the leaders of all partitions; markers lost to damage
 members.py          the leader's side: open members' data in the partitions of this node, holds, markers
-peers.py            the other nodes, as both sides reach them
 """

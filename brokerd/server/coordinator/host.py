@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import NamedTuple
 
 from brokerd.datadir.partition_table import PartitionTable
@@ -35,19 +35,11 @@ class Hosted(NamedTuple):
 class CoordinatorHost:
     """See the module docstring. Create it inside the running event loop."""
 
-    def __init__(
-        self,
-        partitions: PartitionTable,
-        members: Members,
-        new: Callable[[], Hosted],
-        create: Callable[[], Awaitable[None]],
-    ) -> None:
-        """`new` gives a coordinator that has not read its log yet; `create` creates its partition, and is called while there is
-        none."""
+    def __init__(self, partitions: PartitionTable, members: Members, new: Callable[[], Hosted]) -> None:
+        """`new` gives a coordinator that has not read its log yet."""
         self._partitions = partitions
         self._members = members
         self._new = new
-        self.create = create
         self._hosted: Hosted | None = None
         self._former: list[Transactions] = []  # whose decisions are still under way
         self._following = asyncio.Lock()

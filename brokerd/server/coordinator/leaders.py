@@ -43,8 +43,7 @@ from brokerd.internode.v1.internode_pb2 import (
 )
 from brokerd.internode.v1.internode_pb2 import Partition as PartitionPlace
 from brokerd.partition.unmarked import UnmarkedData, undecided_text, with_lost_markers
-from brokerd.server.coordinator.members import IDS_MAX, PARTITIONS_MAX, Members
-from brokerd.server.coordinator.peers import Peers
+from brokerd.server.coordinator.members import IDS_MAX, PARTITIONS_MAX, Members, Peers
 from brokerd.wire.v1.coordinator_log_pb2 import CommitPrepared, CoordinatorRecord, HeldBack
 
 logger = logging.getLogger(__name__)

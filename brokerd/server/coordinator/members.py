@@ -20,10 +20,10 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from operator import itemgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
@@ -67,7 +67,6 @@ from brokerd.partition.unmarked import unmarked_data
 from brokerd.purgatory import TimedPurgatory
 from brokerd.record.control import encode_control
 from brokerd.record.header import BatchHeader
-from brokerd.server.coordinator.peers import Peers
 from brokerd.server.paging import Pauses
 from brokerd.server.waiting.delayed_produce import Appended, wait_durable
 from brokerd.sharing import CALLER
@@ -75,6 +74,7 @@ from brokerd.wire.v1.coordinator_log_pb2 import HeldBack
 
 logger = logging.getLogger(__name__)
 
+R = TypeVar("R", bound=Message)
 # One message to or from another node has at most so many entries.
 IDS_MAX = 50_000
 PARTITIONS_MAX = 10_000
@@ -94,6 +94,27 @@ class OpenMember(NamedTuple):
 
     transactional_id: str
     member_id: bytes
+
+
+class Peers(Protocol):
+    """The cluster as this node's image shows it, and calls to its other nodes."""
+
+    @property
+    def node_id(self) -> int:
+        """This node's id."""
+
+    def leader_of(self, tp: TopicIdPartition, /) -> int:
+        """The node id of a partition's leader; NO_LEADER if there is none."""
+
+    def leaders(self) -> Collection[int]:
+        """The nodes alive that lead any partition, this one included if it does."""
+
+    def coordinator(self) -> int:
+        """The node id of the coordinator; NO_LEADER if there is none."""
+
+    async def call(self, node_id: int, request: Message, response_type: type[R], /) -> R:
+        """The response of another node to a request of the Internode service, whose name without `Request` is the method's. Raises
+        the WireError in the response; NotReadyError if the node cannot be reached."""
 
 
 class Coordinator(Protocol):

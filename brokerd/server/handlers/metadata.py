@@ -109,7 +109,7 @@ async def _find_or_create(broker: BrokerParts, authorizer: TopicAuthorizer, name
 
 
 async def _create(broker: BrokerParts, name: str) -> Topic:
-    topic = await broker.cluster.create(name, broker.config.num_partitions, {})
+    topic = await broker.cluster.topics.create(name, broker.config.num_partitions, {})
     broker.audit.changed(f"created topic '{name}'")
     return topic
 

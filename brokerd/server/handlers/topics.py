@@ -69,7 +69,7 @@ async def create(broker: BrokerParts, authorizer: TopicAuthorizer, request: Crea
             if request.validate_only:
                 checked.append(broker.topic_changes.check_create(*wanted, checked))
             else:
-                result.topic_id = (await broker.cluster.create(*wanted)).id
+                result.topic_id = (await broker.cluster.topics.create(*wanted)).id
                 broker.audit.changed(f"created topic '{topic.name}'")
     return response
 
@@ -81,7 +81,7 @@ async def delete(broker: BrokerParts, authorizer: TopicAuthorizer, request: Dele
         result = response.results.add(name=name)
         with fails_with(result, f"deleting topic {name!r}"):
             authorizer.require_name(Right.ADMIN, name)
-            result.topic_id = (await broker.cluster.delete(name)).id
+            result.topic_id = (await broker.cluster.topics.delete(name)).id
             broker.audit.changed(f"deleted topic '{name}'")
     return response
 
@@ -96,7 +96,7 @@ async def create_partitions(
         if request.validate_only:
             topic = broker.topic_changes.check_grow(request.name, request.total_count)
         else:
-            topic = await broker.cluster.grow(request.name, request.total_count)
+            topic = await broker.cluster.topics.grow(request.name, request.total_count)
             broker.audit.changed(f"gave topic '{request.name}' {request.total_count} partitions")
         result.topic_id = topic.id
     return CreatePartitionsResponse(result=result)
@@ -116,7 +116,7 @@ async def alter(broker: BrokerParts, authorizer: TopicAuthorizer, request: Alter
         if request.validate_only:
             topic = broker.topic_changes.check_alter(*change)
         else:
-            topic = await broker.cluster.alter(*change)
+            topic = await broker.cluster.topics.alter(*change)
             for name, value in sorted(request.set.items()):
                 broker.audit.changed(f"altered topic '{request.name}': {name}={value.strip()}")
             for name in sorted(request.unset):
