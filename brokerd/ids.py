@@ -132,6 +132,11 @@ def new_leader_epoch_id() -> int:
     return secrets.randbelow(2**32 - 1) + 1
 
 
+def address_of(host: str, port: int) -> str:
+    """host:port, as gRPC takes it: IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
 def cluster_name_problem(name: str) -> str | None:
     """Why `name` is not a valid cluster name, phrased as the end of a sentence; None if it is valid."""
     if _CLUSTER_NAME.fullmatch(name) and name not in (".", ".."):

@@ -9,10 +9,9 @@ from typing import Any
 from brokerd.cli.output import NONE, dashed, fields, known, show, table
 from brokerd.cli.parser import connect
 from brokerd.cli.topic_lookup import with_nearest_name
-from brokerd.client.metadata import Node
 from brokerd.client.response_checks import error_in
 from brokerd.errors import counted
-from brokerd.ids import NO_LEADER
+from brokerd.ids import NO_LEADER, address_of
 from brokerd.wire.v1.metadata_pb2 import MetadataResponse, PartitionMetadata
 
 
@@ -86,7 +85,7 @@ def _node_table(cluster: MetadataResponse, coordinator_id: int, *, indent: str =
     for node in cluster.nodes:
         roles = {"controller": cluster.controller_id, "coordinator": coordinator_id}
         held = ", ".join(role for role, node_id in roles.items() if node_id == node.node_id)
-        rows.append((node.node_id, Node(node.node_id, node.host, node.port).address, node.rack or NONE, held or NONE))
+        rows.append((node.node_id, address_of(node.host, node.port), node.rack or NONE, held or NONE))
     return table(("NODE", "ADDRESS", "RACK", "ROLE"), rows, indent=indent)
 
 

@@ -135,8 +135,7 @@ class BrokerClient:
     def leader_epoch(self, tp: TopicIdPartition) -> int:
         """The highest leader epoch that this client has seen for a partition; -1 = unknown."""
         seen = self._topics.get(tp.topic_id)
-        epochs = seen.topic.leader_epochs if seen is not None else ()
-        return epochs[tp.partition] if tp.partition < len(epochs) else NO_EPOCH
+        return seen.topic.leader_epoch(tp.partition) if seen is not None else NO_EPOCH
 
     def _fresh(self, topic_id: bytes) -> TopicInfo | None:
         """A topic that was described less than metadata.max.age.ms ago."""

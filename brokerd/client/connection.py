@@ -105,22 +105,17 @@ class Connection:
     async def call(self, name: str, request: Message, response_type: type[R], *, timeout_ms: int) -> R:
         """Makes one unary call of the method `name`. Raises BrokerUnreachableError, or the error for the status code."""
         async with self._turns:
-            return await self._call(name, request, response_type, timeout_ms)
-
-    async def _call(self, name: str, request: Message, response_type: type[R], timeout_ms: int) -> R:
-        method = self._methods.get(name)
-        if method is None:
-            method = self._methods[name] = self._channels[0].grpc.unary_unary(UNARY[name].path)
-        metadata = self._security.fixed_metadata
-        metadata = self._security.metadata() if metadata is None else metadata
-        call = method(request.SerializeToString(), timeout=timeout_ms / 1000, metadata=metadata)
-        self._calls.add(call)
-        try:
-            data = await call
-        except grpc.aio.AioRpcError as error:
-            raise self.error_from(error, name) from None
-        finally:
-            self._calls.discard(call)
+            method = self._methods.get(name)
+            if method is None:
+                method = self._methods[name] = self._channels[0].grpc.unary_unary(UNARY[name].path)
+            call = method(request.SerializeToString(), timeout=timeout_ms / 1000, metadata=self._security.metadata())
+            self._calls.add(call)
+            try:
+                data = await call
+            except grpc.aio.AioRpcError as error:
+                raise self.error_from(error, name) from None
+            finally:
+                self._calls.discard(call)
         try:
             return response_type.FromString(data)
         except DecodeError:
@@ -134,9 +129,7 @@ class Connection:
         if channel is None:
             channel = _Channel(self._security.open_channel(self.address))
             self._channels.append(channel)
-        metadata = self._security.fixed_metadata
-        metadata = self._security.metadata() if metadata is None else metadata
-        stream = RawStream(self, channel.open_stream(path, metadata), path)
+        stream = RawStream(self, channel.open_stream(path, self._security.metadata()), path)
         self._streams.add(stream)
         return stream
 

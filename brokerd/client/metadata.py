@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from brokerd.client.response_checks import senseless
 from brokerd.errors import ConfigError, UnknownTopicIdError, UnknownTopicOrPartitionError, WireError, fresh
-from brokerd.ids import HOST, NO_EPOCH, TopicIdPartition, TopicInfo, TopicPartition, topic_name_problem
+from brokerd.ids import HOST, NO_EPOCH, TopicIdPartition, TopicInfo, TopicPartition, address_of, topic_name_problem
 from brokerd.wire.errors import from_proto
 from brokerd.wire.texts import plain_text
 from brokerd.wire.v1 import metadata_pb2
@@ -28,8 +28,7 @@ class Node(NamedTuple):
     @property
     def address(self) -> str:
         """host:port, as gRPC takes it."""
-        host = f"[{self.host}]" if ":" in self.host and not self.host.startswith("[") else self.host
-        return f"{host}:{self.port}"
+        return address_of(self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True)

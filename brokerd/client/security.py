@@ -30,7 +30,7 @@ class ClientSecurity:
         _check(config)
         self._config = config
         self._credentials = _credentials(config) if self.is_tls else None
-        self.fixed_metadata = None if config.auth_token_file else self.metadata()  # None: the file may hold a new token
+        self._fixed_metadata = None if config.auth_token_file else self._read_metadata()  # None: the file may hold a new token
 
     def open_channel(self, address: str) -> grpc.aio.Channel:
         """A channel that connects on first use. Raises ConfigError if a token would cross a network in plaintext."""
@@ -54,6 +54,9 @@ class ClientSecurity:
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """Headers of a call. The token file is read each time, so that a new token needs no new client. Raises ConfigError."""
+        return self._read_metadata() if self._fixed_metadata is None else self._fixed_metadata
+
+    def _read_metadata(self) -> tuple[tuple[str, str], ...]:
         token = self._config.auth_token or (_read_token(self._config.auth_token_file) if self._config.auth_token_file else "")
         return (("authorization", f"Bearer {token}"),) if token else _NO_METADATA
 

@@ -22,6 +22,7 @@ from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.partition_opening import RecoveryReport
 from brokerd.errors import BrokerdError, counted
+from brokerd.ids import address_of
 from brokerd.server.background import Background
 from brokerd.server.broker import BrokerParts
 from brokerd.server.cluster.calls import SERVICE as INTERNODE
@@ -269,7 +270,7 @@ class Daemon:
 
 
 def _bind(server: grpc.aio.Server, host: str, port: int, credentials: grpc.ServerCredentials | None) -> int:
-    address = f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+    address = address_of(host, port)
     problem = _bind_problem(host, port)
     if problem is None:
         try:

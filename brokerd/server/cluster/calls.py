@@ -17,6 +17,7 @@ from brokerd.cluster.image import Node
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.small_files import read_small_file
 from brokerd.errors import NotReadyError
+from brokerd.ids import address_of
 from brokerd.wire.channel import CHANNEL_ARGUMENTS
 from brokerd.wire.errors import from_proto, from_trailer
 from brokerd.wire.texts import plain_text
@@ -39,7 +40,8 @@ class NodeCalls:
 
     async def call(self, node: Node, request: Message, response_type: type[R]) -> R:
         """Calls the method of this request, once. Raises the error in the response, NotReadyError if there is none."""
-        name, address = request.DESCRIPTOR.name.removesuffix("Request"), _address(node)
+        name = request.DESCRIPTOR.name.removesuffix("Request")
+        address = address_of(node.registration.host, node.registration.port)
         method: Any = (await self._channel(node.id, address)).unary_unary(f"/{SERVICE}/{name}")
         metadata = ((TOKEN, node.registration.token),)
         try:
@@ -82,11 +84,6 @@ class NodeCalls:
         if known is not None:
             await known[1].close()
         return channel
-
-
-def _address(node: Node) -> str:
-    host = node.registration.host
-    return f"[{host}]:{node.registration.port}" if ":" in host and not host.startswith("[") else f"{host}:{node.registration.port}"
 
 
 def call_credentials(config: BrokerConfig) -> grpc.ChannelCredentials | None:

@@ -12,7 +12,7 @@ Behaviour of all
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sized
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
 
@@ -44,36 +44,39 @@ from brokerd.server.failures import fails_with, malformed
 from brokerd.server.requests import check_count, check_id, check_not_negative, check_text, topic_id_partition
 from brokerd.wire.v1.coordinator_log_pb2 import HeldBack
 
-R = TypeVar("R", bound=Message)
 _NONE = -1
 
 
 class InternodeMethod(NamedTuple):
-    """A unary method: its messages, and what serves it. It raises MalformedError alone."""
+    """A unary method: its messages, the check of what its contract says of the request, and what serves it: the leader's side, if
+    nothing else is given."""
 
     request: type[Message]
     response: type[Message]
-    handle: Callable[[BrokerParts, Any], Awaitable[Message]]
+    check: Callable[[Any], None]
+    served_by: Callable[[BrokerParts], Callable[[Any], Awaitable[Any]]] = lambda broker: broker.members.answer
+
+    async def handle(self, broker: BrokerParts, request: Message) -> Message:
+        """The response, which has the error of what fails. Raises MalformedError alone."""
+        self.check(request)
+        answered = [self.response()]
+        with fails_with(answered[0], self.response.DESCRIPTOR.name):
+            if broker.is_stopping:
+                raise NotReadyError(STOPPING)
+            answered.append(await self.served_by(broker)(request))
+        return answered[-1]
 
 
-async def verify_members(broker: BrokerParts, request: VerifyMembersRequest) -> VerifyMembersResponse:
-    """Which members are open; of the coordinator."""
+def _check_verify(request: VerifyMembersRequest) -> None:
     _check_ids(request.producer_ids, VERIFIED_MAX)
-    return await _answered(broker, VerifyMembersResponse, lambda: broker.transactions.verify_members(request))
 
 
-async def freeze_members(broker: BrokerParts, request: FreezeMembersRequest) -> FreezeMembersResponse:
-    """Takes nothing more of these members, and returns what this leader holds of them."""
-    _check_epoch(request.coordinator_epoch)
-    _check_ids(request.producer_ids)
+def _check_freeze(request: FreezeMembersRequest) -> None:
+    _check_open_data(request)
     _check_places("partitions", request.partitions)
-    if request.HasField("after"):
-        _check_places("after", [request.after])
-    return await _answered(broker, FreezeMembersResponse, lambda: broker.members.freeze(request))
 
 
-async def write_markers(broker: BrokerParts, request: WriteMarkersRequest) -> WriteMarkersResponse:
-    """Writes markers, durable when answered."""
+def _check_markers(request: WriteMarkersRequest) -> None:
     _check_epoch(request.coordinator_epoch)
     check_text("transactional_id", request.transactional_id)
     if request.txn_version < NO_VERSION:
@@ -86,70 +89,48 @@ async def write_markers(broker: BrokerParts, request: WriteMarkersRequest) -> Wr
             raise malformed("partitions.first_offset", f"is {one.first_offset}, but must be an offset, or -1 to hold back nothing")
     if request.committed_producer_ids and not request.partitions:
         raise malformed("partitions", "must name where a commit's markers go")
-    return await _answered(broker, WriteMarkersResponse, lambda: broker.members.write_markers(request))
 
 
-async def release(broker: BrokerParts, request: ReleaseRequest) -> ReleaseResponse:
-    """Lets a commit's markers take effect."""
+def _check_release(request: ReleaseRequest) -> None:
     _check_epoch(request.coordinator_epoch)
     check_id("transactional_id", request.transactional_id)
     check_not_negative("txn_version", request.txn_version)
-    return await _answered(broker, ReleaseResponse, lambda: broker.members.release(request))
 
 
-async def open_members(broker: BrokerParts, request: OpenMembersRequest) -> OpenMembersResponse:
-    """Members with data here."""
+def _check_open_members(request: OpenMembersRequest) -> None:
     _check_epoch(request.coordinator_epoch)
     if request.after_producer_id < _NONE:
         raise malformed("after_producer_id", f"is {request.after_producer_id}, but must be an id, or -1 for the first page")
-    return await _answered(broker, OpenMembersResponse, lambda: broker.members.open_members(request))
 
 
-async def open_data(broker: BrokerParts, request: OpenDataRequest) -> OpenDataResponse:
-    """What is here of some members."""
-    _check_epoch(request.coordinator_epoch)
+def _check_open_data(request: OpenDataRequest | FreezeMembersRequest) -> None:
+    _check_hanging(request)
     _check_ids(request.producer_ids)
-    if request.HasField("after"):
-        _check_places("after", [request.after])
-    return await _answered(broker, OpenDataResponse, lambda: broker.members.open_data(request))
 
 
-async def hanging_partitions(broker: BrokerParts, request: HangingPartitionsRequest) -> HangingPartitionsResponse:
-    """Partitions here whose last stable offset is held back."""
+def _check_hanging(request: HangingPartitionsRequest | OpenDataRequest | FreezeMembersRequest) -> None:
     _check_epoch(request.coordinator_epoch)
     if request.HasField("after"):
         _check_places("after", [request.after])
-    return await _answered(broker, HangingPartitionsResponse, lambda: broker.members.hanging_partitions(request))
 
 
-async def prepared_holds(broker: BrokerParts, request: PreparedHoldsRequest) -> PreparedHoldsResponse:
-    """What prepared commits hold back; of the coordinator."""
+def _check_holds(request: PreparedHoldsRequest) -> None:
     _check_places("partitions", request.partitions, SETTLED_MAX)
     check_text("after_transactional_id", request.after_transactional_id)
-    return await _answered(broker, PreparedHoldsResponse, lambda: broker.transactions.prepared_holds(request))
 
 
+_METHODS = (
+    InternodeMethod(VerifyMembersRequest, VerifyMembersResponse, _check_verify, lambda broker: broker.transactions.verify_members),
+    InternodeMethod(FreezeMembersRequest, FreezeMembersResponse, _check_freeze),
+    InternodeMethod(WriteMarkersRequest, WriteMarkersResponse, _check_markers),
+    InternodeMethod(ReleaseRequest, ReleaseResponse, _check_release),
+    InternodeMethod(OpenMembersRequest, OpenMembersResponse, _check_open_members),
+    InternodeMethod(OpenDataRequest, OpenDataResponse, _check_open_data),
+    InternodeMethod(HangingPartitionsRequest, HangingPartitionsResponse, _check_hanging),
+    InternodeMethod(PreparedHoldsRequest, PreparedHoldsResponse, _check_holds, lambda broker: broker.transactions.prepared_holds),
+)
 # By name, in the order of internode.proto.
-METHODS: dict[str, InternodeMethod] = {
-    "VerifyMembers": InternodeMethod(VerifyMembersRequest, VerifyMembersResponse, verify_members),
-    "FreezeMembers": InternodeMethod(FreezeMembersRequest, FreezeMembersResponse, freeze_members),
-    "WriteMarkers": InternodeMethod(WriteMarkersRequest, WriteMarkersResponse, write_markers),
-    "Release": InternodeMethod(ReleaseRequest, ReleaseResponse, release),
-    "OpenMembers": InternodeMethod(OpenMembersRequest, OpenMembersResponse, open_members),
-    "OpenData": InternodeMethod(OpenDataRequest, OpenDataResponse, open_data),
-    "HangingPartitions": InternodeMethod(HangingPartitionsRequest, HangingPartitionsResponse, hanging_partitions),
-    "PreparedHolds": InternodeMethod(PreparedHoldsRequest, PreparedHoldsResponse, prepared_holds),
-}
-
-
-async def _answered(broker: BrokerParts, response_type: type[R], work: Callable[[], Awaitable[R]]) -> R:
-    """What `work` gives, or a response with its error."""
-    answered = [response_type()]
-    with fails_with(answered[0], response_type.DESCRIPTOR.name):
-        if broker.is_stopping:
-            raise NotReadyError(STOPPING)
-        answered.append(await work())
-    return answered[-1]
+METHODS = {method.request.DESCRIPTOR.name.removesuffix("Request"): method for method in _METHODS}
 
 
 def _check_epoch(epoch: int) -> None:
