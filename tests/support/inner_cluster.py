@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import TypeVar, cast
 
 from google.protobuf.message import Message
@@ -51,8 +51,8 @@ class InnerPeers:
     def leader_of(self, tp: TopicIdPartition) -> int:
         return self._cluster.leaders.get(tp, NO_LEADER)
 
-    def leaders(self) -> Sequence[int]:
-        return sorted(self._cluster.nodes)
+    def leaders(self) -> Collection[int]:
+        return self._cluster.nodes.keys()  # which change meanwhile
 
     def coordinator(self) -> int:
         return self.leader_of(LOG)

@@ -8,7 +8,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from typing import NamedTuple, TypeVar
+from functools import partial
+from itertools import chain
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
@@ -50,6 +52,7 @@ logger = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Message)
 T = TypeVar("T")
+_InPartition: TypeAlias = TopicIdPartition | HeldBack | OpenMemberData | HangingPartition
 _UNDECIDED_LOGGED_MAX = 100
 _NONE = -1
 
@@ -89,7 +92,11 @@ class Leaders:
         NotReadyError and others if a leader does not answer, having frozen some.
         """
         named = list(partitions)
-        required = self._by_leader((tp, tp) for tp in named if self._is_known(tp))
+        required: dict[int, list[TopicIdPartition]] = {}
+        for tp in filter(self._is_known, named):
+            if self._peers.leader_of(tp) == NO_LEADER:
+                raise _no_leader(tp)
+            required.setdefault(self._peers.leader_of(tp), []).append(tp)
         nodes = {**dict.fromkeys(self._peers.leaders(), ()), **required}
         found = await _each((self._freeze(node_id, list(producer_ids), tps) for node_id, tps in nodes.items()))
         sums: dict[int, HeldData] = {}
@@ -123,8 +130,7 @@ class Leaders:
             request = FreezeMembersRequest(coordinator_epoch=self._epoch(), producer_ids=ids, partitions=map(_place, named))
             found.append(response := await self._ask(node_id, request, FreezeMembersResponse))
             while response.more:
-                last = response.held_back[-1]
-                request.after.CopyFrom(PartitionPlace(topic_id=last.topic_id, partition=last.partition))
+                request.after.CopyFrom(_place(response.held_back[-1]))
                 found.append(response := await self._ask(node_id, request, FreezeMembersResponse))
                 del response.members[:]  # counted with the first page
         return found
@@ -152,14 +158,7 @@ class Leaders:
     async def _mark(
         self, transactional_id: str, version: int, ids: Sequence[tuple[int, bool]], held_back: Iterable[HeldBack]
     ) -> None:
-        places = [(TopicIdPartition(one.topic_id, one.partition), one) for one in held_back]
-        by_leader = self._by_leader(((tp, one) for tp, one in places if self._exists(tp)), strict=False)
-        leaderless = by_leader.pop(NO_LEADER, [])
-        _raise_first(
-            await _each(self._mark_at(node_id, transactional_id, version, ids, here) for node_id, here in by_leader.items())
-        )
-        if leaderless:
-            raise self._no_leader(TopicIdPartition(leaderless[0].topic_id, leaderless[0].partition))
+        await self._at_leaders(held_back, lambda node_id, here: self._mark_at(node_id, transactional_id, version, ids, here))
 
     async def _mark_at(
         self, node_id: int, transactional_id: str, version: int, ids: Sequence[tuple[int, bool]], places: Sequence[HeldBack]
@@ -181,44 +180,22 @@ class Leaders:
         the first error of a leader, once all others have answered: what it holds is found by the sweep."""
         ids = [(producer_id, False) for producer_id in producer_ids]
         nodes = self._peers.leaders()
-        _raise_first(await _each(self._abort_at(node_id, transactional_id, ids) for node_id in nodes))
-
-    async def _abort_at(self, node_id: int, transactional_id: str, ids: Sequence[tuple[int, bool]]) -> None:
-        for some in _pieces(ids, IDS_MAX):
-            request = WriteMarkersRequest(
-                coordinator_epoch=self._epoch(),
-                transactional_id=transactional_id,
-                txn_version=NO_VERSION,
-                aborted_producer_ids=[producer_id for producer_id, _ in some],
-            )
-            await self._ask(node_id, request, WriteMarkersResponse)
+        _raise_first(await _each(self._mark_at(node_id, transactional_id, NO_VERSION, ids, ()) for node_id in nodes))
 
     async def release(self, transactional_id: str, commit: CommitPrepared) -> None:
         """Makes the markers of a commit take effect: in one step at each leader, one leader after the other. Call it once all are
         durable. Raises the first error of a leader, once all others have answered."""
-        tps = (TopicIdPartition(one.topic_id, one.partition) for one in commit.held_back)
-        by_leader = self._by_leader(((tp, tp) for tp in tps if self._exists(tp)), strict=False)
-        leaderless = by_leader.pop(NO_LEADER, [])
         request = ReleaseRequest(coordinator_epoch=self._epoch(), transactional_id=transactional_id, txn_version=commit.txn_version)
         # This node's too, even if no partition of them is left: its holds would stay.
-        nodes = dict.fromkeys((self._peers.node_id, *by_leader))
-        _raise_first(await _each(self._ask(node_id, request, ReleaseResponse) for node_id in nodes))
-        if leaderless:
-            raise self._no_leader(leaderless[0])
+        own = [self._peers.node_id]
+        await self._at_leaders(commit.held_back, lambda node_id, _: self._ask(node_id, request, ReleaseResponse), nodes=own)
 
     async def open_members(self) -> OpenMembers:
         """Members with open data, at all leaders that answer."""
-        elsewhere: set[int] = set()
-        others = False
         nodes = [node_id for node_id in self._peers.leaders() if node_id != self._peers.node_id]
-        for node_id, found in zip(nodes, await _each(map(self._open_members, nodes)), strict=True):
-            if isinstance(found, WireError):
-                logger.debug("node %d did not say which members it has data of: %s", node_id, found)
-            else:
-                elsewhere |= found
-                others = True
-        self._elsewhere = frozenset(elsewhere)
-        return OpenMembers(self.producer_ids, others)
+        found = await self._answers(nodes, self._open_members)
+        self._elsewhere = frozenset().union(*found)
+        return OpenMembers(self.producer_ids, others=bool(found))
 
     async def _open_members(self, node_id: int) -> set[int]:
         found: set[int] = set()
@@ -232,15 +209,8 @@ class Leaders:
 
     async def open_data(self, producer_ids: Sequence[int], limit: int | None = None) -> list[OpenMemberData]:
         """The open data of members, by partition, at all leaders that answer; about `limit` entries of each at most."""
-        found: list[OpenMemberData] = []
-        nodes = self._peers.leaders()
-        answers = await _each(self._open_data(node_id, list(producer_ids), limit) for node_id in nodes)
-        for node_id, answered in zip(nodes, answers, strict=True):
-            if isinstance(answered, WireError):
-                logger.debug("node %d did not say what it has of members: %s", node_id, answered)
-            else:
-                found += answered
-        return found
+        ask = partial(self._open_data, producer_ids=list(producer_ids), limit=limit)
+        return list(chain.from_iterable(await self._answers(self._peers.leaders(), ask)))
 
     async def _open_data(self, node_id: int, producer_ids: list[int], limit: int | None) -> list[OpenMemberData]:
         found: list[OpenMemberData] = []
@@ -253,16 +223,12 @@ class Leaders:
                     break
                 last = response.data[-1]
                 del request.producer_ids[: list(request.producer_ids).index(last.producer_id)]
-                request.after.CopyFrom(PartitionPlace(topic_id=last.topic_id, partition=last.partition))
+                request.after.CopyFrom(_place(last))
         return found
 
     async def hanging(self) -> list[HangingPartition]:
         """The partitions whose last stable offset is held back, at all leaders that answer."""
-        found: list[HangingPartition] = []
-        for answered in await _each(map(self._hanging, self._peers.leaders())):
-            if not isinstance(answered, WireError):
-                found += answered
-        return found
+        return list(chain.from_iterable(await self._answers(self._peers.leaders(), self._hanging)))
 
     async def _hanging(self, node_id: int) -> list[HangingPartition]:
         found: list[HangingPartition] = []
@@ -272,8 +238,7 @@ class Leaders:
             found += response.partitions
             if not response.more:
                 return found
-            last = response.partitions[-1]
-            request.after.CopyFrom(PartitionPlace(topic_id=last.topic_id, partition=last.partition))
+            request.after.CopyFrom(_place(response.partitions[-1]))
 
     async def _ask(self, node_id: int, request: Message, response_type: type[R]) -> R:
         if node_id == self._peers.node_id:
@@ -281,18 +246,32 @@ class Leaders:
             return answered
         return await self._peers.call(node_id, request, response_type)
 
-    def _by_leader(self, entries: Iterable[tuple[TopicIdPartition, T]], *, strict: bool = True) -> dict[int, list[T]]:
-        """Entries by the leader of their partition. Raises NotReadyError if one has none; if not `strict`, it is NO_LEADER's."""
-        found: dict[int, list[T]] = {}
-        for tp, entry in entries:
-            node_id = self._peers.leader_of(tp)
-            if strict and node_id == NO_LEADER:
-                raise self._no_leader(tp)
-            found.setdefault(node_id, []).append(entry)
-        return found
+    async def _answers(self, nodes: Iterable[int], ask: Callable[[int], Awaitable[T]]) -> list[T]:
+        """The answers of those nodes that answer."""
+        nodes = list(nodes)  # who is alive changes meanwhile
+        answers = await _each(map(ask, nodes))
+        for node_id, answered in zip(nodes, answers, strict=True):
+            if isinstance(answered, WireError):
+                logger.debug("node %d did not say what it has of members: %s", node_id, answered)
+        return [answered for answered in answers if not isinstance(answered, WireError)]
 
-    def _no_leader(self, tp: TopicIdPartition) -> NotReadyError:
-        return NotReadyError(f"partition {tp.partition} of topic {tp.topic_id.hex()} has no leader at present: retry")
+    async def _at_leaders(
+        self,
+        held_back: Iterable[HeldBack],
+        ask: Callable[[int, Sequence[HeldBack]], Awaitable[object]],
+        nodes: Iterable[int] = (),
+    ) -> None:
+        """Asks the leaders of partitions that exist, each for its own, and `nodes` in any case. Once all have answered, raises the
+        first error, and NotReadyError if a partition has no leader."""
+        by_leader: dict[int, list[HeldBack]] = {node_id: [] for node_id in nodes}
+        for one in held_back:
+            tp = TopicIdPartition(one.topic_id, one.partition)
+            if self._exists(tp):
+                by_leader.setdefault(self._peers.leader_of(tp), []).append(one)
+        leaderless = by_leader.pop(NO_LEADER, [])
+        _raise_first(await _each(ask(node_id, here) for node_id, here in by_leader.items()))
+        for one in leaderless:
+            raise _no_leader(one)
 
     def _is_known(self, tp: TopicIdPartition) -> bool:
         """True if this node knows the partition, False if its topic is deleted. Before a commit is prepared it must be one or the
@@ -393,8 +372,12 @@ def _unmarked(one: OpenMemberData) -> UnmarkedData:
     return UnmarkedData(one.producer_id, one.first_offset, one.end_offset, one.is_readable, lost)
 
 
-def _place(tp: TopicIdPartition) -> PartitionPlace:
-    return PartitionPlace(topic_id=tp.topic_id, partition=tp.partition)
+def _place(one: _InPartition) -> PartitionPlace:
+    return PartitionPlace(topic_id=one.topic_id, partition=one.partition)
+
+
+def _no_leader(one: _InPartition) -> NotReadyError:
+    return NotReadyError(f"partition {one.partition} of topic {one.topic_id.hex()} has no leader at present: retry")
 
 
 def _pieces(entries: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -385,6 +385,20 @@ async def test_an_operator_sees_what_all_leaders_have() -> None:
         assert ErrorCode(refused.error.code) is ErrorCode.NOT_COORDINATOR
 
 
+async def test_a_node_that_ends_while_it_is_asked_is_left_out() -> None:
+    async with cluster(ManualClock()) as running:
+        member = await begin(running)
+        other = running.nodes[1]
+
+        def ends(_node_id: int, name: str) -> bool:
+            return name == "OpenData" and running.nodes.pop(1) is other
+
+        running.loses = ends
+        found = await running.nodes[0].broker.transactions.leaders.open_data([member.producer_id])
+        running.nodes[1] = other
+        assert sorted(one.partition for one in found) == running.held_by(0)
+
+
 async def test_offsets_of_partitions_elsewhere_are_taken() -> None:
     async with cluster(ManualClock()) as running:
         broker = running.nodes[0].broker
