@@ -141,21 +141,13 @@ def find_newest(look_up: LookUp, count: int, until_offset: int, aborted: Aborted
 
 def find_transactional(look_up: LookUp, begin: int, end: int) -> bool:
     """See LookUps.has_transactions. Raises OSError, LookUpAbandoned."""
-    for segment in look_up.reader.segments:
-        if segment.next_offset <= begin or segment.base_offset >= end:
-            continue
-        near = look_up.index_of(segment).floor(begin) or (segment.base_offset, 0)
-        with look_up.reader.open_files.use(segment.path) as file:
-            for _, header in look_up.headers(file, segment, *near):
-                if header.base_offset >= end:
-                    return False
-                if header.next_offset > begin and (header.is_transactional or header.is_control):
-                    return True
-    return False
+    return any(
+        header.next_offset > begin and (header.is_transactional or header.is_control) for header in _headers(look_up, begin, end)
+    )
 
 
-def _records(look_up: LookUp, begin: int, end: int, aborted: list[AbortedTransaction]) -> Iterator[tuple[int, int]]:
-    """The offset ranges [first, until) of batches between `begin` and `end` whose records readers get."""
+def _headers(look_up: LookUp, begin: int, end: int) -> Iterator[BatchHeader]:
+    """The headers of the batches that may have offsets between `begin` and `end`."""
     for segment in look_up.reader.segments:
         if segment.next_offset <= begin or segment.base_offset >= end:
             continue
@@ -164,14 +156,19 @@ def _records(look_up: LookUp, begin: int, end: int, aborted: list[AbortedTransac
             for _, header in look_up.headers(file, segment, *near):
                 if header.base_offset >= end:
                     return
-                first, until = max(begin, header.base_offset), min(end, header.next_offset)
-                is_void = header.is_transactional and any(
-                    header.producer_id == one.producer_id and one.first_offset <= header.base_offset < one.marker_offset
-                    for one in aborted
-                )
-                if first < until and not header.is_control and not is_void:
-                    yield first, until
-                begin = max(begin, until)
+                yield header
+
+
+def _records(look_up: LookUp, begin: int, end: int, aborted: list[AbortedTransaction]) -> Iterator[tuple[int, int]]:
+    """The offset ranges [first, until) of batches between `begin` and `end` whose records readers get."""
+    for header in _headers(look_up, begin, end):
+        first, until = max(begin, header.base_offset), min(end, header.next_offset)
+        is_void = header.is_transactional and any(
+            header.producer_id == one.producer_id and one.first_offset <= header.base_offset < one.marker_offset for one in aborted
+        )
+        if first < until and not header.is_control and not is_void:
+            yield first, until
+        begin = max(begin, until)
 
 
 def _always() -> bool:

@@ -120,12 +120,12 @@ class BrokerParts:
     @property
     def transactions(self) -> Transactions:
         """The coordinator's transactions. Raises NotCoordinatorError, CoordinatorLoadInProgressError."""
-        return self.coordinator.transactions
+        return self.coordinator.required.transactions
 
     @property
     def groups(self) -> Groups:
         """The coordinator's groups. Raises NotCoordinatorError, CoordinatorLoadInProgressError."""
-        return self.coordinator.groups
+        return self.coordinator.required.groups
 
     def forget_topic(self, topic: Topic) -> None:
         """Forgets what is known of a deleted topic."""

@@ -99,7 +99,7 @@ class Broker:
         self._faults: list[Fault] = []
         self._directory = ""
         self._address = ""
-        _made.add(self)
+        made.add(self)
 
     # --- lifecycle
 
@@ -354,12 +354,12 @@ def _by_name(name: str, given: object) -> dict[str, object]:
     return {_text(f"the name of a setting in {name}", one): value for one, value in given.items()}
 
 
-_made: weakref.WeakSet[Broker] = weakref.WeakSet()
+made: weakref.WeakSet[Any] = weakref.WeakSet()  # Brokers and Clusters
 
 
 def _leave_to_parent() -> None:
-    for broker in _made:
-        broker.leave_to_parent()
+    for one in made:
+        one.leave_to_parent()
 
 
 process.in_forked_child(_leave_to_parent)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import threading
-import weakref
 from collections.abc import Mapping
 from contextlib import ExitStack
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
-from brokerd import process
 from brokerd.errors import BrokerdError, ClientError, ConfigError
-from brokerd.testing.broker import Broker, Clients, client_settings, creation, given_settings, look_up
+from brokerd.testing.broker import Broker, Clients, client_settings, creation, given_settings, look_up, made
 from brokerd.testing.channel import BrokerFailedError, Channel, Message, exchange
 from brokerd.testing.topic import Topic
 from brokerd.testing.warm_process import new_coordination
@@ -66,7 +64,7 @@ class Cluster:
         self._nodes: dict[int, Broker] = {}
         self._clients = Clients(self._new_client)
         self._stack = ExitStack()
-        _made.add(self)
+        made.add(self)
 
     # --- lifecycle
 
@@ -245,14 +243,3 @@ class Cluster:
         channel, self._coordination = self._coordination, None
         if channel is not None:
             channel.end(_END_TIMEOUT_S)
-
-
-_made: weakref.WeakSet[Cluster] = weakref.WeakSet()
-
-
-def _leave_to_parent() -> None:
-    for cluster in _made:
-        cluster.leave_to_parent()
-
-
-process.in_forked_child(_leave_to_parent)

@@ -17,6 +17,7 @@ from brokerd.coordination.client import CoordinationClient
 from brokerd.errors import CoordinationError
 from brokerd.server.cluster.controller import Controller
 from brokerd.server.cluster.membership import Membership, for_ever
+from brokerd.server.cluster.topics import run as run_transactions
 from brokerd.testing.memory_etcd import MemoryEtcd
 
 KEYS = Keys("prod")
@@ -119,11 +120,7 @@ async def create(nodes: Nodes, node: Membership, count: int, replication_factor:
 async def change(nodes: Nodes, transactions: list[Transaction]) -> None:
     """Runs transactions, none of which may fail."""
     client = nodes.client()
-    put: dict[str, int] = {}
-    for transaction in transactions:
-        revision = await client.transact(*transaction.after(put))
-        assert revision is not None
-        put.update(dict.fromkeys(transaction.puts, revision))
+    assert await run_transactions(client, transactions) is not None or not transactions
     await client.close()
 
 

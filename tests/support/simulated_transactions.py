@@ -214,9 +214,9 @@ class SimulatedNode:
     async def answer(self, request: Message) -> Any:
         """What another node asks."""
         if isinstance(request, VerifyMembersRequest):
-            return await self.broker.host.transactions.verify_members(request)
+            return await self.broker.host.required.transactions.verify_members(request)
         if isinstance(request, PreparedHoldsRequest):
-            return await self.broker.host.transactions.prepared_holds(request)
+            return await self.broker.host.required.transactions.prepared_holds(request)
         return await self.members.answer(request)
 
     async def settle(self) -> None:
@@ -451,7 +451,7 @@ class SimulatedBroker:
             if isinstance(request, Batch):
                 await self._produce(request, node)
                 return Done()
-            transactions = self.host.transactions
+            transactions = self.host.required.transactions
             if isinstance(request, InitProducerIdRequest):
                 return await transactions.init_member(ALICE, request, lambda number: number)
             if isinstance(request, HeartbeatRequest):

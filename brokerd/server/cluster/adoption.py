@@ -22,6 +22,7 @@ from brokerd.datadir.node_state import join_cluster
 from brokerd.datadir.topic_store import COORDINATOR
 from brokerd.errors import CoordinationError, DataDirectoryError
 from brokerd.ids import NO_LEADER, TopicIdPartition
+from brokerd.server.cluster.topics import run
 from brokerd.storage.files import Files
 
 
@@ -67,13 +68,9 @@ async def _write(config: BrokerConfig, logs: LogManager, client: CoordinationCli
         tps = [TopicIdPartition(topic.id, number) for number in range(topic.partition_count)]
         entry = TopicEntry(topic.name, topic.partition_count, topic.configs)
         if image.topic(topic.id) is None and image.topic_id(topic.name) is None:
-            put: dict[str, int] = {}
             entries = [PartitionEntry((config.node_id,), isr, leader_epoch=epochs.get(tp, 0)) for tp in tps]
-            for transaction in create_topic(image, topic.id, entry, entries):
-                revision = await client.transact(*transaction.after(put))
-                if revision is None:
-                    raise CoordinationError(f"topic '{topic.name}' was written by somebody else meanwhile: try again")
-                put.update(dict.fromkeys(transaction.puts, revision))
+            if await run(client, create_topic(image, topic.id, entry, entries)) is None:
+                raise CoordinationError(f"topic '{topic.name}' was written by somebody else meanwhile: try again")
         elif image.topic(topic.id) != entry or any((held := image.partition(tp)) is None or held.entry.isr != isr for tp in tps):
             raise CoordinationError(
                 f"topic '{topic.name}' of cluster '{config.cluster_name}' is not the one in this data directory, or is on another "

@@ -13,7 +13,7 @@ import itertools
 import logging
 from collections.abc import Sequence
 
-from brokerd.cluster.changes import OPERATIONS_MAX, Transaction, sweep
+from brokerd.cluster.changes import OPERATIONS_MAX, sweep
 from brokerd.cluster.election import elections
 from brokerd.cluster.image import ClusterImage, PartitionAt
 from brokerd.cluster.keys import PartitionEntry, encode
@@ -21,6 +21,7 @@ from brokerd.coordination.client import CoordinationClient
 from brokerd.errors import CoordinationError
 from brokerd.ids import TopicIdPartition
 from brokerd.server.cluster.membership import Membership
+from brokerd.server.cluster.topics import run
 
 logger = logging.getLogger(__name__)
 _RETRY_S = 1.0
@@ -80,11 +81,5 @@ class Controller:
         now_ms = self._client.clock.monotonic_ms()
         self._orphans = {orphan: self._orphans.get(orphan, now_ms) for orphan in image.orphans()}
         for (topic_id, _), since_ms in self._orphans.items():
-            if now_ms - since_ms >= _ORPHANED_MS and await self._have_run(sweep(image, topic_id)):
+            if now_ms - since_ms >= _ORPHANED_MS and await run(self._client, sweep(image, topic_id)) is not None:
                 logger.info("swept the partitions of topic id %s, which has no topic", topic_id.hex())
-
-    async def _have_run(self, transactions: Sequence[Transaction]) -> bool:
-        for transaction in transactions:
-            if await self._client.transact(*transaction) is None:
-                return False
-        return True

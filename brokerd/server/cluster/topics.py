@@ -160,22 +160,13 @@ class ClusterTopics:
         return place(self._membership.image, count, _REPLICATION_FACTOR)
 
     async def _run(self, transactions: Sequence[Transaction]) -> int | None:
-        """Runs the transactions of a change, and returns the revision of the last one, which makes it; None if one fails. What was
-        written before that, nobody sees.
-        """
-        revision: int | None = None
-        put: dict[str, int] = {}
-        for transaction in transactions:
-            try:
-                revision = await self._client.transact(*transaction.after(put))
-            except CoordinationError as error:
-                if error.is_fate_unknown and transaction is transactions[-1]:
-                    raise StorageError(f"{error}: the change may have been made", fate=Fate.UNKNOWN) from error
-                raise _unavailable(error) from error
-            if revision is None:
-                break
-            put.update(dict.fromkeys(transaction.puts, revision))
-        return revision
+        """See `run`."""
+        try:
+            return await run(self._client, transactions)
+        except CoordinationError as error:
+            if error.is_fate_unknown:
+                raise StorageError(f"{error}: the change may have been made", fate=Fate.UNKNOWN) from error
+            raise _unavailable(error) from error
 
     async def _until_followed(self, name: str, revision: int, fate: Fate) -> None:
         try:
@@ -183,6 +174,24 @@ class ClusterTopics:
                 await self._directory.until(partial(self._has_followed, name, revision))
         except TimeoutError:
             raise _behind(name, fate) from None
+
+
+async def run(client: CoordinationClient, transactions: Sequence[Transaction]) -> int | None:
+    """Runs the transactions of a change, and returns the revision of the last one, which makes it; None if one fails. What was
+    written before that, nobody sees. Raises CoordinationError, whose fate is that of the change.
+    """
+    revision: int | None = None
+    put: dict[str, int] = {}
+    for transaction in transactions:
+        try:
+            revision = await client.transact(*transaction.after(put))
+        except CoordinationError as error:
+            error.is_fate_unknown &= transaction is transactions[-1]
+            raise
+        if revision is None:
+            break
+        put.update(dict.fromkeys(transaction.puts, revision))
+    return revision
 
 
 def _entry(topic: Topic) -> TopicEntry:

@@ -60,16 +60,8 @@ class CoordinatorHost:
         return hosted.transactions if hosted is not None else None
 
     @property
-    def transactions(self) -> Transactions:
-        """The coordinator's transactions. Raises NotCoordinatorError, CoordinatorLoadInProgressError."""
-        return self._required().transactions
-
-    @property
-    def groups(self) -> Groups:
-        """The coordinator's groups. Raises NotCoordinatorError, CoordinatorLoadInProgressError."""
-        return self._required().groups
-
-    def _required(self) -> Hosted:
+    def required(self) -> Hosted:
+        """The coordinator. Raises NotCoordinatorError, CoordinatorLoadInProgressError."""
         hosted = self.hosted
         if hosted is not None:
             return hosted
@@ -93,7 +85,7 @@ class CoordinatorHost:
         DataDirectoryError.
         """
         await self._follow()
-        await self.transactions.sweep()
+        await self.required.transactions.sweep()
 
     async def follow(self) -> None:
         """Call it after each change of roles, of this node or of others: loads or forgets the coordinator. In the background,
