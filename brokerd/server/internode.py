@@ -5,10 +5,9 @@ Like the broker's own methods, these are registered as streams of requests, so t
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -21,7 +20,7 @@ from brokerd.server.failures import internal, malformed, status_of
 from brokerd.server.handlers.internode import METHODS, InternodeMethod
 from brokerd.server.security.audit import host_of
 from brokerd.server.security.authenticator import UnauthenticatedError
-from brokerd.server.streams import Context
+from brokerd.server.streams import Context, read_request
 from brokerd.sharing import BROKER, CALLER
 
 REQUEST_MAX_BYTES = 2_097_152
@@ -65,13 +64,9 @@ class InternodeService:
 
 async def _read(request_type: type[Message], context: Context) -> Message:
     what = request_type.DESCRIPTOR.name
-    try:
-        async with asyncio.timeout(_ARRIVAL_S):
-            data = cast("object", await context.read())
-    except TimeoutError:
-        raise malformed(what, f"did not arrive within {_ARRIVAL_S:.0f} s") from None
-    if not isinstance(data, bytes) or len(data) > REQUEST_MAX_BYTES:
-        raise malformed(what, f"did not arrive, or has more than {REQUEST_MAX_BYTES} bytes")
+    data = await read_request(context, what, _ARRIVAL_S)
+    if len(data) > REQUEST_MAX_BYTES:
+        raise malformed(what, f"has {len(data)} bytes, more than {REQUEST_MAX_BYTES}")
     try:
         return request_type.FromString(data)
     except DecodeError:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import grpc
 from google.protobuf.message import Message
@@ -22,7 +22,7 @@ from brokerd.clock import stopwatch_ns
 from brokerd.errors import BrokerdError, NotReadyError, ResourceExhaustedError
 from brokerd.server.admin import STOPPING
 from brokerd.server.broker import BrokerParts
-from brokerd.server.failures import Trailer, internal, malformed, status_of, to_its_end
+from brokerd.server.failures import Trailer, internal, status_of, to_its_end
 from brokerd.server.handlers import (
     groups,
     list_offsets,
@@ -37,7 +37,7 @@ from brokerd.server.metrics.counters import TOTAL
 from brokerd.server.requests import Requests
 from brokerd.server.security.authenticator import Callers
 from brokerd.server.security.topic_authorizer import TopicAuthorizer
-from brokerd.server.streams import Context
+from brokerd.server.streams import Context, read_request
 from brokerd.sharing import CALLER, Caller, Shares
 from brokerd.wire.methods import UNARY, Unary
 
@@ -167,16 +167,8 @@ class BrokerService:
 
     async def _read(self, method: Unary, context: Context, caller: Caller) -> bytes:
         """The single message of a call, which is half open until it arrives."""
-        what = method.request.DESCRIPTOR.name
         with _place(self._half_open, caller.owner, "calls are waiting for their requests"):
-            try:
-                async with asyncio.timeout(_PATIENCE_S):
-                    data = cast("object", await context.read())
-            except TimeoutError:
-                raise malformed(what, f"did not arrive within {_PATIENCE_S:.0f} s") from None
-        if not isinstance(data, bytes):
-            raise malformed(what, "did not arrive: the call ended first")
-        return data
+            return await read_request(context, method.request.DESCRIPTOR.name, _PATIENCE_S)
 
     async def _answer(self, method: Unary, authorizer: TopicAuthorizer, data: bytes) -> bytes:
         """The response's bytes. The call counts as in progress from here: a shutdown does not wait for half-open ones."""

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 
 from brokerd.clock import SystemClock
 from brokerd.cluster.changes import Transaction, create_topic
+from brokerd.cluster.election import place
 from brokerd.cluster.image import ClusterImage
 from brokerd.cluster.keys import Keys, PartitionEntry, Registration, TopicEntry
-from brokerd.cluster.placement import place
 from brokerd.coordination.client import CoordinationClient
 from brokerd.errors import CoordinationError
 from brokerd.server.cluster.controller import Controller

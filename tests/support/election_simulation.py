@@ -13,10 +13,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from brokerd.cluster.election import elections
+from brokerd.cluster.election import elections, place
 from brokerd.cluster.image import ClusterImage, PartitionAt
 from brokerd.cluster.keys import InSyncReplica, Keys, PartitionEntry, Registration, TopicEntry, decode_partition, encode
-from brokerd.cluster.placement import place
 from brokerd.ids import NO_LEADER, TopicIdPartition
 from tests.support.coordination_store import Store, see
 

@@ -467,9 +467,7 @@ class SimulatedBroker:
     async def _produce(self, batch: Batch, node: SimulatedNode) -> None:
         """As the handler: membership, sequence and append are one step."""
         if node.members.verifies:
-            unknown = node.members.unverified([batch.producer_id])
-            if unknown:
-                await node.members.verify(unknown)
+            await node.members.verify([batch.producer_id])
         partition = node.leader(batch.tp)
         header = data_header(len(batch.rows), batch.producer_id, batch.sequence)
         is_open = node.members.open_member(header) is not None

@@ -133,7 +133,7 @@ def a_commit_takes_data_that_is_not_durable(put: Put) -> None:
         pass
 
     plant(put, Members, "_not_durable", lambda _self: set())
-    plant(put, Members, "_settled", at_once)
+    plant(put, Members, "_until_durable", at_once)
 
 
 # --- markers

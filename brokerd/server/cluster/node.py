@@ -197,7 +197,7 @@ class ClusterNode:
         node = self.image.nodes.get(entry.leader) if entry is not None else None
         if node is None:
             raise CoordinatorNotAvailableError(
-                "the coordinator of transactions and groups has no leader at present: the node that has its log is not there"
+                "the coordinator of transactions and groups has no leader at present: the node that has its log is not alive"
             )
         return node
 
@@ -256,10 +256,10 @@ class ClusterNode:
         return self.leader_of(_COORDINATOR_LOG)
 
     async def call(self, node_id: int, request: Message, response_type: type[R]) -> R:
-        """See NodeCalls.call. Raises NotReadyError if the node is not there, or ends without an answer."""
+        """See NodeCalls.call. Raises NotReadyError if the node is not alive, or ends without an answer."""
         node = self.image.nodes.get(node_id)
         if node is None:
-            raise NotReadyError(f"node {node_id} is not there at present")
+            raise NotReadyError(f"node {node_id} is not alive")
         call = asyncio.ensure_future(self._calls.call(node, request, response_type))
         end = asyncio.ensure_future(self._end(node))  # a node that hangs is noticed by its lease
         try:

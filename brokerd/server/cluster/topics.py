@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from brokerd.cluster.changes import ABSENT, Transaction, change_topic, create_topic, delete_topic, grow_topic
+from brokerd.cluster.election import place
 from brokerd.cluster.keys import PartitionEntry, TopicEntry
-from brokerd.cluster.placement import place
 from brokerd.coordination.client import CoordinationClient
 from brokerd.datadir.topic_changes import TopicChanges
 from brokerd.datadir.topic_store import COORDINATOR, Topic, TopicStore

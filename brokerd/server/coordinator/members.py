@@ -228,31 +228,25 @@ class Members:
             )
         return verified.member
 
-    def unverified(self, producer_ids: Iterable[int]) -> list[int]:
-        """Those of the members for which `verify` must be called before an append."""
-        if self._coordinator_here() is not None:
-            return []
-        leads, known = self.partitions.leads, self._verified
-        return [
+    @property
+    def verifies(self) -> bool:
+        """True if `verify` must be called before an append: another node is the coordinator."""
+        return self._coordinator_here() is None
+
+    async def verify(self, producer_ids: Iterable[int]) -> None:
+        """Asks the coordinator whether members are open of which that is not known. If it does not answer, their batches are
+        refused with a retriable error."""
+        leads, known, node_id = self.partitions.leads, self._verified, self._peers.coordinator()
+        unknown = [
             producer_id
             for producer_id in dict.fromkeys(producer_ids)
             if producer_id not in self._ended and ((one := known.get(producer_id)) is None or one.leads != leads)
         ]
-
-    @property
-    def verifies(self) -> bool:
-        """True if another node must be asked about members."""
-        return self._coordinator_here() is None
-
-    async def verify(self, producer_ids: Sequence[int]) -> None:
-        """Asks the coordinator whether members are open. If it does not answer, they stay unknown, and their batches are refused
-        with a retriable error."""
-        node_id = self._peers.coordinator()
         if node_id in (NO_LEADER, self._peers.node_id):
             return
         try:
-            for at in range(0, len(producer_ids), VERIFIED_MAX):
-                await self._verify(node_id, producer_ids[at : at + VERIFIED_MAX])
+            for at in range(0, len(unknown), VERIFIED_MAX):
+                await self._verify(node_id, unknown[at : at + VERIFIED_MAX])
         except WireError as error:
             logger.debug("the coordinator, node %d, did not verify members: %s", node_id, error)
 
@@ -338,7 +332,7 @@ class Members:
             self.partitions.leader(TopicIdPartition(one.topic_id, one.partition))
         wanted = frozenset(asked.producer_ids)
         tps = self._partitions_of(wanted)
-        await self._settled(tps, wanted)
+        await self._until_durable(tps, wanted)
         self._accept(asked.coordinator_epoch)
         response = FreezeMembersResponse()
         not_durable = self._not_durable()
@@ -595,11 +589,11 @@ class Members:
             self._partitions.setdefault(tp, {})[producer_id] = None
 
     def _end(self, producer_id: int, tp: TopicIdPartition) -> None:
-        held = self._partitions.get(tp, {})
-        if producer_id not in held:
+        open_here = self._partitions.get(tp, {})
+        if producer_id not in open_here:
             return
-        del held[producer_id]
-        if not held:
+        del open_here[producer_id]
+        if not open_here:
             del self._partitions[tp]
         member = self._members[producer_id]
         member.partitions.discard(tp)
@@ -608,7 +602,7 @@ class Members:
 
     def _partitions_of(self, producer_ids: frozenset[int]) -> list[TopicIdPartition]:
         """Partitions with open data of any of these members, in order."""
-        return sorted(tp for tp, held in self._partitions.items() if not producer_ids.isdisjoint(held))
+        return sorted(tp for tp, open_here in self._partitions.items() if not producer_ids.isdisjoint(open_here))
 
     def _take_back(self, producer_ids: Iterable[int]) -> None:
         """What the coordinator has said of these members counts no more, nor what it is about to say."""
@@ -617,7 +611,7 @@ class Members:
             for asking in self._asking:
                 asking.discard(producer_id)
 
-    async def _settled(self, tps: Iterable[TopicIdPartition], producer_ids: frozenset[int]) -> None:
+    async def _until_durable(self, tps: Iterable[TopicIdPartition], producer_ids: frozenset[int]) -> None:
         """Waits until the members' data in these partitions is durable, or cannot become so. Raises NotLeaderError if roles change
         meanwhile, OffsetNotAvailableError."""
         waited = []
@@ -639,10 +633,10 @@ class Members:
     def _not_durable(self) -> set[int]:
         """Members with data that is not durable in some partition."""
         found: set[int] = set()
-        for tp, held in self._partitions.items():
+        for tp, open_here in self._partitions.items():
             partition = self._led(tp)
             if partition is not None and partition.ends.high_watermark < partition.ends.log_end_offset:
-                for producer_id in held:
+                for producer_id in open_here:
                     data = partition.open_data(producer_id)
                     if data is not None and not data.is_durable:
                         found.add(producer_id)

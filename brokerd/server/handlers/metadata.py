@@ -214,7 +214,7 @@ async def find_coordinator(
 ) -> metadata_pb2.FindCoordinatorResponse:
     """The node that decides on transactions and keeps the offsets of groups.
 
-    - COORDINATOR_NOT_AVAILABLE while the node with its log is not there.
+    - COORDINATOR_NOT_AVAILABLE while the node with its log is not alive.
     """
     response = metadata_pb2.FindCoordinatorResponse()
     with fails_with(response, "finding the coordinator"):

@@ -251,9 +251,7 @@ async def verify_members(broker: BrokerParts, request: Produce) -> None:
     """Asks the coordinator about the members in a request that this node does not know. Before the request is handled, which must
     not wait in between. Without an answer, `handle` refuses their batches."""
     found = (decode_header(batch[:HEADER_SIZE].to_pybytes()) for batch in request.batches if batch.size >= HEADER_SIZE)
-    unknown = broker.members.unverified(header.producer_id for header in found if header.is_of_member)
-    if unknown:
-        await broker.members.verify(unknown)
+    await broker.members.verify(header.producer_id for header in found if header.is_of_member)
 
 
 class ProduceHandler(StreamHandler):

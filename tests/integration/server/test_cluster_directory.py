@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from brokerd.cluster.changes import change_topic, create_topic, delete_topic, grow_topic
+from brokerd.cluster.election import place
 from brokerd.cluster.keys import TopicEntry, encode
-from brokerd.cluster.placement import place
 from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.topic_store import COORDINATOR, Topic
 from brokerd.errors import StorageError

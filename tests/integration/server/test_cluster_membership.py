@@ -9,9 +9,9 @@ import pytest
 
 from brokerd.clock import SystemClock
 from brokerd.cluster.changes import create_topic, delete_topic
+from brokerd.cluster.election import place
 from brokerd.cluster.image import Node
 from brokerd.cluster.keys import Keys, Registration, TopicEntry, encode
-from brokerd.cluster.placement import place
 from brokerd.coordination.client import CoordinationClient, KeyValue
 from brokerd.errors import CoordinationError
 from brokerd.ids import NO_LEADER, TopicIdPartition

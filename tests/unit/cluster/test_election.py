@@ -6,10 +6,9 @@ from collections import Counter
 
 import pytest
 
-from brokerd.cluster.election import elect
+from brokerd.cluster.election import elect, place
 from brokerd.cluster.image import ClusterImage
 from brokerd.cluster.keys import Keys, PartitionEntry, Registration, TopicEntry, encode
-from brokerd.cluster.placement import place
 from brokerd.ids import NO_LEADER, TopicIdPartition
 
 KEYS = Keys("test")
