@@ -27,23 +27,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import NO_LEADER, TopicIdPartition
-from brokerd.internode.v1.internode_pb2 import (
-    FreezeMembersRequest,
-    FreezeMembersResponse,
-    HangingPartition,
-    HangingPartitionsRequest,
-    HangingPartitionsResponse,
-    OpenDataRequest,
-    OpenDataResponse,
-    OpenMemberData,
-    OpenMembersRequest,
-    OpenMembersResponse,
-    ReleaseRequest,
-    ReleaseResponse,
-    WriteMarkersRequest,
-    WriteMarkersResponse,
-)
-from brokerd.internode.v1.internode_pb2 import Partition as PartitionPlace
+from brokerd.internode.v1 import internode_pb2 as pb
 from brokerd.partition.unmarked import UnmarkedData, undecided_text, with_lost_markers
 from brokerd.server.coordinator.members import IDS_MAX, PARTITIONS_MAX, Members, Peers
 from brokerd.wire.v1.coordinator_log_pb2 import CommitPrepared, CoordinatorRecord, HeldBack
@@ -52,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Message)
 T = TypeVar("T")
-_InPartition: TypeAlias = TopicIdPartition | HeldBack | OpenMemberData | HangingPartition
+_InPartition: TypeAlias = TopicIdPartition | HeldBack | pb.OpenMemberData | pb.HangingPartition
 _UNDECIDED_LOGGED_MAX = 100
 _NONE = -1
 
@@ -120,18 +104,20 @@ class Leaders:
         # Those deleted meanwhile too: some of the answers lack their records.
         return Frozen(Held(sums, [tp for tp in named if not self._is_known(tp)]), held_back)
 
-    async def _freeze(self, node_id: int, producer_ids: list[int], tps: Sequence[TopicIdPartition]) -> list[FreezeMembersResponse]:
+    async def _freeze(
+        self, node_id: int, producer_ids: list[int], tps: Sequence[TopicIdPartition]
+    ) -> list[pb.FreezeMembersResponse]:
         found = []
         *others, named = _pieces(tps, PARTITIONS_MAX)
         for some in others:
-            request = FreezeMembersRequest(coordinator_epoch=self._epoch(), partitions=map(_place, some))
-            await self._ask(node_id, request, FreezeMembersResponse)
+            request = pb.FreezeMembersRequest(coordinator_epoch=self._epoch(), partitions=map(_place, some))
+            await self._ask(node_id, request, pb.FreezeMembersResponse)
         for ids in _pieces(producer_ids, IDS_MAX):
-            request = FreezeMembersRequest(coordinator_epoch=self._epoch(), producer_ids=ids, partitions=map(_place, named))
-            found.append(response := await self._ask(node_id, request, FreezeMembersResponse))
+            request = pb.FreezeMembersRequest(coordinator_epoch=self._epoch(), producer_ids=ids, partitions=map(_place, named))
+            found.append(response := await self._ask(node_id, request, pb.FreezeMembersResponse))
             while response.more:
                 request.after.CopyFrom(_place(response.held_back[-1]))
-                found.append(response := await self._ask(node_id, request, FreezeMembersResponse))
+                found.append(response := await self._ask(node_id, request, pb.FreezeMembersResponse))
                 del response.members[:]  # counted with the first page
         return found
 
@@ -141,7 +127,7 @@ class Leaders:
         ids = [(pid, True) for pid in commit.committed_producer_ids] + [(pid, False) for pid in commit.aborted_producer_ids]
         await self._mark(transactional_id, commit.txn_version, ids, commit.held_back)
 
-    async def rewrite_lost(self, ending: Ending, data: Collection[OpenMemberData], *, others: bool) -> None:
+    async def rewrite_lost(self, ending: Ending, data: Collection[pb.OpenMemberData], *, others: bool) -> None:
         """Writes the markers of a complete commit again, into the partitions whose data it has counted. What these members have
         elsewhere is void: it came to a leader, one of `others`, that could not be asked then. Raises as `write_markers` does."""
         ids = {one.producer_id for one in data}
@@ -165,7 +151,7 @@ class Leaders:
     ) -> None:
         for some in _pieces(ids, IDS_MAX):
             for here in _pieces(places, PARTITIONS_MAX):
-                request = WriteMarkersRequest(
+                request = pb.WriteMarkersRequest(
                     coordinator_epoch=self._epoch(),
                     transactional_id=transactional_id,
                     txn_version=version,
@@ -173,7 +159,7 @@ class Leaders:
                     aborted_producer_ids=[producer_id for producer_id, is_winner in some if not is_winner],
                     partitions=here,
                 )
-                await self._ask(node_id, request, WriteMarkersResponse)
+                await self._ask(node_id, request, pb.WriteMarkersResponse)
 
     async def abort(self, transactional_id: str, producer_ids: Sequence[int]) -> None:
         """Writes abort markers wherever there is data of these members, whose end is durable. Returns once all are durable. Raises
@@ -185,10 +171,12 @@ class Leaders:
     async def release(self, transactional_id: str, commit: CommitPrepared) -> None:
         """Makes the markers of a commit take effect: in one step at each leader, one leader after the other. Call it once all are
         durable. Raises the first error of a leader, once all others have answered."""
-        request = ReleaseRequest(coordinator_epoch=self._epoch(), transactional_id=transactional_id, txn_version=commit.txn_version)
+        request = pb.ReleaseRequest(
+            coordinator_epoch=self._epoch(), transactional_id=transactional_id, txn_version=commit.txn_version
+        )
         # This node's too, even if no partition of them is left: its holds would stay.
         own = [self._peers.node_id]
-        await self._at_leaders(commit.held_back, lambda node_id, _: self._ask(node_id, request, ReleaseResponse), nodes=own)
+        await self._at_leaders(commit.held_back, lambda node_id, _: self._ask(node_id, request, pb.ReleaseResponse), nodes=own)
 
     async def open_members(self) -> OpenMembers:
         """Members with open data, at all leaders that answer."""
@@ -199,25 +187,25 @@ class Leaders:
 
     async def _open_members(self, node_id: int) -> set[int]:
         found: set[int] = set()
-        request = OpenMembersRequest(coordinator_epoch=self._epoch(), after_producer_id=_NONE)
+        request = pb.OpenMembersRequest(coordinator_epoch=self._epoch(), after_producer_id=_NONE)
         while True:
-            response = await self._ask(node_id, request, OpenMembersResponse)
+            response = await self._ask(node_id, request, pb.OpenMembersResponse)
             found.update(response.producer_ids)
             if not response.more:
                 return found
             request.after_producer_id = response.producer_ids[-1]
 
-    async def open_data(self, producer_ids: Sequence[int], limit: int | None = None) -> list[OpenMemberData]:
+    async def open_data(self, producer_ids: Sequence[int], limit: int | None = None) -> list[pb.OpenMemberData]:
         """The open data of members, by partition, at all leaders that answer; about `limit` entries of each at most."""
         ask = partial(self._open_data, producer_ids=list(producer_ids), limit=limit)
         return list(chain.from_iterable(await self._answers(self._peers.leaders(), ask)))
 
-    async def _open_data(self, node_id: int, producer_ids: list[int], limit: int | None) -> list[OpenMemberData]:
-        found: list[OpenMemberData] = []
+    async def _open_data(self, node_id: int, producer_ids: list[int], limit: int | None) -> list[pb.OpenMemberData]:
+        found: list[pb.OpenMemberData] = []
         for ids in _pieces(producer_ids, IDS_MAX):
-            request = OpenDataRequest(coordinator_epoch=self._epoch(), producer_ids=ids)
+            request = pb.OpenDataRequest(coordinator_epoch=self._epoch(), producer_ids=ids)
             while True:
-                response = await self._ask(node_id, request, OpenDataResponse)
+                response = await self._ask(node_id, request, pb.OpenDataResponse)
                 found += response.data
                 if not response.more or (limit is not None and len(found) >= limit):
                     break
@@ -226,15 +214,15 @@ class Leaders:
                 request.after.CopyFrom(_place(last))
         return found
 
-    async def hanging(self) -> list[HangingPartition]:
+    async def hanging(self) -> list[pb.HangingPartition]:
         """The partitions whose last stable offset is held back, at all leaders that answer."""
         return list(chain.from_iterable(await self._answers(self._peers.leaders(), self._hanging)))
 
-    async def _hanging(self, node_id: int) -> list[HangingPartition]:
-        found: list[HangingPartition] = []
-        request = HangingPartitionsRequest(coordinator_epoch=self._epoch())
+    async def _hanging(self, node_id: int) -> list[pb.HangingPartition]:
+        found: list[pb.HangingPartition] = []
+        request = pb.HangingPartitionsRequest(coordinator_epoch=self._epoch())
         while True:
-            response = await self._ask(node_id, request, HangingPartitionsResponse)
+            response = await self._ask(node_id, request, pb.HangingPartitionsResponse)
             found += response.partitions
             if not response.more:
                 return found
@@ -316,7 +304,7 @@ class LostMarkers:
 
     async def find(
         self,
-        data: Collection[OpenMemberData],
+        data: Collection[pb.OpenMemberData],
         read: Callable[[], Iterable[CoordinatorRecord | None]],
         name_of: Callable[[TopicIdPartition], str],
     ) -> None:
@@ -360,20 +348,20 @@ class LostMarkers:
         return [producer_id for producer_id in ended_ids if self._endings.get(producer_id, aborted).outcome is Outcome.ABORTED]
 
 
-def _is_counted(ending: Ending, one: OpenMemberData, *, others: bool) -> bool:
+def _is_counted(ending: Ending, one: pb.OpenMemberData, *, others: bool) -> bool:
     """True if a commit has counted this data of a winner. Without other nodes there is none that it has not."""
     if one.lost_from >= 0 or not others:
         return True
     return TopicIdPartition(one.topic_id, one.partition) in ending.partitions
 
 
-def _unmarked(one: OpenMemberData) -> UnmarkedData:
+def _unmarked(one: pb.OpenMemberData) -> UnmarkedData:
     lost = (one.lost_from, one.lost_until) if one.lost_from >= 0 else None
     return UnmarkedData(one.producer_id, one.first_offset, one.end_offset, one.is_readable, lost)
 
 
-def _place(one: _InPartition) -> PartitionPlace:
-    return PartitionPlace(topic_id=one.topic_id, partition=one.partition)
+def _place(one: _InPartition) -> pb.Partition:
+    return pb.Partition(topic_id=one.topic_id, partition=one.partition)
 
 
 def _no_leader(one: _InPartition) -> NotReadyError:

@@ -40,27 +40,7 @@ from brokerd.errors import (
     WireError,
 )
 from brokerd.ids import NO_LEADER, TopicIdPartition
-from brokerd.internode.v1 import internode_pb2
-from brokerd.internode.v1.internode_pb2 import (
-    FreezeMembersRequest,
-    FreezeMembersResponse,
-    HangingPartitionsRequest,
-    HangingPartitionsResponse,
-    OpenDataRequest,
-    OpenDataResponse,
-    OpenMembersRequest,
-    OpenMembersResponse,
-    PreparedHold,
-    PreparedHoldsRequest,
-    PreparedHoldsResponse,
-    ReleaseRequest,
-    ReleaseResponse,
-    VerifiedMember,
-    VerifyMembersRequest,
-    VerifyMembersResponse,
-    WriteMarkersRequest,
-    WriteMarkersResponse,
-)
+from brokerd.internode.v1 import internode_pb2 as pb
 from brokerd.partition.log_ends import UNSETTLED
 from brokerd.partition.partition import Partition
 from brokerd.partition.unmarked import unmarked_data
@@ -130,7 +110,7 @@ class Coordinator(Protocol):
     def renew(self, producer_id: int) -> None:
         """Renews a member; no effect for any other producer id."""
 
-    async def prepared_holds(self, asked: PreparedHoldsRequest) -> PreparedHoldsResponse:
+    async def prepared_holds(self, asked: pb.PreparedHoldsRequest) -> pb.PreparedHoldsResponse:
         """What prepared commits hold back. Raises retriable errors."""
 
 
@@ -186,12 +166,12 @@ class Members:
         self._settling = asyncio.Lock()
         self._released: dict[str, int] | None = None  # versions released while the coordinator's answer about holds is awaited
         self._methods: dict[type[Message], Callable[[Any], Any]] = {
-            FreezeMembersRequest: self.freeze,
-            WriteMarkersRequest: self.write_markers,
-            ReleaseRequest: self.release,
-            OpenMembersRequest: self.open_members,
-            OpenDataRequest: self.open_data,
-            HangingPartitionsRequest: self.hanging_partitions,
+            pb.FreezeMembersRequest: self.freeze,
+            pb.WriteMarkersRequest: self.write_markers,
+            pb.ReleaseRequest: self.release,
+            pb.OpenMembersRequest: self.open_members,
+            pb.OpenDataRequest: self.open_data,
+            pb.HangingPartitionsRequest: self.hanging_partitions,
         }
         for partition in self.partitions.of_clients():
             for producer_id in partition.producers.open_transactions:
@@ -254,7 +234,7 @@ class Members:
         leads, asking = self.partitions.leads, set(producer_ids)
         self._asking.append(asking)
         try:
-            answered = await self._peers.call(node_id, VerifyMembersRequest(producer_ids=producer_ids), VerifyMembersResponse)
+            answered = await self._peers.call(node_id, pb.VerifyMembersRequest(producer_ids=producer_ids), pb.VerifyMembersResponse)
             self._accept(answered.coordinator_epoch)
         finally:
             self._asking = [one for one in self._asking if one is not asking]
@@ -262,13 +242,13 @@ class Members:
             if one.producer_id in asking:
                 self._learn(one, leads)
 
-    def _learn(self, one: VerifiedMember, leads: int) -> None:
-        if one.state == internode_pb2.MEMBER_STATE_OPEN:
+    def _learn(self, one: pb.VerifiedMember, leads: int) -> None:
+        if one.state == pb.MEMBER_STATE_OPEN:
             self._verified[one.producer_id] = _Verified(OpenMember(one.transactional_id, one.member_id), leads)
             self._verified.move_to_end(one.producer_id)
             if len(self._verified) > _KNOWN_MAX:
                 self._verified.popitem(last=False)
-        elif one.state == internode_pb2.MEMBER_STATE_ENDED:
+        elif one.state == pb.MEMBER_STATE_ENDED:
             self._verified.pop(one.producer_id, None)
             self._ended[one.producer_id] = None
             if len(self._ended) > _ENDED_MAX:
@@ -321,7 +301,7 @@ class Members:
 
     # What the coordinator asks
 
-    async def freeze(self, asked: FreezeMembersRequest) -> FreezeMembersResponse:
+    async def freeze(self, asked: pb.FreezeMembersRequest) -> pb.FreezeMembersResponse:
         """Takes nothing of these members any more, waits until what they have is below the high watermarks, and returns what that
         is. Raises NotLeaderError if this node does not lead one of the partitions named, NotCoordinatorError,
         OffsetNotAvailableError.
@@ -334,7 +314,7 @@ class Members:
         tps = self._partitions_of(wanted)
         await self._until_durable(tps, wanted)
         self._accept(asked.coordinator_epoch)
-        response = FreezeMembersResponse()
+        response = pb.FreezeMembersResponse()
         not_durable = self._not_durable()
         for producer_id in asked.producer_ids:
             data = self._members.get(producer_id)
@@ -349,7 +329,7 @@ class Members:
                 response.held_back.add(topic_id=tp.topic_id, partition=tp.partition, first_offset=first_offset)
         return response
 
-    async def write_markers(self, asked: WriteMarkersRequest) -> WriteMarkersResponse:
+    async def write_markers(self, asked: pb.WriteMarkersRequest) -> pb.WriteMarkersResponse:
         """Appends a control batch to each of the partitions that still holds data of the members. Returns once these are durable,
         and those of earlier attempts. Partitions deleted meanwhile need none.
 
@@ -388,10 +368,10 @@ class Members:
                 failed = failed or problem
         if failed is not None:
             raise failed
-        return WriteMarkersResponse()
+        return pb.WriteMarkersResponse()
 
     def _write(
-        self, tp: TopicIdPartition, record_for: RecordFor, asked: WriteMarkersRequest, first_offset: int
+        self, tp: TopicIdPartition, record_for: RecordFor, asked: pb.WriteMarkersRequest, first_offset: int
     ) -> Partition | None:
         """The partition, with its marker; None if it is deleted. Raises WireErrors."""
         partition = self._led(tp)
@@ -424,7 +404,7 @@ class Members:
             held.partitions.add(tp)
             partition.hold_back(transactional_id, first_offset)
 
-    async def release(self, asked: ReleaseRequest) -> ReleaseResponse:
+    async def release(self, asked: pb.ReleaseRequest) -> pb.ReleaseResponse:
         """Makes the markers of a commit take effect in all its partitions here, atomically. Raises NotCoordinatorError."""
         self._accept(asked.coordinator_epoch)
         name, version = asked.transactional_id, asked.txn_version
@@ -433,24 +413,24 @@ class Members:
             self._release(name)
         if self._released is not None:
             self._released[name] = max(version, self._released.get(name, version))
-        return ReleaseResponse()
+        return pb.ReleaseResponse()
 
     def _release(self, name: str) -> None:
         partitions = [self.partitions.get(tp) for tp in self._holds.pop(name).partitions]
         self.partitions.release(name, [partition for partition in partitions if partition is not None])
 
-    async def open_members(self, asked: OpenMembersRequest) -> OpenMembersResponse:
+    async def open_members(self, asked: pb.OpenMembersRequest) -> pb.OpenMembersResponse:
         """The members with open data in any partition. Raises NotCoordinatorError."""
         self._accept(asked.coordinator_epoch)
         found = sorted(self._members)
         at = bisect_right(found, asked.after_producer_id)
         page = found[at : at + IDS_MAX]
-        return OpenMembersResponse(producer_ids=page, more=len(found) > at + IDS_MAX)
+        return pb.OpenMembersResponse(producer_ids=page, more=len(found) > at + IDS_MAX)
 
-    async def open_data(self, asked: OpenDataRequest) -> OpenDataResponse:
+    async def open_data(self, asked: pb.OpenDataRequest) -> pb.OpenDataResponse:
         """The open data of these members, by partition. Raises NotCoordinatorError."""
         self._accept(asked.coordinator_epoch)
-        response = OpenDataResponse()
+        response = pb.OpenDataResponse()
         after = asked.after if asked.HasField("after") else None
         for producer_id in asked.producer_ids:
             member = self._members.get(producer_id)
@@ -464,7 +444,7 @@ class Members:
                 self._describe(producer_id, tp, response)
         return response
 
-    def _describe(self, producer_id: int, tp: TopicIdPartition, response: OpenDataResponse) -> None:
+    def _describe(self, producer_id: int, tp: TopicIdPartition, response: pb.OpenDataResponse) -> None:
         partition = self._led(tp)
         data = partition.open_data(producer_id) if partition is not None else None
         if partition is None or data is None:
@@ -486,10 +466,10 @@ class Members:
             if lost is not None:
                 described.lost_from, described.lost_until = lost
 
-    async def hanging_partitions(self, asked: HangingPartitionsRequest) -> HangingPartitionsResponse:
+    async def hanging_partitions(self, asked: pb.HangingPartitionsRequest) -> pb.HangingPartitionsResponse:
         """The partitions whose last stable offset is held back. Raises NotCoordinatorError."""
         self._accept(asked.coordinator_epoch)
-        response = HangingPartitionsResponse()
+        response = pb.HangingPartitionsResponse()
         held = {tp for hold in self._holds.values() for tp in hold.partitions}
         page, response.more = _page(sorted(held | self._partitions.keys()), asked.after)
         pauses = Pauses()
@@ -544,12 +524,12 @@ class Members:
             return not any(_is_unsettled(partition) for partition in unknown)
 
     async def _settle(self, partitions: Sequence[Partition]) -> None:
-        request = PreparedHoldsRequest()
+        request = pb.PreparedHoldsRequest()
         for partition in partitions:
             request.partitions.add(topic_id=partition.tp.topic_id, partition=partition.tp.partition)
         # What was shown before stays: the commit was being released then.
         shown = {partition.tp: partition.ends.announced_stable_offset for partition in partitions}
-        found: list[PreparedHold] = []
+        found: list[pb.PreparedHold] = []
         self._released = {}
         try:
             while True:
@@ -569,13 +549,13 @@ class Members:
             self._released = None
         self.partitions.release(UNSETTLED, partitions)
 
-    async def _ask_holds(self, request: PreparedHoldsRequest) -> PreparedHoldsResponse:
+    async def _ask_holds(self, request: pb.PreparedHoldsRequest) -> pb.PreparedHoldsResponse:
         node_id, hosted = self._peers.coordinator(), self._coordinator_here()
         if hosted is not None:
             return await hosted.prepared_holds(request)
         if node_id in (NO_LEADER, self._peers.node_id):
             raise CoordinatorNotAvailableError("there is no coordinator at present")
-        return await self._peers.call(node_id, request, PreparedHoldsResponse)
+        return await self._peers.call(node_id, request, pb.PreparedHoldsResponse)
 
     # The index
 
@@ -659,7 +639,7 @@ def _is_unsettled(partition: Partition) -> bool:
     return partition.is_leader and UNSETTLED in partition.ends.held_back
 
 
-def _page(tps: list[TopicIdPartition], after: internode_pb2.Partition) -> tuple[Sequence[TopicIdPartition], bool]:
+def _page(tps: list[TopicIdPartition], after: pb.Partition) -> tuple[Sequence[TopicIdPartition], bool]:
     """The next page, and whether more follows."""
     at = bisect_right(tps, TopicIdPartition(after.topic_id, after.partition)) if after.topic_id else 0
     return tps[at : at + PARTITIONS_MAX], len(tps) > at + PARTITIONS_MAX

@@ -18,25 +18,7 @@ from google.protobuf.message import Message
 
 from brokerd.coordinator.transactional_id import NO_VERSION
 from brokerd.errors import NotReadyError
-from brokerd.internode.v1.internode_pb2 import (
-    FreezeMembersRequest,
-    FreezeMembersResponse,
-    HangingPartitionsRequest,
-    HangingPartitionsResponse,
-    OpenDataRequest,
-    OpenDataResponse,
-    OpenMembersRequest,
-    OpenMembersResponse,
-    Partition,
-    PreparedHoldsRequest,
-    PreparedHoldsResponse,
-    ReleaseRequest,
-    ReleaseResponse,
-    VerifyMembersRequest,
-    VerifyMembersResponse,
-    WriteMarkersRequest,
-    WriteMarkersResponse,
-)
+from brokerd.internode.v1 import internode_pb2 as pb
 from brokerd.server.admin import STOPPING
 from brokerd.server.broker import BrokerParts
 from brokerd.server.coordinator.members import IDS_MAX, PARTITIONS_MAX, SETTLED_MAX, VERIFIED_MAX
@@ -67,16 +49,16 @@ class InternodeMethod(NamedTuple):
         return answered[-1]
 
 
-def _check_verify(request: VerifyMembersRequest) -> None:
+def _check_verify(request: pb.VerifyMembersRequest) -> None:
     _check_ids(request.producer_ids, VERIFIED_MAX)
 
 
-def _check_freeze(request: FreezeMembersRequest) -> None:
+def _check_freeze(request: pb.FreezeMembersRequest) -> None:
     _check_open_data(request)
     _check_places("partitions", request.partitions)
 
 
-def _check_markers(request: WriteMarkersRequest) -> None:
+def _check_markers(request: pb.WriteMarkersRequest) -> None:
     _check_epoch(request.coordinator_epoch)
     check_text("transactional_id", request.transactional_id)
     if request.txn_version < NO_VERSION:
@@ -91,43 +73,47 @@ def _check_markers(request: WriteMarkersRequest) -> None:
         raise malformed("partitions", "must name where a commit's markers go")
 
 
-def _check_release(request: ReleaseRequest) -> None:
+def _check_release(request: pb.ReleaseRequest) -> None:
     _check_epoch(request.coordinator_epoch)
     check_id("transactional_id", request.transactional_id)
     check_not_negative("txn_version", request.txn_version)
 
 
-def _check_open_members(request: OpenMembersRequest) -> None:
+def _check_open_members(request: pb.OpenMembersRequest) -> None:
     _check_epoch(request.coordinator_epoch)
     if request.after_producer_id < _NONE:
         raise malformed("after_producer_id", f"is {request.after_producer_id}, but must be an id, or -1 for the first page")
 
 
-def _check_open_data(request: OpenDataRequest | FreezeMembersRequest) -> None:
+def _check_open_data(request: pb.OpenDataRequest | pb.FreezeMembersRequest) -> None:
     _check_hanging(request)
     _check_ids(request.producer_ids)
 
 
-def _check_hanging(request: HangingPartitionsRequest | OpenDataRequest | FreezeMembersRequest) -> None:
+def _check_hanging(request: pb.HangingPartitionsRequest | pb.OpenDataRequest | pb.FreezeMembersRequest) -> None:
     _check_epoch(request.coordinator_epoch)
     if request.HasField("after"):
         _check_places("after", [request.after])
 
 
-def _check_holds(request: PreparedHoldsRequest) -> None:
+def _check_holds(request: pb.PreparedHoldsRequest) -> None:
     _check_places("partitions", request.partitions, SETTLED_MAX)
     check_text("after_transactional_id", request.after_transactional_id)
 
 
 _METHODS = (
-    InternodeMethod(VerifyMembersRequest, VerifyMembersResponse, _check_verify, lambda broker: broker.transactions.verify_members),
-    InternodeMethod(FreezeMembersRequest, FreezeMembersResponse, _check_freeze),
-    InternodeMethod(WriteMarkersRequest, WriteMarkersResponse, _check_markers),
-    InternodeMethod(ReleaseRequest, ReleaseResponse, _check_release),
-    InternodeMethod(OpenMembersRequest, OpenMembersResponse, _check_open_members),
-    InternodeMethod(OpenDataRequest, OpenDataResponse, _check_open_data),
-    InternodeMethod(HangingPartitionsRequest, HangingPartitionsResponse, _check_hanging),
-    InternodeMethod(PreparedHoldsRequest, PreparedHoldsResponse, _check_holds, lambda broker: broker.transactions.prepared_holds),
+    InternodeMethod(
+        pb.VerifyMembersRequest, pb.VerifyMembersResponse, _check_verify, lambda broker: broker.transactions.verify_members
+    ),
+    InternodeMethod(pb.FreezeMembersRequest, pb.FreezeMembersResponse, _check_freeze),
+    InternodeMethod(pb.WriteMarkersRequest, pb.WriteMarkersResponse, _check_markers),
+    InternodeMethod(pb.ReleaseRequest, pb.ReleaseResponse, _check_release),
+    InternodeMethod(pb.OpenMembersRequest, pb.OpenMembersResponse, _check_open_members),
+    InternodeMethod(pb.OpenDataRequest, pb.OpenDataResponse, _check_open_data),
+    InternodeMethod(pb.HangingPartitionsRequest, pb.HangingPartitionsResponse, _check_hanging),
+    InternodeMethod(
+        pb.PreparedHoldsRequest, pb.PreparedHoldsResponse, _check_holds, lambda broker: broker.transactions.prepared_holds
+    ),
 )
 # By name, in the order of internode.proto.
 METHODS = {method.request.DESCRIPTOR.name.removesuffix("Request"): method for method in _METHODS}
@@ -144,7 +130,7 @@ def _check_ids(producer_ids: Iterable[int], limit: int = IDS_MAX, *, field: str 
         check_not_negative(field, producer_id)
 
 
-def _check_places(field: str, places: Iterable[Partition] | Iterable[HeldBack], limit: int = PARTITIONS_MAX) -> None:
+def _check_places(field: str, places: Iterable[pb.Partition] | Iterable[HeldBack], limit: int = PARTITIONS_MAX) -> None:
     assert isinstance(places, Sized)
     check_count(field, places, limit)
     for one in places:
