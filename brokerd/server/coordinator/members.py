@@ -17,6 +17,7 @@ without it, a commit of ten thousand members over a hundred partitions would tak
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from bisect import bisect_right
 from collections import OrderedDict
@@ -55,6 +56,8 @@ from brokerd.wire.v1.coordinator_log_pb2 import HeldBack
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Message)
+K = TypeVar("K")
+V = TypeVar("V")
 # One message to or from another node has at most so many entries.
 IDS_MAX = 50_000
 PARTITIONS_MAX = 10_000
@@ -244,15 +247,11 @@ class Members:
 
     def _learn(self, one: pb.VerifiedMember, leads: int) -> None:
         if one.state == pb.MEMBER_STATE_OPEN:
-            self._verified[one.producer_id] = _Verified(OpenMember(one.transactional_id, one.member_id), leads)
-            self._verified.move_to_end(one.producer_id)
-            if len(self._verified) > _KNOWN_MAX:
-                self._verified.popitem(last=False)
+            verified = _Verified(OpenMember(one.transactional_id, one.member_id), leads)
+            _remember(self._verified, one.producer_id, verified, _KNOWN_MAX)
         elif one.state == pb.MEMBER_STATE_ENDED:
             self._verified.pop(one.producer_id, None)
-            self._ended[one.producer_id] = None
-            if len(self._ended) > _ENDED_MAX:
-                self._ended.popitem(last=False)
+            _remember(self._ended, one.producer_id, None, _ENDED_MAX)
 
     def appended(self, producer_id: int, tp: TopicIdPartition, records: int) -> None:
         """Counts a member's appended records (0 for a duplicate), and renews the member if the coordinator is here: elsewhere,
@@ -271,9 +270,7 @@ class Members:
     def deleted(self, topic_ids: Iterable[bytes]) -> None:
         """Notes that topics are deleted for certain."""
         for topic_id in topic_ids:
-            self._deleted[topic_id] = None
-            if len(self._deleted) > _DELETED_MAX:
-                self._deleted.popitem(last=False)
+            _remember(self._deleted, topic_id, None, _DELETED_MAX)
 
     def has_deleted(self, topic_id: bytes) -> bool:
         """True if this node has seen the topic's deletion. A topic that it does not know may also be a new one, of which it has not
@@ -376,7 +373,8 @@ class Members:
         """The partition, with its marker; None if it is deleted. Raises WireErrors."""
         partition = self._led(tp)
         if partition is None:
-            self._check_deleted(tp)
+            with contextlib.suppress(UnknownTopicIdError):  # the topic is deleted
+                self.partitions.leader(tp)  # raises NotLeaderError if another node, or none, leads the partition
             self.forget(tp)
             return None
         record = record_for(self._partitions.get(tp, {}).keys())
@@ -627,12 +625,13 @@ class Members:
         partition = self.partitions.get(tp)
         return partition if partition is not None and partition.is_leader else None
 
-    def _check_deleted(self, tp: TopicIdPartition) -> None:
-        """Raises NotLeaderError if the partition exists, and another node, or none, leads it."""
-        try:
-            self.partitions.leader(tp)
-        except UnknownTopicIdError:
-            return
+
+def _remember(known: OrderedDict[K, V], key: K, value: V, limit: int) -> None:
+    """Adds the newest entry; beyond the limit, the oldest is forgotten."""
+    known[key] = value
+    known.move_to_end(key)
+    if len(known) > limit:
+        known.popitem(last=False)
 
 
 def _is_unsettled(partition: Partition) -> bool:
