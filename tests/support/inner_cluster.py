@@ -4,6 +4,7 @@ calls are lost. Calls between nodes go through the handlers, in bytes.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Callable, Collection
@@ -66,6 +67,8 @@ class InnerPeers:
     async def call(self, node_id: int, request: Message, response_type: type[R]) -> R:
         name = type(request).__name__.removesuffix("Request")
         self._cluster.calls.append(name)
+        if self._cluster.hangs(node_id):
+            await asyncio.Future()
         if node_id not in self._cluster.nodes or self._cluster.loses(node_id, name):
             raise NotReadyError(f"node {node_id} cannot be reached")
         method = METHODS[name]
@@ -136,6 +139,7 @@ class InnerCluster:
         self.epoch = 0
         self.nodes: dict[int, InnerNode] = {}
         self.loses: Callable[[int, str], bool] = lambda _node_id, _name: False
+        self.hangs: Callable[[int], bool] = lambda _node_id: False
         self.calls: list[str] = []  # between nodes
 
     def held_by(self, node_id: int) -> list[int]:

@@ -38,6 +38,7 @@ R = TypeVar("R", bound=Message)
 T = TypeVar("T")
 _InPartition: TypeAlias = TopicIdPartition | HeldBack | pb.OpenMemberData | pb.HangingPartition
 _UNDECIDED_LOGGED_MAX = 100
+_PATIENCE_S = 2.0  # with a node whose answer nothing depends on
 _NONE = -1
 
 
@@ -82,7 +83,11 @@ class Leaders:
                 raise _no_leader(tp)
             required.setdefault(self._peers.leader_of(tp), []).append(tp)
         nodes = {**dict.fromkeys(self._peers.leaders(), ()), **required}
-        found = await _each((self._freeze(node_id, list(producer_ids), tps) for node_id, tps in nodes.items()))
+        ids = list(producer_ids)
+        found = await _each(
+            self._freeze(node_id, ids, tps) if node_id in required else self._shortly(node_id, self._freeze(node_id, ids, tps))
+            for node_id, tps in nodes.items()
+        )
         sums: dict[int, HeldData] = {}
         held_back: list[HeldBack] = []
         for node_id, answered in zip(nodes, found, strict=True):
@@ -166,7 +171,16 @@ class Leaders:
         the first error of a leader, once all others have answered: what it holds is found by the sweep."""
         ids = [(producer_id, False) for producer_id in producer_ids]
         nodes = self._peers.leaders()
-        _raise_first(await _each(self._mark_at(node_id, transactional_id, NO_VERSION, ids, ()) for node_id in nodes))
+        marked = (self._shortly(node_id, self._mark_at(node_id, transactional_id, NO_VERSION, ids, ())) for node_id in nodes)
+        _raise_first(await _each(marked))
+
+    async def _shortly(self, node_id: int, work: Awaitable[T]) -> T:
+        """What a node gives whose answer nothing depends on: one that hangs must not keep others waiting until its lease ends."""
+        try:
+            async with asyncio.timeout(None if node_id == self._peers.node_id else _PATIENCE_S):
+                return await work
+        except TimeoutError:
+            raise NotReadyError(f"node {node_id} does not answer: retry") from None
 
     async def release(self, transactional_id: str, commit: CommitPrepared) -> None:
         """Makes the markers of a commit take effect: in one step at each leader, one leader after the other. Call it once all are

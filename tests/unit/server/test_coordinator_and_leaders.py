@@ -17,6 +17,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import TopicIdPartition
 from brokerd.internode.v1.internode_pb2 import FreezeMembersRequest, ReleaseRequest, WriteMarkersRequest
+from brokerd.server.coordinator import leaders
 from brokerd.server.handlers import groups, transaction_admin, transactions
 from brokerd.server.security.topic_authorizer import ANYBODY, UNLIMITED, Principal, TopicAuthorizer
 from brokerd.wire.v1 import offsets_pb2, transaction_pb2
@@ -123,6 +124,18 @@ async def test_a_commit_needs_an_answer_of_every_leader_that_it_names() -> None:
         running.leaders[running.tps[1]] = 1
         await commit(running, member)
         assert shown(running) == [1, 1, 1, 1]
+
+
+async def test_a_node_that_hangs_and_has_no_part_in_a_commit_does_not_hold_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaders, "_PATIENCE_S", 0.01)
+    async with cluster(ManualClock(), nodes=3, partitions=2) as running:  # node 2 has no partition
+        member = await begin(running)
+        running.hangs = lambda node_id: node_id == 2
+        await commit(running, member)
+        assert shown(running) == [1, 1]
+        await begin(running, 1)
+        assert await running.nodes[0].broker.transactions.abort_all(NAME, "") == 1
+        assert shown(running) == [1, 1]
 
 
 async def test_a_refused_commit_leaves_its_members_open() -> None:
