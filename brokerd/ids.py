@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 TOPIC_NAME_MAX_LENGTH = 249
 TRANSACTIONAL_ID_MAX_LENGTH = 249
+INTERNAL_PREFIX = "__"  # of topics of the broker itself: clients cannot create such names
 _CLUSTER_NAME = re.compile(r"[a-zA-Z0-9._-]{1,100}")
 # A host that a node may give as its address: nothing else that gRPC would take for a target, such as a path.
 HOST = re.compile(r"[A-Za-z0-9._-]{1,255}|\[?[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9._-]{1,32})?\]?")
@@ -157,6 +158,6 @@ def topic_name_problem(name: str, *, internal: bool = False) -> str | None:
         return "only letters, digits, '.', '_' and '-' are allowed (ASCII)"
     if name in (".", ".."):
         return "'.' and '..' are not topic names"
-    if name.startswith("__") and not internal:
+    if name.startswith(INTERNAL_PREFIX) and not internal:
         return "names that start with '__' are reserved for the broker"
     return None

@@ -19,19 +19,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from brokerd.cluster.image import ClusterImage, Node, PartitionAt
 from brokerd.cluster.keys import InSyncReplica, PartitionEntry
-from brokerd.ids import NO_LEADER, TopicIdPartition
+from brokerd.ids import INTERNAL_PREFIX, NO_LEADER, TopicIdPartition
 
 
 def place(image: ClusterImage, partition_count: int, replication_factor: int) -> list[PartitionEntry]:
     """The entries of new partitions. Each is led by its first replica in leader epoch 1; all replicas are in sync, since all are
-    empty. `replication_factor`: from 1 to the number of nodes alive.
+    empty. `replication_factor`: from 1 to the number of nodes alive. The coordinator's partition does not count: it is small.
     """
     nodes = [image.nodes[node_id] for node_id in sorted(image.nodes)]
     replicas: Counter[int] = Counter()
     leaders: Counter[int] = Counter()
-    for _, (entry, _) in image.partitions():
-        replicas.update(entry.replicas)
-        leaders[entry.replicas[0]] += 1
+    for tp, (entry, _) in image.partitions():
+        topic = image.topic(tp.topic_id)
+        if topic is not None and not topic.name.startswith(INTERNAL_PREFIX):
+            replicas.update(entry.replicas)
+            leaders[entry.replicas[0]] += 1
     return [_place_one(nodes, replication_factor, replicas, leaders) for _ in range(partition_count)]
 
 

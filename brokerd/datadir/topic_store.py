@@ -19,6 +19,7 @@ from typing import NamedTuple
 from brokerd.config.settings import INT64_MAX
 from brokerd.datadir.node_state import damaged, missing
 from brokerd.errors import Fate, StorageError, UnknownTopicIdError, UnknownTopicOrPartitionError
+from brokerd.ids import INTERNAL_PREFIX
 from brokerd.steps import Job, Steps
 from brokerd.storage.checksummed_file import DocumentError, NotSyncedError, read_json, write_json
 from brokerd.storage.files import Files
@@ -27,7 +28,6 @@ from brokerd.storage.spare_files import SpareFiles
 
 TOPICS_KIND = "topics"
 TOPICS_VERSION = 1
-_INTERNAL_PREFIX = "__"  # clients cannot create such names
 
 
 class Topic(NamedTuple):
@@ -95,7 +95,7 @@ class TopicStore:
 
     def has(self, name: str) -> bool:
         """True if there is a client's topic of that name."""
-        return name in self._by_name and not name.startswith(_INTERNAL_PREFIX)
+        return name in self._by_name and not name.startswith(INTERNAL_PREFIX)
 
     def by_name(self, name: str) -> Topic:
         """Raises UnknownTopicOrPartitionError."""
@@ -189,7 +189,7 @@ def _entry(topic: Topic) -> dict[str, object]:
 
 
 def _is_internal(topic: Topic) -> bool:
-    return topic.name.startswith(_INTERNAL_PREFIX)
+    return topic.name.startswith(INTERNAL_PREFIX)
 
 
 def _write_error(error: OSError, change: str, unsynced: str) -> StorageError:

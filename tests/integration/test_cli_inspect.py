@@ -19,6 +19,7 @@ from brokerd.client.offsets import GivenOffset, OffsetSpec
 from tests.integration.conftest import Terminal
 from tests.support.clock import START_WALL_MS
 from tests.support.daemon import RunningDaemon, running_daemon
+from tests.support.findings import topic_segment
 
 MINUTE_MS = 60_000
 
@@ -95,8 +96,7 @@ def test_a_damaged_partition_does_not_hide_the_offsets_of_the_others(terminal: T
         with Producer(bootstrap_servers=daemon.address) as producer:
             for partition in range(2):
                 producer.send("two", b"v", partition=partition, timestamp=START_WALL_MS)
-        (segment,) = (tmp_path / "data").glob("*-0/*.log")
-        with segment.open("r+b") as file:
+        with topic_segment(tmp_path / "data").open("r+b") as file:
             file.seek(120)
             file.write(b"rot")
         for form in ([], ["--json"]):

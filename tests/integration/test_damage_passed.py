@@ -11,6 +11,7 @@ import pytest
 
 from tests.integration.conftest import Terminal
 from tests.support.daemon import DaemonProcess
+from tests.support.findings import topic_segment
 from tests.support.logged import messages_of
 from tests.support.raw_client import RawClient, values_batch
 
@@ -21,7 +22,7 @@ DAMAGED = 2
 def _damaged_copy(data_dir: Path, copy: Path) -> None:
     """A copy in which a bit of one batch has changed."""
     shutil.copytree(data_dir, copy)
-    (segment,) = copy.rglob("*.log")
+    segment = topic_segment(copy)
     data = bytearray(segment.read_bytes())
     data[len(data) // BATCHES * DAMAGED + 20] ^= 1
     segment.write_bytes(data)

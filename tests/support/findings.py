@@ -20,6 +20,12 @@ def coordinator_segment(data_dir: Path) -> Path:
     return path
 
 
+def topic_segment(data_dir: Path) -> Path:
+    """The only segment of a client's partition 0."""
+    (path,) = (path for path in data_dir.glob("*-0/*.log") if path.parent.name != f"{COORDINATOR.id.hex()}-0")
+    return path
+
+
 def flip(path: Path, at: int) -> None:
     """Damages one byte."""
     content = bytearray(path.read_bytes())

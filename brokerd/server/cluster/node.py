@@ -67,6 +67,7 @@ class ClusterNode:
         self._client = coordination_client(config, clock)
         self.token = secrets.token_urlsafe(_TOKEN_BYTES)  # other nodes show it to this one: who can read the store is a node
         self._calls = NodeCalls(config)
+        self._is_new = False  # its directory was not in use before
         self._joined: Membership | None = None
         self.topics: ClusterTopics  # changes of topics, once it has joined
         self._tasks: list[asyncio.Task[None]] = []
@@ -78,7 +79,8 @@ class ClusterNode:
         meta, name = await asyncio.to_thread(read_meta, files), self._config.cluster_name
         if meta is not None and not meta.cluster_name:
             check_cluster(meta, ClusterIdentity(name, ""))  # raises: it is of a node alone
-        return await cluster_identity(self._client, self._keys, name, is_new=meta is None)
+        self._is_new = meta is None
+        return await cluster_identity(self._client, self._keys, name, is_new=self._is_new)
 
     async def join(
         self,
@@ -112,6 +114,9 @@ class ClusterNode:
 
         self._tasks = [asyncio.create_task(for_ever(each)) for each in (directory.run, controller.run, follow)]
         await directory.passed(0)
+        if self._is_new and self.image.topic(COORDINATOR.id) is None:
+            # With the cluster: a store restored from an older copy would have another one made, which knows nothing.
+            await self.topics.create_coordinator()
 
     async def reload(self) -> None:
         """Reloads the certificates for calls to other nodes and to the store, which use them for new connections, and tells the
