@@ -100,10 +100,7 @@ class ClusterDirectory:
                 logger.error("%s failed (%s): retrying", what, cause, exc_info=None if is_expected else error)
 
     def _held(self) -> dict[bytes, HeldTopic]:
-        return {
-            topic.id: HeldTopic(TopicEntry(topic.name, topic.partition_count, topic.configs), topic.partitions_here)
-            for topic in self._topics.all()
-        }
+        return {topic.id: HeldTopic(entry_of(topic), topic.partitions_here) for topic in self._topics.all()}
 
     def _to_remove(self) -> list[bytes]:
         found = to_remove(self._membership.image, self._membership.directory_id, self._held())
@@ -138,3 +135,8 @@ class ClusterDirectory:
             seen = {tp: epoch for tp, epoch in {**epochs, **elected}.items() if self._led.get(tp) != epoch}
             for transaction in raise_epochs(self._membership.image, to_outdo(self._membership.image, life, seen)):
                 await self._client.transact(*transaction)
+
+
+def entry_of(topic: Topic) -> TopicEntry:
+    """A topic of the directory, as the store has it."""
+    return TopicEntry(topic.name, topic.partition_count, topic.configs)

@@ -13,7 +13,7 @@ from functools import partial
 
 from brokerd.cluster.changes import ABSENT, Transaction, change_topic, create_topic, delete_topic, grow_topic
 from brokerd.cluster.election import place
-from brokerd.cluster.keys import PartitionEntry, TopicEntry
+from brokerd.cluster.keys import PartitionEntry
 from brokerd.coordination.client import CoordinationClient
 from brokerd.datadir.topic_changes import TopicChanges
 from brokerd.datadir.topic_store import COORDINATOR, Topic, TopicStore
@@ -27,7 +27,7 @@ from brokerd.errors import (
     UnknownTopicOrPartitionError,
 )
 from brokerd.ids import topic_name_problem
-from brokerd.server.cluster.directory import ClusterDirectory
+from brokerd.server.cluster.directory import ClusterDirectory, entry_of
 from brokerd.server.cluster.membership import Membership
 
 _PATIENCE_S = 10.0  # for this node to follow the image
@@ -62,7 +62,7 @@ class ClusterTopics:
 
         def decide() -> tuple[Topic, list[Transaction]]:
             topic = self._changes.check_create(name, partitions, configs)
-            return topic, create_topic(self._membership.image, topic.id, _entry(topic), self._placed(topic.partition_count))
+            return topic, create_topic(self._membership.image, topic.id, entry_of(topic), self._placed(topic.partition_count))
 
         return await self._change(name, decide)
 
@@ -74,7 +74,7 @@ class ClusterTopics:
                 while image.topic(COORDINATOR.id) is None:
                     generation, placed = membership.generation, self._placed(COORDINATOR.partition_count)
                     # If it fails, another node has created it, or is about to.
-                    await self._run(create_topic(image, COORDINATOR.id, _entry(COORDINATOR), placed))
+                    await self._run(create_topic(image, COORDINATOR.id, entry_of(COORDINATOR), placed))
                     await membership.after(generation)
         except TimeoutError:
             raise _behind(COORDINATOR.name, Fate.UNKNOWN) from None
@@ -95,7 +95,7 @@ class ClusterTopics:
 
         def decide() -> tuple[Topic, list[Transaction]]:
             altered = self._changes.check_alter(name, set_configs, unset)
-            return altered, [change_topic(self._membership.image, altered.id, _entry(altered))]
+            return altered, [change_topic(self._membership.image, altered.id, entry_of(altered))]
 
         return await self._change(name, decide)
 
@@ -137,7 +137,7 @@ class ClusterTopics:
             topic = self._topics.by_name(name)
         except UnknownTopicOrPartitionError:
             return topic_id in (None, COORDINATOR.id)  # which clients cannot see
-        return topic.id == topic_id and _entry(topic) == self._membership.image.topic(topic.id)
+        return topic.id == topic_id and entry_of(topic) == self._membership.image.topic(topic.id)
 
     async def _is_newest(self, name: str) -> bool:
         """True if the store says the same of a topic as the image does now."""
@@ -192,10 +192,6 @@ async def run(client: CoordinationClient, transactions: Sequence[Transaction]) -
             break
         put.update(dict.fromkeys(transaction.puts, revision))
     return revision
-
-
-def _entry(topic: Topic) -> TopicEntry:
-    return TopicEntry(topic.name, topic.partition_count, topic.configs)
 
 
 def _unavailable(error: CoordinationError) -> NotReadyError:
