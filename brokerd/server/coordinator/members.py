@@ -391,23 +391,23 @@ class Members:
 
     def hold(self, transactional_id: str, version: int, tp: TopicIdPartition, first_offset: int) -> None:
         """Keeps a last stable offset below a commit's data until its `release`, even where its marker is written already."""
-        held = self._holds.get(transactional_id)
-        if held is not None and held.version < version:  # it is complete, or this one would not be decided
+        hold = self._holds.get(transactional_id)
+        if hold is not None and hold.version < version:  # it is complete, or this one would not be decided
             self._release(transactional_id)
-            held = None
-        if held is None:
-            held = self._holds[transactional_id] = _Hold(version, set())
+            hold = None
+        if hold is None:
+            hold = self._holds[transactional_id] = _Hold(version, set())
         partition = self.partitions.get(tp)
-        if partition is not None and held.version == version:
-            held.partitions.add(tp)
+        if partition is not None and hold.version == version:
+            hold.partitions.add(tp)
             partition.hold_back(transactional_id, first_offset)
 
     async def release(self, asked: pb.ReleaseRequest) -> pb.ReleaseResponse:
         """Makes the markers of a commit take effect in all its partitions here, atomically. Raises NotCoordinatorError."""
         self._accept(asked.coordinator_epoch)
         name, version = asked.transactional_id, asked.txn_version
-        held = self._holds.get(name)
-        if held is not None and held.version <= version:
+        hold = self._holds.get(name)
+        if hold is not None and hold.version <= version:
             self._release(name)
         if self._released is not None:
             self._released[name] = max(version, self._released.get(name, version))
@@ -468,8 +468,8 @@ class Members:
         """The partitions whose last stable offset is held back. Raises NotCoordinatorError."""
         self._accept(asked.coordinator_epoch)
         response = pb.HangingPartitionsResponse()
-        held = {tp for hold in self._holds.values() for tp in hold.partitions}
-        page, response.more = _page(sorted(held | self._partitions.keys()), asked.after)
+        held_back = {tp for hold in self._holds.values() for tp in hold.partitions}
+        page, response.more = _page(sorted(held_back | self._partitions.keys()), asked.after)
         pauses = Pauses()
         for tp in page:
             await pauses.after()
