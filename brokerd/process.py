@@ -1,6 +1,7 @@
 """Hooks fork and exit for the open clients and producers of a process; no other module hooks either.
 
-A forked child drops its parent's objects without freeing them: gRPC's destructors would crash it.
+A forked child drops its parent's objects without freeing them: gRPC's destructors would crash it, or wait for ever for threads that
+the child does not have. So its garbage collector leaves alone what the parent had, also what was garbage there.
 
 At exit, unclosed clients are closed silently. By then Python has joined all threads except daemon threads. A daemon thread that is
 still inside a client, or returns to it, would get a "client is closed" error, printed at the end of a program in which nothing
@@ -10,6 +11,7 @@ went wrong. Such a thread ends quietly instead.
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import sys
 import threading
@@ -37,12 +39,27 @@ def in_forked_child(forget: Callable[[], object]) -> None:
     _forgets.append(forget)
 
 
+_collecting = threading.local()  # whether the garbage collector was on before the fork of this thread
+
+
+def _before_fork() -> None:
+    _collecting.was_on = gc.isenabled()
+    gc.disable()  # in the child, other hooks than these run first
+
+
+def _after_fork_in_parent() -> None:
+    if _collecting.was_on:
+        gc.enable()
+
+
 def _after_fork() -> None:
+    gc.freeze()
+    _after_fork_in_parent()
     for forget in _forgets:
         forget()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork)
 
 
 class Open(Generic[T]):
