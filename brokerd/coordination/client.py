@@ -222,11 +222,13 @@ class CoordinationClient:
         )
         started_ns = stopwatch_ns()
         self.calls += 1
-        self.failed_calls += 1
-        async with self.using(channel):
-            response: R = await call(request, timeout=max(timeout_ms, 1) / 1000, metadata=HAS_LEADER)
-            self.seen(response)
-        self.failed_calls -= 1
+        try:
+            async with self.using(channel):
+                response: R = await call(request, timeout=max(timeout_ms, 1) / 1000, metadata=HAS_LEADER)
+                self.seen(response)
+        except CoordinationError:
+            self.failed_calls += 1
+            raise
         self.call_ns += stopwatch_ns() - started_ns
         return response
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from brokerd.config.topic import TopicConfig
-from brokerd.datadir.topic_store import COORDINATOR, Topic, TopicStore
+from brokerd.datadir.topic_store import COORDINATOR, COORDINATOR_LOG, Topic, TopicStore
 from brokerd.errors import (
     FencedLeaderEpochError,
     NotLeaderError,
@@ -70,7 +70,7 @@ class PartitionTable:
     @property
     def coordinator_log(self) -> Partition | None:
         """The partition of the coordinator's log; None if it has not been created."""
-        return self._partitions.get(TopicIdPartition(COORDINATOR.id, 0))
+        return self._partitions.get(COORDINATOR_LOG)
 
     def add(self, partition: Partition) -> None:
         """Adds an opened partition."""

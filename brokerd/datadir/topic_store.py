@@ -19,7 +19,7 @@ from typing import NamedTuple
 from brokerd.config.settings import INT64_MAX
 from brokerd.datadir.node_state import damaged, missing
 from brokerd.errors import Fate, StorageError, UnknownTopicIdError, UnknownTopicOrPartitionError
-from brokerd.ids import INTERNAL_PREFIX
+from brokerd.ids import INTERNAL_PREFIX, TopicIdPartition
 from brokerd.steps import Job, Steps
 from brokerd.storage.checksummed_file import DocumentError, NotSyncedError, read_json, write_json
 from brokerd.storage.files import Files
@@ -53,6 +53,7 @@ COORDINATOR = Topic(
     1,
     {"retention.ms": "-1", "retention.bytes": "-1", "segment.bytes": "1048576", "segment.ms": str(INT64_MAX)},
 )
+COORDINATOR_LOG = TopicIdPartition(COORDINATOR.id, 0)
 
 
 class TopicStore:

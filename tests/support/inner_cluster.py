@@ -16,7 +16,7 @@ from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
 from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.node_state import ClusterIdentity
-from brokerd.datadir.topic_store import COORDINATOR, Topic
+from brokerd.datadir.topic_store import COORDINATOR, COORDINATOR_LOG, Topic
 from brokerd.errors import NotReadyError
 from brokerd.ids import NO_LEADER, PRODUCER_NUMBERS, ProducerIdAndEpoch, TopicIdPartition
 from brokerd.record.batch import values_of
@@ -38,7 +38,6 @@ from tests.support.transactions import read_committed
 
 R = TypeVar("R", bound=Message)
 _CALLER = Caller("", "")
-LOG = TopicIdPartition(COORDINATOR.id, 0)
 
 
 class InnerPeers:
@@ -56,7 +55,7 @@ class InnerPeers:
         return self._cluster.nodes.keys()  # which change meanwhile
 
     def coordinator(self) -> int:
-        return self.leader_of(LOG)
+        return self.leader_of(COORDINATOR_LOG)
 
     async def producer_numbers(self, at_least: int) -> tuple[int, int]:
         return at_least, PRODUCER_NUMBERS

@@ -14,7 +14,7 @@ from dataclasses import replace
 from brokerd.clock import Clock
 from brokerd.cluster.changes import OPERATIONS_MAX, create_topic
 from brokerd.cluster.image import ClusterImage
-from brokerd.cluster.keys import InSyncReplica, Keys, PartitionEntry, TopicEntry
+from brokerd.cluster.keys import InSyncReplica, Keys, PartitionEntry
 from brokerd.config.broker import BrokerConfig
 from brokerd.coordination.client import CoordinationClient, KeyValue
 from brokerd.datadir.log_manager import LogManager
@@ -22,6 +22,7 @@ from brokerd.datadir.node_state import join_cluster
 from brokerd.datadir.topic_store import COORDINATOR
 from brokerd.errors import CoordinationError, DataDirectoryError
 from brokerd.ids import NO_LEADER, TopicIdPartition
+from brokerd.server.cluster.directory import entry_of
 from brokerd.server.cluster.topics import run
 from brokerd.storage.files import Files
 
@@ -66,7 +67,7 @@ async def _write(config: BrokerConfig, logs: LogManager, client: CoordinationCli
     epochs = {partition.tp: partition.leader_epoch for partition in logs.partitions}
     for topic in {COORDINATOR.id: COORDINATOR, **{topic.id: topic for topic in logs.topics.all()}}.values():
         tps = [TopicIdPartition(topic.id, number) for number in range(topic.partition_count)]
-        entry = TopicEntry(topic.name, topic.partition_count, topic.configs)
+        entry = entry_of(topic)
         if image.topic(topic.id) is None and image.topic_id(topic.name) is None:
             entries = [PartitionEntry((config.node_id,), isr, leader_epoch=epochs.get(tp, 0)) for tp in tps]
             if await run(client, create_topic(image, topic.id, entry, entries)) is None:

@@ -25,7 +25,7 @@ from brokerd.config.small_files import read_small_file
 from brokerd.coordination.client import CoordinationClient
 from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.node_state import ClusterIdentity, check_cluster, read_meta
-from brokerd.datadir.topic_store import COORDINATOR, Topic
+from brokerd.datadir.topic_store import COORDINATOR, COORDINATOR_LOG, Topic
 from brokerd.errors import CoordinationError, CoordinatorNotAvailableError, Fate, NotReadyError
 from brokerd.ids import NO_EPOCH, NO_LEADER, PRODUCER_NUMBERS, TopicIdPartition
 from brokerd.server.admin import Admin
@@ -42,7 +42,6 @@ R = TypeVar("R", bound=Message)
 _TOKEN_BYTES = 24
 _PRODUCER_NUMBERS = 2**20  # taken from the store at once; what is left at the end of a life is lost
 _ASKED_ONE_BY_ONE = 10  # topics; for more, all are read at once
-_COORDINATOR_LOG = TopicIdPartition(COORDINATOR.id, 0)
 
 
 class ClusterFigures(NamedTuple):
@@ -170,7 +169,7 @@ class ClusterNode:
         """The cluster in numbers."""
         return ClusterFigures(
             len(self.image.nodes),
-            sum(at.entry.leader == NO_LEADER for tp, at in self.image.partitions() if self.image.topic(tp.topic_id) is not None),
+            sum(at.entry.leader == NO_LEADER for _, at in self.image.partitions()),
             self.controller_id == self.node_id,
             self._membership.life is not None,
             self._client.calls,
@@ -198,7 +197,7 @@ class ClusterNode:
         """
         if self.image.topic(COORDINATOR.id) is None:
             await self.topics.create_coordinator()
-        entry = self.partition(_COORDINATOR_LOG)
+        entry = self.partition(COORDINATOR_LOG)
         node = self.image.nodes.get(entry.leader) if entry is not None else None
         if node is None:
             raise CoordinatorNotAvailableError(
@@ -258,7 +257,7 @@ class ClusterNode:
 
     def coordinator(self) -> int:
         """The node id of the coordinator; NO_LEADER."""
-        return self.leader_of(_COORDINATOR_LOG)
+        return self.leader_of(COORDINATOR_LOG)
 
     async def call(self, node_id: int, request: Message, response_type: type[R]) -> R:
         """See NodeCalls.call. Raises NotReadyError if the node is not alive, or ends without an answer."""

@@ -141,7 +141,9 @@ async def check_deleted(broker: BrokerParts, places: Iterable[_Place]) -> None:
     """Checks that what this node, the coordinator, does not know of these partitions is deleted, and not too new. Raises
     NotReadyError, NotCoordinatorError, CoordinatorLoadInProgressError."""
     unknown = {
-        TopicIdPartition(one.topic_id, one.partition) for one in places if one.partition >= broker.topics.count_of(one.topic_id)
+        TopicIdPartition(one.topic_id, one.partition)
+        for one in places
+        if one.partition >= broker.topics.count_of(one.topic_id) and not broker.members.has_deleted(one.topic_id)
     }
     if unknown and broker.groups:  # which raises where this node is not the coordinator
         await broker.cluster.check_deleted(unknown)

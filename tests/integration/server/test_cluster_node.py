@@ -18,15 +18,20 @@ from brokerd.clock import SystemClock
 from brokerd.config.broker import BrokerConfig
 from brokerd.config.client import ClientConfig
 from brokerd.coordination.client import CoordinationClient
-from brokerd.errors import CoordinationError, DataDirectoryError
+from brokerd.errors import CoordinationError, DataDirectoryError, NotLeaderError, NotReadyError
+from brokerd.ids import TopicIdPartition
 from brokerd.internode.v1.internode_pb2 import OpenMembersRequest, OpenMembersResponse
 from brokerd.server.cluster import adoption
 from brokerd.server.cluster import node as node_module
 from brokerd.server.cluster.adoption import adopt
+from brokerd.server.cluster.calls import NodeCalls
 from brokerd.server.cluster.node import ClusterNode
 from brokerd.server.coordinator import producer_ids
 from brokerd.server.daemon import Daemon
+from brokerd.server.handlers.groups import check_deleted
+from brokerd.server.metrics.families import families
 from brokerd.testing.memory_etcd import MemoryEtcd
+from brokerd.wire.v1.offsets_pb2 import PartitionGroupOffset
 from tests.support.certificates import Authority
 from tests.support.cluster_directories import becomes
 from tests.support.cluster_nodes import an_etcd
@@ -243,7 +248,7 @@ def test_nodes_with_different_auth_files_say_so(tmp_path: Path, caplog: pytest.L
             epochs = [node.epoch for node in one.broker.cluster.nodes()]
             files[2].write_text(files[1].read_text())
             await two.reload()
-            image = cast("ClusterNode", one.broker.cluster).image
+            image = cluster_of(one).image
             while len({node.registration.auth for node in image.nodes.values()}) > 1:
                 await one_turn()
             assert [node.epoch for node in one.broker.cluster.nodes()] == epochs, "nobody has registered anew"
@@ -302,3 +307,86 @@ def test_no_producer_id_is_given_twice_though_the_coordinator_is_restored(monkey
         assert len(set(given)) == 23
 
     run(scenario)
+
+
+def test_a_node_that_does_not_lead_names_who_does() -> None:
+    async def scenario(machines: Machines) -> None:
+        async with machines.node(1) as one, machines.node(2) as two, client_of(one) as client:
+            assert cluster_of(one).coordinator() == 1, "the coordinator's log is made with the cluster"
+            topic_id = await create_topic(client, "orders", 2)
+            await becomes(lambda: two.broker.topics.has("orders"), True)
+            led_by = {cluster_of(one).leader_of(tp): tp for tp in (TopicIdPartition(topic_id, 0), TopicIdPartition(topic_id, 1))}
+            for daemon, other in ((one, 2), (two, 1)):
+                with pytest.raises(NotLeaderError) as refused:
+                    daemon.broker.partitions.leader(led_by[other])
+                assert (refused.value.current_leader, refused.value.current_leader_epoch) == (other, 1)
+
+    run(scenario)
+
+
+def test_metrics_of_a_cluster() -> None:
+    async def figures(daemon: Daemon) -> dict[str, float]:
+        found = await families(daemon.broker, stream_count=0)
+        return {family.name: family.samples[0].value for family in found if len(family.samples) == 1}
+
+    async def scenario(machines: Machines) -> None:
+        async with machines.node(1) as one, client_of(one) as client:
+            async with machines.node(2) as two:
+                await create_topic(client, "orders", 2)
+                await becomes(lambda: [one.is_leader for one in two.broker.partitions.of_clients()], [True])
+                both = [await figures(one), await figures(two)]
+                for name, expected in (("cluster_nodes", 4), ("leader_count", 2), ("active_controller_count", 1)):
+                    assert sum(each[f"brokerd_{name}"] for each in both) == expected
+                assert [each["brokerd_cluster_offline_partition_count"] for each in both] == [0, 0]
+                assert [each["brokerd_cluster_registered"] for each in both] == [1, 1]
+            await becomes(lambda: cluster_of(one).figures().offline_partitions, 1)  # its leader has left
+            assert cluster_of(one).figures().nodes == 1
+            before = cluster_of(one).figures()
+            assert before.calls > 0
+            assert before.call_seconds > 0
+            await machines.etcd.stop()
+            with pytest.raises(NotReadyError):
+                await cluster_of(one).producer_numbers(0)
+            after = cluster_of(one).figures()
+            assert after.failed_calls > before.failed_calls
+            assert after.calls - after.failed_calls == before.calls - before.failed_calls, "none was answered"
+            await machines.etcd.start()
+
+    run(scenario)
+
+
+def test_a_call_ends_with_the_life_of_the_node_that_it_is_made_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(*_: object) -> None:
+        await asyncio.Future()
+
+    monkeypatch.setattr(NodeCalls, "call", hang)
+
+    async def scenario(machines: Machines) -> None:
+        async with machines.node(1) as one:
+            async with machines.node(2):
+                await becomes(lambda: len(cluster_of(one).nodes()), 2)
+                asked = asyncio.create_task(cluster_of(one).call(2, OpenMembersRequest(), OpenMembersResponse))
+                await one_turn()
+            with pytest.raises(NotReadyError, match="node 2 has ended without an answer"):
+                await asked
+
+    run(scenario)
+
+
+def test_what_is_known_to_be_deleted_costs_no_look_at_the_store() -> None:
+    async def scenario(machines: Machines) -> None:
+        async with machines.node(1) as one, client_of(one) as client:
+            tp = TopicIdPartition(await create_topic(client, "orders", 1), 0)
+            await delete_topics(client, ["orders"])
+            never = TopicIdPartition(b"never there yet!", 0)
+            for asked, costs in ((tp, False), (never, True), (never, False)):
+                before = cluster_of(one).figures().calls
+                await check_deleted(one.broker, [PartitionGroupOffset(topic_id=asked.topic_id, partition=0)])
+                assert (cluster_of(one).figures().calls > before) == costs
+
+    run(scenario)
+
+
+def cluster_of(daemon: Daemon) -> ClusterNode:
+    """What a node knows of its cluster."""
+    return cast("ClusterNode", daemon.broker.cluster)
