@@ -170,6 +170,7 @@ def test_a_node_that_is_killed_concerns_its_partitions_alone(cluster: Cluster) -
         waiting = writer.send(100, [1, 4])
         with client_of(cluster.nodes[3].bootstrap_servers) as client:
             client.create_topic("meanwhile", 4)
+        wait_until(lambda: "meanwhile" in _topics(cluster, 1))  # another node hears of it a moment later
         assert set(seen_by(cluster, 1, "meanwhile").leaders) == {1, 3}
         assert not any(future.done() for future in waiting)
         cluster.restart(2)
@@ -230,7 +231,7 @@ def test_an_isolated_node_serves_its_clients_and_is_reconciled(cluster: Cluster)
         cluster.heal(3)
         wait_for_leaders(cluster, LEADERS, cluster.nodes)
         sent = writer.acknowledged()
-    assert "meanwhile" in _topics(cluster, 3)
+    wait_until(lambda: "meanwhile" in _topics(cluster, 3))
     read_all(cluster, sent)
 
 
@@ -298,7 +299,8 @@ def test_without_coordination_clients_go_on_and_topics_stay_as_they_are(cluster:
         assert cluster.create_topic("new", 3).name == "new"
         writer.send(100)
         sent = writer.acknowledged()
-    assert set(_topics(cluster, 1)) == {"orders", "new"}
+    for node in cluster.nodes:
+        wait_until(lambda node=node: set(_topics(cluster, node)) == {"orders", "new"})  # type: ignore[misc]
     read_all(cluster, sent)
 
 
