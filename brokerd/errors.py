@@ -27,6 +27,7 @@ class ErrorCode(enum.IntEnum):
     TOPIC_ALREADY_EXISTS = 7
     INVALID_PARTITIONS = 8
     INVALID_CONFIG = 9
+    INVALID_REPLICATION_FACTOR = 10
     OFFSET_OUT_OF_RANGE = 11
     POLICY_VIOLATION = 12
     INVALID_REQUIRED_ACKS = 13
@@ -45,6 +46,7 @@ class ErrorCode(enum.IntEnum):
     OFFSET_NOT_AVAILABLE = 106
     COORDINATOR_LOAD_IN_PROGRESS = 107
     COORDINATOR_NOT_AVAILABLE = 108
+    NOT_ENOUGH_REPLICAS = 109
     UNKNOWN_TOPIC_OR_PARTITION = 200
     UNKNOWN_TOPIC_ID = 201
     NOT_LEADER = 202
@@ -204,6 +206,10 @@ class InvalidConfigError(WireError):
     code = ErrorCode.INVALID_CONFIG
 
 
+class InvalidReplicationFactorError(WireError):
+    code = ErrorCode.INVALID_REPLICATION_FACTOR
+
+
 class OffsetOutOfRangeError(WireError):
     code = ErrorCode.OFFSET_OUT_OF_RANGE
 
@@ -274,6 +280,10 @@ class CoordinatorLoadInProgressError(WireError):
 
 class CoordinatorNotAvailableError(WireError):
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+class NotEnoughReplicasError(WireError):
+    code = ErrorCode.NOT_ENOUGH_REPLICAS
 
 
 class UnknownTopicOrPartitionError(WireError):

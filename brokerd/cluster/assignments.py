@@ -1,8 +1,9 @@
 """What a data directory has to do to agree with the cluster: which topics to remove, which partitions to hold, which to lead.
 
-A directory acts on what the keys say, never on what they do not say. It removes data only where a tombstone lists it: a store that
-was emptied, or is another cluster's, erases nothing. It creates a partition only where it is in sync itself: one that was in sync
-in another directory is on a disk that is gone, and an empty log in its place would hide that.
+A directory acts on what the keys say, never on what they do not say. It removes data only where a tombstone lists it, or
+the entry of a partition that its node is no replica of any more: a store that was emptied, or is another cluster's, erases nothing.
+It creates a partition only where it is in sync itself, or where another node is: one that was in sync in another directory of this
+node alone is on a disk that is gone, and an empty log in its place would hide that.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from brokerd.cluster.image import ClusterImage
-from brokerd.cluster.keys import TopicEntry
-from brokerd.ids import TopicIdPartition
+from brokerd.cluster.image import ClusterImage, PartitionAt
+from brokerd.cluster.keys import PartitionEntry, TopicEntry
+from brokerd.ids import NO_LEADER, TopicIdPartition
 
 
 class HeldTopic(NamedTuple):
@@ -40,7 +41,7 @@ def to_remove(image: ClusterImage, directory_id: str, held: Held) -> list[bytes]
     return [*listed, *heard_of]
 
 
-def to_hold(image: ClusterImage, directory_id: str, held: Held) -> Iterator[tuple[bytes, TopicEntry, list[int]]]:
+def to_hold(image: ClusterImage, node_id: int, directory_id: str, held: Held) -> Iterator[tuple[bytes, TopicEntry, list[int]]]:
     """Topics to write anew, since they or their partitions here have changed: id, topic, and the partitions to create. All topics
     are known everywhere, also where none of their partitions are. A topic waits while the directory holds another of its name.
     """
@@ -50,7 +51,7 @@ def to_hold(image: ClusterImage, directory_id: str, held: Held) -> Iterator[tupl
         here = frozenset(known.numbers) if known is not None else ()
         numbers = image.partitions_of(topic_id)
         missing = sorted(number for number in numbers if number < entry.partition_count and number not in here)
-        new = [number for number in missing if _is_in_sync(image, TopicIdPartition(topic_id, number), directory_id)]
+        new = [number for number in missing if _is_copy_due(numbers[number].entry, node_id, directory_id)]
         if (new or known is None or known.entry != entry) and names.get(entry.name, topic_id) == topic_id:
             yield topic_id, entry, new
 
@@ -61,6 +62,39 @@ def to_lead(image: ClusterImage, life: Life, epochs: Mapping[TopicIdPartition, i
     """
     elected = _elected(image, life, epochs)
     return {tp: epoch for tp, epoch in elected.items() if epoch > epochs[tp]}
+
+
+def to_follow(
+    image: ClusterImage, node_id: int, epochs: Mapping[TopicIdPartition, int], unled: Collection[TopicIdPartition]
+) -> dict[TopicIdPartition, int]:
+    """Partitions that another node leads now, with its leader epochs. `epochs`: as for `to_lead`. `unled`: those in which this node
+    has no role; it follows them in an epoch that it has seen before, too.
+    """
+    found = {}
+    for tp, seen in epochs.items():
+        partition = image.partition(tp)
+        if partition is not None and image.topic(tp.topic_id) is not None:
+            entry = partition.entry
+            is_new = entry.leader_epoch > seen or (entry.leader_epoch == seen and tp in unled)
+            if entry.leader not in (NO_LEADER, node_id) and node_id in entry.replicas and is_new:
+                found[tp] = entry.leader_epoch
+    return found
+
+
+def to_drop(
+    image: ClusterImage, node_id: int, directory_id: str, epochs: Mapping[TopicIdPartition, int]
+) -> list[tuple[TopicIdPartition, PartitionAt]]:
+    """Copies to remove: this node is no replica of their partitions any more, and the directory is still listed. `epochs`: the
+    highest leader epoch that each partition of the directory has seen. An older entry is that of a store restored from a backup,
+    and removes nothing.
+    """
+    return [
+        (tp, partition)
+        for tp, partition in image.partitions()
+        if any(copy.directory_id == directory_id for copy in partition.entry.out_of_sync)
+        and node_id not in partition.entry.replicas
+        and partition.entry.leader_epoch >= epochs.get(tp, 0)
+    ]
 
 
 def to_outdo(image: ClusterImage, life: Life, epochs: Mapping[TopicIdPartition, int]) -> dict[TopicIdPartition, int]:
@@ -81,6 +115,12 @@ def _elected(image: ClusterImage, life: Life, tps: Iterable[TopicIdPartition]) -
             if is_elected and _is_in_sync(image, tp, life.directory_id):
                 found[tp] = entry.leader_epoch
     return found
+
+
+def _is_copy_due(entry: PartitionEntry, node_id: int, directory_id: str) -> bool:
+    if node_id not in entry.replicas:
+        return False
+    return any(copy.directory_id == directory_id or copy.node_id != node_id for copy in entry.isr)
 
 
 def _is_in_sync(image: ClusterImage, tp: TopicIdPartition, directory_id: str) -> bool:

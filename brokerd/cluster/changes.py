@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from brokerd.cluster.image import ClusterImage
+from brokerd.cluster.image import ClusterImage, PartitionAt
 from brokerd.cluster.keys import PartitionEntry, Tombstone, TopicEntry, encode
 from brokerd.ids import TopicIdPartition
 
@@ -62,7 +62,7 @@ def delete_topic(image: ClusterImage, topic_id: bytes) -> Transaction:
     """
     keys, topic = image.keys, _topic(image, topic_id)
     entries = [partition.entry for number, partition in image.partitions_of(topic_id).items() if number < topic.partition_count]
-    directory_ids = {replica.directory_id for entry in entries for replica in entry.isr}
+    directory_ids = {replica.directory_id for entry in entries for replica in (*entry.isr, *entry.out_of_sync)}
     alive = (image.nodes[node_id] for entry in entries for node_id in entry.replicas if node_id in image.nodes)
     directory_ids.update(node.registration.directory_id for node in alive)
     tombstone = Tombstone(topic.name, topic.partition_count, tuple(sorted(directory_ids)))
@@ -88,6 +88,13 @@ def data_removed(image: ClusterImage, topic_id: bytes, directory_id: str) -> Tra
     key, (tombstone, mod_revision) = image.keys.tombstone(topic_id), image.tombstones[topic_id]
     left = tombstone._replace(directory_ids=tuple(each for each in tombstone.directory_ids if each != directory_id))
     return Transaction({key: mod_revision}, {key: encode(left)} if left.directory_ids else {}, () if left.directory_ids else (key,))
+
+
+def copy_dropped(image: ClusterImage, tp: TopicIdPartition, partition: PartitionAt, directory_id: str) -> Transaction:
+    """Takes a directory off the entry of a partition, once it holds no copy any more."""
+    left = tuple(copy for copy in partition.entry.out_of_sync if copy.directory_id != directory_id)
+    key = image.keys.partition(tp)
+    return Transaction({key: partition.mod_revision}, {key: encode(partition.entry._replace(out_of_sync=left))})
 
 
 def raise_epochs(image: ClusterImage, epochs: Mapping[TopicIdPartition, int]) -> list[Transaction]:

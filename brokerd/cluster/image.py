@@ -29,11 +29,13 @@ from brokerd.ids import NO_LEADER, TopicIdPartition
 
 
 class Node(NamedTuple):
-    """A node that is alive. `epoch`: the revision that created its registration, so each life has a higher one."""
+    """A node that is alive. `epoch`: the revision that created its registration, so each life has a higher one. `mod_revision`: the
+    one that changed it last."""
 
     id: int
     epoch: int
     registration: Registration
+    mod_revision: int = 0
 
 
 class PartitionAt(NamedTuple):
@@ -136,7 +138,7 @@ class ClusterImage:
                 self.controller = number_of(_text(value), NODE_ID_MAX)
             case ("nodes", node):
                 node_id = number_of(node, NODE_ID_MAX)
-                self.nodes[node_id] = Node(node_id, create_revision, decode_registration(value))
+                self.nodes[node_id] = Node(node_id, create_revision, decode_registration(value), mod_revision)
             case ("names", name):
                 self._topic_ids[name] = topic_id_of(_text(value))
             case ("topics", topic_id):

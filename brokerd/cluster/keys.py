@@ -20,10 +20,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from brokerd.config.topic import REPLICAS_MAX
 from brokerd.ids import HOST, NO_LEADER, TOPIC_NAME_MAX_LENGTH, TopicIdPartition, topic_name_problem
 
 NODE_ID_MAX = 2**31 - 1
-REPLICAS_MAX = 32  # of a partition
+_OUT_OF_SYNC_MAX = 4 * REPLICAS_MAX
 PARTITIONS_MAX = 100_000  # of a topic: no max.partitions.per.topic is larger
 VALUE_MAX_BYTES = 64 * 1024
 _EPOCH_MAX = 2**31 - 1
@@ -73,6 +74,9 @@ class PartitionEntry(NamedTuple):
     leader: int = NO_LEADER
     leader_node_epoch: int = 0  # the leader's registration; one that came back is another one
     leader_epoch: int = 0  # one higher for each election
+    # Directories that have a copy, or had one, and are not in sync. One whose node is no replica any more removes its copy.
+    out_of_sync: tuple[InSyncReplica, ...] = ()
+    target: tuple[int, ...] = ()  # the replicas that there shall be (reassignment.py); empty = those that there are
 
 
 class Tombstone(NamedTuple):
@@ -164,17 +168,25 @@ def decode_partition(data: bytes) -> PartitionEntry:
     """Raises EntryError."""
     fields = _Fields(data)
     replicas = tuple(_number("replicas", each, 0, NODE_ID_MAX) for each in fields.items("replicas", REPLICAS_MAX))
-    isr = tuple(_in_sync(each) for each in fields.items("isr", REPLICAS_MAX))
+    isr = tuple(_in_sync(each, "isr") for each in fields.items("isr", REPLICAS_MAX))
     leader = fields.number("leader", NO_LEADER, NODE_ID_MAX)
+    out_of_sync = tuple(_in_sync(each, "out_of_sync") for each in fields.items("out_of_sync", _OUT_OF_SYNC_MAX))
+    target = tuple(_number("target", each, 0, NODE_ID_MAX) for each in fields.items("target", REPLICAS_MAX))
     known = {replica.node_id for replica in isr}
-    if len(set(replicas)) < len(replicas) or len(known) < len(isr):
-        raise EntryError("a node is in 'replicas' or 'isr' twice")
+    if len(set(replicas)) < len(replicas) or len(known) < len(isr) or len(set(target)) < len(target):
+        raise EntryError("a node is in 'replicas', 'isr' or 'target' twice")
     if not known or not known <= set(replicas):
         raise EntryError("'isr' must have at least one node, and only nodes of 'replicas'")
     if leader not in {NO_LEADER, *replicas}:
         raise EntryError(f"'leader' is {leader}, which is not in 'replicas'")
     return PartitionEntry(
-        replicas, isr, leader, fields.number("leader_node_epoch", 0, _REVISION_MAX), fields.number("leader_epoch", 0, _EPOCH_MAX)
+        replicas,
+        isr,
+        leader,
+        fields.number("leader_node_epoch", 0, _REVISION_MAX),
+        fields.number("leader_epoch", 0, _EPOCH_MAX),
+        out_of_sync,
+        target,
     )
 
 
@@ -187,11 +199,11 @@ def decode_tombstone(data: bytes) -> Tombstone:
     return Tombstone(fields.topic_name(), fields.number("partition_count", 1, PARTITIONS_MAX), tuple(directory_ids))
 
 
-def _in_sync(value: object) -> InSyncReplica:
-    """An in-sync replica: an array in JSON, as named tuples are."""
+def _in_sync(value: object, name: str) -> InSyncReplica:
+    """A node and its directory: an array in JSON, as named tuples are."""
     if not isinstance(value, list) or len(value) != 2 or not isinstance(value[1], str):
-        raise EntryError("'isr' has an entry that is not a node id and a directory id")
-    return InSyncReplica(_number("isr", value[0], 0, NODE_ID_MAX), value[1])
+        raise EntryError(f"'{name}' has an entry that is not a node id and a directory id")
+    return InSyncReplica(_number(name, value[0], 0, NODE_ID_MAX), value[1])
 
 
 def _number(name: str, value: object, minimum: int, maximum: int) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from brokerd.config.client import DEFAULT_PORT, GRPC_MAX_MESSAGE_BYTES, is_loopback
 from brokerd.config.settings import INT32_MAX, INT64_MAX, Value, declared, setting, settings_of
-from brokerd.config.topic import TopicConfig, topic_config
+from brokerd.config.topic import REPLICAS_MAX, TopicConfig, topic_config
 from brokerd.errors import ConfigError, InvalidConfigError
 from brokerd.ids import cluster_name_problem
 
@@ -57,6 +57,16 @@ class BrokerConfig:
     )
 
     num_partitions: int = setting(1, "Partitions of a topic created without a partition count.", between=(1, 10_000))
+    default_replication_factor: int = setting(
+        1,
+        "So many nodes of a cluster hold each partition of a topic created without a replication factor, and of the coordinator's "
+        "log; all nodes should have the same.",
+        between=(1, REPLICAS_MAX),
+    )
+    min_insync_replicas: int = _default_of("min.insync.replicas")
+    replica_lag_time_max_ms: int = setting(
+        30_000, "A replica that has not had everything for this long is not in sync any more.", between=(1_000, INT32_MAX)
+    )
     auto_create_topics: bool = setting(
         False,
         "Create unknown topics on first use (Kafka: true; a mistyped name should be an error).",

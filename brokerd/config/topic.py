@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from brokerd.config.settings import INT32_MAX, INT64_MAX, from_mapping, setting, values_of
 from brokerd.errors import ConfigError, InvalidConfigError
 
+REPLICAS_MAX = 32  # of a partition
+
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
@@ -36,6 +38,12 @@ class TopicConfig:
     )
     message_timestamp_after_max_ms: int = setting(
         3_600_000, "A record timestamped further ahead of the broker's clock is refused (CreateTime only).", between=(0, INT64_MAX)
+    )
+    min_insync_replicas: int = setting(
+        1,
+        "So many replicas must be in sync for acks=all, or all that there are if they are fewer (Kafka: even then).",
+        name="min.insync.replicas",
+        between=(1, REPLICAS_MAX),
     )
     cleanup_policy: str = setting("delete", "What happens to old segments; only delete exists so far.", choices=("delete",))
 

@@ -77,6 +77,10 @@ class Checkpoint:
             self._promised[tp] = epoch
         self._moved.update(partition for partition in self._partitions if partition.tp in epochs)
 
+    def replace(self, tp: TopicIdPartition, entry: CheckpointEntry) -> None:
+        """Sets the entry of a partition whose log is replaced."""
+        self._entries[tp] = entry
+
     def forget(self, tps: Iterable[TopicIdPartition]) -> None:
         """Removes the entries of deleted partitions."""
         for tp in tps:

@@ -29,12 +29,15 @@ from brokerd.datadir.node_state import (
 )
 from brokerd.datadir.partition_directories import remove_leftovers
 from brokerd.datadir.partition_opening import Opened, PartitionOpening, RecoveryReport
-from brokerd.datadir.partition_table import PartitionTable
+from brokerd.datadir.partition_table import NO_OTHERS, PartitionTable
 from brokerd.datadir.retention import Retention
 from brokerd.datadir.topic_changes import TopicChanges
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import DataDirectoryError
 from brokerd.ids import PRODUCER_NUMBERS, TopicIdPartition, TopicPartition
+from brokerd.partition.core import InSync
+from brokerd.partition.following import ReplicatedPartition, truncate
+from brokerd.partition.log_state import NEW_PARTITION, Snapshot
 from brokerd.partition.partition import LogResources
 from brokerd.steps import Job, Steps
 from brokerd.storage.files import Files
@@ -66,7 +69,8 @@ class LogManager:
             files, self._spares, self.partitions, self.resources.moved, interval_ms=config.log_checkpoint_interval_ms
         )
         # A node that is alone learns which were given when it has loaded its coordinator (CoordinatorHost).
-        self._opening = PartitionOpening(config, self.resources, PRODUCER_NUMBERS if cluster is None else 0)
+        free = PRODUCER_NUMBERS if cluster is None else 0
+        self._opening = PartitionOpening(config, self.resources, free, may_be_cut=cluster is not None)
         self._is_open = False
         self.time = DirectoryTime(files, clock)
         self.retention = Retention(files, self._spares, self.partitions, self._checkpoint, self.time)
@@ -226,20 +230,46 @@ class LogManager:
         if unclean:
             logger.warning("%d logs did not close cleanly, the first is %s: the next start recovers them", len(unclean), unclean[0])
 
-    def lead(self, epochs: Mapping[TopicIdPartition, int]) -> Steps[None]:
-        """Makes this node the leader of these partitions of its directory, each in a new epoch. The epochs are durable before the
-        first batch: recovery takes a batch of a higher one for damage. Raises OSError, FencedLeaderEpochError; StorageError if the
-        directory is read-only: a checkpoint of what can be read would let the next start cut the rest.
+    def lead(self, epochs: Mapping[TopicIdPartition, int], in_sync: Mapping[TopicIdPartition, InSync] = NO_OTHERS) -> Steps[None]:
+        """Makes this node the leader of these partitions of its directory, each in a new epoch. `in_sync`: the replicas of those
+        that have several. The epochs are durable before the first batch: recovery takes a batch of a higher one for damage. Raises
+        OSError, FencedLeaderEpochError; StorageError if the directory is read-only: a checkpoint of what can be read would let the
+        next start cut the rest.
         """
+        yield from self._promise(epochs)
+        self.partitions.lead({tp: epoch for tp, epoch in epochs.items() if tp in self.partitions}, in_sync)
+
+    def follow(self, epochs: Mapping[TopicIdPartition, int]) -> Steps[None]:
+        """Makes this node a follower of the leaders of these epochs. Raises as `lead` does."""
+        yield from self._promise(epochs)
+        self.partitions.follow({tp: epoch for tp, epoch in epochs.items() if tp in self.partitions})
+
+    def _promise(self, epochs: Mapping[TopicIdPartition, int]) -> Steps[None]:
         self._opening.check_writable()
         self._checkpoint.promise(epochs)
         yield self._checkpoint.job(makes_room=True)
-        self.partitions.lead({tp: epoch for tp, epoch in epochs.items() if tp in self.partitions})
+
+    def cut(self, cuts: Mapping[ReplicatedPartition, int]) -> Steps[dict[ReplicatedPartition, Exception]]:
+        """See truncate in brokerd/partition/following.py."""
+        return truncate(cuts, lambda: self._checkpoint.job(makes_room=True))
+
+    def begin_anew(self, tp: TopicIdPartition, snapshot: Snapshot, leader_epoch: int) -> Steps[None]:
+        """Replaces a follower's copy, which is not in sync, by one that begins at the snapshot. Raises OSError."""
+        yield from self.changes.begin_anew(tp, snapshot, leader_epoch)
+        self.partitions.follow({tp: leader_epoch})
+
+    def checkpoint_now(self) -> Job:
+        """A write of the checkpoint, for any thread. Raises OSError."""
+        return self._checkpoint.job(makes_room=True)
+
+    def durable_log_start(self, tp: TopicIdPartition) -> int:
+        """The log start of a partition in the checkpoint on disk."""
+        return self._checkpoint.written.get(tp, NEW_PARTITION).log_start_offset
 
     def expire_producers(self) -> int:
-        """Expires producers silent for producer.id.expiration.ms; returns how many."""
+        """Expires producers silent for producer.id.expiration.ms where this node leads; returns how many."""
         before = self.time.now_ms() - self._config.producer_id_expiration_ms
-        return sum(partition.producers.expire(before) for partition in self.partitions)
+        return sum(partition.producers.expire(before) for partition in self.partitions if partition.is_leader)
 
     def checkpoint_job(self, now_ms: int) -> Job | None:
         """A checkpoint write, if one is due: something changed, and log.checkpoint.interval.ms have passed since the last one."""

@@ -15,9 +15,10 @@ from brokerd.datadir.node_state import CleanLogs
 from brokerd.datadir.topic_store import Topic, TopicStore
 from brokerd.errors import LogDamagedError, StorageError
 from brokerd.ids import TopicIdPartition, TopicPartition
+from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_state import FIRST_EPOCH, LOST_ENTRY, NEW_PARTITION, CheckpointEntry, CleanLog
 from brokerd.partition.log_walk import RecoveryInput
-from brokerd.partition.partition import LogResources, Partition
+from brokerd.partition.partition import LogResources
 from brokerd.partition.recovery import PartitionRecovery, Recovered
 from brokerd.storage.names import LOG_SUFFIX, offset_file
 
@@ -39,7 +40,7 @@ class RecoveryReport(NamedTuple):
 class Opened(NamedTuple):
     """A recovered partition."""
 
-    partition: Partition
+    partition: ReplicatedPartition
     cut_bytes: int  # of a torn tail
     kept_entry: CheckpointEntry | None  # its checkpoint entry, if that must stay because the log was not fully recovered
     is_outdated: bool  # the entry is older than the log
@@ -48,11 +49,15 @@ class Opened(NamedTuple):
 class PartitionOpening:
     """Opens and creates partitions; see the module."""
 
-    def __init__(self, config: BrokerConfig, resources: LogResources, free_producer_number: int) -> None:
-        """`free_producer_number`: batches that are missing may be of any producer with a lower number."""
+    def __init__(
+        self, config: BrokerConfig, resources: LogResources, free_producer_number: int, *, may_be_cut: bool = False
+    ) -> None:
+        """`free_producer_number`: batches that are missing may be of any producer with a lower number. `may_be_cut`: other nodes
+        may lead the partitions."""
         self._config = config
         self._resources = resources
         self._free_producer_number = free_producer_number
+        self._may_be_cut = may_be_cut
         self.ended_node_epoch = 0  # of the life before this one, if each start elects; set by LogManager.open
         self.read_only_reason = ""  # why nothing may be written to the directory
 
@@ -91,13 +96,17 @@ class PartitionOpening:
         """Recovers a new, empty partition; call `open` with the result. In any thread. Raises OSError."""
         return self._recover(topic, config, tp, NEW_PARTITION._replace(leader_epoch=FIRST_EPOCH - 1), None, "")
 
+    def begin_at(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition, entry: CheckpointEntry) -> Recovered:
+        """Recovers a partition of which there is a snapshot alone, at the log start of `entry`. In any thread. Raises OSError."""
+        return self._recover(topic, config, tp, entry, None, "")
+
     def unmake(self, tp: TopicIdPartition) -> None:
         """Releases what a complete or failed `make` holds, instead of `open`. In any thread."""
         self._resources.open_files.drop(f"{tp.directory_name}/{offset_file(0, LOG_SUFFIX)}")
 
-    def open(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition, found: Recovered) -> Partition:
+    def open(self, topic: Topic, config: TopicConfig, tp: TopicIdPartition, found: Recovered) -> ReplicatedPartition:
         """The partition, writable unless its log has stopped. It has no role yet."""
-        return Partition(tp, topic.name, config, self._resources, found.state)
+        return ReplicatedPartition(tp, topic.name, config, self._resources, found.state)
 
     def _recover(
         self,
@@ -117,5 +126,6 @@ class PartitionOpening:
             checkpoint=entry,
             clean=clean,
             read_only_reason=read_only_reason,
+            may_be_cut=self._may_be_cut,
         )
         return PartitionRecovery(self._resources.files, self._resources.open_files, given).run()

@@ -15,8 +15,12 @@ from brokerd.errors import (
     UnknownTopicOrPartitionError,
 )
 from brokerd.ids import NO_EPOCH, NO_LEADER, TopicIdPartition, new_leader_epoch_id
+from brokerd.partition.core import ALONE, InSync
+from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.log_ends import UNSETTLED
 from brokerd.partition.partition import Partition
+
+NO_OTHERS: Mapping[TopicIdPartition, InSync] = {}  # partitions that this node alone holds
 
 
 class PartitionTable:
@@ -30,12 +34,13 @@ class PartitionTable:
         self.leads = 0  # how often this node has begun to lead partitions
         # Node id and epoch of a leader as the cluster has it; -1 = unknown.
         self.leader_in_cluster: Callable[[TopicIdPartition], tuple[int, int]] = lambda _: (NO_LEADER, NO_EPOCH)
-        self._partitions: dict[TopicIdPartition, Partition] = {}
+        self.on_role: Callable[[Partition], None] = lambda _: None  # called when a partition has got another role or epoch
+        self._partitions: dict[TopicIdPartition, ReplicatedPartition] = {}
 
     def __len__(self) -> int:
         return len(self._partitions)
 
-    def __iter__(self) -> Iterator[Partition]:
+    def __iter__(self) -> Iterator[ReplicatedPartition]:
         return iter(self._partitions.values())
 
     def __contains__(self, tp: TopicIdPartition) -> bool:
@@ -59,6 +64,10 @@ class PartitionTable:
             raise self._other_epoch(partition, current_leader_epoch)
         return partition
 
+    def replica(self, tp: TopicIdPartition) -> ReplicatedPartition | None:
+        """A partition of any topic; None if this node has no copy."""
+        return self._partitions.get(tp)
+
     def get(self, tp: TopicIdPartition) -> Partition | None:
         """A partition of a client's topic; None if there is none."""
         return self._partitions.get(tp) if tp.topic_id != COORDINATOR.id else None
@@ -72,7 +81,7 @@ class PartitionTable:
         """The partition of the coordinator's log; None if it has not been created."""
         return self._partitions.get(COORDINATOR_LOG)
 
-    def add(self, partition: Partition) -> None:
+    def add(self, partition: ReplicatedPartition) -> None:
         """Adds an opened partition."""
         self._partitions[partition.tp] = partition
 
@@ -83,10 +92,10 @@ class PartitionTable:
         if self.elects_itself:
             self.lead({partition.tp: partition.leader_epoch + 1 for partition in partitions})
 
-    def lead(self, epochs: Mapping[TopicIdPartition, int]) -> None:
-        """Makes this node the leader of these partitions, each in a new epoch, which must be durable. In a cluster, one that begins
-        to lead does not know which commits are complete: it shows nothing behind the last stable offset that was announced before
-        UNSETTLED is released.
+    def lead(self, epochs: Mapping[TopicIdPartition, int], in_sync: Mapping[TopicIdPartition, InSync] = NO_OTHERS) -> None:
+        """Makes this node the leader of these partitions, each in a new epoch, which must be durable. `in_sync`: the replicas of
+        those that have several. In a cluster, one that begins to lead does not know which commits are complete: it shows nothing
+        behind the last stable offset that was announced before UNSETTLED is released.
         """
         epoch_id = new_leader_epoch_id()
         self.leads += 1
@@ -96,7 +105,15 @@ class PartitionTable:
             is_known = self.elects_itself or partition.is_leader or tp.topic_id == COORDINATOR.id
             if not is_known and stable_offset < partition.ends.log_end_offset:
                 partition.hold_back(UNSETTLED, stable_offset)
-            partition.lead(epoch, epoch_id=epoch_id)
+            partition.lead(epoch, in_sync.get(tp, ALONE), epoch_id=epoch_id)
+            self.on_role(partition)
+
+    def follow(self, epochs: Mapping[TopicIdPartition, int]) -> None:
+        """Makes this node a follower of the leaders of these epochs, which must be durable."""
+        for tp, epoch in epochs.items():
+            partition = self._partitions[tp]
+            partition.follow(epoch)
+            self.on_role(partition)
 
     def configure(self, topic: Topic, config: TopicConfig) -> None:
         """Applies new settings to a topic's partitions."""
@@ -105,9 +122,14 @@ class PartitionTable:
 
     def delete(self, topic: Topic) -> None:
         """Removes a topic's partitions, and completes the operations that wait for them."""
-        for partition in self._of(topic):
-            del self._partitions[partition.tp]
-            partition.mark_deleted()
+        self.remove([partition.tp for partition in self._of(topic)])
+
+    def remove(self, tps: Iterable[TopicIdPartition]) -> None:
+        """Removes partitions, and completes the operations that wait for them."""
+        for tp in tps:
+            partition = self._partitions.pop(tp, None)
+            if partition is not None:
+                partition.mark_deleted()
 
     def release(self, commit: str, partitions: Iterable[Partition]) -> None:
         """Lets the markers of a commit take effect in all its partitions, and only then wakes the operations that wait."""

@@ -56,7 +56,7 @@ class Retention:
         now_ms = self._time.now_ms()
         for log in self._partitions if not self.is_off else ():
             try:
-                if log.roll_if_expired(now_ms):
+                if log.is_leader and log.roll_if_expired(now_ms):
                     rolled.append(log)
             except OSError as error:
                 logger.warning("%s: retention could not roll the last segment (%s)", log.name, error.strerror)
@@ -114,7 +114,7 @@ def _move_log_starts(logs: Sequence[Partition], checkpoint_job: Callable[[], Job
     before: dict[Partition, int] = {}
     try:
         for log in logs:
-            start = log.retained_from(now_ms)
+            start = log.retained_from(now_ms) if log.is_leader else log.ends.log_start_offset  # a follower's is its leader's
             if start != log.ends.log_start_offset:
                 before[log] = log.ends.log_start_offset
                 log.set_log_start(start)

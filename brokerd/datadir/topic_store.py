@@ -112,6 +112,10 @@ class TopicStore:
             raise UnknownTopicIdError(f"there is no topic with id {topic_id.hex()}: it was deleted, and perhaps recreated")
         return topic
 
+    def any_by_id(self, topic_id: bytes) -> Topic | None:
+        """A topic, the broker's own included; None if it is unknown."""
+        return self._by_id.get(topic_id)
+
     def count_of(self, topic_id: bytes) -> int:
         """The number of partitions of a client's topic; 0 if unknown."""
         topic = self._by_id.get(topic_id)

@@ -8,7 +8,7 @@ return it (log_ends.py). A failed write is not reported. partition.py carries th
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from brokerd.config.topic import TopicConfig
@@ -69,6 +69,19 @@ class OpenData(NamedTuple):
     is_durable: bool
 
 
+class InSync(NamedTuple):
+    """Whom a leader's high watermark waits for. `followers`: the other nodes that are in sync, or about to join. Unless as many
+    replicas are in sync as min.insync.replicas, or all that there are, the high watermark stays where it is.
+    """
+
+    followers: Collection[int] = ()
+    members: int = 1  # number of replicas in sync, this one included
+    replicas: int = 1
+
+
+ALONE = InSync()
+
+
 class Role(enum.Enum):
     """This replica's role in its partition. NONE before a role is assigned, and after `resign`."""
 
@@ -87,6 +100,7 @@ class PartitionCore:
         self.leader_epoch = state.leader_epoch  # the highest of this partition; stamped on what its leader appends
         self.leader_epoch_id = 0
         self.epoch_start_offset = 0  # the log end when this node began to lead
+        self.in_sync = ALONE  # of a leader
         self.health = LogHealth(name, state.damaged, state.read_only_reason)
         self.producers = state.producers
         self.epochs = state.epochs
@@ -281,15 +295,23 @@ class PartitionCore:
 
     # Role and epoch
 
-    def lead(self, epoch: int, followers: Iterable[int] = (), *, epoch_id: int = 0) -> Moved:
-        """Makes this node the leader in a new epoch, already durable, with `followers` as the other in-sync replicas. Raises
-        FencedLeaderEpochError.
-        """
+    def lead(self, epoch: int, in_sync: InSync = ALONE, *, epoch_id: int = 0) -> Moved:
+        """Makes this node the leader in a new epoch, already durable. Raises FencedLeaderEpochError."""
         self._check_epoch(epoch, max(self.leader_epoch, self.epochs.latest))
         self.role, self.leader_epoch, self.leader_epoch_id = Role.LEADER, epoch, epoch_id
         self.epoch_start_offset = self.ends.log_end_offset
         self.ends.lead()
-        return self.ends.in_sync(followers)
+        return self.set_in_sync(in_sync)
+
+    def set_in_sync(self, in_sync: InSync) -> Moved:
+        """Sets the replicas that are in sync, on a leader."""
+        self.in_sync = in_sync
+        return self.ends.in_sync(in_sync.followers, is_enough=self.has_enough_in_sync)
+
+    @property
+    def has_enough_in_sync(self) -> bool:
+        """True if a leader may acknowledge what all in-sync replicas have."""
+        return self.in_sync.members >= min(self.config.min_insync_replicas, self.in_sync.replicas)
 
     @property
     def tenure(self) -> tuple[Role, int]:

@@ -1,5 +1,5 @@
-"""What a follower does with its partition, and a leader with what followers report. Nothing calls this yet: one node leads all its
-partitions. What both roles share is in core.py and partition.py, and the rule of the high watermark in log_ends.py.
+"""What a follower does with its partition, and a leader with what followers report. What both roles share is in core.py and
+partition.py, and the rule of the high watermark in log_ends.py; who follows whom is in brokerd/replication.
 
 A cut (`truncate`) runs in steps, whose order matters: after a crash in between, recovery finds a log that ends either at the cut or
 where it did before.
@@ -16,7 +16,7 @@ from brokerd.partition.core import Append, PartitionCore, Role
 from brokerd.partition.derived_files import read_snapshot, remove_snapshot, write_leader_epochs
 from brokerd.partition.leader_epochs import EpochEntry
 from brokerd.partition.log_ends import LogEnd, Moved
-from brokerd.partition.log_state import LogState
+from brokerd.partition.log_state import LogState, Snapshot
 from brokerd.partition.markers import marker_of, read_marker
 from brokerd.partition.partition import NOBODY, LogResources, Partition
 from brokerd.partition.producer_state import Marker, ProducerStates
@@ -156,6 +156,24 @@ class ReplicatedPartition(Partition):
         moved = self.ends.replica_at(node, durable_end)
         self.wake(moved)
         return moved
+
+    def leader_told(self, high_watermark: int, last_stable_offset: int, log_start_offset: int) -> None:
+        """Takes over the ends of the leader's log, as far as this one has them. Ignored unless this node follows."""
+        if self.core.role is Role.FOLLOWER:
+            self.wake(self.ends.leader_at(high_watermark, last_stable_offset))
+            start = min(log_start_offset, self.ends.high_watermark)
+            if start > self.ends.log_start_offset:
+                self.set_log_start(start)
+
+    def snapshot_at(self, offset: int) -> Snapshot:
+        """What a log must know of batches that it does not have, if it begins with the batch at `offset`. Producers with batches
+        from there on become known through those.
+        """
+        before = {
+            producer_id: entry for producer_id, entry in self.producers.entries.items() if entry.batches[-1].last_offset < offset
+        }
+        epochs = self.core.epochs.below(offset)
+        return Snapshot(self.crc_seed, offset, epochs, before, self.producers.forgotten_number)
 
     def append_as_follower(self, batch: RecordBatch) -> None:
         """Checks both CRCs of the leader's next batch, and writes it byte for byte. Raises WireErrors with their fate."""

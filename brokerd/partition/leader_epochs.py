@@ -15,6 +15,7 @@ from typing import NamedTuple
 from brokerd.record.header import BatchHeader
 
 _start_offset = attrgetter("start_offset")
+_epoch = attrgetter("epoch")
 UNKNOWN_OFFSET = -1
 
 
@@ -61,6 +62,14 @@ class LeaderEpochs:
         """The number of the epoch of the batch at `offset`; -1 if unknown."""
         entry = self.entry_at(offset)
         return -1 if entry is None else entry.epoch
+
+    def end_of(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """The newest epoch that is not above `epoch`, -1 if there is none, and where it ends (KIP-101). Of two logs, the one with
+        the newer last batch asked for the last epoch of the other, both agree up to the lower of their ends of it.
+        """
+        at = bisect_right(self.entries, epoch, key=_epoch)
+        end_offset = self.entries[at].start_offset if at < len(self.entries) else log_end_offset
+        return self.entries[at - 1].epoch if at else -1, end_offset
 
     def has(self, header: BatchHeader) -> bool:
         """True if the batch has the epoch recorded for its offset."""

@@ -75,6 +75,7 @@ class LogEnds:
         stable = min(high_watermark, announced_stable_offset)
         self._unknown = (stable, log_end_offset) if high_watermark < log_end_offset else None
         self._replicas: dict[int, int] | None = None  # durable ends of the other in-sync replicas; None unless leader
+        self._is_enough = True  # of a leader: so many are in sync that the high watermark may move
         self._leader_high_watermark = _NOWHERE  # on a follower: the leader's last reported one
         self._leader_stable_offset = _NOWHERE  # on a follower: the leader's last reported one
         self._announced_stable_offset = announced_stable_offset
@@ -138,14 +139,18 @@ class LogEnds:
         self._leader_stable_offset = _NO_LIMIT
 
     def follow(self) -> None:
-        """Makes this node a non-leader: the high watermark follows the leader's."""
+        """Makes this node a non-leader: the high watermark follows the leader's, and the leader knows what commits hold back."""
         self._announced_stable_offset = self.announced_stable_offset
-        self._replicas = None
+        self.held_back.clear()
+        self.last_stable_offset = self._stable_end()
+        self._replicas, self._is_enough = None, True
         self._leader_high_watermark = self._leader_stable_offset = _NOWHERE
 
-    def in_sync(self, followers: Iterable[int]) -> Moved:
-        """Sets the other in-sync replicas. A new one counts as having nothing durable until `replica_at`."""
-        known = self._replicas or {}
+    def in_sync(self, followers: Iterable[int], *, is_enough: bool = True) -> Moved:
+        """Sets the other in-sync replicas. A new one counts as having nothing durable until `replica_at`. The high watermark stays
+        where it is while they are not enough.
+        """
+        known, self._is_enough = self._replicas or {}, is_enough
         self._replicas = {node: known.get(node, _NOWHERE) for node in followers}
         return self._advance()
 
@@ -166,7 +171,7 @@ class LogEnds:
         """Advances the high watermark to the lowest durable end of the in-sync replicas. It never goes back."""
         known = (self._leader_high_watermark,) if self._replicas is None else self._replicas.values()
         end = min([self.durable_end, *known])
-        if end <= self.high_watermark:
+        if end <= self.high_watermark or not self._is_enough:
             return NOTHING_MOVED
         self.high_watermark = end
         unreadable = self._unreadable

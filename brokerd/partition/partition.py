@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar, cast
 
@@ -18,12 +18,13 @@ from brokerd.config.topic import TopicConfig
 from brokerd.errors import (
     Fate,
     LogDamagedError,
+    NotEnoughReplicasError,
     OffsetOutOfRangeError,
     ResourceExhaustedError,
     StorageError,
 )
 from brokerd.ids import TopicIdPartition, TopicPartition
-from brokerd.partition.core import Append, PartitionCore, Role
+from brokerd.partition.core import ALONE, Append, InSync, PartitionCore, Role
 from brokerd.partition.derived_files import encode_snapshot, write_leader_epochs, write_snapshot
 from brokerd.partition.flush_state import FlushOutcome, FlushPlan
 from brokerd.partition.log_ends import LogEnd, Moved
@@ -191,6 +192,8 @@ class Partition:
     def configure(self, config: TopicConfig) -> None:
         """Applies new topic settings."""
         self.config = self.core.config = config
+        if self.is_leader:
+            self.set_in_sync(self.core.in_sync)
 
     @property
     def leader_epoch(self) -> int:
@@ -236,13 +239,27 @@ class Partition:
         """True if this node leads in this epoch. Work begun in another epoch is never acknowledged."""
         return self.core.role is Role.LEADER and self.core.leader_epoch == epoch
 
-    def lead(self, epoch: int, followers: Collection[int] = (), *, epoch_id: int = 0) -> Moved:
+    def lead(self, epoch: int, in_sync: InSync = ALONE, *, epoch_id: int = 0) -> Moved:
         """Makes this node the leader in a new, durable epoch, and wakes all waiting operations, so that those of an earlier epoch
         end before anything else happens. Raises FencedLeaderEpochError.
         """
-        moved = self.core.lead(epoch, followers, epoch_id=epoch_id)
+        moved = self.core.lead(epoch, in_sync, epoch_id=epoch_id)
         self.wake()
         return moved
+
+    def set_in_sync(self, in_sync: InSync) -> None:
+        """Sets the replicas that are in sync, on a leader."""
+        self.wake(self.core.set_in_sync(in_sync))
+
+    def check_enough_in_sync(self) -> None:
+        """Raises NotEnoughReplicasError if nothing may be appended that all in-sync replicas shall have."""
+        if not self.core.has_enough_in_sync:
+            raise NotEnoughReplicasError(
+                f"{self.name}: {self.core.in_sync.members} of {self.core.in_sync.replicas} replicas are in sync, fewer than "
+                f"min.insync.replicas ({self.config.min_insync_replicas}): start the nodes that are missing",
+                fate=Fate.NOT_APPENDED,
+                retry_after_ms=_RETRY_AFTER_MS,
+            )
 
     # Append
 

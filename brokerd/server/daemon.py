@@ -223,10 +223,11 @@ class Daemon:
         if self.config.metrics_port >= 0:
             await self._start_metrics(authenticator)
         if self._cluster is not None:
-            service = InternodeService(self._broker, self._cluster.token)
+            service = InternodeService(self._broker, self._cluster)
             self._server.add_registered_method_handlers(INTERNODE, service.method_handlers())
             broker = self._broker
-            await self._cluster.join(logs, broker.admin, broker.address(), broker.forget_topic, broker.coordinator.follow)
+            on_change = broker.coordinator.follow
+            await self._cluster.join(logs, broker.admin, broker.flusher, broker.address(), broker.forget_topic, on_change)
         await self._server.start()
         self._has_started = True
 

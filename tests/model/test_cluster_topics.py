@@ -108,10 +108,10 @@ def a_tombstone_ends_with_the_first_directory(put: Put) -> None:
 def a_topic_replaces_another_one_of_its_name(put: Put) -> None:
     original = assignments.to_hold
 
-    def hasty(image: ClusterImage, directory_id: str, held: Held) -> Any:
+    def hasty(image: ClusterImage, node_id: int, directory_id: str, held: Held) -> Any:
         for topic_id, _ in image.topics():
             known = held.get(topic_id)
-            yield from original(image, directory_id, {} if known is None else {topic_id: known})
+            yield from original(image, node_id, directory_id, {} if known is None else {topic_id: known})
 
     put(assignments, "to_hold", hasty)
 

@@ -104,8 +104,8 @@ def a_failed_flush_counts(_original: Any, self: PartitionCore, plan: FlushPlan, 
 
 
 @bug(LogEnds, "in_sync")
-def a_follower_that_says_nothing_does_not_count(in_sync: Any, self: LogEnds, followers: Any) -> Any:
-    return in_sync(self, [node for node in followers if node in (self._replicas or {})])
+def a_follower_that_says_nothing_does_not_count(in_sync: Any, self: LogEnds, followers: Any, *, is_enough: bool = True) -> Any:
+    return in_sync(self, [node for node in followers if node in (self._replicas or {})], is_enough=is_enough)
 
 
 @rare(850)

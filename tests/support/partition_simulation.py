@@ -30,7 +30,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import NO_PRODUCER, ProducerIdAndEpoch
 from brokerd.partition import flush_state
-from brokerd.partition.core import HIGH_WATERMARK, Role
+from brokerd.partition.core import HIGH_WATERMARK, InSync, Role
 from brokerd.partition.following import ReplicatedPartition, truncate
 from brokerd.partition.log_ends import LogEnd, Moved
 from brokerd.partition.partition import LogAppendInfo
@@ -612,10 +612,11 @@ class Simulation:
         replica.raise_epoch(self.epoch)
         if replica is not self.leader:
             log.follow(self.epoch)
+            replica.held.clear()  # the leader knows what is held back
             return
         self._complete(replica)
         others = self.in_sync - {replica.number}
-        self._event(replica, lambda: log.lead(self.epoch, others))
+        self._event(replica, lambda: log.lead(self.epoch, InSync(others, len(others) + 1, len(self.replicas))))
         self.promises.check_nothing_is_lost(replica)
 
     def _tell_some(self) -> None:
@@ -625,6 +626,7 @@ class Simulation:
             self._tell(self.rng.choice(untold))
         elif self.rng.random() < 0.05 and (leader := self._leader()) is not None:
             leader.log.resign()
+            leader.held.clear()
             self._elect()
 
     def _elect_another(self) -> None:

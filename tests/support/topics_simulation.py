@@ -49,7 +49,7 @@ class Directory:
         for topic_id in removed:
             self.held.pop(topic_id, None)
             self.epochs = {tp: epoch for tp, epoch in self.epochs.items() if tp.topic_id != topic_id}
-        for topic_id, entry, numbers in list(assignments.to_hold(image, self.life.directory_id, self.held)):
+        for topic_id, entry, numbers in list(assignments.to_hold(image, self.life.node_id, self.life.directory_id, self.held)):
             before = self.held[topic_id].numbers if topic_id in self.held else ()
             assert not set(numbers) & set(before), "a partition is created twice"
             self.held[topic_id] = HeldTopic(entry, [*before, *numbers])

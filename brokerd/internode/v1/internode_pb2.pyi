@@ -251,3 +251,67 @@ class PreparedHoldsResponse(_message.Message):
     commits: _containers.RepeatedCompositeFieldContainer[PreparedHold]
     more: bool
     def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., coordinator_epoch: _Optional[int] = ..., commits: _Optional[_Iterable[_Union[PreparedHold, _Mapping]]] = ..., more: bool = ...) -> None: ...
+
+class ReplicaPosition(_message.Message):
+    __slots__ = ("topic_id", "partition", "leader_epoch", "log_end_offset", "durable_end", "log_start_offset", "last_epoch")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_END_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    leader_epoch: int
+    log_end_offset: int
+    durable_end: int
+    log_start_offset: int
+    last_epoch: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., durable_end: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., last_epoch: _Optional[int] = ...) -> None: ...
+
+class ReplicateRequest(_message.Message):
+    __slots__ = ("node_id", "node_epoch", "positions", "dropped")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    node_epoch: int
+    positions: _containers.RepeatedCompositeFieldContainer[ReplicaPosition]
+    dropped: _containers.RepeatedCompositeFieldContainer[Partition]
+    def __init__(self, node_id: _Optional[int] = ..., node_epoch: _Optional[int] = ..., positions: _Optional[_Iterable[_Union[ReplicaPosition, _Mapping]]] = ..., dropped: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ...) -> None: ...
+
+class ReplicaUpdate(_message.Message):
+    __slots__ = ("topic_id", "partition", "error", "high_watermark", "last_stable_offset", "log_start_offset", "diverges", "common_epoch", "common_end_offset", "snapshot", "record_chunks")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    LAST_STABLE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DIVERGES_FIELD_NUMBER: _ClassVar[int]
+    COMMON_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    COMMON_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    RECORD_CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partition: int
+    error: _error_pb2.Error
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    diverges: bool
+    common_epoch: int
+    common_end_offset: int
+    snapshot: bytes
+    record_chunks: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., high_watermark: _Optional[int] = ..., last_stable_offset: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., diverges: bool = ..., common_epoch: _Optional[int] = ..., common_end_offset: _Optional[int] = ..., snapshot: _Optional[bytes] = ..., record_chunks: _Optional[int] = ...) -> None: ...
+
+class ReplicateResponse(_message.Message):
+    __slots__ = ("updates", "records")
+    UPDATES_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    updates: _containers.RepeatedCompositeFieldContainer[ReplicaUpdate]
+    records: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, updates: _Optional[_Iterable[_Union[ReplicaUpdate, _Mapping]]] = ..., records: _Optional[_Iterable[bytes]] = ...) -> None: ...

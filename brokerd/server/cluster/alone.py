@@ -12,7 +12,7 @@ from brokerd.cluster.keys import InSyncReplica, PartitionEntry
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.topic_changes import TopicChanges
 from brokerd.datadir.topic_store import Topic
-from brokerd.errors import NotLeaderError, WireError
+from brokerd.errors import InvalidReplicationFactorError, NotLeaderError, WireError
 from brokerd.ids import NO_LEADER, PRODUCER_NUMBERS, TopicIdPartition
 from brokerd.server.admin import Admin
 
@@ -102,8 +102,17 @@ class Alone:
         """Creates the coordinator's log."""
         await self._admin.run(self._changes.create_coordinator())
 
-    async def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
-        """See TopicChanges, as for the other changes."""
+    def check_factor(self, name: str, replication_factor: int) -> int:
+        """Raises InvalidReplicationFactorError."""
+        if replication_factor > 1:
+            raise InvalidReplicationFactorError(
+                f"topic '{name}' cannot have a replication factor of {replication_factor}: this node is alone"
+            )
+        return 1
+
+    async def create(self, name: str, partitions: int, configs: Mapping[str, str], replication_factor: int = 0) -> Topic:
+        """See TopicChanges, as for the other changes. Raises InvalidReplicationFactorError, too."""
+        self.check_factor(name, replication_factor)
         return await self._admin.run(self._changes.create(name, partitions, configs))
 
     async def grow(self, name: str, total: int) -> Topic:

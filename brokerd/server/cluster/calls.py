@@ -64,6 +64,12 @@ class NodeCalls:
             raise from_proto(cast("Any", response).error)
         return response
 
+    async def replicate(self, node: Node) -> Any:
+        """A stream of Replicate, of bytes both ways."""
+        address = address_of(node.registration.host, node.registration.port)
+        method: Any = (await self._channel(node.id, address)).stream_stream(f"/{SERVICE}/Replicate")
+        return method(metadata=((TOKEN, node.registration.token),))
+
     async def close(self) -> None:
         """Ends all calls."""
         channels, self._channels = self._channels, {}

@@ -10,22 +10,22 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from brokerd.cluster.assignments import HeldTopic, to_hold, to_lead, to_outdo, to_remove
-from brokerd.cluster.changes import data_removed, raise_epochs
+from brokerd.cluster.assignments import HeldTopic, to_drop, to_follow, to_hold, to_lead, to_outdo, to_remove
+from brokerd.cluster.changes import copy_dropped, data_removed, raise_epochs
+from brokerd.cluster.image import PartitionAt
 from brokerd.cluster.keys import TopicEntry
 from brokerd.coordination.client import CoordinationClient
-from brokerd.datadir.partition_table import PartitionTable
-from brokerd.datadir.topic_changes import TopicChanges
-from brokerd.datadir.topic_store import COORDINATOR, Topic, TopicStore
+from brokerd.datadir.log_manager import LogManager
+from brokerd.datadir.topic_store import COORDINATOR, Topic
 from brokerd.errors import BrokerdError
 from brokerd.ids import TopicIdPartition
+from brokerd.partition.core import Role
+from brokerd.replication.leader import in_sync_of
 from brokerd.server.admin import Admin
 from brokerd.server.cluster.membership import Membership
-from brokerd.steps import Steps
 
 logger = logging.getLogger(__name__)
 _RETRY_S = 1.0
-Lead = Callable[[Mapping[TopicIdPartition, int]], Steps[None]]
 
 
 class ClusterDirectory:
@@ -35,20 +35,16 @@ class ClusterDirectory:
         self,
         client: CoordinationClient,
         membership: Membership,
-        topics: TopicStore,
-        partitions: PartitionTable,
-        changes: TopicChanges,
-        lead: Lead,
+        logs: LogManager,
         admin: Admin,
         on_deleted: Callable[[Topic], None],
     ) -> None:
-        """`lead`: LogManager's. `on_deleted` is called once a deleted topic is invisible, before its files are removed."""
+        """`on_deleted` is called once a deleted topic is invisible, before its files are removed."""
         self._client = client
         self._membership = membership
-        self._topics = topics
-        self._partitions = partitions
-        self._changes = changes
-        self._lead = lead
+        self._node_id = membership.node_id
+        self._logs = logs
+        self._topics, self._partitions, self._changes = logs.topics, logs.partitions, logs.changes
         self._admin = admin
         self._on_deleted = on_deleted
         self._passes = 0
@@ -88,7 +84,10 @@ class ClusterDirectory:
             await self._try(f"removing topic {topic_id.hex()}", self._remove(topic_id), before)
         for topic, numbers in self._to_hold():
             await self._try(f"holding topic '{topic.name}'", self._hold(topic, numbers), before)
+        for tp, partition in to_drop(self._membership.image, self._node_id, self._membership.directory_id, self._epochs()):
+            await self._try(f"removing the copy of {tp}", self._drop(tp, partition), before)
         await self._try("leading partitions", self._lead_elected(), before)
+        await self._try("following partitions", self._follow_elected(), before)
 
     async def _try(self, what: str, step: Awaitable[None], before: Mapping[str, str]) -> None:
         try:
@@ -117,7 +116,7 @@ class ClusterDirectory:
             await self._client.transact(*data_removed(self._membership.image, topic_id, self._membership.directory_id))
 
     def _to_hold(self) -> list[tuple[Topic, list[int]]]:
-        found = to_hold(self._membership.image, self._membership.directory_id, self._held())
+        found = to_hold(self._membership.image, self._node_id, self._membership.directory_id, self._held())
         return [(Topic(entry.name, topic_id, entry.partition_count, entry.configs), numbers) for topic_id, entry, numbers in found]
 
     async def _hold(self, topic: Topic, numbers: list[int]) -> None:
@@ -126,15 +125,32 @@ class ClusterDirectory:
     async def _lead_elected(self) -> None:
         life = self._membership.life
         if life is not None:
-            epochs = {partition.tp: partition.leader_epoch for partition in self._partitions}
+            epochs = self._epochs()
             elected = to_lead(self._membership.image, life, epochs)
             if elected:
-                await self._admin.run(self._lead(elected))
+                entries = {tp: at.entry for tp in elected if (at := self._membership.image.partition(tp)) is not None}
+                await self._admin.run(self._logs.lead(elected, {tp: in_sync_of(entry) for tp, entry in entries.items()}))
                 self._led = {tp: epoch for tp, epoch in {**self._led, **elected}.items() if tp in epochs}
                 logger.info("leads %d more partitions, or again", len(elected))
             seen = {tp: epoch for tp, epoch in {**epochs, **elected}.items() if self._led.get(tp) != epoch}
             for transaction in raise_epochs(self._membership.image, to_outdo(self._membership.image, life, seen)):
                 await self._client.transact(*transaction)
+
+    async def _follow_elected(self) -> None:
+        unled = {partition.tp for partition in self._partitions if partition.core.role is Role.NONE}
+        followed = to_follow(self._membership.image, self._node_id, self._epochs(), unled)
+        if followed:
+            await self._admin.run(self._logs.follow(followed))
+            logger.info("follows the leaders of %d more partitions, or again", len(followed))
+
+    async def _drop(self, tp: TopicIdPartition, partition: PartitionAt) -> None:
+        await self._admin.run(self._changes.drop(tp.topic_id, [tp.partition]))
+        await self._client.transact(*copy_dropped(self._membership.image, tp, partition, self._membership.directory_id))
+        logger.info("removed the copy of partition %s: this node is no replica of it any more", tp)
+
+    def _epochs(self) -> dict[TopicIdPartition, int]:
+        """The highest leader epoch that each partition of the directory has seen."""
+        return {partition.tp: partition.leader_epoch for partition in self._partitions}
 
 
 def entry_of(topic: Topic) -> TopicEntry:

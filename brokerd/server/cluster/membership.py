@@ -121,6 +121,11 @@ class Membership:
                 await self._changed.wait()
         return self.generation
 
+    async def until(self, revision: int) -> None:
+        """Returns once the image has reached a revision of the store."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.revision >= revision)
+
     async def _register(self) -> None:
         """Writes the registration. An earlier one of the same directory is another life of this node, which has ended: this one
         holds the directory's lock.

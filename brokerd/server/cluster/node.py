@@ -23,6 +23,7 @@ from brokerd.cluster.keys import PARTITIONS_MAX, EntryError, Keys, PartitionEntr
 from brokerd.config.broker import BrokerConfig, coordination_endpoints
 from brokerd.config.small_files import read_small_file
 from brokerd.coordination.client import CoordinationClient
+from brokerd.datadir.flusher import Flusher
 from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.node_state import ClusterIdentity, check_cluster, read_meta
 from brokerd.datadir.topic_store import COORDINATOR, COORDINATOR_LOG, Topic
@@ -34,6 +35,8 @@ from brokerd.server.cluster.controller import Controller
 from brokerd.server.cluster.directory import ClusterDirectory
 from brokerd.server.cluster.membership import Membership, cluster_identity, for_ever
 from brokerd.server.cluster.topics import ClusterTopics
+from brokerd.server.replication.copying import Copying
+from brokerd.server.replication.leading import Leading
 from brokerd.storage.files import Files
 
 logger = logging.getLogger(__name__)
@@ -69,6 +72,8 @@ class ClusterNode:
         self._is_new = False  # its directory was not in use before
         self._joined: Membership | None = None
         self.topics: ClusterTopics  # changes of topics, once it has joined
+        self._leading: Leading | None = None
+        self._copying: Copying | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._differing: set[int] = set()  # nodes with another auth file
 
@@ -85,6 +90,7 @@ class ClusterNode:
         self,
         logs: LogManager,
         admin: Admin,
+        flusher: Flusher,
         address: tuple[str, int],
         on_deleted: Callable[[Topic], None],
         on_change: Callable[[], Awaitable[None]],
@@ -94,11 +100,12 @@ class ClusterNode:
         auth = await asyncio.to_thread(self._auth_hash)
         registration = Registration(*address, logs.directory_id, self._config.rack, self.token, auth)
         membership = self._joined = Membership(self._client, self._keys, logs.cluster_id, logs.node_id, registration)
-        directory = ClusterDirectory(
-            self._client, membership, logs.topics, logs.partitions, logs.changes, logs.lead, admin, on_deleted
-        )
+        directory = ClusterDirectory(self._client, membership, logs, admin, on_deleted)
+        leading = self._leading = Leading(self._client, membership, logs.partitions, self._config.replica_lag_time_max_ms)
+        copying = self._copying = Copying(logs, membership, self._calls, flusher, admin, self._client.clock)
         logs.partitions.leader_in_cluster = self._leader
-        self.topics = ClusterTopics(self._client, membership, directory, logs.topics, logs.changes)
+        factor = self._config.default_replication_factor
+        self.topics = ClusterTopics(self._client, membership, directory, logs.topics, logs.changes, factor)
         await membership.start()
         controller = Controller(self._client, membership)
 
@@ -106,12 +113,14 @@ class ClusterNode:
             seen, roles = -1, (-1, -1)
             while True:
                 seen = await directory.passed(seen)
+                leading.follow_image()
+                copying.follow_image()
                 self._compare_auth()
                 before, roles = roles, (logs.partitions.leads, membership.partition_changes)
                 if roles != before:
                     await on_change()
 
-        self._tasks = [asyncio.create_task(for_ever(each)) for each in (directory.run, controller.run, follow)]
+        self._tasks = [asyncio.create_task(for_ever(each)) for each in (directory.run, controller.run, follow, leading.run)]
         await directory.passed(0)
         if self._is_new and self.image.topic(COORDINATOR.id) is None:
             # With the cluster: a store restored from an older copy would have another one made, which knows nothing.
@@ -130,6 +139,8 @@ class ClusterNode:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._copying is not None:
+            await self._copying.stop()
         if self._joined is not None:
             await self._joined.stop()
         await self._calls.close()
@@ -152,6 +163,12 @@ class ClusterNode:
     def _membership(self) -> Membership:
         assert self._joined is not None, "it has joined"
         return self._joined
+
+    def replica_streams(self) -> tuple[Membership, Leading]:
+        """What serves the streams of followers. Raises NotReadyError before it has joined."""
+        if self._joined is None or self._leading is None:
+            raise NotReadyError("this node has not joined the cluster yet")
+        return self._joined, self._leading
 
     # What handlers ask
 

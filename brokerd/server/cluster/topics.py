@@ -21,18 +21,19 @@ from brokerd.errors import (
     CoordinationError,
     Fate,
     InvalidPartitionsError,
+    InvalidReplicationFactorError,
     NotReadyError,
     StorageError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
+    counted,
 )
-from brokerd.ids import topic_name_problem
+from brokerd.ids import TopicIdPartition, topic_name_problem
 from brokerd.server.cluster.directory import ClusterDirectory, entry_of
 from brokerd.server.cluster.membership import Membership
 
 _PATIENCE_S = 10.0  # for this node to follow the image
 _ATTEMPTS = 10  # against nodes that change the same topic
-_REPLICATION_FACTOR = 1
 # Refusals that rest on what this node knows of the topic, which another one may have changed a moment ago.
 _RESTS_ON_TOPIC = (TopicAlreadyExistsError, UnknownTopicOrPartitionError, InvalidPartitionsError)
 
@@ -49,7 +50,9 @@ class ClusterTopics:
         directory: ClusterDirectory,
         topics: TopicStore,
         changes: TopicChanges,
+        default_factor: int = 1,
     ) -> None:
+        self._default_factor = default_factor
         self._client = client
         self._membership = membership
         self._directory = directory
@@ -57,14 +60,26 @@ class ClusterTopics:
         self._changes = changes
         self._creating = asyncio.Lock()  # the coordinator's log: a thousand clients that look for it at once create it once
 
-    async def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
-        """Creates a topic."""
+    async def create(self, name: str, partitions: int, configs: Mapping[str, str], replication_factor: int = 0) -> Topic:
+        """Creates a topic. `replication_factor` 0: default.replication.factor. Raises InvalidReplicationFactorError, too."""
 
         def decide() -> tuple[Topic, list[Transaction]]:
             topic = self._changes.check_create(name, partitions, configs)
-            return topic, create_topic(self._membership.image, topic.id, entry_of(topic), self._placed(topic.partition_count))
+            placed = self._placed(topic.partition_count, self.check_factor(name, replication_factor))
+            return topic, create_topic(self._membership.image, topic.id, entry_of(topic), placed)
 
         return await self._change(name, decide)
+
+    def check_factor(self, name: str, replication_factor: int) -> int:
+        """The replication factor of a new topic. Raises InvalidReplicationFactorError."""
+        factor, alive = replication_factor or self._default_factor, len(self._membership.image.nodes)
+        if factor > max(alive, 1):
+            setting = "" if replication_factor else " (default.replication.factor)"
+            raise InvalidReplicationFactorError(
+                f"topic '{name}' cannot have a replication factor of {factor}{setting}: {counted(alive, 'node')} of the cluster "
+                "are alive"
+            )
+        return factor
 
     async def create_coordinator(self) -> None:
         """Creates the topic of the coordinator's log, unless there is one. On return the image has it, the directory maybe not."""
@@ -72,7 +87,9 @@ class ClusterTopics:
         try:
             async with asyncio.timeout(_PATIENCE_S), self._creating:
                 while image.topic(COORDINATOR.id) is None:
-                    generation, placed = membership.generation, self._placed(COORDINATOR.partition_count)
+                    # With as many nodes as there are: the controller adds the rest once they have joined.
+                    factor = max(1, min(self._default_factor, len(image.nodes)))
+                    generation, placed = membership.generation, self._placed(COORDINATOR.partition_count, factor)
                     # If it fails, another node has created it, or is about to.
                     await self._run(create_topic(image, COORDINATOR.id, entry_of(COORDINATOR), placed))
                     await membership.after(generation)
@@ -84,7 +101,10 @@ class ClusterTopics:
 
         def decide() -> tuple[Topic, list[Transaction]]:
             grown = self._changes.check_grow(name, total)
-            added = self._placed(total - self._topics.by_name(name).partition_count)
+            first = self._membership.image.partition(TopicIdPartition(grown.id, 0))
+            factor = len(first.entry.replicas) if first is not None else 1
+            factor = max(1, min(factor, len(self._membership.image.nodes)))
+            added = self._placed(total - self._topics.by_name(name).partition_count, factor)
             return grown, grow_topic(self._membership.image, grown.id, added)
 
         return await self._change(name, decide)
@@ -154,10 +174,10 @@ class ClusterTopics:
         stored = (named.value if named is not None else None, topic.mod_revision if topic is not None else ABSENT)
         return stored == (topic_id.hex().encode() if topic_id is not None else None, revision)
 
-    def _placed(self, count: int) -> Sequence[PartitionEntry]:
+    def _placed(self, count: int, replication_factor: int) -> Sequence[PartitionEntry]:
         if not self._membership.image.nodes:
             raise NotReadyError("no node of the cluster is registered at present: try again", fate=Fate.NOT_APPENDED)
-        return place(self._membership.image, count, _REPLICATION_FACTOR)
+        return place(self._membership.image, count, replication_factor)
 
     async def _run(self, transactions: Sequence[Transaction]) -> int | None:
         """See `run`."""

@@ -32,6 +32,7 @@ from brokerd.coordinator.markers import RecordFor, control_records
 from brokerd.coordinator.transactional_id import MEMBER_EPOCH
 from brokerd.datadir.log_time import DirectoryTime
 from brokerd.datadir.partition_table import PartitionTable
+from brokerd.datadir.topic_store import COORDINATOR
 from brokerd.errors import (
     CoordinatorNotAvailableError,
     Fate,
@@ -176,11 +177,9 @@ class Members:
             pb.OpenDataRequest: self.open_data,
             pb.HangingPartitionsRequest: self.hanging_partitions,
         }
+        self.partitions.on_role = self._role_changed
         for partition in self.partitions.of_clients():
-            for producer_id in partition.producers.open_transactions:
-                data = partition.open_data(producer_id)
-                assert data is not None, "it is open there"
-                self._count(producer_id, partition.tp, data.records)
+            self._role_changed(partition)
 
     async def answer(self, request: Message) -> Any:
         """The response to a coordinator's request. Raises WireErrors."""
@@ -556,6 +555,24 @@ class Members:
         return await self._peers.call(node_id, request, pb.PreparedHoldsResponse)
 
     # The index
+
+    def _role_changed(self, partition: Partition) -> None:
+        """A partition has another role or epoch: counts what is open there if this node leads it, and forgets it otherwise."""
+        tp = partition.tp
+        if tp.topic_id == COORDINATOR.id:
+            return
+        for producer_id in list(self._partitions.get(tp, ())):
+            data = partition.open_data(producer_id)
+            self._members[producer_id].records -= data.records if data is not None else 0
+            self._end(producer_id, tp)
+        if not partition.is_leader:
+            for name in [name for name, hold in self._holds.items() if tp in hold.partitions]:
+                self._holds[name].partitions.discard(tp)
+            return
+        for producer_id in partition.producers.open_transactions:
+            data = partition.open_data(producer_id)
+            assert data is not None, "it is open there"
+            self._count(producer_id, tp, data.records)
 
     def _count(self, producer_id: int, tp: TopicIdPartition, records: int) -> None:
         member = self._members.get(producer_id)

@@ -6,6 +6,7 @@ Behaviour
   INVALID_ARGUMENT; a request that breaks a rule gets `error`, and nothing of it is appended.
 - A batch for a topic that the caller may not write to is refused; the others are not.
 - Batches are appended one by one in the order of the request; one can fail and the next succeed.
+- With acks=-1, nothing is appended while fewer replicas are in sync than min.insync.replicas: NOT_ENOUGH_REPLICAS.
 - acks=0: no response. acks=1: after the append. acks=-1: after the high watermark has passed every batch, recognised duplicates
   included (they may not be durable yet).
 - The request names the leader epoch that its sender knows: an older one than the partition's is FENCED_LEADER_EPOCH, a newer one
@@ -203,6 +204,8 @@ def _append(
     authorizer.require_id(Right.WRITE, tp.topic_id)
     leader_epoch = head.partitions[index].current_leader_epoch
     partition = broker.partitions.leader(tp, leader_epoch)
+    if head.acks == ACKS_ALL:
+        partition.check_enough_in_sync()
     batch = check_produced(
         data,
         partition.crc_seed,

@@ -5,7 +5,8 @@ Behaviour of all
 - validate_only makes the same checks, but no changes.
 
 CreateTopics
-- partitions 0 means num.partitions.
+- partitions 0 means num.partitions, replication_factor 0 means default.replication.factor. A factor above the number of nodes alive
+  is INVALID_REPLICATION_FACTOR.
 
 DeleteTopics
 - A topic's records are deleted with it.
@@ -37,7 +38,7 @@ from brokerd.partition.partition import Partition
 from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import fails_with, malformed
 from brokerd.server.paging import Pauses
-from brokerd.server.requests import check_config_texts, topic_id_partition
+from brokerd.server.requests import check_config_texts, check_not_negative, topic_id_partition
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.wire.v1.topics_pb2 import (
     AlterTopicConfigsRequest,
@@ -59,6 +60,7 @@ async def create(broker: BrokerParts, authorizer: TopicAuthorizer, request: Crea
     """One result per requested topic, in the same order."""
     for topic in request.topics:
         check_config_texts("topics.configs", chain(topic.configs, topic.configs.values()))
+        check_not_negative("topics.replication_factor", topic.replication_factor)
     response = CreateTopicsResponse()
     checked: list[Topic] = []  # for validate_only: later topics of the request must see earlier ones
     for topic in request.topics:
@@ -67,9 +69,10 @@ async def create(broker: BrokerParts, authorizer: TopicAuthorizer, request: Crea
             authorizer.require_name(Right.ADMIN, topic.name)
             wanted = (topic.name, topic.partitions, dict(topic.configs))
             if request.validate_only:
+                broker.cluster.topics.check_factor(topic.name, topic.replication_factor)
                 checked.append(broker.topic_changes.check_create(*wanted, checked))
             else:
-                result.topic_id = (await broker.cluster.topics.create(*wanted)).id
+                result.topic_id = (await broker.cluster.topics.create(*wanted, topic.replication_factor)).id
                 broker.audit.changed(f"created topic '{topic.name}'")
     return response
 

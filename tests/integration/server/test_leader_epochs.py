@@ -26,6 +26,7 @@ from brokerd.datasource.options import parse_source_options
 from brokerd.datasource.stream_reader import BrokerdStreamReader
 from brokerd.errors import BrokerdError, ErrorCode, Fate, OffsetNotAvailableError
 from brokerd.ids import TopicIdPartition
+from brokerd.partition.core import InSync
 from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.partition import Partition
 from brokerd.record.batch import RecordBatch
@@ -216,7 +217,7 @@ def elected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Elected
             )
             whole = pa.py_buffer(header + data.slice(HEADER_SIZE).to_pybytes())
             partition.append_as_follower(RecordBatch(decode_header(header), whole))
-            partition.lead(epoch + 2, [7])
+            partition.lead(epoch + 2, InSync([7], 2, 2))
 
         running.run(fail_over())
         assert (partition.ends.high_watermark, partition.ends.log_end_offset) == (3, 4)

@@ -122,12 +122,12 @@ def test_partitions_are_held_as_far_as_the_keys_say() -> None:
     for number, directory_id in ((PARTITIONS_MAX - 1, "d1"), (7, "d1"), (8, "d2"), (PARTITIONS_MAX, "d1")):
         put(image, KEYS.partition(TopicIdPartition(ORDERS, number)), encode(ENTRY._replace(isr=(InSyncReplica(1, directory_id),))))
     assert list(image.problems) == [KEYS.partition(TopicIdPartition(ORDERS, PARTITIONS_MAX))]
-    assert [numbers for _, _, numbers in to_hold(image, "d1", {})] == [[7, PARTITIONS_MAX - 1]]
+    assert [numbers for _, _, numbers in to_hold(image, 1, "d1", {})] == [[7, PARTITIONS_MAX - 1]]
     topic = image.topic(ORDERS)
     assert topic is not None
-    assert [numbers for _, _, numbers in to_hold(image, "d1", {ORDERS: HeldTopic(topic, (7,))})] == [[PARTITIONS_MAX - 1]]
+    assert [numbers for _, _, numbers in to_hold(image, 1, "d1", {ORDERS: HeldTopic(topic, (7,))})] == [[PARTITIONS_MAX - 1]]
     put(image, KEYS.topic(ORDERS), encode(topic._replace(partition_count=8)))
-    assert [numbers for _, _, numbers in to_hold(image, "d1", {})] == [[7]]
+    assert [numbers for _, _, numbers in to_hold(image, 1, "d1", {})] == [[7]]
 
 
 def test_what_cannot_be_read_is_absent_and_listed() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from brokerd.config.topic import TopicConfig
 from brokerd.errors import CorruptMessageError
-from brokerd.partition.core import Append
+from brokerd.partition.core import Append, InSync
 from brokerd.partition.flush_state import FlushOutcome
 from brokerd.partition.following import ReplicatedCore
 from brokerd.partition.leader_epochs import LeaderEpochs
@@ -99,7 +99,7 @@ def test_what_a_flush_did_not_try_is_due_again() -> None:
 
 def test_the_high_watermark_is_what_all_replicas_in_sync_have() -> None:
     core = new_core()
-    core.lead(2, [1, 2])
+    core.lead(2, InSync([1, 2], 3, 3))
     for _ in range(5):
         write(core, core.append_as_leader(header(), 0))
     flush(core)

@@ -12,6 +12,7 @@ from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import CorruptMessageError, Fate, FencedLeaderEpochError, NotLeaderError
 from brokerd.ids import TopicIdPartition
+from brokerd.partition.core import InSync
 from brokerd.partition.following import ReplicatedPartition, truncate
 from brokerd.partition.leader_epochs import LeaderEpochs
 from brokerd.partition.log_ends import LogEnd
@@ -114,7 +115,7 @@ async def test_what_waits_is_settled_before_anything_of_another_epoch_happens() 
     """One leads and appends, is cut off, and follows another leader: its old request is not acknowledged by what that one wrote."""
 
     log, purgatory = partition(), Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=0))
-    log.lead(1, [2])
+    log.lead(1, InSync([2], 2, 2))
     append(log, b"mine")
     log.flush()
     settled = asyncio.get_running_loop().create_future()

@@ -1,0 +1,51 @@
+"""What a follower reports to its leader, and what the leader tells it: whether their logs agree, and where the follower has to cut.
+
+Both logs agree up to the follower's end if that lies in the same epoch of the leader's log: one leader wrote an epoch, each offset
+once. If it does not, the follower cuts what is above the newest epoch that both have, and asks again (KIP-101, KIP-279). A follower
+whose log ends below the first batch of the leader's begins anew there, with a snapshot of what it cannot know.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from brokerd.partition.following import ReplicatedPartition
+from brokerd.partition.leader_epochs import LeaderEpochs
+
+
+class Position(NamedTuple):
+    """How far a follower has a partition."""
+
+    leader_epoch: int  # in which it follows
+    log_end_offset: int
+    durable_end: int
+    log_start_offset: int  # durable
+    last_epoch: int  # of its last batch; -1 = it has none
+
+
+class Common(NamedTuple):
+    """The newest epoch of the leader's log that is not above the follower's last one (-1: none), and where it ends there."""
+
+    epoch: int
+    end_offset: int
+
+
+def position_of(partition: ReplicatedPartition, durable_log_start: int) -> Position:
+    """The position of a partition that this node follows."""
+    ends = partition.ends
+    return Position(partition.leader_epoch, ends.log_end_offset, ends.durable_end, durable_log_start, partition.core.epochs.latest)
+
+
+def divergence(epochs: LeaderEpochs, log_end_offset: int, position: Position) -> Common | None:
+    """What the logs have in common if the follower's has something that the leader's has not; None if it agrees. `epochs`,
+    `log_end_offset`: the leader's.
+    """
+    common = Common(*epochs.end_of(position.last_epoch, log_end_offset))
+    agrees = common.epoch == position.last_epoch and position.log_end_offset <= common.end_offset
+    return None if agrees else common
+
+
+def cut_offset(epochs: LeaderEpochs, log_end_offset: int, common: Common) -> int:
+    """Where a follower cuts its log. `epochs`, `log_end_offset`: the follower's."""
+    _, own_end = epochs.end_of(common.epoch, log_end_offset)
+    return min(common.end_offset, own_end)

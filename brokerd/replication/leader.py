@@ -1,0 +1,184 @@
+"""What the leader of a partition makes of its followers' reports: how far the high watermark may go, and who is in sync.
+
+The cluster's entry of the partition says who is in sync; the leader alone proposes changes, each under a comparison of the entry
+that it rests on. Until a proposal is decided, the leader counts everybody who may be in sync by it:
+
+- Who joins is counted before the proposal is written. Otherwise the controller could elect it, and it may lack what was
+  acknowledged in between.
+- Who leaves is counted until the proposal is made. Otherwise what was acknowledged without it would be lost if the proposal fails,
+  and it is elected.
+
+A follower joins when it has everything below the high watermark, and everything that the log had when the leader's epoch began:
+the leader before may have acknowledged that. It leaves when it has not reached the end of the log for replica.lag.time.max.ms, when
+its node has ended or has another directory, or when it has less than it had reported: its disk has lost something (Kafka's
+Partition.maybeShrinkIsr and maybeExpandIsr, and KIP-841 for nodes that have ended).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from brokerd.cluster.election import elect
+from brokerd.cluster.image import Node, PartitionAt
+from brokerd.cluster.keys import InSyncReplica, PartitionEntry
+from brokerd.partition.core import InSync
+from brokerd.partition.following import ReplicatedPartition
+
+_NOWHERE = -1
+
+
+class Proposal(NamedTuple):
+    """A new entry for the partition, in place of the one at `mod_revision`; void if this registration of `joining` has changed."""
+
+    entry: PartitionEntry
+    mod_revision: int
+    joining: Node | None = None
+
+
+class Follower:
+    """What a follower has reported in the leader's epoch."""
+
+    __slots__ = ("caught_up_ms", "durable_end", "log_start_offset", "node_epoch", "reported_ms", "seen_end")
+
+    def __init__(self, now_ms: int) -> None:
+        self.node_epoch = 0  # of its last report
+        self.durable_end = self.log_start_offset = _NOWHERE
+        self.caught_up_ms = now_ms  # when it had everything
+        self.seen_end, self.reported_ms = 0, now_ms  # the leader's log end at its last report, and when that was
+
+
+class LedPartition:
+    """The followers of one partition in one leader epoch; see the module docstring."""
+
+    def __init__(self, partition: ReplicatedPartition, at: PartitionAt, now_ms: int) -> None:
+        """`partition` leads in the epoch of the entry `at`."""
+        self.partition = partition
+        self._at = at
+        self._since_ms = now_ms
+        self._followers: dict[int, Follower] = {}
+        self._joining: InSyncReplica | None = None  # by a proposal that is not decided
+        self._is_lost: set[int] = set()  # nodes that have lost what they had reported
+        self._count()
+
+    @property
+    def entry(self) -> PartitionEntry:
+        """The newest entry of this epoch."""
+        return self._at.entry
+
+    def entry_changed(self, at: PartitionAt) -> None:
+        """Takes a newer entry of the same leader epoch: an earlier proposal is decided."""
+        if at.mod_revision > self._at.mod_revision:
+            self._at, self._joining = at, None
+            self._is_lost.intersection_update(self._others())
+            self._count()
+
+    def reported(self, node: Node, durable_end: int, log_start_offset: int, now_ms: int) -> None:
+        """A follower has fsynced everything below `durable_end`, and agrees with this log up to there."""
+        follower = self._followers.get(node.id)
+        if follower is None:
+            follower = self._followers[node.id] = Follower(self._since_ms)
+        if durable_end < follower.durable_end and node.id in self._others():
+            self._is_lost.add(node.id)
+        follower.node_epoch, follower.durable_end, follower.log_start_offset = node.epoch, durable_end, log_start_offset
+        ends = self.partition.ends
+        if durable_end >= ends.log_end_offset:
+            follower.caught_up_ms = now_ms
+        elif durable_end >= follower.seen_end:
+            follower.caught_up_ms = max(follower.caught_up_ms, follower.reported_ms)
+        follower.seen_end, follower.reported_ms = ends.log_end_offset, now_ms
+        if node.id not in self._is_lost:
+            self.partition.replica_fetched(node.id, durable_end)
+
+    def log_starts(self) -> list[int]:
+        """The log starts that the other in-sync replicas have reported."""
+        known = (self._followers.get(node_id) for node_id in self._others())
+        return [follower.log_start_offset if follower is not None else _NOWHERE for follower in known]
+
+    def proposal(self, nodes: Mapping[int, Node], now_ms: int, lag_max_ms: int) -> Proposal | None:
+        """The change that is due; None if none is. `nodes`: those alive, by id. Until the entry changes, a proposal may have been
+        made, or be made later, unless `given_up` says otherwise; so who may have joined is proposed again, or the entry is replaced
+        by itself, which ends that.
+        """
+        own = self._own(nodes)
+        if own is None:
+            return None  # not registered at present
+        if self.partition.is_stopped and len(self.entry.isr) > 1:
+            resigned = elect(left(self.entry, {own.id}), nodes)
+            return Proposal(resigned, self._at.mod_revision) if resigned is not None and resigned.leader in nodes else None
+        for follower in self._followers.values():
+            if follower.durable_end >= self.partition.ends.log_end_offset:
+                follower.caught_up_ms = now_ms
+        leaving = {replica.node_id for replica in self.entry.isr if self._leaves(replica, nodes, now_ms, lag_max_ms)}
+        if leaving:
+            return Proposal(left(self.entry, leaving), self._at.mod_revision)
+        may_join = self.entry.replicas if self._joining is None else (self._joining.node_id,)
+        joining = next((node for node_id in may_join if (node := nodes.get(node_id)) and self._joins(node)), None)
+        if joining is None:
+            return Proposal(self.entry, self._at.mod_revision) if self._joining is not None else None
+        self._joining = replica_of(joining)
+        self._count()
+        return Proposal(joined(self.entry, self._joining), self._at.mod_revision, joining)
+
+    def given_up(self) -> None:
+        """The last proposal has certainly not been made, and will not be."""
+        self._joining = None
+        self._count()
+
+    def _leaves(self, replica: InSyncReplica, nodes: Mapping[int, Node], now_ms: int, lag_max_ms: int) -> bool:
+        if replica.node_id == self.entry.leader:
+            return False
+        node = nodes.get(replica.node_id)
+        if node is None or replica_of(node) != replica or replica.node_id in self._is_lost:
+            return True
+        follower = self._followers.get(replica.node_id)
+        caught_up_ms = follower.caught_up_ms if follower is not None else self._since_ms
+        return now_ms - caught_up_ms > lag_max_ms
+
+    def _joins(self, node: Node) -> bool:
+        follower = self._followers.get(node.id)
+        if follower is None or follower.node_epoch != node.epoch or node.id in {replica.node_id for replica in self.entry.isr}:
+            return False
+        return follower.durable_end >= max(self.partition.ends.high_watermark, self.partition.core.epoch_start_offset)
+
+    def _own(self, nodes: Mapping[int, Node]) -> Node | None:
+        node = nodes.get(self.entry.leader)
+        return node if node is not None and node.epoch == self.entry.leader_node_epoch else None
+
+    def _others(self) -> list[int]:
+        return [replica.node_id for replica in self.entry.isr if replica.node_id != self.entry.leader]
+
+    def _count(self) -> None:
+        """Tells the partition whom the high watermark waits for."""
+        others = self._others()
+        counted = {*others, self._joining.node_id} if self._joining is not None else others
+        self.partition.set_in_sync(in_sync_of(self.entry)._replace(followers=counted))
+        for node_id in counted:
+            follower = self._followers.get(node_id)
+            if follower is not None and node_id not in self._is_lost:
+                self.partition.replica_fetched(node_id, follower.durable_end)
+
+
+def in_sync_of(entry: PartitionEntry) -> InSync:
+    """Whom the leader of this entry has to wait for."""
+    followers = [replica.node_id for replica in entry.isr if replica.node_id != entry.leader]
+    return InSync(followers, len(entry.isr), len(entry.replicas))
+
+
+def replica_of(node: Node) -> InSyncReplica:
+    """The copy that a node has now."""
+    return InSyncReplica(node.id, node.registration.directory_id)
+
+
+def joined(entry: PartitionEntry, replica: InSyncReplica) -> PartitionEntry:
+    """The entry with one more in-sync replica. Other directories of its node are gone: their disk was replaced."""
+    members = {each.node_id: each for each in entry.isr} | {replica.node_id: replica}
+    isr = tuple(members[node_id] for node_id in entry.replicas if node_id in members)
+    return entry._replace(isr=isr, out_of_sync=tuple(each for each in entry.out_of_sync if each.node_id != replica.node_id))
+
+
+def left(entry: PartitionEntry, node_ids: set[int]) -> PartitionEntry:
+    """The entry without these in-sync replicas."""
+    gone = tuple(each for each in entry.isr if each.node_id in node_ids)
+    out_of_sync = tuple(dict.fromkeys((*entry.out_of_sync, *gone)))
+    return entry._replace(isr=tuple(each for each in entry.isr if each not in gone), out_of_sync=out_of_sync)

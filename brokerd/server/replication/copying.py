@@ -1,0 +1,248 @@
+"""The partitions that this node follows: one Copier for each node that leads any of them, and one stream to it.
+
+A round: tell the leader how far this node is, append what it answers byte for byte, make that durable, and tell it again. What is
+reported has been fsynced, and a report never waits for data. A copy that is cut or begun anew does so in turn with all other
+changes of the directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+
+import grpc
+import grpc.aio
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+from brokerd.clock import Clock
+from brokerd.cluster.image import Node
+from brokerd.datadir.flusher import Flusher
+from brokerd.datadir.log_manager import LogManager
+from brokerd.errors import BrokerdError, CorruptMessageError, NotReadyError, WireError
+from brokerd.ids import TopicIdPartition
+from brokerd.internode.v1 import internode_pb2 as pb
+from brokerd.partition.core import Role
+from brokerd.partition.derived_files import decode_snapshot
+from brokerd.partition.following import ReplicatedPartition
+from brokerd.partition.log_state import Snapshot
+from brokerd.record.batch import walk_batches
+from brokerd.replication.follower import Common, Position, cut_offset, position_of
+from brokerd.server.admin import Admin
+from brokerd.server.cluster.calls import NodeCalls
+from brokerd.server.cluster.membership import Membership
+from brokerd.server.failures import internal
+from brokerd.sharing import BROKER
+from brokerd.storage.checksummed_file import DocumentError
+from brokerd.wire.errors import from_proto
+from brokerd.wire.records import split_records
+from brokerd.wire.texts import plain_text
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S = 0.2
+_RETRY_MS = 200
+
+
+class Copying:
+    """All copiers of this node; see the module docstring."""
+
+    def __init__(
+        self, logs: LogManager, membership: Membership, calls: NodeCalls, flusher: Flusher, admin: Admin, clock: Clock
+    ) -> None:
+        self._logs = logs
+        self._membership = membership
+        self._new = partial(Copier, logs=logs, membership=membership, calls=calls, flusher=flusher, admin=admin, clock=clock)
+        self._copiers: dict[int, Copier] = {}  # by the leader's node id
+
+    def follow_image(self) -> None:
+        """Copies from whom the image names as leader. Call it after each change of the image or of roles."""
+        image = self._membership.image
+        wanted: dict[int, set[TopicIdPartition]] = {}
+        for partition in self._logs.partitions:
+            at = image.partition(partition.tp)
+            if partition.core.role is Role.FOLLOWER and at is not None and at.entry.leader_epoch == partition.leader_epoch:
+                wanted.setdefault(at.entry.leader, set()).add(partition.tp)
+        for node_id in self._copiers.keys() - wanted.keys():
+            self._copiers.pop(node_id).stop()
+        for node_id, tps in wanted.items():
+            if node_id not in self._copiers:
+                self._copiers[node_id] = self._new(node_id)
+            self._copiers[node_id].assign(tps)
+
+    async def stop(self) -> None:
+        """Ends all copiers."""
+        copiers, self._copiers = list(self._copiers.values()), {}
+        for copier in copiers:
+            copier.stop()
+        await asyncio.gather(*(copier.task for copier in copiers), return_exceptions=True)
+
+
+class Copier:
+    """Copies what one node leads."""
+
+    def __init__(
+        self,
+        node_id: int,
+        logs: LogManager,
+        membership: Membership,
+        calls: NodeCalls,
+        flusher: Flusher,
+        admin: Admin,
+        clock: Clock,
+    ) -> None:
+        self._node_id = node_id
+        self._logs = logs
+        self._membership = membership
+        self._calls = calls
+        self._flusher = flusher
+        self._admin = admin
+        self._clock = clock
+        self._tps: set[TopicIdPartition] = set()
+        self._sent: dict[TopicIdPartition, Position] = {}  # what the leader knows, on the present stream
+        self._paused: dict[TopicIdPartition, int] = {}  # partitions that failed, and until when they wait (ms)
+        self._problems: dict[TopicIdPartition, str] = {}  # what was logged
+        self.task = asyncio.create_task(self._run())
+
+    def assign(self, tps: set[TopicIdPartition]) -> None:
+        """Sets the partitions to copy."""
+        self._tps = tps
+
+    def stop(self) -> None:
+        """Ends it."""
+        self.task.cancel()
+
+    async def _run(self) -> None:
+        problem = ""
+        while True:
+            node = self._membership.image.nodes.get(self._node_id)
+            try:
+                if node is None:
+                    raise NotReadyError(f"node {self._node_id} is not alive")
+                await self._follow(node)
+            except (grpc.RpcError, grpc.aio.BaseError, BrokerdError, DecodeError) as error:
+                text = plain_text((error.details() or "") if isinstance(error, grpc.aio.AioRpcError) else str(error))
+                if text != problem:
+                    logger.info("copies from node %d wait: %s", self._node_id, text)
+                    problem = text
+            except Exception as error:
+                internal(f"copies from node {self._node_id}", error)
+            await asyncio.sleep(_RETRY_S)
+
+    async def _follow(self, node: Node) -> None:
+        """Rounds on one stream, until it fails."""
+        call = await self._calls.replicate(node)
+        self._sent.clear()
+        try:
+            while True:
+                await call.write(self._request().SerializeToString())
+                data = await call.read()
+                if not isinstance(data, bytes):
+                    raise NotReadyError(f"node {node.id} has ended the stream")
+                await self._take(data)
+        finally:
+            call.cancel()
+
+    def _request(self) -> pb.ReplicateRequest:
+        membership, now_ms = self._membership, self._clock.monotonic_ms()
+        life = membership.life
+        if life is None:
+            raise NotReadyError("this node is not registered at present")
+        request = pb.ReplicateRequest(node_id=life.node_id, node_epoch=life.node_epoch)
+        for tp in self._sent.keys() - self._tps:
+            del self._sent[tp]
+            request.dropped.add(topic_id=tp.topic_id, partition=tp.partition)
+        self._paused = {tp: until_ms for tp, until_ms in self._paused.items() if until_ms > now_ms}
+        for tp in self._tps - self._paused.keys():
+            partition = self._logs.partitions.replica(tp)
+            if partition is None or partition.core.role is not Role.FOLLOWER:
+                continue
+            position = position_of(partition, self._logs.durable_log_start(tp))
+            if self._sent.get(tp) != position:
+                self._sent[tp] = position
+                request.positions.add(topic_id=tp.topic_id, partition=tp.partition, **position._asdict())
+        return request
+
+    async def _take(self, data: bytes) -> None:
+        """Carries out what the leader has told, and makes it durable."""
+        response, records = split_records(pb.ReplicateResponse, data)
+        at, taken = 0, list[ReplicatedPartition]()
+        for update in response.updates:
+            chunks = records[at : at + update.record_chunks]
+            at += update.record_chunks
+            partition = self._followed(TopicIdPartition(update.topic_id, update.partition))
+            if partition is None:
+                continue  # it has another role or leader by now
+            try:
+                await self._carry_out(partition, update, chunks)
+                taken.append(partition)
+            except (WireError, ValueError, OSError, DocumentError) as error:
+                self._fail(partition, error)
+            else:
+                self._problems.pop(partition.tp, None)
+        await asyncio.gather(*(self._flusher.flush(partition, BROKER) for partition in taken if partition.is_dirty))
+        if any(partition.ends.log_start_offset > self._logs.durable_log_start(partition.tp) for partition in taken):
+            await asyncio.to_thread(self._logs.checkpoint_now())
+
+    def _followed(self, tp: TopicIdPartition) -> ReplicatedPartition | None:
+        """The partition, if this node still follows the leader that was asked."""
+        partition, sent = self._logs.partitions.replica(tp), self._sent.get(tp)
+        if partition is None or sent is None or partition.core.tenure != (Role.FOLLOWER, sent.leader_epoch):
+            return None
+        return partition
+
+    async def _carry_out(self, partition: ReplicatedPartition, update: pb.ReplicaUpdate, chunks: Sequence[pa.Buffer]) -> None:
+        """Raises WireErrors, ValueError for a cut below the high watermark, OSError, DocumentError."""
+        if update.HasField("error"):
+            raise from_proto(update.error)
+        if update.diverges:
+            await self._cut(partition, Common(update.common_epoch, update.common_end_offset))
+            return
+        if update.snapshot:
+            await self._begin_anew(partition, decode_snapshot(update.snapshot))
+            return
+        for chunk in chunks:
+            if self._followed(partition.tp) is not partition:
+                return
+            for batch in walk_batches(chunk):
+                partition.append_as_follower(batch)
+            await asyncio.sleep(0)
+        if self._followed(partition.tp) is partition:
+            partition.leader_told(update.high_watermark, update.last_stable_offset, update.log_start_offset)
+
+    async def _cut(self, partition: ReplicatedPartition, common: Common) -> None:
+        """Cuts what the leader does not have."""
+        end_offset = partition.ends.log_end_offset
+        offset = cut_offset(partition.epochs, end_offset, common)
+        if offset >= end_offset:
+            raise CorruptMessageError(f"{partition.name}: the leader's log diverges, but there is nothing to cut at {offset}")
+        while partition.is_dirty:
+            await self._flusher.flush(partition, BROKER)
+            partition.health.check_writable(partition.ends.log_start_offset)
+        failed = await self._admin.run(self._logs.cut({partition: offset}))
+        if partition in failed:
+            raise failed[partition]
+        cut_end = partition.ends.log_end_offset
+        logger.info(
+            "%s: cut %d records that the leader does not have, from offset %d on", partition.name, end_offset - cut_end, cut_end
+        )
+
+    async def _begin_anew(self, partition: ReplicatedPartition, snapshot: Snapshot) -> None:
+        """Drops this copy, which ends below the leader's log, and begins where that begins."""
+        if snapshot.seed != partition.crc_seed:
+            raise CorruptMessageError(f"{partition.name}: the leader's snapshot is of another partition")
+        epoch = partition.leader_epoch
+        logger.info("%s: begins anew at offset %d, where the leader's log begins", partition.name, snapshot.offset)
+        await self._admin.run(self._logs.begin_anew(partition.tp, snapshot, epoch))
+
+    def _fail(self, partition: ReplicatedPartition, error: Exception) -> None:
+        """Asks for a partition again after a while."""
+        self._sent.pop(partition.tp, None)
+        self._paused[partition.tp] = self._clock.monotonic_ms() + _RETRY_MS
+        text = str(error)
+        if self._problems.get(partition.tp) != text:
+            self._problems[partition.tp] = text
+            is_passing = isinstance(error, WireError) and error.retriable
+            logger.log(logging.DEBUG if is_passing else logging.ERROR, "%s is not copied: %s", partition.name, text)

@@ -1,0 +1,116 @@
+"""The partitions with several replicas that this node leads: what their followers report, and the changes of who is in sync,
+written to the coordination store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping
+
+from brokerd.cluster.changes import OPERATIONS_MAX
+from brokerd.cluster.image import Node
+from brokerd.cluster.keys import encode
+from brokerd.coordination.client import CoordinationClient
+from brokerd.datadir.partition_table import PartitionTable
+from brokerd.errors import CoordinationError
+from brokerd.ids import TopicIdPartition
+from brokerd.partition.following import ReplicatedPartition
+from brokerd.purgatory import Purgatory, TimingWheel
+from brokerd.replication.leader import LedPartition, Proposal
+from brokerd.server.cluster.membership import Membership
+
+logger = logging.getLogger(__name__)
+
+_INTERVAL_S = 0.5
+_PROPOSALS_MAX = OPERATIONS_MAX // 4  # in one transaction
+
+
+class Leading:
+    """See the module docstring."""
+
+    def __init__(self, client: CoordinationClient, membership: Membership, partitions: PartitionTable, lag_max_ms: int) -> None:
+        self._client = client
+        self._membership = membership
+        self._partitions = partitions
+        self._lag_max_ms = lag_max_ms
+        self._led: dict[TopicIdPartition, LedPartition] = {}
+        self._looked = asyncio.Event()  # a look is due before its time
+        self.watchers = Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=0))  # of followers' streams; nothing in it expires
+
+    def follow_image(self) -> None:
+        """Takes what the image says of the partitions that this node leads. Call it after each change of the image or of roles,
+        before anything else is awaited."""
+        image, node_id = self._membership.image, self._membership.node_id
+        now_ms = self._client.clock.monotonic_ms()
+        for tp, led in list(self._led.items()):
+            if not led.partition.leads_in(led.entry.leader_epoch) or self._partitions.replica(tp) is not led.partition:
+                del self._led[tp]
+        for partition in self._partitions:
+            if not partition.is_leader:
+                continue
+            at = image.partition(partition.tp)
+            if at is None or at.entry.leader != node_id or at.entry.leader_epoch != partition.leader_epoch:
+                continue  # as it was, until this node follows or leads anew
+            known = self._led.get(partition.tp)
+            if known is not None:
+                known.entry_changed(at)
+            elif len(at.entry.replicas) > 1:
+                self._led[partition.tp] = LedPartition(partition, at, now_ms)
+        self._looked.set()
+
+    def led(self, partition: ReplicatedPartition) -> LedPartition | None:
+        """The followers of a partition; None if it has none, or if this node does not lead it."""
+        led = self._led.get(partition.tp)
+        return led if led is not None and led.partition is partition else None
+
+    def reported(self, partition: ReplicatedPartition, node: Node, durable_end: int, log_start_offset: int) -> None:
+        """A follower has told how far it agrees with this leader, durably."""
+        led = self.led(partition)
+        if led is not None:
+            led.reported(node, durable_end, log_start_offset, self._client.clock.monotonic_ms())
+
+    def under_replicated(self) -> Iterator[LedPartition]:
+        """Partitions of which not all replicas are in sync."""
+        return (led for led in self._led.values() if len(led.entry.isr) < len(led.entry.replicas))
+
+    async def run(self) -> None:
+        """Writes changes as they become due, until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(_INTERVAL_S):
+                    await self._looked.wait()
+            except TimeoutError:
+                pass
+            self._looked.clear()
+            due = self._due(self._membership.image.nodes)
+            for at in range(0, len(due), _PROPOSALS_MAX):
+                await self._propose(dict(due[at : at + _PROPOSALS_MAX]))
+
+    def _due(self, nodes: Mapping[int, Node]) -> list[tuple[LedPartition, Proposal]]:
+        now_ms = self._client.clock.monotonic_ms()
+        found = ((led, led.proposal(nodes, now_ms, self._lag_max_ms)) for led in self._led.values())
+        return [(led, proposal) for led, proposal in found if proposal is not None]
+
+    async def _propose(self, due: Mapping[LedPartition, Proposal]) -> None:
+        """Writes these changes together; each alone, if they cannot be made together."""
+        keys = self._membership.image.keys
+        compares = {keys.partition(led.partition.tp): proposal.mod_revision for led, proposal in due.items()}
+        compares |= {keys.node(one.joining.id): one.joining.mod_revision for one in due.values() if one.joining is not None}
+        puts = {keys.partition(led.partition.tp): encode(proposal.entry) for led, proposal in due.items()}
+        try:
+            done = await self._client.transact(compares, puts)
+        except CoordinationError as error:
+            logger.warning("%s: replicas in sync stay as they are", error)
+            for led in due if not error.is_fate_unknown else ():
+                led.given_up()
+            await asyncio.sleep(_INTERVAL_S)
+            return
+        if done is not None:
+            for led, proposal in due.items():
+                logger.info("%s: in sync are now %s", led.partition.name, [replica.node_id for replica in proposal.entry.isr])
+            await self._membership.until(done)
+            self.follow_image()
+        elif len(due) > 1:
+            for led, proposal in due.items():
+                await self._propose({led: proposal})

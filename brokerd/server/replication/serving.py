@@ -1,0 +1,258 @@
+"""The streams by which followers copy from this node (Replicate in proto/brokerd/internode).
+
+Behaviour
+- A stream is of one follower, and remembers its positions. A request changes some of them, and is answered once there is
+  something new of any partition, or after WAIT_S with the ends that have moved meanwhile, or with nothing.
+- A position counts towards the high watermark only if the follower's log agrees with this one. Otherwise the answer says what they
+  have in common, and the follower cuts its log and asks again.
+- A follower that ends below the log start gets a snapshot that its log begins with.
+- A partition that cannot be served gets an error, and its position is forgotten.
+- Batches are sent as soon as they are written: the follower's disk works at the same time as this one's.
+- A response has at most RESPONSE_BYTES of batches, and of each partition at most PARTITION_BYTES, but one batch at least.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from typing import cast
+
+from brokerd.cluster.image import Node
+from brokerd.errors import (
+    CorruptMessageError,
+    FencedLeaderEpochError,
+    NotLeaderError,
+    NotReadyError,
+    UnknownLeaderEpochError,
+    WireError,
+)
+from brokerd.ids import TopicIdPartition
+from brokerd.internode.v1 import internode_pb2 as pb
+from brokerd.partition.derived_files import encode_snapshot
+from brokerd.partition.following import ReplicatedPartition
+from brokerd.partition.log_ends import LogEnd
+from brokerd.partition.reader import FetchDataInfo
+from brokerd.purgatory import Completion, DelayedOperation
+from brokerd.replication.follower import Common, Position, divergence
+from brokerd.server.broker import BrokerParts
+from brokerd.server.cluster.membership import Membership
+from brokerd.server.failures import internal, malformed
+from brokerd.server.replication.leading import Leading
+from brokerd.server.requests import topic_id_partition
+from brokerd.server.streams import Context
+from brokerd.sharing import BROKER
+from brokerd.storage.files import Buffer, WouldBlock
+from brokerd.wire.errors import to_proto
+from brokerd.wire.records import join_records
+
+WAIT_S = 0.5
+RESPONSE_BYTES = 8_388_608
+PARTITION_BYTES = 1_048_576
+_NEVER_MS = 10**9
+
+
+class _Watch(DelayedOperation):
+    """Tells a stream whenever the log end of one partition may have moved, or its role; it is never satisfied."""
+
+    __slots__ = ("_tell",)
+
+    def __init__(self, partition: ReplicatedPartition, tell: Callable[[], None]) -> None:
+        super().__init__(_NEVER_MS, [partition.waiters[LogEnd.LOG_END]])
+        self._tell = tell
+
+    def is_satisfied(self, place: int) -> bool:  # noqa: ARG002 - there is one place
+        self._tell()
+        return False
+
+    def on_complete(self, completion: Completion) -> None:  # noqa: ARG002 - all cases are alike
+        self._tell()
+
+
+class _Followed:
+    """One partition of a stream."""
+
+    __slots__ = ("partition", "position", "told", "watch")
+
+    def __init__(self, position: Position) -> None:
+        self.position = position
+        self.partition: ReplicatedPartition | None = None  # that is watched
+        self.watch: _Watch | None = None
+        self.told: tuple[int, int, int] | None = None  # the ends that the follower knows
+
+
+class ReplicaStream:
+    """One follower's stream; see the module docstring."""
+
+    def __init__(self, broker: BrokerParts, membership: Membership, leading: Leading, context: Context) -> None:
+        self._broker = broker
+        self._membership = membership
+        self._leading = leading
+        self._context = context
+        self._node_id, self._node_epoch = -1, -1
+        self._followed: dict[TopicIdPartition, _Followed] = {}
+        self._due: dict[TopicIdPartition, None] = {}  # partitions to look at, in the order in which they became so
+        self._is_due = asyncio.Event()
+
+    async def run(self) -> None:
+        """Returns when the follower has closed its side. Raises MalformedError, NotReadyError to end the stream."""
+        try:
+            while isinstance(data := cast("object", await self._context.read()), bytes):
+                self._take(data)
+                await self._context.write(await self._response())
+        finally:
+            for tp in list(self._followed):
+                self._drop(tp)
+
+    # Requests
+
+    def _take(self, data: bytes) -> None:
+        request = pb.ReplicateRequest.FromString(data)
+        self._node_id, self._node_epoch = request.node_id, request.node_epoch
+        for dropped in request.dropped:
+            self._drop(topic_id_partition("dropped", dropped.topic_id, dropped.partition))
+        node = self._node()
+        for given in request.positions:
+            tp = topic_id_partition("positions", given.topic_id, given.partition)
+            position = Position(
+                given.leader_epoch, given.log_end_offset, given.durable_end, given.log_start_offset, given.last_epoch
+            )
+            if not 0 <= position.log_start_offset <= position.durable_end <= position.log_end_offset:
+                raise malformed("positions", f"has offsets that are not in order: {position}")
+            followed = self._followed.get(tp)
+            if followed is None:
+                followed = self._followed[tp] = _Followed(position)
+            followed.position = position
+            self._report(node, tp, position)
+            self._tell(tp)
+
+    def _node(self) -> Node:
+        """The follower. Raises NotReadyError if this node has not heard of it, or of its end only."""
+        node = self._membership.image.nodes.get(self._node_id)
+        if node is None or node.epoch != self._node_epoch:
+            raise NotReadyError(f"node {self._node_id} is not registered with epoch {self._node_epoch}, as this node knows")
+        return node
+
+    def _report(self, node: Node, tp: TopicIdPartition, position: Position) -> None:
+        partition = self._broker.partitions.replica(tp)
+        if partition is None or not partition.leads_in(position.leader_epoch):
+            return
+        ends = partition.ends
+        if position.log_end_offset >= ends.log_start_offset and _divergence(partition, position) is None:
+            self._leading.reported(partition, node, position.durable_end, position.log_start_offset)
+
+    def _drop(self, tp: TopicIdPartition) -> None:
+        followed = self._followed.pop(tp, None)
+        self._due.pop(tp, None)
+        if followed is not None and followed.watch is not None:
+            followed.watch.cancel()
+
+    def _tell(self, tp: TopicIdPartition) -> None:
+        if tp in self._followed:
+            self._due[tp] = None
+            self._is_due.set()
+
+    # Responses
+
+    async def _response(self) -> bytes:
+        response, records, left = pb.ReplicateResponse(), list[Buffer](), RESPONSE_BYTES
+        until = asyncio.get_running_loop().time() + WAIT_S
+        while not response.updates:
+            if not self._due and not await self._wait(until):
+                for tp, followed in self._followed.items():
+                    if followed.partition is not None and followed.told != _ends(followed.partition):
+                        self._add(response, tp, followed)
+                break
+            while self._due and left > 0:
+                left -= await self._look(next(iter(self._due)), response, records)
+        return join_records(response, [[chunk] for chunk in records])
+
+    async def _wait(self, until: float) -> bool:
+        """True once a partition is due; False when the time is over."""
+        self._is_due.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                await self._is_due.wait()
+        return bool(self._due)
+
+    async def _look(self, tp: TopicIdPartition, response: pb.ReplicateResponse, records: list[Buffer]) -> int:
+        """Adds what is new of a partition, if anything is. Returns the bytes of its batches."""
+        followed = self._followed[tp]
+        try:
+            partition = self._watched(tp, followed)
+            del self._due[tp]
+            chunks = await self._news(partition, followed, response)
+        except Exception as error:
+            problem = error if isinstance(error, WireError) else internal(f"copies of {tp}", error)
+            self._drop(tp)
+            response.updates.add(topic_id=tp.topic_id, partition=tp.partition, error=to_proto(problem))
+            return 0
+        if chunks:
+            update = self._add(response, tp, followed)
+            update.record_chunks = len(chunks)
+            records.extend(chunks)
+        return sum(map(len, chunks))
+
+    def _watched(self, tp: TopicIdPartition, followed: _Followed) -> ReplicatedPartition:
+        """The partition, which tells the stream what moves. Raises NotLeaderError and others if this node does not lead it in the
+        follower's epoch."""
+        partition, epoch = self._broker.partitions.replica(tp), followed.position.leader_epoch
+        if partition is None or not partition.is_leader:
+            raise NotLeaderError(f"partition {tp} is not led by this node")
+        if epoch != partition.leader_epoch:
+            kind = FencedLeaderEpochError if epoch < partition.leader_epoch else UnknownLeaderEpochError
+            raise kind(f"partition {tp} is led in epoch {partition.leader_epoch}, not {epoch}")
+        if followed.partition is not partition or followed.watch is None or followed.watch.is_completed:
+            if followed.watch is not None:
+                followed.watch.cancel()
+            followed.partition, followed.watch = partition, _Watch(partition, partial(self._tell, tp))
+            self._leading.watchers.try_complete_else_watch(followed.watch)
+        return partition
+
+    async def _news(self, partition: ReplicatedPartition, followed: _Followed, response: pb.ReplicateResponse) -> list[Buffer]:
+        """The batches that follow. A divergence or a snapshot is added to the response instead. Raises WireErrors."""
+        position, ends = followed.position, partition.ends
+        common = _divergence(partition, position) if position.log_end_offset >= ends.log_start_offset else None
+        if common is not None:
+            update = self._add(response, partition.tp, followed)
+            update.diverges, update.common_epoch, update.common_end_offset = True, common.epoch, common.end_offset
+            return []
+        begin = max(position.log_end_offset, ends.log_start_offset)
+        found = await self._read(partition, begin)
+        if found.first_offset == position.log_end_offset:
+            return found.chunks
+        if found.first_offset < position.log_end_offset:
+            raise CorruptMessageError(f"{partition.name}: a follower ends at {position.log_end_offset}, inside of a batch")
+        snapshot = partition.snapshot_at(found.first_offset)
+        body = await self._broker.readers.run(BROKER, partial(encode_snapshot, snapshot))
+        self._add(response, partition.tp, followed).snapshot = body
+        return []
+
+    async def _read(self, partition: ReplicatedPartition, offset: int) -> FetchDataInfo:
+        read = partial(partition.read, offset, below=LogEnd.LOG_END, max_bytes=PARTITION_BYTES)
+        try:
+            return read(cached_only=True)
+        except WouldBlock:
+            return await self._broker.readers.run(BROKER, partial(read, cached_only=False))
+
+    def _add(self, response: pb.ReplicateResponse, tp: TopicIdPartition, followed: _Followed) -> pb.ReplicaUpdate:
+        """An update with the leader's ends, which the follower knows from then on."""
+        assert followed.partition is not None, "it is watched"
+        followed.told = high_watermark, last_stable_offset, log_start_offset = _ends(followed.partition)
+        return response.updates.add(
+            topic_id=tp.topic_id,
+            partition=tp.partition,
+            high_watermark=high_watermark,
+            last_stable_offset=last_stable_offset,
+            log_start_offset=log_start_offset,
+        )
+
+
+def _divergence(partition: ReplicatedPartition, position: Position) -> Common | None:
+    return divergence(partition.epochs, partition.ends.log_end_offset, position)
+
+
+def _ends(partition: ReplicatedPartition) -> tuple[int, int, int]:
+    ends = partition.ends
+    return ends.high_watermark, ends.last_stable_offset, ends.log_start_offset
