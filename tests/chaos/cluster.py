@@ -134,9 +134,12 @@ def run(
     kinds: list[str] | None = None,
     rounds: int | None = None,
     transactional: Sequence[str] = TRANSACTIONAL,
+    factor: int = 1,
 ) -> Verdict:
-    """One run on a fresh cluster: faults of `kinds` (default all) for `seconds`, or `rounds` of them."""
-    with Cluster(NODES, SETTINGS) as cluster:
+    """One run on a fresh cluster: faults of `kinds` (default all) for `seconds`, or `rounds` of them. `factor`: so many nodes hold
+    each partition."""
+    replication = {"default.replication.factor": factor, "min.insync.replicas": min(factor, 2)}
+    with Cluster(NODES, {**SETTINGS, **replication}) as cluster:
         for topic in (TOPIC, *transactional):
             cluster.create_topic(topic, PARTITIONS)
         workload = ClusterWorkload(
@@ -171,6 +174,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="how long faults go on")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
     parser.add_argument("--kinds", help="comma-separated kinds of fault; default all")
+    parser.add_argument("--factor", type=int, default=1, help="so many nodes hold each partition")
     parser.add_argument("--no-transactions", action="store_true", help="records alone")
     parser.add_argument("--verbose", action="store_true")
     args = parser.parse_args()
@@ -181,6 +185,7 @@ def main() -> int:
         seed=args.seed,
         kinds=args.kinds.split(",") if args.kinds else None,
         transactional=() if args.no_transactions else TRANSACTIONAL,
+        factor=args.factor,
     )
     sys.stdout.write(f"{verdict}\n           in {time.monotonic() - started:.0f} s\n")
     return 0 if verdict.is_clean else 1

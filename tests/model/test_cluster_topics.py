@@ -131,7 +131,7 @@ def a_directory_is_taken_off_before_it_removes(put: Put) -> None:
 
 @MUTANTS.add
 def every_node_holds_every_partition(put: Put) -> None:
-    put(assignments, "_is_in_sync", lambda image, tp, _directory_id: image.partition(tp) is not None)
+    put(assignments, "_is_copy_due", lambda _entry, _node_id, _directory_id: True)
 
 
 @MUTANTS.add

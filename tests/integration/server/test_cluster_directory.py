@@ -219,7 +219,7 @@ def test_what_fails_unexpectedly_fails_alone_and_is_logged_once(
 def test_a_directory_that_refuses_to_lead_says_so_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     lead, tried = LogManager.lead, []
 
-    def refuses(self: LogManager, epochs: Mapping[TopicIdPartition, int]) -> Steps[None]:
+    def refuses(self: LogManager, epochs: Mapping[TopicIdPartition, int], *_in_sync: object) -> Steps[None]:
         tried.append(epochs)
         if len(tried) < 6:
             raise StorageError("the data directory is read-only: " + ("a test" if len(tried) < 5 else "another cause"))

@@ -142,7 +142,7 @@ def test_a_registration_that_somebody_deletes_or_replaces_is_written_anew() -> N
             await nodes.etcd.put(KEYS.node(1), value)
             await until(node, lambda _: node.life not in (before, None))  # noqa: B023
             assert node.life is not None
-            registered = Node(1, node.life.node_epoch, own)
+            registered = Node(1, node.life.node_epoch, own, node.life.node_epoch)
             await until(other, lambda image: image.nodes.get(1) == registered)  # noqa: B023
             assert node.life.node_epoch > before.node_epoch
             assert lease_id not in nodes.etcd.leases  # with the keys under it, the controller's perhaps
