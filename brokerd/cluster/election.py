@@ -15,18 +15,25 @@ Each election raises the leader epoch by one, also one without a winner, so that
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from brokerd.cluster.image import ClusterImage, Node, PartitionAt
+from brokerd.cluster.image import ClusterImage, Node
 from brokerd.cluster.keys import InSyncReplica, PartitionEntry
-from brokerd.ids import INTERNAL_PREFIX, NO_LEADER, TopicIdPartition
+from brokerd.ids import INTERNAL_PREFIX, NO_LEADER
+
+NO_LEADERS: Mapping[int, int] = {}
 
 
 def place(image: ClusterImage, partition_count: int, replication_factor: int) -> list[PartitionEntry]:
     """The entries of new partitions. Each is led by its first replica in leader epoch 1; all replicas are in sync, since all are
     empty. `replication_factor`: from 1 to the number of nodes alive. The coordinator's partition does not count: it is small.
     """
-    nodes = [image.nodes[node_id] for node_id in sorted(image.nodes)]
+    replicas, leaders = shares(image)
+    return [_place_one(image.nodes, replication_factor, replicas, leaders) for _ in range(partition_count)]
+
+
+def shares(image: ClusterImage) -> tuple[Counter[int], Counter[int]]:
+    """How many replicas of clients' partitions each node has, and of how many it is the preferred leader."""
     replicas: Counter[int] = Counter()
     leaders: Counter[int] = Counter()
     for tp, (entry, _) in image.partitions():
@@ -34,43 +41,46 @@ def place(image: ClusterImage, partition_count: int, replication_factor: int) ->
         if topic is not None and not topic.name.startswith(INTERNAL_PREFIX):
             replicas.update(entry.replicas)
             leaders[entry.replicas[0]] += 1
-    return [_place_one(nodes, replication_factor, replicas, leaders) for _ in range(partition_count)]
+    return replicas, leaders
 
 
-def _place_one(nodes: Sequence[Node], replication_factor: int, replicas: Counter[int], leaders: Counter[int]) -> PartitionEntry:
+def spread(
+    nodes: Mapping[int, Node],
+    count: int,
+    replicas: Counter[int],
+    beside: Sequence[Node] = (),
+    without: Collection[int] = (),
+    leaders: Mapping[int, int] = NO_LEADERS,
+) -> list[int]:
+    """Up to `count` nodes for further replicas beside those on `beside`, none of `without`. Adds them to `replicas`."""
     chosen: list[Node] = []
-    for _ in range(replication_factor):
-        racks = Counter(node.registration.rack for node in chosen if node.registration.rack)
-        left = [node for node in nodes if node not in chosen]
-        chosen.append(min(left, key=lambda node: (racks[node.registration.rack], replicas[node.id], leaders[node.id], node.id)))
+    left = [nodes[node_id] for node_id in sorted(nodes) if node_id not in without]
+    while left and len(chosen) < count:
+        racks = Counter(node.registration.rack for node in (*beside, *chosen) if node.registration.rack)
+        best = min(left, key=lambda node: (racks[node.registration.rack], replicas[node.id], leaders.get(node.id, 0), node.id))
+        left.remove(best)
+        chosen.append(best)
+        replicas[best.id] += 1
+    return [node.id for node in chosen]
+
+
+def _place_one(nodes: Mapping[int, Node], replication_factor: int, replicas: Counter[int], leaders: Counter[int]) -> PartitionEntry:
+    chosen = [nodes[node_id] for node_id in spread(nodes, replication_factor, replicas, leaders=leaders)]
     chosen.sort(key=lambda node: (leaders[node.id], node.id))
-    replicas.update(node.id for node in chosen)
     leaders[chosen[0].id] += 1
     return PartitionEntry(
         replicas=tuple(node.id for node in chosen),
-        isr=tuple(map(_replica_of, chosen)),
+        isr=tuple(map(replica_of, chosen)),
         leader=chosen[0].id,
         leader_node_epoch=chosen[0].epoch,
         leader_epoch=1,
     )
 
 
-def elections(
-    partitions: Iterable[tuple[TopicIdPartition, PartitionAt]], nodes: Mapping[int, Node]
-) -> Iterator[tuple[TopicIdPartition, PartitionAt, PartitionEntry]]:
-    """The elections that are due: partition, its entry at present, and the entry to write in its place under a comparison of the
-    entry's revision. `nodes`: those alive, by id.
-    """
-    for tp, partition in partitions:
-        elected = elect(partition.entry, nodes)
-        if elected is not None:
-            yield tp, partition, elected
-
-
 def elect(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry | None:
     """The entry after an election; None if none is due. `nodes`: those alive, by id."""
     leader = nodes.get(entry.leader)
-    if leader is not None and leader.epoch == entry.leader_node_epoch and _replica_of(leader) in entry.isr:
+    if leader is not None and leader.epoch == entry.leader_node_epoch and replica_of(leader) in entry.isr:
         return None
     able = {replica.node_id: nodes[replica.node_id] for replica in entry.isr if _is_alive(replica, nodes)}
     winner = next((able[node_id] for node_id in entry.replicas if node_id in able), None)
@@ -85,8 +95,9 @@ def elect(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry | 
 
 def _is_alive(replica: InSyncReplica, nodes: Mapping[int, Node]) -> bool:
     node = nodes.get(replica.node_id)
-    return node is not None and _replica_of(node) == replica
+    return node is not None and replica_of(node) == replica
 
 
-def _replica_of(node: Node) -> InSyncReplica:
+def replica_of(node: Node) -> InSyncReplica:
+    """The copy that a node has now."""
     return InSyncReplica(node.id, node.registration.directory_id)

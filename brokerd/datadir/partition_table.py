@@ -124,6 +124,14 @@ class PartitionTable:
         """Removes a topic's partitions, and completes the operations that wait for them."""
         self.remove([partition.tp for partition in self._of(topic)])
 
+    def resign(self, tps: Iterable[TopicIdPartition]) -> None:
+        """Takes this node's role in partitions away, and answers what waits for them."""
+        for tp in tps:
+            partition = self._partitions.get(tp)
+            if partition is not None:
+                partition.resign()
+                self.on_role(partition)
+
     def remove(self, tps: Iterable[TopicIdPartition]) -> None:
         """Removes partitions, and completes the operations that wait for them."""
         for tp in tps:

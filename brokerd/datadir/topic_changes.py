@@ -128,6 +128,7 @@ class TopicChanges:
 
     def _close(self, tps: Sequence[TopicIdPartition]) -> None:
         """Takes partitions out of use: their files are about to be removed."""
+        self._partitions.resign(tps)
         self._partitions.remove(tps)
         self._checkpoint.forget(tps)
 

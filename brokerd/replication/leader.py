@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from brokerd.cluster.election import elect
+from brokerd.cluster.election import elect, replica_of
 from brokerd.cluster.image import Node, PartitionAt
 from brokerd.cluster.keys import InSyncReplica, PartitionEntry
 from brokerd.partition.core import InSync
@@ -163,11 +163,6 @@ def in_sync_of(entry: PartitionEntry) -> InSync:
     """Whom the leader of this entry has to wait for."""
     followers = [replica.node_id for replica in entry.isr if replica.node_id != entry.leader]
     return InSync(followers, len(entry.isr), len(entry.replicas))
-
-
-def replica_of(node: Node) -> InSyncReplica:
-    """The copy that a node has now."""
-    return InSyncReplica(node.id, node.registration.directory_id)
 
 
 def joined(entry: PartitionEntry, replica: InSyncReplica) -> PartitionEntry:

@@ -1,5 +1,5 @@
-"""The controller: the one node that holds the elections, and sweeps the partitions of ids that have no topic. It is whichever node
-holds the key, under its lease.
+"""The controller: the one node that holds the elections, moves partitions to the replicas that they shall have, and sweeps the
+partitions of ids that have no topic. It is whichever node holds the key, under its lease.
 
 It holds nothing that the keys do not say. Each election compares the entry that it rests on, so a node that still takes itself for
 the controller does no harm.
@@ -11,15 +11,18 @@ import asyncio
 import contextlib
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Sequence
 
 from brokerd.cluster.changes import OPERATIONS_MAX, sweep
-from brokerd.cluster.election import elections
+from brokerd.cluster.election import elect
 from brokerd.cluster.image import ClusterImage, PartitionAt
 from brokerd.cluster.keys import PartitionEntry, encode
 from brokerd.coordination.client import CoordinationClient
-from brokerd.errors import CoordinationError
+from brokerd.datadir.topic_store import COORDINATOR_LOG
+from brokerd.errors import CoordinationError, counted
 from brokerd.ids import TopicIdPartition
+from brokerd.replication.reassignment import advanced, grown
 from brokerd.server.cluster.membership import Membership
 from brokerd.server.cluster.topics import run
 
@@ -34,7 +37,9 @@ _ORPHANED_MS = 60_000  # so long partitions wait for the topic that is perhaps b
 class Controller:
     """Takes the key when nobody holds it, and holds the elections while this node does."""
 
-    def __init__(self, client: CoordinationClient, membership: Membership) -> None:
+    def __init__(self, client: CoordinationClient, membership: Membership, default_factor: int = 1) -> None:
+        """`default_factor`: so many replicas the coordinator's log gets, once there are as many nodes."""
+        self._default_factor = default_factor
         self._client = client
         self._membership = membership
         self._orphans: dict[tuple[bytes, int], int] = {}  # ids without a topic, as the image has them, and since when (ms)
@@ -67,15 +72,22 @@ class Controller:
     async def _elect(self, image: ClusterImage) -> None:
         partitions = image.partitions()
         while some := list(itertools.islice(partitions, _LOOKED_AT)):
-            due = list(elections(some, image.nodes))
+            due = [(tp, at, changed) for tp, at in some if (changed := self._changed(tp, at.entry, image)) is not None]
             for at in range(0, len(due), _AT_ONCE):
                 await self._hold(image, due[at : at + _AT_ONCE])
             await asyncio.sleep(0)
 
+    def _changed(self, tp: TopicIdPartition, entry: PartitionEntry, image: ClusterImage) -> PartitionEntry | None:
+        """The entry that is due in place of a partition's; None if none is."""
+        changed = elect(entry, image.nodes) or advanced(entry, image.nodes)
+        if changed is None and tp == COORDINATOR_LOG:
+            changed = grown(entry, self._default_factor, image.nodes, Counter())
+        return changed
+
     async def _hold(self, image: ClusterImage, due: Sequence[tuple[TopicIdPartition, PartitionAt, PartitionEntry]]) -> None:
         compares = {image.keys.partition(tp): partition.mod_revision for tp, partition, _ in due}
         if await self._client.transact(compares, {image.keys.partition(tp): encode(entry) for tp, _, entry in due}) is not None:
-            logger.info("%d elections held", len(due))
+            logger.info("changed who leads or holds %s", counted(len(due), "partition"))
 
     async def _sweep(self, image: ClusterImage) -> None:
         now_ms = self._client.clock.monotonic_ms()

@@ -107,20 +107,25 @@ class ClusterNode:
         factor = self._config.default_replication_factor
         self.topics = ClusterTopics(self._client, membership, directory, logs.topics, logs.changes, factor)
         await membership.start()
-        controller = Controller(self._client, membership)
+        controller = Controller(self._client, membership, factor)
 
         async def follow() -> None:
-            seen, roles = -1, (-1, -1)
+            seen = -1
             while True:
                 seen = await directory.passed(seen)
                 leading.follow_image()
                 copying.follow_image()
                 self._compare_auth()
+
+        async def tell() -> None:  # which may wait for a log that others replicate
+            seen, roles = -1, (-1, -1)
+            while True:
+                seen = await directory.passed(seen)
                 before, roles = roles, (logs.partitions.leads, membership.partition_changes)
                 if roles != before:
                     await on_change()
 
-        self._tasks = [asyncio.create_task(for_ever(each)) for each in (directory.run, controller.run, follow, leading.run)]
+        self._tasks = [asyncio.create_task(for_ever(each)) for each in (directory.run, controller.run, follow, leading.run, tell)]
         await directory.passed(0)
         if self._is_new and self.image.topic(COORDINATOR.id) is None:
             # With the cluster: a store restored from an older copy would have another one made, which knows nothing.

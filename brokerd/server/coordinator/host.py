@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import NamedTuple
 
 from brokerd.datadir.partition_table import PartitionTable
-from brokerd.errors import CoordinatorLoadInProgressError, DataDirectoryError, NotCoordinatorError
+from brokerd.errors import CoordinatorLoadInProgressError, DataDirectoryError, NotCoordinatorError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.server.coordinator.groups import Groups
 from brokerd.server.coordinator.members import Members
@@ -108,6 +108,11 @@ class CoordinatorHost:
                 if epoch is None:
                     return
                 hosted = self._new()
+                try:
+                    await hosted.transactions.log.durable()  # a replica without what is not may lead next
+                except WireError as error:
+                    logger.info("the coordinator's log is not replicated yet: %s", error)
+                    return
                 await hosted.transactions.load()
                 if hosted.transactions.epoch != epoch or self._epoch() != epoch:
                     continue  # it has changed meanwhile
