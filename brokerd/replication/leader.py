@@ -103,9 +103,9 @@ class LedPartition:
         own = self._own(nodes)
         if own is None:
             return None  # not registered at present
-        if self.partition.is_stopped and len(self.entry.isr) > 1:
-            resigned = elect(left(self.entry, {own.id}), nodes)
-            return Proposal(resigned, self._at.mod_revision) if resigned is not None and resigned.leader in nodes else None
+        if self.partition.is_stopped:
+            handed_over = resigned(self.entry, own.id, nodes)
+            return Proposal(handed_over, self._at.mod_revision) if handed_over is not None else None
         for follower in self._followers.values():
             if follower.durable_end >= self.partition.ends.log_end_offset:
                 follower.caught_up_ms = now_ms
@@ -177,3 +177,16 @@ def left(entry: PartitionEntry, node_ids: set[int]) -> PartitionEntry:
     gone = tuple(each for each in entry.isr if each.node_id in node_ids)
     out_of_sync = tuple(dict.fromkeys((*entry.out_of_sync, *gone)))
     return entry._replace(isr=tuple(each for each in entry.isr if each not in gone), out_of_sync=out_of_sync)
+
+
+def resigned(entry: PartitionEntry, node_id: int, nodes: Mapping[int, Node]) -> PartitionEntry | None:
+    """The entry without this node among the in-sync replicas, and with another leader if it leads; None if no other one is in sync
+    and alive. `nodes`: those alive, by id.
+    """
+    without = left(entry, {node_id})
+    if without == entry or not without.isr:
+        return None
+    if entry.leader != node_id:
+        return without
+    elected = elect(without, nodes)
+    return elected if elected is not None and elected.leader in nodes else None

@@ -1,8 +1,8 @@
 """Replicas that come and go: a partition's entry names its `target`, and moves towards it step by step.
 
-New replicas are added first and copy from the leader; once all of the target are in sync, the others go, and the first of the target
-leads. So at no time do fewer nodes have what is acknowledged than before or after. A leader is moved in the same way, to a target
-of the same replicas with another one in front (Kafka's KIP-455, and its preferred leaders).
+New replicas are added first and copy from the leader; once all of the target are in sync, the others go, and the first of the
+target leads. So at no time do fewer nodes have what is acknowledged than before or after. A leader is moved in the same way, to a
+target of the same replicas with another one in front (Kafka's KIP-455, and its preferred leaders).
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ from brokerd.server.security.authenticator import AuthenticationInterceptor, Aut
 from brokerd.server.security.credentials import Certificates, load_credentials
 from brokerd.server.service import BrokerService
 from brokerd.server.stopping import overdue, stop_limit_ms, within
+from brokerd.server.waiting.delayed_produce import Appended, wait_durable
 from brokerd.storage.files import Files, RealFiles
 from brokerd.wire.channel import server_arguments
 from brokerd.wire.methods import SERVICE
@@ -46,6 +47,7 @@ from brokerd.wire.methods import SERVICE
 logger = logging.getLogger(__name__)
 
 
+_REPLICATED_S = 1.0  # time for followers to copy what was written last
 _PATIENCE_S = 0.5  # time for gRPC and the metrics endpoint to end their clients' connections
 _FETCHES_AT_ONCE = 64  # parked fetches that a shutdown ends per iteration of the event loop
 
@@ -174,8 +176,21 @@ class Daemon:
                 await self._end_parked_fetches(self._broker)
                 await self._broker.flusher.drain()
                 await self._service.drain()
+                if self._cluster is not None:
+                    await self._hand_over(self._broker, self._cluster)
                 await self._service.close_streams()
         await self._release()
+
+    async def _hand_over(self, broker: BrokerParts, cluster: ClusterNode) -> None:
+        """Lets other replicas lead, once they have everything, if they are quick about it."""
+        led = [partition for partition in broker.partitions if partition.is_leader]
+        behind = [
+            Appended(partition, end - 1, partition.leader_epoch)
+            for partition in led
+            if partition.ends.high_watermark < (end := partition.ends.log_end_offset)
+        ]
+        await within(_REPLICATED_S, wait_durable(broker.produce_purgatory, behind))
+        await cluster.resign()
 
     async def _end_parked_fetches(self, broker: BrokerParts) -> None:
         ended = 1

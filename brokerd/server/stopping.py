@@ -32,7 +32,7 @@ def overdue(limit_ms: int, step: str) -> StopOverdueError:
     )
 
 
-async def within(seconds: float, step: Awaitable[None]) -> None:
+async def within(seconds: float, step: Awaitable[object]) -> None:
     """Waits at most this long for a step that depends on others, since later steps matter more. The step itself is not cancelled:
     cancelling gRPC's server in the middle of its stop would cancel everything that waits for its end.
     """

@@ -17,7 +17,7 @@ from brokerd.cluster.keys import TopicEntry
 from brokerd.coordination.client import CoordinationClient
 from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.topic_store import COORDINATOR, Topic
-from brokerd.errors import BrokerdError
+from brokerd.errors import BrokerdError, NotReadyError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.core import Role
 from brokerd.replication.leader import in_sync_of
@@ -94,7 +94,7 @@ class ClusterDirectory:
             await step
         except Exception as error:
             cause = self._failed[what] = str(error)
-            if before.get(what) != cause:
+            if before.get(what) != cause and not isinstance(error, NotReadyError):  # which a node that stops answers
                 is_expected = isinstance(error, BrokerdError | OSError)
                 logger.error("%s failed (%s): retrying", what, cause, exc_info=None if is_expected else error)
 

@@ -138,6 +138,13 @@ class ClusterNode:
         self._calls.credentials, self._client.credentials = calls, store
         await self._membership.publish_auth(await asyncio.to_thread(self._auth_hash))
 
+    async def resign(self) -> None:
+        """Before a stop: see Leading.resign. Copies nothing any more, or it would be in sync again."""
+        if self._leading is not None:
+            await self._leading.resign()
+        if self._copying is not None:
+            await self._copying.stop()
+
     async def leave(self) -> None:
         """Ends the registration, so that nobody waits for its lease."""
         tasks, self._tasks = self._tasks, []

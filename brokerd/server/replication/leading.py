@@ -17,7 +17,7 @@ from brokerd.errors import CoordinationError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.following import ReplicatedPartition
 from brokerd.purgatory import Purgatory, TimingWheel
-from brokerd.replication.leader import LedPartition, Proposal
+from brokerd.replication.leader import LedPartition, Proposal, resigned
 from brokerd.server.cluster.membership import Membership
 
 logger = logging.getLogger(__name__)
@@ -83,34 +83,53 @@ class Leading:
             except TimeoutError:
                 pass
             self._looked.clear()
-            due = self._due(self._membership.image.nodes)
-            for at in range(0, len(due), _PROPOSALS_MAX):
-                await self._propose(dict(due[at : at + _PROPOSALS_MAX]))
+            await self._write(self._due(self._membership.image.nodes))
 
-    def _due(self, nodes: Mapping[int, Node]) -> list[tuple[LedPartition, Proposal]]:
+    async def resign(self) -> None:
+        """Hands over what this node leads to others that are in sync, and leaves the in-sync replicas of what it follows: nobody
+        waits for a node that ends. What nobody else has in sync stays as it is.
+        """
+        image, node_id = self._membership.image, self._membership.node_id
+        due = {}
+        for tp, at in image.partitions():
+            entry = resigned(at.entry, node_id, image.nodes)
+            if entry is not None:
+                due[tp] = Proposal(entry, at.mod_revision)
+        await self._write(due)
+
+    def _due(self, nodes: Mapping[int, Node]) -> dict[TopicIdPartition, Proposal]:
         now_ms = self._client.clock.monotonic_ms()
-        found = ((led, led.proposal(nodes, now_ms, self._lag_max_ms)) for led in self._led.values())
-        return [(led, proposal) for led, proposal in found if proposal is not None]
+        found = ((tp, led.proposal(nodes, now_ms, self._lag_max_ms)) for tp, led in self._led.items())
+        return {tp: proposal for tp, proposal in found if proposal is not None}
 
-    async def _propose(self, due: Mapping[LedPartition, Proposal]) -> None:
+    async def _write(self, due: Mapping[TopicIdPartition, Proposal]) -> None:
+        tps = list(due)
+        for at in range(0, len(tps), _PROPOSALS_MAX):
+            await self._propose({tp: due[tp] for tp in tps[at : at + _PROPOSALS_MAX]})
+
+    async def _propose(self, due: Mapping[TopicIdPartition, Proposal]) -> None:
         """Writes these changes together; each alone, if they cannot be made together."""
         keys = self._membership.image.keys
-        compares = {keys.partition(led.partition.tp): proposal.mod_revision for led, proposal in due.items()}
+        compares = {keys.partition(tp): proposal.mod_revision for tp, proposal in due.items()}
         compares |= {keys.node(one.joining.id): one.joining.mod_revision for one in due.values() if one.joining is not None}
-        puts = {keys.partition(led.partition.tp): encode(proposal.entry) for led, proposal in due.items()}
         try:
-            done = await self._client.transact(compares, puts)
+            done = await self._client.transact(compares, {keys.partition(tp): encode(one.entry) for tp, one in due.items()})
         except CoordinationError as error:
             logger.warning("%s: replicas in sync stay as they are", error)
-            for led in due if not error.is_fate_unknown else ():
-                led.given_up()
+            for tp in due if not error.is_fate_unknown else ():
+                if tp in self._led:
+                    self._led[tp].given_up()
             await asyncio.sleep(_INTERVAL_S)
             return
         if done is not None:
-            for led, proposal in due.items():
-                logger.info("%s: in sync are now %s", led.partition.name, [replica.node_id for replica in proposal.entry.isr])
+            for tp, proposal in due.items():
+                logger.info("%s: in sync are now %s", self._name(tp), [replica.node_id for replica in proposal.entry.isr])
             await self._membership.until(done)
             self.follow_image()
         elif len(due) > 1:
-            for led, proposal in due.items():
-                await self._propose({led: proposal})
+            for tp, proposal in due.items():
+                await self._propose({tp: proposal})
+
+    def _name(self, tp: TopicIdPartition) -> str:
+        partition = self._partitions.replica(tp)
+        return partition.name if partition is not None else str(tp)
