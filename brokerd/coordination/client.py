@@ -106,6 +106,7 @@ class CoordinationClient:
         with all its attempts."""
         self.clock = clock
         self.timeout_ms = timeout_ms
+        self.answered_ms = clock.monotonic_ms()  # when the store answered last
         self.calls = self.failed_calls = self.call_ns = 0  # reads and changes, those without an answer, the time of the others
         self._endpoints = list(endpoints)
         self._at = 0
@@ -185,6 +186,7 @@ class CoordinationClient:
             text = f"etcd at {self.address} answers in term {header.raft_term}, after {self._term}: it is cut off, or was restored"
             raise CoordinationError(text, is_fate_unknown=True)
         self._cluster_id, self._term = header.cluster_id, header.raft_term
+        self.answered_ms = self.clock.monotonic_ms()
 
     async def repeated(self, path: str, request: Message, response_type: type[R]) -> R:
         """A call that may be repeated: one that changes nothing, or the same each time."""

@@ -101,6 +101,7 @@ class PartitionCore:
         self.leader_epoch_id = 0
         self.epoch_start_offset = 0  # the log end when this node began to lead
         self.in_sync = ALONE  # of a leader
+        self.is_cut_off = False  # of a leader: no other replica in sync can be reached, nor who would let it go on without them
         self.health = LogHealth(name, state.damaged, state.read_only_reason)
         self.producers = state.producers
         self.epochs = state.epochs
@@ -300,6 +301,7 @@ class PartitionCore:
         self._check_epoch(epoch, max(self.leader_epoch, self.epochs.latest))
         self.role, self.leader_epoch, self.leader_epoch_id = Role.LEADER, epoch, epoch_id
         self.epoch_start_offset = self.ends.log_end_offset
+        self.is_cut_off = False
         self.ends.lead()
         return self.set_in_sync(in_sync)
 

@@ -19,6 +19,7 @@ from brokerd.errors import (
     Fate,
     LogDamagedError,
     NotEnoughReplicasError,
+    NotReadyError,
     OffsetOutOfRangeError,
     ResourceExhaustedError,
     StorageError,
@@ -252,7 +253,13 @@ class Partition:
         self.wake(self.core.set_in_sync(in_sync))
 
     def check_enough_in_sync(self) -> None:
-        """Raises NotEnoughReplicasError if nothing may be appended that all in-sync replicas shall have."""
+        """Raises NotEnoughReplicasError or NotReadyError if nothing may be appended that all in-sync replicas shall have."""
+        if self.core.is_cut_off:
+            raise NotReadyError(
+                f"{self.name}: its leader reaches neither another replica nor the coordination store",
+                fate=Fate.NOT_APPENDED,
+                retry_after_ms=_RETRY_AFTER_MS,
+            )
         if not self.core.has_enough_in_sync:
             raise NotEnoughReplicasError(
                 f"{self.name}: {self.core.in_sync.members} of {self.core.in_sync.replicas} replicas are in sync, fewer than "

@@ -95,6 +95,11 @@ class LedPartition:
         known = (self._followers.get(node_id) for node_id in self._others())
         return [follower.log_start_offset if follower is not None else _NOWHERE for follower in known]
 
+    def hears_nobody(self, heard_ms: Mapping[int, int], now_ms: int, lag_max_ms: int) -> bool:
+        """True if no other in-sync replica has been heard of for so long. `heard_ms`: when each node was."""
+        heard = [max(heard_ms.get(node_id, 0), self._since_ms) for node_id in self._others()]
+        return bool(heard) and now_ms - max(heard) > lag_max_ms
+
     def proposal(self, nodes: Mapping[int, Node], now_ms: int, lag_max_ms: int) -> Proposal | None:
         """The change that is due; None if none is. `nodes`: those alive, by id. Until the entry changes, a proposal may have been
         made, or be made later, unless `given_up` says otherwise; so who may have joined is proposed again, or the entry is replaced

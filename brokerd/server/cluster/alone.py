@@ -14,6 +14,7 @@ from brokerd.datadir.topic_changes import TopicChanges
 from brokerd.datadir.topic_store import Topic
 from brokerd.errors import InvalidReplicationFactorError, NotLeaderError, WireError
 from brokerd.ids import NO_LEADER, PRODUCER_NUMBERS, TopicIdPartition
+from brokerd.partition.partition import Partition
 from brokerd.server.admin import Admin
 
 R = TypeVar("R", bound=Message)
@@ -90,6 +91,9 @@ class Alone:
 
     async def check_deleted(self, _tps: Collection[TopicIdPartition]) -> None:
         """What this node does not know is deleted."""
+
+    async def has_log_start(self, partition: Partition) -> None:
+        """There are no other replicas."""
 
     # Changes of topics
 

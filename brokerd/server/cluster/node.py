@@ -27,8 +27,9 @@ from brokerd.datadir.flusher import Flusher
 from brokerd.datadir.log_manager import LogManager
 from brokerd.datadir.node_state import ClusterIdentity, check_cluster, read_meta
 from brokerd.datadir.topic_store import COORDINATOR, COORDINATOR_LOG, Topic
-from brokerd.errors import CoordinationError, CoordinatorNotAvailableError, Fate, NotReadyError
+from brokerd.errors import CoordinationError, CoordinatorNotAvailableError, Fate, NotReadyError, RequestTimedOutError
 from brokerd.ids import NO_EPOCH, NO_LEADER, PRODUCER_NUMBERS, TopicIdPartition
+from brokerd.partition.partition import Partition
 from brokerd.server.admin import Admin
 from brokerd.server.cluster.calls import NodeCalls, call_credentials
 from brokerd.server.cluster.controller import Controller
@@ -44,6 +45,7 @@ logger = logging.getLogger(__name__)
 R = TypeVar("R", bound=Message)
 _TOKEN_BYTES = 24
 _PRODUCER_NUMBERS = 2**20  # taken from the store at once; what is left at the end of a life is lost
+_REPLICATED_S = 30.0  # so long DeleteRecords waits for other replicas
 _ASKED_ONE_BY_ONE = 10  # topics; for more, all are read at once
 
 
@@ -267,6 +269,16 @@ class ClusterNode:
             if value is not None and number < _partition_count(value):
                 text = f"this node has not heard of partition {number} of topic {topic_id.hex()} yet: try again"
                 raise NotReadyError(text, fate=Fate.NOT_APPENDED)
+
+    async def has_log_start(self, partition: Partition) -> None:
+        """Returns once all in-sync replicas have the partition's log start, durably. Raises RequestTimedOutError."""
+        assert self._leading is not None, "it has joined"
+        try:
+            async with asyncio.timeout(_REPLICATED_S):
+                await self._leading.has_log_start(partition, partition.ends.log_start_offset)
+        except TimeoutError:
+            text = f"{partition.name}: the log start has moved, but not all in-sync replicas have it yet"
+            raise RequestTimedOutError(text, fate=Fate.UNKNOWN) from None
 
     # Peers (coordinator/members.py)
 

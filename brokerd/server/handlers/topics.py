@@ -22,6 +22,7 @@ AlterTopicConfigs
 
 DeleteRecords: moves the log start of partitions forward.
 - One write makes all new log starts durable before the response. -1 means the high watermark.
+- Answered once all in-sync replicas have the new log start durably; after half a minute with REQUEST_TIMED_OUT: it has moved.
 - A failed write moves nothing; if its last step failed, the fate is unknown: the log start may have moved after a restart.
 - An offset beyond the high watermark is OFFSET_OUT_OF_RANGE; one below the current log start changes nothing.
 - A parked fetch whose offset is now below the log start is answered at once.
@@ -151,6 +152,7 @@ async def delete_records(broker: BrokerParts, authorizer: TopicAuthorizer, reque
         with fails_with(result, f"deleting records of {partition.name}"):
             if error is not None:
                 raise error
+            await broker.cluster.has_log_start(partition)
             result.log_start_offset = partition.ends.log_start_offset
             broker.audit.changed(f"deleted records of {partition.name} below offset {result.log_start_offset}")
     return response

@@ -16,6 +16,7 @@ from brokerd.datadir.partition_table import PartitionTable
 from brokerd.errors import CoordinationError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.following import ReplicatedPartition
+from brokerd.partition.partition import Partition
 from brokerd.purgatory import Purgatory, TimingWheel
 from brokerd.replication.leader import LedPartition, Proposal, resigned
 from brokerd.server.cluster.membership import Membership
@@ -35,7 +36,9 @@ class Leading:
         self._partitions = partitions
         self._lag_max_ms = lag_max_ms
         self._led: dict[TopicIdPartition, LedPartition] = {}
+        self._heard_ms: dict[int, int] = {}  # by node id
         self._looked = asyncio.Event()  # a look is due before its time
+        self._told = asyncio.Event()  # set, and replaced, when a follower has reported or left
         self.watchers = Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=0))  # of followers' streams; nothing in it expires
 
     def follow_image(self) -> None:
@@ -58,17 +61,33 @@ class Leading:
             elif len(at.entry.replicas) > 1:
                 self._led[partition.tp] = LedPartition(partition, at, now_ms)
         self._looked.set()
+        self._tell()
+
+    def _tell(self) -> None:
+        """Wakes those who wait for what followers have."""
+        told, self._told = self._told, asyncio.Event()
+        told.set()
 
     def led(self, partition: ReplicatedPartition) -> LedPartition | None:
         """The followers of a partition; None if it has none, or if this node does not lead it."""
         led = self._led.get(partition.tp)
         return led if led is not None and led.partition is partition else None
 
+    def heard(self, node: Node) -> None:
+        """A follower has sent a request."""
+        self._heard_ms[node.id] = self._client.clock.monotonic_ms()
+
+    async def has_log_start(self, partition: Partition, offset: int) -> None:
+        """Returns once all in-sync replicas have a log start, durably."""
+        while (led := self._led.get(partition.tp)) is not None and min(led.log_starts(), default=offset) < offset:
+            await self._told.wait()
+
     def reported(self, partition: ReplicatedPartition, node: Node, durable_end: int, log_start_offset: int) -> None:
         """A follower has told how far it agrees with this leader, durably."""
         led = self.led(partition)
         if led is not None:
             led.reported(node, durable_end, log_start_offset, self._client.clock.monotonic_ms())
+            self._tell()
 
     def under_replicated(self) -> Iterator[LedPartition]:
         """Partitions of which not all replicas are in sync."""
@@ -83,6 +102,11 @@ class Leading:
             except TimeoutError:
                 pass
             self._looked.clear()
+            now_ms = self._client.clock.monotonic_ms()
+            is_store_silent = now_ms - self._client.answered_ms > self._lag_max_ms
+            for led in self._led.values():
+                is_cut_off = is_store_silent and led.hears_nobody(self._heard_ms, now_ms, self._lag_max_ms)
+                led.partition.core.is_cut_off = is_cut_off
             await self._write(self._due(self._membership.image.nodes))
 
     async def resign(self) -> None:

@@ -113,6 +113,7 @@ class ReplicaStream:
         for dropped in request.dropped:
             self._drop(topic_id_partition("dropped", dropped.topic_id, dropped.partition))
         node = self._node()
+        self._leading.heard(node)
         for given in request.positions:
             tp = topic_id_partition("positions", given.topic_id, given.partition)
             position = Position(
