@@ -38,8 +38,12 @@ class ClusterDirectory:
         logs: LogManager,
         admin: Admin,
         on_deleted: Callable[[Topic], None],
+        unable: set[TopicIdPartition],
     ) -> None:
-        """`on_deleted` is called once a deleted topic is invisible, before its files are removed."""
+        """`on_deleted` is called once a deleted topic is invisible, before its files are removed. `unable`: takes the partitions
+        that this node was elected for and cannot lead.
+        """
+        self._unable = unable
         self._client = client
         self._membership = membership
         self._node_id = membership.node_id
@@ -129,7 +133,11 @@ class ClusterDirectory:
             elected = to_lead(self._membership.image, life, epochs)
             if elected:
                 entries = {tp: at.entry for tp in elected if (at := self._membership.image.partition(tp)) is not None}
-                await self._admin.run(self._logs.lead(elected, {tp: in_sync_of(entry) for tp, entry in entries.items()}))
+                try:
+                    await self._admin.run(self._logs.lead(elected, {tp: in_sync_of(entry) for tp, entry in entries.items()}))
+                except BaseException:
+                    self._unable.update(elected)
+                    raise
                 self._led = {tp: epoch for tp, epoch in {**self._led, **elected}.items() if tp in epochs}
                 logger.info("leads %d more partitions, or again", len(elected))
             seen = {tp: epoch for tp, epoch in {**epochs, **elected}.items() if self._led.get(tp) != epoch}

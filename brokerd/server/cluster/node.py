@@ -102,9 +102,9 @@ class ClusterNode:
         auth = await asyncio.to_thread(self._auth_hash)
         registration = Registration(*address, logs.directory_id, self._config.rack, self.token, auth)
         membership = self._joined = Membership(self._client, self._keys, logs.cluster_id, logs.node_id, registration)
-        directory = ClusterDirectory(self._client, membership, logs, admin, on_deleted)
         leading = self._leading = Leading(self._client, membership, logs.partitions, self._config.replica_lag_time_max_ms)
-        copying = self._copying = Copying(logs, membership, self._calls, flusher, admin, self._client.clock)
+        directory = ClusterDirectory(self._client, membership, logs, admin, on_deleted, leading.unable)
+        copying = self._copying = Copying(logs, membership, self._calls, flusher, admin, self._client.clock, leading.unable)
         logs.partitions.leader_in_cluster = self._leader
         factor = self._config.default_replication_factor
         self.topics = ClusterTopics(self._client, membership, directory, logs.topics, logs.changes, factor)

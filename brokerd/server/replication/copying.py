@@ -50,11 +50,21 @@ class Copying:
     """All copiers of this node; see the module docstring."""
 
     def __init__(
-        self, logs: LogManager, membership: Membership, calls: NodeCalls, flusher: Flusher, admin: Admin, clock: Clock
+        self,
+        logs: LogManager,
+        membership: Membership,
+        calls: NodeCalls,
+        flusher: Flusher,
+        admin: Admin,
+        clock: Clock,
+        unable: set[TopicIdPartition],
     ) -> None:
+        """`unable`: takes the partitions whose logs have stopped, so that they cannot follow."""
         self._logs = logs
         self._membership = membership
-        self._new = partial(Copier, logs=logs, membership=membership, calls=calls, flusher=flusher, admin=admin, clock=clock)
+        self._new = partial(
+            Copier, logs=logs, membership=membership, calls=calls, flusher=flusher, admin=admin, clock=clock, unable=unable
+        )
         self._copiers: dict[int, Copier] = {}  # by the leader's node id
 
     def follow_image(self) -> None:
@@ -92,8 +102,10 @@ class Copier:
         flusher: Flusher,
         admin: Admin,
         clock: Clock,
+        unable: set[TopicIdPartition],
     ) -> None:
         self._node_id = node_id
+        self._unable = unable
         self._logs = logs
         self._membership = membership
         self._calls = calls
@@ -239,6 +251,8 @@ class Copier:
 
     def _fail(self, partition: ReplicatedPartition, error: Exception) -> None:
         """Asks for a partition again after a while."""
+        if partition.is_stopped:
+            self._unable.add(partition.tp)
         self._sent.pop(partition.tp, None)
         self._paused[partition.tp] = self._clock.monotonic_ms() + _RETRY_MS
         text = str(error)

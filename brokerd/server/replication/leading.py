@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from brokerd.cluster.changes import OPERATIONS_MAX
 from brokerd.cluster.image import Node
@@ -36,6 +36,7 @@ class Leading:
         self._partitions = partitions
         self._lag_max_ms = lag_max_ms
         self._led: dict[TopicIdPartition, LedPartition] = {}
+        self.unable: set[TopicIdPartition] = set()  # partitions that this node can neither lead nor follow: others shall not wait
         self._heard_ms: dict[int, int] = {}  # by node id
         self._looked = asyncio.Event()  # a look is due before its time
         self._told = asyncio.Event()  # set, and replaced, when a follower has reported or left
@@ -108,15 +109,18 @@ class Leading:
                 is_cut_off = is_store_silent and led.hears_nobody(self._heard_ms, now_ms, self._lag_max_ms)
                 led.partition.core.is_cut_off = is_cut_off
             await self._write(self._due(self._membership.image.nodes))
+            if self.unable:
+                await self.resign(self.unable)
+                self.unable.clear()
 
-    async def resign(self) -> None:
-        """Hands over what this node leads to others that are in sync, and leaves the in-sync replicas of what it follows: nobody
-        waits for a node that ends. What nobody else has in sync stays as it is.
+    async def resign(self, tps: Collection[TopicIdPartition] | None = None) -> None:
+        """Hands over what this node leads to others that are in sync, and leaves the in-sync replicas of what it follows, so that
+        nobody waits for it. What nobody else has in sync stays as it is. `tps`: of these partitions; None = all, before a stop.
         """
         image, node_id = self._membership.image, self._membership.node_id
         due = {}
         for tp, at in image.partitions():
-            entry = resigned(at.entry, node_id, image.nodes)
+            entry = resigned(at.entry, node_id, image.nodes) if tps is None or tp in tps else None
             if entry is not None:
                 due[tp] = Proposal(entry, at.mod_revision)
         await self._write(due)

@@ -1,8 +1,8 @@
 """The streams by which followers copy from this node (Replicate in proto/brokerd/internode).
 
 Behaviour
-- A stream is of one follower, and remembers its positions. A request changes some of them, and is answered once there is
-  something new of any partition, or after WAIT_S with the ends that have moved meanwhile, or with nothing.
+- A stream is of one follower, and remembers its positions. A request changes some of them, and is answered once a partition has
+  something new, TELL_S after an end has moved without that, or after WAIT_S with nothing.
 - A position counts towards the high watermark only if the follower's log agrees with this one. Otherwise the answer says what they
   have in common, and the follower cuts its log and asks again.
 - A follower that ends below the log start gets a snapshot that its log begins with.
@@ -14,7 +14,6 @@ Behaviour
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import cast
@@ -48,26 +47,29 @@ from brokerd.wire.errors import to_proto
 from brokerd.wire.records import join_records
 
 WAIT_S = 0.5
+TELL_S = 0.02  # ends go with the next batches, if these come soon
 RESPONSE_BYTES = 8_388_608
 PARTITION_BYTES = 1_048_576
 _NEVER_MS = 10**9
+_WATCHED = (LogEnd.LOG_END, LogEnd.HIGH_WATERMARK, LogEnd.LAST_STABLE_OFFSET)
 
 
 class _Watch(DelayedOperation):
-    """Tells a stream whenever the log end of one partition may have moved, or its role; it is never satisfied."""
+    """Tells a stream whenever an end of one partition may have moved, or its role: whether it may have something new, or only ends.
+    It is never satisfied."""
 
     __slots__ = ("_tell",)
 
-    def __init__(self, partition: ReplicatedPartition, tell: Callable[[], None]) -> None:
-        super().__init__(_NEVER_MS, [partition.waiters[LogEnd.LOG_END]])
+    def __init__(self, partition: ReplicatedPartition, tell: Callable[[bool], None]) -> None:
+        super().__init__(_NEVER_MS, [partition.waiters[end] for end in _WATCHED])
         self._tell = tell
 
-    def is_satisfied(self, place: int) -> bool:  # noqa: ARG002 - there is one place
-        self._tell()
+    def is_satisfied(self, place: int) -> bool:
+        self._tell(_WATCHED[place] is LogEnd.LOG_END)
         return False
 
     def on_complete(self, completion: Completion) -> None:  # noqa: ARG002 - all cases are alike
-        self._tell()
+        self._tell(True)
 
 
 class _Followed:
@@ -93,7 +95,8 @@ class ReplicaStream:
         self._node_id, self._node_epoch = -1, -1
         self._followed: dict[TopicIdPartition, _Followed] = {}
         self._due: dict[TopicIdPartition, None] = {}  # partitions to look at, in the order in which they became so
-        self._is_due = asyncio.Event()
+        self._moved: set[TopicIdPartition] = set()  # partitions of which ends alone may have moved
+        self._woken = asyncio.Event()
 
     async def run(self) -> None:
         """Returns when the follower has closed its side. Raises MalformedError, NotReadyError to end the stream."""
@@ -126,7 +129,7 @@ class ReplicaStream:
                 followed = self._followed[tp] = _Followed(position)
             followed.position = position
             self._report(node, tp, position)
-            self._tell(tp)
+            self._tell(tp, True)
 
     def _node(self) -> Node:
         """The follower. Raises NotReadyError if this node has not heard of it, or of its end only."""
@@ -146,13 +149,18 @@ class ReplicaStream:
     def _drop(self, tp: TopicIdPartition) -> None:
         followed = self._followed.pop(tp, None)
         self._due.pop(tp, None)
+        self._moved.discard(tp)
         if followed is not None and followed.watch is not None:
             followed.watch.cancel()
 
-    def _tell(self, tp: TopicIdPartition) -> None:
-        if tp in self._followed:
+    def _tell(self, tp: TopicIdPartition, is_due: bool) -> None:
+        if tp not in self._followed:
+            return
+        if is_due:
             self._due[tp] = None
-            self._is_due.set()
+        else:
+            self._moved.add(tp)
+        self._woken.set()
 
     # Responses
 
@@ -161,21 +169,29 @@ class ReplicaStream:
         until = asyncio.get_running_loop().time() + WAIT_S
         while not response.updates:
             if not self._due and not await self._wait(until):
-                for tp, followed in self._followed.items():
+                for tp in self._moved:
+                    followed = self._followed[tp]
                     if followed.partition is not None and followed.told != _ends(followed.partition):
                         self._add(response, tp, followed)
+                self._moved.clear()
                 break
             while self._due and left > 0:
                 left -= await self._look(next(iter(self._due)), response, records)
         return join_records(response, [[chunk] for chunk in records])
 
     async def _wait(self, until: float) -> bool:
-        """True once a partition is due; False when the time is over."""
-        self._is_due.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(until):
-                await self._is_due.wait()
-        return bool(self._due)
+        """True once a partition is due; False when the time is over, or soon after an end has moved."""
+        has_moved = False
+        while not self._due:
+            if self._moved and not has_moved:
+                has_moved, until = True, min(until, asyncio.get_running_loop().time() + TELL_S)
+            self._woken.clear()
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._woken.wait()
+            except TimeoutError:
+                return False
+        return True
 
     async def _look(self, tp: TopicIdPartition, response: pb.ReplicateResponse, records: list[Buffer]) -> int:
         """Adds what is new of a partition, if anything is. Returns the bytes of its batches."""
