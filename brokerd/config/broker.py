@@ -45,6 +45,11 @@ class BrokerConfig:
 
     cluster_name: str = setting("", "Cluster of several nodes that this node belongs to; empty = the node is alone.")
     coordination_servers: str = setting("", "The etcd that the nodes of a cluster agree through: etcd://HOST:PORT[,HOST:PORT].")
+    broker_session_timeout_ms: int = setting(
+        9_000,
+        "So long after it was last heard of by etcd, a node is taken for dead: its partitions get other leaders. In whole seconds.",
+        between=(2_000, 600_000),
+    )
     coordination_ssl_ca_file: str = setting(
         "", "PEM file with the authorities that sign etcd's certificates; if set, etcd is reached by TLS only. Empty = plaintext."
     )

@@ -106,8 +106,8 @@ class Cluster:
     # --- nodes
 
     def kill(self, node: int) -> None:
-        """Kills a node (SIGKILL). For the others it is alive until its lease ends, ten seconds later or with `expire`; then its
-        partitions have no leader. `restart` starts it again."""
+        """Kills a node (SIGKILL). For the others it is alive until its lease ends (broker.session.timeout.ms, or `expire`);
+        then others lead its partitions, if they have them. `restart` starts it again."""
         self._node(node).kill()
 
     def restart(self, node: int) -> None:
@@ -116,7 +116,7 @@ class Cluster:
 
     def pause(self, node: int) -> None:
         """Suspends a node (SIGSTOP): connections stay open, and requests get no response until `resume`. It keeps its leadership
-        for as long as its lease lasts, ten seconds, or until `expire`."""
+        for as long as its lease lasts (broker.session.timeout.ms), or until `expire`."""
         self._node(node).pause()
 
     def resume(self, node: int) -> None:
@@ -125,7 +125,8 @@ class Cluster:
 
     def isolate(self, node: int) -> None:
         """Cuts a node off from the coordination store, until `heal`: nothing that either sends reaches the other, and neither is
-        told. Its lease ends after ten seconds, or with `expire`. Clients and other nodes still reach it, and it them."""
+        told. Its lease ends after broker.session.timeout.ms, or with `expire`. Clients and other nodes still reach it, and it
+        them."""
         self._tell("cut", name=self._name(node))
 
     def heal(self, node: int) -> None:
@@ -133,7 +134,8 @@ class Cluster:
         self._tell("heal", name=self._name(node))
 
     def expire(self, node: int) -> None:
-        """Ends a node's lease at once, as the store does after ten seconds of silence. A node that runs registers anew."""
+        """Ends a node's lease at once, as the store does after broker.session.timeout.ms of silence. A node that runs registers
+        anew."""
         self._tell("expire", key=f"/brokerd/{NAME}/nodes/{self._name(node)}")
 
     # --- coordination

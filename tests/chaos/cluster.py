@@ -29,7 +29,7 @@ _FAULT_SECONDS = 2.0  # at most
 
 class ClusterNemesis:
     """Faults against the nodes of a cluster and their store: one function per fault, which puts everything right before it returns.
-    With `expires` drawn, the store takes the node for dead at once, as it would after ten seconds.
+    With `expires` drawn, the store takes the node for dead at once, as it would at the end of its lease.
     """
 
     def __init__(self, cluster: Cluster, dice: random.Random, stopped: threading.Event) -> None:

@@ -60,7 +60,7 @@ class Nodes:
         await client.close()
 
     async def kill(self, node_id: int) -> None:
-        """Ends a node without a word; its lease ends at once, not in ten seconds."""
+        """Ends a node without a word; its lease ends at once."""
         client, node, task = self.running.pop(node_id)
         await cancelled(task)
         for each in node._tasks:

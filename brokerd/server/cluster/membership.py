@@ -25,7 +25,7 @@ from brokerd.server.failures import internal
 
 logger = logging.getLogger(__name__)
 
-LEASE_S = 10  # so long after its end a node that was killed is taken for dead
+LEASE_S = 9  # the default: so long after its end a node that was killed is taken for dead
 _RETRY_S = 1.0
 _ATTEMPTS = 5  # to draw the cluster's id
 
@@ -54,7 +54,16 @@ async def cluster_identity(client: CoordinationClient, keys: Keys, name: str, *,
 class Membership:
     """See the module docstring."""
 
-    def __init__(self, client: CoordinationClient, keys: Keys, cluster_id: str, node_id: int, registration: Registration) -> None:
+    def __init__(
+        self,
+        client: CoordinationClient,
+        keys: Keys,
+        cluster_id: str,
+        node_id: int,
+        registration: Registration,
+        lease_s: int = LEASE_S,
+    ) -> None:
+        self._lease_s = lease_s
         self.image = ClusterImage(keys)
         self.node_id = node_id
         self.life: Life | None = None  # None while this node is not registered
@@ -131,7 +140,7 @@ class Membership:
         holds the directory's lock.
         """
         client, key = self._client, self.image.keys.node(self.node_id)
-        lease = await grant(client, LEASE_S)
+        lease = await grant(client, self._lease_s)
         try:
             while True:
                 compares = {key: 0, **await self._of_this_cluster()}
@@ -168,7 +177,7 @@ class Membership:
         if other.directory_id != self._registration.directory_id:
             raise CoordinationError(
                 f"node id {self.node_id} is in use by {other.host}:{other.port}, with another data directory: set another node.id; "
-                f"if that node has ended, wait {LEASE_S} s"
+                f"if that node has ended, wait {self._lease_s} s"
             )
 
     async def _became(self, life: Life | None) -> None:

@@ -101,7 +101,14 @@ class ClusterNode:
         is called when the cluster may have changed who leads what, after this node has followed."""
         auth = await asyncio.to_thread(self._auth_hash)
         registration = Registration(*address, logs.directory_id, self._config.rack, self.token, auth)
-        membership = self._joined = Membership(self._client, self._keys, logs.cluster_id, logs.node_id, registration)
+        membership = self._joined = Membership(
+            self._client,
+            self._keys,
+            logs.cluster_id,
+            logs.node_id,
+            registration,
+            -(-self._config.broker_session_timeout_ms // 1_000),
+        )
         leading = self._leading = Leading(self._client, membership, logs.partitions, self._config.replica_lag_time_max_ms)
         directory = ClusterDirectory(self._client, membership, logs, admin, on_deleted, leading.unable)
         copying = self._copying = Copying(logs, membership, self._calls, flusher, admin, self._client.clock, leading.unable)
