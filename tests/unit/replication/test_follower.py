@@ -1,0 +1,50 @@
+"""Goal: leader and follower find the last record that both have, whatever epochs each has led in."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.partition.leader_epochs import EpochEntry, LeaderEpochs
+from brokerd.replication.follower import Common, Position, cut_offset, divergence
+
+LEADER = (LeaderEpochs([EpochEntry(1, 0), EpochEntry(3, 10), EpochEntry(6, 20)]), 30)
+
+
+def position(last_epoch: int, end: int) -> Position:
+    return Position(7, end, end, 0, last_epoch)
+
+
+@pytest.mark.parametrize(
+    ("last_epoch", "end", "common"),
+    [
+        (-1, 0, None),  # an empty log
+        (1, 5, None),
+        (1, 10, None),
+        (1, 11, Common(1, 10)),
+        (3, 20, None),
+        (3, 21, Common(3, 20)),
+        (6, 30, None),
+        (6, 31, Common(6, 30)),
+        (2, 10, Common(1, 10)),  # an epoch that the leader has nothing of
+        (5, 25, Common(3, 20)),
+        (9, 30, Common(6, 30)),
+        (0, 3, Common(-1, 0)),  # nothing in common
+    ],
+)
+def test_a_follower_agrees_up_to_its_end_or_hears_what_is_common(last_epoch: int, end: int, common: Common | None) -> None:
+    assert divergence(*LEADER, position(last_epoch, end)) == common
+
+
+@pytest.mark.parametrize(
+    ("entries", "end", "common", "cut"),
+    [
+        ([(1, 0)], 12, Common(1, 10), 10),
+        ([(1, 0), (2, 8)], 12, Common(1, 10), 8),  # its own epoch 1 ends before the leader's
+        ([(1, 0), (4, 10), (5, 14)], 20, Common(3, 20), 10),  # it has nothing of epoch 3
+        ([(2, 0)], 5, Common(-1, 0), 0),
+    ],
+)
+def test_a_follower_cuts_at_the_lower_end_of_what_is_common(
+    entries: list[tuple[int, int]], end: int, common: Common, cut: int
+) -> None:
+    assert cut_offset(LeaderEpochs([EpochEntry(*entry) for entry in entries]), end, common) == cut

@@ -1,0 +1,254 @@
+"""Goal: the leader counts everybody who may be in sync, and proposes exactly the changes that are due."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.cluster.image import Node, PartitionAt
+from brokerd.cluster.keys import InSyncReplica, PartitionEntry, Registration
+from brokerd.config.topic import TopicConfig
+from brokerd.partition.core import InSync
+from brokerd.replication.leader import LedPartition, Proposal, in_sync_of, joined, left, resigned
+from tests.support.build import raw_batch
+from tests.support.clock import START_WALL_MS
+from tests.support.partition_replica import Replica
+
+LAG_MS = 1_000
+NODES = {number: Node(number, 10 + number, Registration("h", 1, f"d{number}"), 20 + number) for number in (1, 2, 3)}
+ALL = tuple(InSyncReplica(number, f"d{number}") for number in (1, 2, 3))
+ENTRY = PartitionEntry((1, 2, 3), ALL, 1, 11, 1)
+
+
+class Led:
+    """A leader with two followers."""
+
+    def __init__(self, entry: PartitionEntry = ENTRY, config: TopicConfig | None = None) -> None:
+        self.replica = Replica(0, config or TopicConfig())
+        self.replica.start(is_alone=False)
+        self.log = self.replica.log
+        self.log.lead(1, in_sync_of(entry))
+        self.revision, self.now_ms = 1, 0
+        self.led = LedPartition(self.log, PartitionAt(entry, 1), 0)
+
+    def append(self, count: int = 1) -> int:
+        """Appends durably; returns the log end."""
+        for _ in range(count):
+            self.log.append(raw_batch(b"row"), now_wall_ms=START_WALL_MS)
+        self.log.flush()
+        return self.log.ends.log_end_offset
+
+    def report(self, node: int, end: int, *, life: Node | None = None) -> None:
+        self.led.reported(life or NODES[node], end, 0, self.now_ms)
+
+    def proposal(self, *alive: int) -> Proposal | None:
+        return self.led.proposal({number: NODES[number] for number in alive or (1, 2, 3)}, self.now_ms, LAG_MS)
+
+    def decide(self, entry: PartitionEntry) -> None:
+        """The store says so."""
+        self.revision += 1
+        self.led.entry_changed(PartitionAt(entry, self.revision))
+
+    @property
+    def high_watermark(self) -> int:
+        return self.log.ends.high_watermark
+
+
+def test_the_high_watermark_is_what_all_in_sync_have() -> None:
+    led = Led()
+    end = led.append(3)
+    led.report(2, end)
+    assert led.high_watermark == 0
+    led.report(3, 1)
+    assert led.high_watermark == 1
+    led.report(3, end)
+    assert led.high_watermark == end
+
+
+def test_who_leaves_counts_until_it_is_decided() -> None:
+    led = Led()
+    end = led.append()
+    led.report(2, end)
+    proposal = led.proposal(1, 2)  # node 3 has ended
+    assert proposal == Proposal(left(ENTRY, {3}), 1)
+    assert led.high_watermark == 0
+    led.decide(proposal.entry)
+    assert led.high_watermark == end
+    assert proposal.entry.out_of_sync == (ALL[2],)
+
+
+def test_who_joins_counts_before_it_is_decided() -> None:
+    led = Led(left(ENTRY, {3}))
+    end = led.append()
+    led.report(2, end)
+    assert led.high_watermark == end
+    led.report(3, end)
+    assert led.proposal() == Proposal(ENTRY, 1, NODES[3])
+    end = led.append()
+    led.report(2, end)
+    assert led.high_watermark == end - 1, "node 3 may be elected by now"
+    led.report(3, end)
+    assert led.high_watermark == end
+
+
+def test_a_joiner_counts_until_the_entry_changes() -> None:
+    led = Led(left(ENTRY, {3}))
+    end = led.append()
+    for node in (2, 3):
+        led.report(node, end)
+    assert led.proposal() is not None
+    touched = led.proposal(1, 2)  # whether node 3 has joined is not known, and it has ended
+    assert touched == Proposal(left(ENTRY, {3}), 1), "the entry is replaced by itself, which ends the proposal"
+    end = led.append()
+    led.report(2, end)
+    assert led.high_watermark == end - 1
+    led.decide(touched.entry)
+    assert led.high_watermark == end
+
+
+def test_a_proposal_that_was_certainly_not_made_counts_no_more() -> None:
+    led = Led(left(ENTRY, {3}))
+    led.report(3, 0)
+    assert led.proposal() is not None
+    led.led.given_up()
+    end = led.append()
+    led.report(2, end)
+    assert led.high_watermark == end
+
+
+@pytest.mark.parametrize("has", [-1, 0])
+def test_who_joins_has_all_below_the_high_watermark(has: int) -> None:
+    led = Led(left(ENTRY, {3}))
+    end = led.append()
+    led.report(2, end)
+    led.report(3, end + has)
+    assert (led.proposal() is not None) == (has == 0)
+
+
+def test_who_joins_has_all_that_the_log_had_when_the_epoch_began() -> None:
+    led = Led(left(ENTRY, {3}))
+    end = led.append()  # not acknowledged, as far as this leader knows
+    led.log.lead(2, InSync([2], 2, 3))
+    led.led = LedPartition(led.log, PartitionAt(left(ENTRY, {3})._replace(leader_epoch=2), 2), 0)
+    led.report(3, end - 1)
+    assert led.proposal() is None
+    led.report(3, end)
+    assert led.proposal() is not None
+
+
+def test_another_life_than_the_one_that_reported_does_not_join() -> None:
+    led = Led(left(ENTRY, {3}))
+    led.report(3, 0, life=NODES[3]._replace(epoch=5))
+    assert led.proposal() is None
+
+
+def test_a_follower_that_has_not_had_everything_for_long_leaves() -> None:
+    led = Led()
+    for led.now_ms in (0, LAG_MS, 2 * LAG_MS):
+        end = led.append()
+        led.report(2, end)
+        led.report(3, end)
+        assert led.proposal() is None
+    end = led.append()
+    led.report(2, end)
+    led.now_ms += LAG_MS
+    assert led.proposal() is None
+    led.now_ms += 1
+    assert led.proposal() == Proposal(left(ENTRY, {3}), 1)
+
+
+def test_a_follower_that_keeps_up_while_the_log_grows_stays() -> None:
+    led = Led()
+    before = 0
+    for led.now_ms in range(0, 5 * LAG_MS, LAG_MS // 2):
+        end = led.append()
+        led.report(2, before)  # what the log had at its last report
+        led.report(3, before)
+        before = end
+        assert led.proposal() is None
+
+
+def test_an_idle_log_has_no_lag() -> None:
+    led = Led()
+    led.report(2, 0)
+    led.report(3, 0)
+    led.now_ms = 100 * LAG_MS
+    assert led.proposal() is None
+    led.append()
+    assert led.proposal() is None
+
+
+def test_a_follower_with_another_directory_leaves() -> None:
+    led = Led()
+    emptied = NODES[3]._replace(epoch=99, registration=Registration("h", 1, "d9"))
+    proposal = led.led.proposal({**NODES, 3: emptied}, 0, LAG_MS)
+    assert proposal == Proposal(left(ENTRY, {3}), 1)
+    led.decide(proposal.entry)
+    led.report(3, 0, life=emptied)
+    again = led.led.proposal({**NODES, 3: emptied}, 0, LAG_MS)
+    assert again is not None
+    assert again.entry.isr == (*ALL[:2], InSyncReplica(3, "d9"))
+    assert again.entry.out_of_sync == (), "the disk that was replaced is gone"
+
+
+def test_a_follower_that_has_lost_what_it_reported_leaves() -> None:
+    led = Led()
+    end = led.append(2)
+    led.report(3, end)
+    led.report(3, end - 1)
+    led.report(2, end)
+    assert led.high_watermark == end, "it was there"
+    assert led.proposal() == Proposal(left(ENTRY, {3}), 1)
+
+
+def test_a_leader_whose_log_has_stopped_hands_over() -> None:
+    led = Led()
+    led.log.health.read_only_reason = "a test"
+    proposal = led.proposal(1, 3)
+    assert proposal is not None
+    assert proposal.entry == left(ENTRY, {1})._replace(leader=3, leader_node_epoch=13, leader_epoch=2)
+    led.decide(left(ENTRY, {2, 3}))
+    assert led.proposal() is None, "nobody else has everything"
+
+
+def test_a_leader_that_is_not_registered_changes_nothing() -> None:
+    led = Led()
+    led.now_ms = 100 * LAG_MS
+    led.append()
+    assert led.proposal(2, 3) is None
+    assert led.led.proposal({**NODES, 1: NODES[1]._replace(epoch=99)}, led.now_ms, LAG_MS) is None
+
+
+def test_too_few_in_sync_hold_the_high_watermark() -> None:
+    config = TopicConfig(min_insync_replicas=2)
+    led = Led(left(ENTRY, {2, 3}), config)
+    led.append()
+    assert (led.high_watermark, led.log.core.has_enough_in_sync) == (0, False)
+    led.decide(left(ENTRY, {3}))
+    led.report(2, 1)
+    assert (led.high_watermark, led.log.core.has_enough_in_sync) == (1, True)
+    alone = Led(ENTRY._replace(replicas=(1,), isr=ALL[:1]), config)
+    alone.append()
+    assert alone.high_watermark == 1, "all that there are"
+
+
+def test_who_hears_nobody_is_cut_off() -> None:
+    led = Led()
+    assert not led.led.hears_nobody({}, LAG_MS, LAG_MS)
+    assert led.led.hears_nobody({}, LAG_MS + 1, LAG_MS)
+    assert not led.led.hears_nobody({3: 1}, LAG_MS + 1, LAG_MS)
+    led.decide(left(ENTRY, {2, 3}))
+    assert not led.led.hears_nobody({}, 100 * LAG_MS, LAG_MS), "nobody else is needed"
+
+
+def test_a_node_that_ends_names_the_next_leader() -> None:
+    assert resigned(ENTRY, 2, NODES) == left(ENTRY, {2})
+    assert resigned(ENTRY, 1, {1: NODES[1], 3: NODES[3]}) == left(ENTRY, {1})._replace(
+        leader=3, leader_node_epoch=13, leader_epoch=2
+    )
+    assert resigned(ENTRY, 1, {1: NODES[1]}) is None, "nobody else is alive"
+    assert resigned(left(ENTRY, {2, 3}), 1, NODES) is None
+    assert resigned(left(ENTRY, {3}), 3, NODES) is None, "it is not in sync"
+
+
+def test_members_stay_in_the_order_of_the_replicas() -> None:
+    assert joined(left(ENTRY, {1}), ALL[0]).isr == ALL
