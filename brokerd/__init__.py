@@ -16,6 +16,7 @@ Exports are imported on first use, so a Spark worker that only discovers data so
     coordination/                 the coordination store of several nodes: a client of etcd
     internode/                    generated: the messages that nodes send each other
     cluster/                      the rules of several nodes: who is there, who holds and leads which partition
+    replication/                  the rules of copies: who is in sync, where copies differ, how they move
     server/                       the daemon
     wire/                         the wire contract: generated code and hand-written codecs
     client/ producer/ consumer/   the application API

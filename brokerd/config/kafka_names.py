@@ -84,7 +84,8 @@ def why_refused(setting: str) -> str | None:
 
 
 _REMOVE = "remove it"
-_ONE_NODE = f"there is one node and no replica: {_REMOVE}"
+_ETCD = f"nodes agree through etcd (cluster.name, coordination.servers): {_REMOVE}"
+_FOLLOWERS = f"of copies, replica.lag.time.max.ms alone can be set: {_REMOVE}"
 _NO_MEMBERS = f"groups have no members, a consumer is assigned its partitions: {_REMOVE}"
 _NO_COMPACTION = f"topics are not compacted: {_REMOVE}"
 _GRPC = f"gRPC has connections of its own: {_REMOVE}"
@@ -101,15 +102,15 @@ _HINTS = {
     "listeners": _LISTEN,
     "advertised.listeners": _LISTEN,
     "listener.security.protocol.map": "TLS is on once ssl.certificate.file and ssl.key.file are set",
-    "inter.broker.listener.name": _ONE_NODE,
+    "inter.broker.listener.name": _ETCD,
     "log.dirs": "here it is data.dir",
     "log.dir": "here it is data.dir",
     "broker.id": "here it is node.id",
-    "process.roles": _ONE_NODE,
-    "min.insync.replicas": _ONE_NODE,
-    "default.replication.factor": _ONE_NODE,
-    "offsets.topic.replication.factor": _ONE_NODE,
-    "unclean.leader.election.enable": _ONE_NODE,
+    "process.roles": _ETCD,
+    "offsets.topic.replication.factor": "here it is default.replication.factor",
+    "transaction.state.log.replication.factor": "here it is default.replication.factor",
+    "transaction.state.log.min.isr": "here it is min.insync.replicas",
+    "unclean.leader.election.enable": f"only a replica that is in sync is elected: {_REMOVE}",
     "log.retention.hours": "here it is log.retention.ms",
     "log.retention.minutes": "here it is log.retention.ms",
     "log.roll.hours": "here it is log.roll.ms",
@@ -167,11 +168,11 @@ _HINTS = {
 }
 # The same for all other names with a prefix; the longest match wins.
 _FAMILIES = {
-    "zookeeper.": _ONE_NODE,
-    "controller.": _ONE_NODE,
-    "replica.": _ONE_NODE,
-    "leader.": _ONE_NODE,
-    "transaction.state.log.": _ONE_NODE,
+    "zookeeper.": _ETCD,
+    "controller.": _ETCD,
+    "replica.": _FOLLOWERS,
+    "leader.": _FOLLOWERS,
+    "transaction.state.log.": _FOLLOWERS,
     "log.flush.": _ALWAYS_SYNCED,
     "log.cleaner.": _NO_COMPACTION,
     "flush.": _ALWAYS_SYNCED,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from brokerd.clock import Clock
 from brokerd.config.broker import BrokerConfig
@@ -29,17 +29,15 @@ from brokerd.datadir.node_state import (
 )
 from brokerd.datadir.partition_directories import remove_leftovers
 from brokerd.datadir.partition_opening import Opened, PartitionOpening, RecoveryReport
-from brokerd.datadir.partition_table import NO_OTHERS, PartitionTable
+from brokerd.datadir.partition_table import PartitionTable
+from brokerd.datadir.replica_changes import ReplicaChanges
 from brokerd.datadir.retention import Retention
 from brokerd.datadir.topic_changes import TopicChanges
 from brokerd.datadir.topic_store import TopicStore
 from brokerd.errors import DataDirectoryError
-from brokerd.ids import PRODUCER_NUMBERS, TopicIdPartition, TopicPartition
-from brokerd.partition.core import InSync
-from brokerd.partition.following import ReplicatedPartition, truncate
-from brokerd.partition.log_state import NEW_PARTITION, Snapshot
+from brokerd.ids import PRODUCER_NUMBERS, TopicPartition
 from brokerd.partition.partition import LogResources
-from brokerd.steps import Job, Steps
+from brokerd.steps import Job
 from brokerd.storage.files import Files
 from brokerd.storage.names import parse_partition_directory
 from brokerd.storage.open_files import OpenFiles, PatientFiles
@@ -75,6 +73,7 @@ class LogManager:
         self.time = DirectoryTime(files, clock)
         self.retention = Retention(files, self._spares, self.partitions, self._checkpoint, self.time)
         self.changes = TopicChanges(config, files, self._spares, self.topics, self.partitions, self._opening, self._checkpoint)
+        self.replicas = ReplicaChanges(config, files, self.topics, self.partitions, self._opening, self._checkpoint)
         self.cluster_id = self.directory_id = ""  # set by `open`
         self.node_id = -1  # set by `open`
         self.node_epoch = 0  # set by `open`
@@ -229,42 +228,6 @@ class LogManager:
         unclean = [log.name for log in self.partitions if log.tp not in clean]
         if unclean:
             logger.warning("%d logs did not close cleanly, the first is %s: the next start recovers them", len(unclean), unclean[0])
-
-    def lead(self, epochs: Mapping[TopicIdPartition, int], in_sync: Mapping[TopicIdPartition, InSync] = NO_OTHERS) -> Steps[None]:
-        """Makes this node the leader of these partitions of its directory, each in a new epoch. `in_sync`: the replicas of those
-        that have several. The epochs are durable before the first batch: recovery takes a batch of a higher one for damage. Raises
-        OSError, FencedLeaderEpochError; StorageError if the directory is read-only: a checkpoint of what can be read would let the
-        next start cut the rest.
-        """
-        yield from self._promise(epochs)
-        self.partitions.lead({tp: epoch for tp, epoch in epochs.items() if tp in self.partitions}, in_sync)
-
-    def follow(self, epochs: Mapping[TopicIdPartition, int]) -> Steps[None]:
-        """Makes this node a follower of the leaders of these epochs. Raises as `lead` does."""
-        yield from self._promise(epochs)
-        self.partitions.follow({tp: epoch for tp, epoch in epochs.items() if tp in self.partitions})
-
-    def _promise(self, epochs: Mapping[TopicIdPartition, int]) -> Steps[None]:
-        self._opening.check_writable()
-        self._checkpoint.promise(epochs)
-        yield self._checkpoint.job(makes_room=True)
-
-    def cut(self, cuts: Mapping[ReplicatedPartition, int]) -> Steps[dict[ReplicatedPartition, Exception]]:
-        """See truncate in brokerd/partition/following.py."""
-        return truncate(cuts, lambda: self._checkpoint.job(makes_room=True))
-
-    def begin_anew(self, tp: TopicIdPartition, snapshot: Snapshot, leader_epoch: int) -> Steps[None]:
-        """Replaces a follower's copy, which is not in sync, by one that begins at the snapshot. Raises OSError."""
-        yield from self.changes.begin_anew(tp, snapshot, leader_epoch)
-        self.partitions.follow({tp: leader_epoch})
-
-    def checkpoint_now(self) -> Job:
-        """A write of the checkpoint, for any thread. Raises OSError."""
-        return self._checkpoint.job(makes_room=True)
-
-    def durable_log_start(self, tp: TopicIdPartition) -> int:
-        """The log start of a partition in the checkpoint on disk."""
-        return self._checkpoint.written.get(tp, NEW_PARTITION).log_start_offset
 
     def expire_producers(self) -> int:
         """Expires producers silent for producer.id.expiration.ms where this node leads; returns how many."""

@@ -30,8 +30,6 @@ from brokerd.errors import (
     counted,
 )
 from brokerd.ids import TopicIdPartition, new_topic_id, topic_name_problem
-from brokerd.partition.derived_files import encode_snapshot, write_snapshot
-from brokerd.partition.log_state import NEW_PARTITION, CheckpointEntry, Snapshot
 from brokerd.partition.recovery import Recovered
 from brokerd.steps import Steps
 from brokerd.storage.files import Files
@@ -83,54 +81,6 @@ class TopicChanges:
         yield from self._add_partitions(held, numbers)
         self._partitions.configure(held, config)
         return held
-
-    def drop(self, topic_id: bytes, numbers: Sequence[int]) -> Steps[None]:
-        """Removes this directory's copies of partitions that other directories hold. Durable on completion; what fails is to be
-        repeated. Raises StorageError, OSError.
-        """
-        self._opening.check_writable()
-        tps = [TopicIdPartition(topic_id, number) for number in numbers]
-        topic = self._topics.any_by_id(topic_id)
-        if topic is not None and not set(numbers).isdisjoint(topic.partitions_here):
-            yield from self._topics.put(topic._replace(held=tuple(sorted(set(topic.partitions_here) - set(numbers)))))
-        self._close(tps)
-        yield lambda: remove_directories(self._files, tps)
-
-    def begin_anew(self, tp: TopicIdPartition, snapshot: Snapshot, leader_epoch: int) -> Steps[None]:
-        """Replaces this directory's copy of a partition, which is not in sync, by an empty log that begins at the snapshot. A crash
-        leaves the old log, an empty one at offset 0 or the new one. Raises OSError.
-        """
-        topic = self._topics.any_by_id(tp.topic_id)
-        assert topic is not None, "the directory holds it"
-        self._opening.check_writable()
-        # First of all, lest a start takes the removed batches for damage.
-        self._checkpoint.replace(tp, NEW_PARTITION._replace(leader_epoch=leader_epoch))
-        self._close([tp])
-        yield self._checkpoint.job(makes_room=True)
-        directory, offset = tp.directory_name, snapshot.offset
-        entry = CheckpointEntry(offset, offset, offset, leader_epoch, offset)
-        config = self._topic_config(topic.configs)
-        made: list[Recovered] = []
-
-        def make() -> None:
-            remove_directories(self._files, [tp])
-            self._files.mkdir(directory)
-            write_snapshot(self._files, directory, encode_snapshot(snapshot), offset)
-            self._files.sync_dir(directory)
-            self._files.sync_dir()
-            made.append(self._opening.begin_at(topic, config, tp, entry))
-
-        yield make
-        partition = self._opening.open(topic, config, tp, made[0])
-        self._partitions.add(partition)
-        self._checkpoint.replace(tp, entry)
-        yield self._checkpoint.job()
-
-    def _close(self, tps: Sequence[TopicIdPartition]) -> None:
-        """Takes partitions out of use: their files are about to be removed."""
-        self._partitions.resign(tps)
-        self._partitions.remove(tps)
-        self._checkpoint.forget(tps)
 
     def check_create(self, name: str, partitions: int, configs: Mapping[str, str], before: Sequence[Topic] = ()) -> Topic:
         """The topic that `create` would create after those in `before`; creates nothing.

@@ -236,6 +236,24 @@ class Partition:
         """True if this node leads the partition. Only the leader answers requests for it."""
         return self.core.role is Role.LEADER
 
+    @property
+    def role(self) -> Role:
+        """This node's role."""
+        return self.core.role
+
+    def has_tenure(self, role: Role, epoch: int) -> bool:
+        """True if this node has this role in this epoch."""
+        return self.core.tenure == (role, epoch)
+
+    @property
+    def epoch_start_offset(self) -> int:
+        """The log end when this node began to lead."""
+        return self.core.epoch_start_offset
+
+    def set_cut_off(self, is_cut_off: bool) -> None:
+        """Refuses appends with acks=all while this leader reaches nobody whom it needs."""
+        self.core.is_cut_off = is_cut_off
+
     def leads_in(self, epoch: int) -> bool:
         """True if this node leads in this epoch. Work begun in another epoch is never acknowledged."""
         return self.core.role is Role.LEADER and self.core.leader_epoch == epoch

@@ -33,7 +33,7 @@ class Common(NamedTuple):
 def position_of(partition: ReplicatedPartition, durable_log_start: int) -> Position:
     """The position of a partition that this node follows."""
     ends = partition.ends
-    return Position(partition.leader_epoch, ends.log_end_offset, ends.durable_end, durable_log_start, partition.core.epochs.latest)
+    return Position(partition.leader_epoch, ends.log_end_offset, ends.durable_end, durable_log_start, partition.epochs.latest)
 
 
 def divergence(epochs: LeaderEpochs, log_end_offset: int, position: Position) -> Common | None:

@@ -144,7 +144,7 @@ class LedPartition:
         follower = self._followers.get(node.id)
         if follower is None or follower.node_epoch != node.epoch or node.id in {replica.node_id for replica in self.entry.isr}:
             return False
-        return follower.durable_end >= max(self.partition.ends.high_watermark, self.partition.core.epoch_start_offset)
+        return follower.durable_end >= max(self.partition.ends.high_watermark, self.partition.epoch_start_offset)
 
     def _own(self, nodes: Mapping[int, Node]) -> Node | None:
         node = nodes.get(self.entry.leader)

@@ -6,6 +6,7 @@
     handlers/           the requests, by kind (requests.py: checks that come first)
     coordinator/        makes decisions on transactions and groups' offsets durable, in order
     cluster/            this node among several (internode.py: serves the others)
+    replication/        copies of partitions on several nodes
     waiting/            requests that wait for data, durability or their turn
     paging.py           long work in pieces, long lists in pages
     limits/             limits on clients

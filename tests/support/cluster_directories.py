@@ -39,7 +39,9 @@ class Directories:
             logs.open()
             node = await self.nodes.start(node_id, logs.directory_id)
             client = self.nodes.running[node_id][0]
-            follower = ClusterDirectory(client, node, logs, Admin(), lambda _topic: None, set())
+            follower = ClusterDirectory(
+                client, node, logs.topics, logs.partitions, logs.changes, logs.replicas, Admin(), lambda _topic: None, set()
+            )
             self.topics[node_id] = ClusterTopics(client, node, follower, logs.topics, logs.changes)
             self.tasks[node_id] = asyncio.create_task(for_ever(follower.run))
         first = self.nodes.running[node_ids[0]][1]

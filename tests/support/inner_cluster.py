@@ -164,7 +164,7 @@ class InnerCluster:
         self.epoch += 1
         node = self.nodes[node_id]
         tps = [partition.tp for partition in node.logs.partitions]
-        await node.broker.admin.run(node.logs.lead(dict.fromkeys(tps, self.epoch)))
+        await node.broker.admin.run(node.logs.replicas.lead(dict.fromkeys(tps, self.epoch)))
         self.leaders |= dict.fromkeys(tps, node_id)
         for each in list(self.nodes.values()):
             await each.broker.coordinator.follow()

@@ -15,8 +15,10 @@ from brokerd.cluster.changes import copy_dropped, data_removed, raise_epochs
 from brokerd.cluster.image import PartitionAt
 from brokerd.cluster.keys import TopicEntry
 from brokerd.coordination.client import CoordinationClient
-from brokerd.datadir.log_manager import LogManager
-from brokerd.datadir.topic_store import COORDINATOR, Topic
+from brokerd.datadir.partition_table import PartitionTable
+from brokerd.datadir.replica_changes import ReplicaChanges
+from brokerd.datadir.topic_changes import TopicChanges
+from brokerd.datadir.topic_store import COORDINATOR, Topic, TopicStore
 from brokerd.errors import BrokerdError, NotReadyError
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.core import Role
@@ -35,7 +37,10 @@ class ClusterDirectory:
         self,
         client: CoordinationClient,
         membership: Membership,
-        logs: LogManager,
+        topics: TopicStore,
+        partitions: PartitionTable,
+        changes: TopicChanges,
+        replicas: ReplicaChanges,
         admin: Admin,
         on_deleted: Callable[[Topic], None],
         unable: set[TopicIdPartition],
@@ -47,8 +52,10 @@ class ClusterDirectory:
         self._client = client
         self._membership = membership
         self._node_id = membership.node_id
-        self._logs = logs
-        self._topics, self._partitions, self._changes = logs.topics, logs.partitions, logs.changes
+        self._topics = topics
+        self._partitions = partitions
+        self._changes = changes
+        self._replicas = replicas
         self._admin = admin
         self._on_deleted = on_deleted
         self._passes = 0
@@ -134,7 +141,7 @@ class ClusterDirectory:
             if elected:
                 entries = {tp: at.entry for tp in elected if (at := self._membership.image.partition(tp)) is not None}
                 try:
-                    await self._admin.run(self._logs.lead(elected, {tp: in_sync_of(entry) for tp, entry in entries.items()}))
+                    await self._admin.run(self._replicas.lead(elected, {tp: in_sync_of(entry) for tp, entry in entries.items()}))
                 except BaseException:
                     self._unable.update(elected)
                     raise
@@ -145,14 +152,14 @@ class ClusterDirectory:
                 await self._client.transact(*transaction)
 
     async def _follow_elected(self) -> None:
-        unled = {partition.tp for partition in self._partitions if partition.core.role is Role.NONE}
+        unled = {partition.tp for partition in self._partitions if partition.role is Role.NONE}
         followed = to_follow(self._membership.image, self._node_id, self._epochs(), unled)
         if followed:
-            await self._admin.run(self._logs.follow(followed))
+            await self._admin.run(self._replicas.follow(followed))
             logger.info("follows the leaders of %d more partitions, or again", len(followed))
 
     async def _drop(self, tp: TopicIdPartition, partition: PartitionAt) -> None:
-        await self._admin.run(self._changes.drop(tp.topic_id, [tp.partition]))
+        await self._admin.run(self._replicas.drop(tp.topic_id, [tp.partition]))
         await self._client.transact(*copy_dropped(self._membership.image, tp, partition, self._membership.directory_id))
         logger.info("removed the copy of partition %s: this node is no replica of it any more", tp)
 

@@ -110,8 +110,12 @@ class ClusterNode:
             -(-self._config.broker_session_timeout_ms // 1_000),
         )
         leading = self._leading = Leading(self._client, membership, logs.partitions, self._config.replica_lag_time_max_ms)
-        directory = ClusterDirectory(self._client, membership, logs, admin, on_deleted, leading.unable)
-        copying = self._copying = Copying(logs, membership, self._calls, flusher, admin, self._client.clock, leading.unable)
+        directory = ClusterDirectory(
+            self._client, membership, logs.topics, logs.partitions, logs.changes, logs.replicas, admin, on_deleted, leading.unable
+        )
+        copying = self._copying = Copying(
+            logs.partitions, logs.replicas, membership, self._calls, flusher, admin, self._client.clock, leading.unable
+        )
         logs.partitions.leader_in_cluster = self._leader
         factor = self._config.default_replication_factor
         self.topics = ClusterTopics(self._client, membership, directory, logs.topics, logs.changes, factor)

@@ -20,7 +20,8 @@ from google.protobuf.message import DecodeError
 from brokerd.clock import Clock
 from brokerd.cluster.image import Node
 from brokerd.datadir.flusher import Flusher
-from brokerd.datadir.log_manager import LogManager
+from brokerd.datadir.partition_table import PartitionTable
+from brokerd.datadir.replica_changes import ReplicaChanges
 from brokerd.errors import BrokerdError, CorruptMessageError, NotReadyError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.internode.v1 import internode_pb2 as pb
@@ -51,7 +52,8 @@ class Copying:
 
     def __init__(
         self,
-        logs: LogManager,
+        partitions: PartitionTable,
+        replicas: ReplicaChanges,
         membership: Membership,
         calls: NodeCalls,
         flusher: Flusher,
@@ -60,10 +62,19 @@ class Copying:
         unable: set[TopicIdPartition],
     ) -> None:
         """`unable`: takes the partitions whose logs have stopped, so that they cannot follow."""
-        self._logs = logs
+        self._partitions = partitions
+        self._replicas = replicas
         self._membership = membership
         self._new = partial(
-            Copier, logs=logs, membership=membership, calls=calls, flusher=flusher, admin=admin, clock=clock, unable=unable
+            Copier,
+            partitions=partitions,
+            replicas=replicas,
+            membership=membership,
+            calls=calls,
+            flusher=flusher,
+            admin=admin,
+            clock=clock,
+            unable=unable,
         )
         self._copiers: dict[int, Copier] = {}  # by the leader's node id
 
@@ -71,9 +82,9 @@ class Copying:
         """Copies from whom the image names as leader. Call it after each change of the image or of roles."""
         image = self._membership.image
         wanted: dict[int, set[TopicIdPartition]] = {}
-        for partition in self._logs.partitions:
+        for partition in self._partitions:
             at = image.partition(partition.tp)
-            if partition.core.role is Role.FOLLOWER and at is not None and at.entry.leader_epoch == partition.leader_epoch:
+            if partition.role is Role.FOLLOWER and at is not None and at.entry.leader_epoch == partition.leader_epoch:
                 wanted.setdefault(at.entry.leader, set()).add(partition.tp)
         for node_id in self._copiers.keys() - wanted.keys():
             self._copiers.pop(node_id).stop()
@@ -96,7 +107,8 @@ class Copier:
     def __init__(
         self,
         node_id: int,
-        logs: LogManager,
+        partitions: PartitionTable,
+        replicas: ReplicaChanges,
         membership: Membership,
         calls: NodeCalls,
         flusher: Flusher,
@@ -106,7 +118,8 @@ class Copier:
     ) -> None:
         self._node_id = node_id
         self._unable = unable
-        self._logs = logs
+        self._partitions = partitions
+        self._replicas = replicas
         self._membership = membership
         self._calls = calls
         self._flusher = flusher
@@ -168,10 +181,10 @@ class Copier:
             request.dropped.add(topic_id=tp.topic_id, partition=tp.partition)
         self._paused = {tp: until_ms for tp, until_ms in self._paused.items() if until_ms > now_ms}
         for tp in self._tps - self._paused.keys():
-            partition = self._logs.partitions.replica(tp)
-            if partition is None or partition.core.role is not Role.FOLLOWER:
+            partition = self._partitions.replica(tp)
+            if partition is None or partition.role is not Role.FOLLOWER:
                 continue
-            position = position_of(partition, self._logs.durable_log_start(tp))
+            position = position_of(partition, self._replicas.durable_log_start(tp))
             if self._sent.get(tp) != position:
                 self._sent[tp] = position
                 request.positions.add(topic_id=tp.topic_id, partition=tp.partition, **position._asdict())
@@ -195,13 +208,13 @@ class Copier:
             else:
                 self._problems.pop(partition.tp, None)
         await asyncio.gather(*(self._flusher.flush(partition, BROKER) for partition in taken if partition.is_dirty))
-        if any(partition.ends.log_start_offset > self._logs.durable_log_start(partition.tp) for partition in taken):
-            await asyncio.to_thread(self._logs.checkpoint_now())
+        if any(partition.ends.log_start_offset > self._replicas.durable_log_start(partition.tp) for partition in taken):
+            await asyncio.to_thread(self._replicas.checkpoint_now())
 
     def _followed(self, tp: TopicIdPartition) -> ReplicatedPartition | None:
         """The partition, if this node still follows the leader that was asked."""
-        partition, sent = self._logs.partitions.replica(tp), self._sent.get(tp)
-        if partition is None or sent is None or partition.core.tenure != (Role.FOLLOWER, sent.leader_epoch):
+        partition, sent = self._partitions.replica(tp), self._sent.get(tp)
+        if partition is None or sent is None or not partition.has_tenure(Role.FOLLOWER, sent.leader_epoch):
             return None
         return partition
 
@@ -233,7 +246,7 @@ class Copier:
         while partition.is_dirty:
             await self._flusher.flush(partition, BROKER)
             partition.health.check_writable(partition.ends.log_start_offset)
-        failed = await self._admin.run(self._logs.cut({partition: offset}))
+        failed = await self._admin.run(self._replicas.cut({partition: offset}))
         if partition in failed:
             raise failed[partition]
         cut_end = partition.ends.log_end_offset
@@ -247,7 +260,7 @@ class Copier:
             raise CorruptMessageError(f"{partition.name}: the leader's snapshot is of another partition")
         epoch = partition.leader_epoch
         logger.info("%s: begins anew at offset %d, where the leader's log begins", partition.name, snapshot.offset)
-        await self._admin.run(self._logs.begin_anew(partition.tp, snapshot, epoch))
+        await self._admin.run(self._replicas.begin_anew(partition.tp, snapshot, epoch))
 
     def _fail(self, partition: ReplicatedPartition, error: Exception) -> None:
         """Asks for a partition again after a while."""

@@ -107,7 +107,7 @@ class Leading:
             is_store_silent = now_ms - self._client.answered_ms > self._lag_max_ms
             for led in self._led.values():
                 is_cut_off = is_store_silent and led.hears_nobody(self._heard_ms, now_ms, self._lag_max_ms)
-                led.partition.core.is_cut_off = is_cut_off
+                led.partition.set_cut_off(is_cut_off)
             await self._write(self._due(self._membership.image.nodes))
             if self.unable:
                 await self.resign(self.unable)

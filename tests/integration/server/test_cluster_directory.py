@@ -10,7 +10,7 @@ import pytest
 from brokerd.cluster.changes import change_topic, create_topic, delete_topic, grow_topic
 from brokerd.cluster.election import place
 from brokerd.cluster.keys import TopicEntry, encode
-from brokerd.datadir.log_manager import LogManager
+from brokerd.datadir.replica_changes import ReplicaChanges
 from brokerd.datadir.topic_store import COORDINATOR, Topic
 from brokerd.errors import StorageError
 from brokerd.ids import NO_LEADER, TopicIdPartition
@@ -217,15 +217,15 @@ def test_what_fails_unexpectedly_fails_alone_and_is_logged_once(
 
 
 def test_a_directory_that_refuses_to_lead_says_so_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    lead, tried = LogManager.lead, []
+    lead, tried = ReplicaChanges.lead, []
 
-    def refuses(self: LogManager, epochs: Mapping[TopicIdPartition, int], *_in_sync: object) -> Steps[None]:
+    def refuses(self: ReplicaChanges, epochs: Mapping[TopicIdPartition, int], *_in_sync: object) -> Steps[None]:
         tried.append(epochs)
         if len(tried) < 6:
             raise StorageError("the data directory is read-only: " + ("a test" if len(tried) < 5 else "another cause"))
         return lead(self, epochs)
 
-    monkeypatch.setattr(LogManager, "lead", refuses)
+    monkeypatch.setattr(ReplicaChanges, "lead", refuses)
 
     async def scenario(directories: Directories) -> None:
         await create(directories.nodes, directories.nodes.running[1][1], 1)

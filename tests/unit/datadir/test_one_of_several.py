@@ -47,7 +47,7 @@ def held(manager: LogManager, number: int) -> Partition:
 
 
 def lead(manager: LogManager, epoch: int, *numbers: int) -> None:
-    run_here(manager.lead({TopicIdPartition(TOPIC.id, number): epoch for number in numbers}))
+    run_here(manager.replicas.lead({TopicIdPartition(TOPIC.id, number): epoch for number in numbers}))
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_who_cannot_make_an_epoch_durable_does_not_lead(files: MemoryFiles) -> N
 def test_a_topic_deleted_meanwhile_is_not_led(files: MemoryFiles) -> None:
     manager = opened(files)
     run_here(manager.changes.hold(TOPIC, [0, 1]))
-    steps = manager.lead({TopicIdPartition(TOPIC.id, number): 2 for number in (0, 1)})
+    steps = manager.replicas.lead({TopicIdPartition(TOPIC.id, number): 2 for number in (0, 1)})
     job = next(steps)
     run_here(manager.changes.delete("orders"))
     job()

@@ -351,7 +351,7 @@ async def test_a_topic_that_the_coordinator_has_not_heard_of_is_not_taken_for_de
         tp = TopicIdPartition(new.id, 0)
         leader = running.nodes[1]
         await leader.broker.admin.run(leader.logs.changes.hold(new, [0]))
-        await leader.broker.admin.run(leader.logs.lead({tp: 1}))
+        await leader.broker.admin.run(leader.logs.replicas.lead({tp: 1}))
         running.leaders[tp] = 1
         await leader.produce(member, tp, b"new", 0)
         tps = [*running.tps, tp] if is_named else running.tps

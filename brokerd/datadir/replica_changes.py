@@ -1,0 +1,125 @@
+"""Roles and copies of this directory's partitions, as its cluster wants them. Each change is a generator of steps (steps.py) that
+yields its disk I/O as jobs, and runs in turn with the changes of topics.
+
+A leader epoch is durable before the first batch of it is written: recovery takes a batch of a higher epoch for damage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from brokerd.config.broker import BrokerConfig
+from brokerd.config.topic import topic_config
+from brokerd.datadir.checkpoint import Checkpoint
+from brokerd.datadir.partition_directories import remove_directories
+from brokerd.datadir.partition_opening import PartitionOpening
+from brokerd.datadir.partition_table import NO_OTHERS, PartitionTable
+from brokerd.datadir.topic_store import TopicStore
+from brokerd.ids import TopicIdPartition
+from brokerd.partition.core import InSync
+from brokerd.partition.derived_files import encode_snapshot, write_snapshot
+from brokerd.partition.following import ReplicatedPartition, truncate
+from brokerd.partition.log_state import NEW_PARTITION, CheckpointEntry, Snapshot
+from brokerd.partition.recovery import Recovered
+from brokerd.steps import Job, Steps
+from brokerd.storage.files import Files
+
+
+class ReplicaChanges:
+    """See the module docstring. Every change raises StorageError if the directory is read-only: a checkpoint of what can be read
+    would let the next start cut the rest.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        files: Files,
+        topics: TopicStore,
+        partitions: PartitionTable,
+        opening: PartitionOpening,
+        checkpoint: Checkpoint,
+    ) -> None:
+        self._config = config
+        self._files = files
+        self._topics = topics
+        self._partitions = partitions
+        self._opening = opening
+        self._checkpoint = checkpoint
+
+    def lead(self, epochs: Mapping[TopicIdPartition, int], in_sync: Mapping[TopicIdPartition, InSync] = NO_OTHERS) -> Steps[None]:
+        """Makes this node the leader of these partitions, each in a new epoch. `in_sync`: the replicas of those that have several.
+        Raises OSError, FencedLeaderEpochError.
+        """
+        yield from self._promise(epochs)
+        self._partitions.lead({tp: epoch for tp, epoch in epochs.items() if tp in self._partitions}, in_sync)
+
+    def follow(self, epochs: Mapping[TopicIdPartition, int]) -> Steps[None]:
+        """Makes this node a follower of the leaders of these epochs. Raises as `lead` does."""
+        yield from self._promise(epochs)
+        self._partitions.follow({tp: epoch for tp, epoch in epochs.items() if tp in self._partitions})
+
+    def cut(self, cuts: Mapping[ReplicatedPartition, int]) -> Steps[dict[ReplicatedPartition, Exception]]:
+        """See truncate in brokerd/partition/following.py."""
+        self._opening.check_writable()
+        return truncate(cuts, self.checkpoint_now)
+
+    def begin_anew(self, tp: TopicIdPartition, snapshot: Snapshot, leader_epoch: int) -> Steps[None]:
+        """Replaces the copy of a follower that is not in sync by an empty log that begins at the snapshot. A crash leaves the old
+        log, an empty one at offset 0 or the new one. Raises OSError.
+        """
+        topic = self._topics.any_by_id(tp.topic_id)
+        assert topic is not None, "the directory holds it"
+        self._opening.check_writable()
+        # First of all, lest a start takes the removed batches for damage.
+        self._close([tp])
+        self._checkpoint.replace(tp, NEW_PARTITION._replace(leader_epoch=leader_epoch))
+        yield self.checkpoint_now()
+        directory, offset = tp.directory_name, snapshot.offset
+        entry = CheckpointEntry(offset, offset, offset, leader_epoch, offset)
+        config = topic_config(topic.configs, self._config.topic_defaults())
+        made: list[Recovered] = []
+
+        def make() -> None:
+            remove_directories(self._files, [tp])
+            self._files.mkdir(directory)
+            write_snapshot(self._files, directory, encode_snapshot(snapshot), offset)
+            self._files.sync_dir(directory)
+            self._files.sync_dir()
+            made.append(self._opening.begin_at(topic, config, tp, entry))
+
+        yield make
+        self._partitions.add(self._opening.open(topic, config, tp, made[0]))
+        self._checkpoint.replace(tp, entry)
+        yield self.checkpoint_now()
+        self._partitions.follow({tp: leader_epoch})
+
+    def drop(self, topic_id: bytes, numbers: Sequence[int]) -> Steps[None]:
+        """Removes copies of partitions that other directories hold. Durable on completion; what fails is to be repeated. Raises
+        StorageError, OSError.
+        """
+        self._opening.check_writable()
+        tps = [TopicIdPartition(topic_id, number) for number in numbers]
+        topic = self._topics.any_by_id(topic_id)
+        if topic is not None and not set(numbers).isdisjoint(topic.partitions_here):
+            yield from self._topics.put(topic._replace(held=tuple(sorted(set(topic.partitions_here) - set(numbers)))))
+        self._close(tps)
+        yield lambda: remove_directories(self._files, tps)
+
+    def durable_log_start(self, tp: TopicIdPartition) -> int:
+        """The log start of a partition in the checkpoint on disk."""
+        return self._checkpoint.written.get(tp, NEW_PARTITION).log_start_offset
+
+    def checkpoint_now(self) -> Job:
+        """A write of the checkpoint, for any thread. Raises OSError."""
+        return self._checkpoint.job(makes_room=True)
+
+    def _promise(self, epochs: Mapping[TopicIdPartition, int]) -> Steps[None]:
+        self._opening.check_writable()
+        self._checkpoint.promise(epochs)
+        yield self.checkpoint_now()
+
+    def _close(self, tps: Sequence[TopicIdPartition]) -> None:
+        """Takes partitions out of use: their files are about to be removed."""
+        self._partitions.resign(tps)
+        self._partitions.remove(tps)
+        self._checkpoint.forget(tps)
