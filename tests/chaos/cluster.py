@@ -15,11 +15,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from brokerd.client.blocking import BlockingClient
 from brokerd.clock import SystemClock
+from brokerd.config.client import ClientConfig
+from brokerd.config.settings import from_mapping
 from brokerd.ids import TopicPartition
 from brokerd.testing import Cluster
 from tests.chaos.history import Outcome
-from tests.chaos.run import SETTINGS, TOPIC, TRANSACTIONAL, Verdict, pause_seconds, torment
+from tests.chaos.run import SETTINGS, TOPIC, TRANSACTIONAL, Faults, Verdict, pause_seconds, torment
 from tests.chaos.workload import PROGRESS_SECONDS, Workload
 
 NODES = 3
@@ -138,53 +141,80 @@ def run(
 ) -> Verdict:
     """One run on a fresh cluster: faults of `kinds` (default all) for `seconds`, or `rounds` of them. `factor`: so many nodes hold
     each partition."""
-    replication = {"default.replication.factor": factor, "min.insync.replicas": min(factor, 2)}
-    with Cluster(NODES, {**SETTINGS, **replication}) as cluster:
-        for topic in (TOPIC, *transactional):
-            cluster.create_topic(topic, PARTITIONS)
-        workload = ClusterWorkload(
+    with Cluster(NODES, {**SETTINGS, **replication(factor)}) as cluster:
+        nemesis = ClusterNemesis(cluster, random.Random(seed), threading.Event())
+        return judged(
             cluster.bootstrap_servers,
-            TOPIC,
-            partitions=PARTITIONS,
-            producers=3,
-            consumers=2,
-            seed=seed,
-            pause_seconds=pause_seconds(seconds, rounds),
+            nemesis,
+            Verdict(seed, kinds or sorted(nemesis.faults())),
+            seconds=seconds,
+            rounds=rounds,
             transactional=transactional,
         )
-        nemesis = ClusterNemesis(cluster, random.Random(seed), threading.Event())
-        verdict = Verdict(seed, kinds or sorted(nemesis.faults()))
-        workload.start()
-        try:
-            torment(workload, nemesis, random.Random(f"{seed}-order"), verdict, seconds, rounds)
-            verdict.commits_went_on = not transactional or workload.commits_go_on()
-            history = workload.stop()
-            history.node_count = NODES
-        except BaseException as error:
-            workload.abandon()  # the fault that went wrong is to be seen, not what clients say of it
-            error.add_note(f"chaos: seed {seed}, kinds {','.join(verdict.kinds)}, after {nemesis.counts.total()} faults")
-            raise
+
+
+def replication(factor: int) -> dict[str, object]:
+    """The settings for so many copies of each partition."""
+    return {"default.replication.factor": factor, "min.insync.replicas": min(factor, 2)}
+
+
+def judged(
+    bootstrap: str, nemesis: Faults, verdict: Verdict, *, seconds: float, rounds: int | None, transactional: Sequence[str]
+) -> Verdict:
+    """The verdict about a cluster that nobody has used yet, after so much work and so many faults."""
+    with BlockingClient(from_mapping(ClientConfig, {"bootstrap.servers": bootstrap})) as client:
+        for topic in (TOPIC, *transactional):
+            client.create_topic(topic, PARTITIONS)
+    workload = ClusterWorkload(
+        bootstrap,
+        TOPIC,
+        partitions=PARTITIONS,
+        producers=3,
+        consumers=2,
+        seed=verdict.seed,
+        pause_seconds=pause_seconds(seconds, rounds),
+        transactional=transactional,
+    )
+    workload.start()
+    try:
+        torment(workload, nemesis, random.Random(f"{verdict.seed}-order"), verdict, seconds, rounds)
+        verdict.commits_went_on = not transactional or workload.commits_go_on()
+        history = workload.stop()
+        history.node_count = NODES
+    except BaseException as error:
+        workload.abandon()  # the fault that went wrong is to be seen, not what clients say of it
+        error.add_note(f"chaos: seed {verdict.seed}, kinds {','.join(verdict.kinds)}, after {nemesis.counts.total()} faults")
+        raise
     verdict.judge(history, nemesis)
     return verdict
 
 
-def main() -> int:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def options(doc: str | None) -> argparse.ArgumentParser:
+    """What the command line of a run may say."""
+    parser = argparse.ArgumentParser(description=doc)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long faults go on")
+    parser.add_argument(
+        "--rounds", type=int, help="so many faults, with shorter pauses between them, if there are seconds for them"
+    )
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
-    parser.add_argument("--kinds", help="comma-separated kinds of fault; default all")
+    parser.add_argument("--kinds", type=lambda text: text.split(","), help="comma-separated kinds of fault; default all")
     parser.add_argument("--factor", type=int, default=1, help="so many nodes hold each partition")
     parser.add_argument("--no-transactions", action="store_true", help="records alone")
     parser.add_argument("--verbose", action="store_true")
-    args = parser.parse_args()
+    return parser
+
+
+def report(run: Callable[..., Verdict], args: argparse.Namespace) -> int:
+    """Runs what the command line says, and prints the verdict. Returns the exit code."""
     logging.basicConfig(level=logging.INFO if args.verbose else logging.CRITICAL, format="%(asctime)s %(name)s %(message)s")
     started = time.monotonic()
+    transactional = () if args.no_transactions else TRANSACTIONAL
     verdict = run(
         seconds=args.seconds,
+        rounds=args.rounds,
         seed=args.seed,
-        kinds=args.kinds.split(",") if args.kinds else None,
-        transactional=() if args.no_transactions else TRANSACTIONAL,
+        kinds=args.kinds,
+        transactional=transactional,
         factor=args.factor,
     )
     sys.stdout.write(f"{verdict}\n           in {time.monotonic() - started:.0f} s\n")
@@ -192,4 +222,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(report(run, options(__doc__).parse_args()))

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -39,6 +39,9 @@ class Faults(Protocol):
 
     counts: Counter[str]
     injected: Counter[str]
+
+    def faults(self) -> Mapping[str, Callable[[], None]]:
+        """All faults, by name."""
 
     def run(self, name: str) -> None:
         """One fault, from its beginning to its end."""
@@ -89,7 +92,7 @@ class Verdict:
         lines = [
             f"seed       {self.seed}",
             f"faults     {sum(self.faults.values())}: " + _counts(self.faults),
-            "calls hit  " + _counts(self.injected),
+            "hit        " + _counts(self.injected),
             "acked      during faults: " + _counts(self.acknowledged_during),
             "slowest    from a fault's end to the next acknowledgement, s: "
             + ", ".join(f"{kind} {seconds:.1f}" for kind, seconds in sorted(self.slowest_s.items())),

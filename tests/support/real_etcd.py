@@ -15,6 +15,23 @@ ETCD = shutil.which("etcd")
 MISSING = "needs etcd: install Debian's etcd-server"
 
 
+def etcd_command(directory: Path, host: str, port: int, peer_port: int) -> list[str]:
+    """Starts one member that is its own cluster."""
+    assert ETCD is not None, MISSING
+    client, peer = f"http://{host}:{port}", f"http://{host}:{peer_port}"
+    flags = {
+        "data-dir": str(directory),
+        "listen-client-urls": client,
+        "advertise-client-urls": client,
+        "listen-peer-urls": peer,
+        "initial-advertise-peer-urls": peer,
+        "initial-cluster": f"default={peer}",
+        "logger": "zap",
+        "log-level": "error",
+    }
+    return [ETCD, *(f"--{name}={value}" for name, value in flags.items())]
+
+
 class RealEtcd:
     """One member that is its own cluster. `stop` and `start` again are an outage: its directory stays."""
 
@@ -31,21 +48,9 @@ class RealEtcd:
 
     async def start(self) -> None:
         """Serves, on the same port as before."""
-        assert ETCD is not None, MISSING
-        client, peer = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self._peer_port}"
-        flags = {
-            "data-dir": str(self._directory),
-            "listen-client-urls": client,
-            "advertise-client-urls": client,
-            "listen-peer-urls": peer,
-            "initial-advertise-peer-urls": peer,
-            "initial-cluster": f"default={peer}",
-            "logger": "zap",
-            "log-level": "error",
-        }
-        arguments = [f"--{name}={value}" for name, value in flags.items()]
+        command = etcd_command(self._directory, "127.0.0.1", self.port, self._peer_port)
         quiet = asyncio.subprocess.DEVNULL
-        self._process = await asyncio.create_subprocess_exec(ETCD, *arguments, stdout=quiet, stderr=quiet)
+        self._process = await asyncio.create_subprocess_exec(*command, stdout=quiet, stderr=quiet)
         client_of_it = CoordinationClient([self.address], SystemClock(), timeout_ms=30_000)
         try:
             await client_of_it.read("/")  # asks again until it answers
