@@ -12,7 +12,7 @@ PYTEST := -m pytest -q -n auto --maxprocesses 8 --dist loadgroup
 PIP    := -m pip install --quiet --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: environments source-runs source-runs-planted exactly-once transactions dist docs reference release-check sweep powercut chaos-planted chaos-cluster test-lowest quick coverage help setup links java gen demo test test-long check bench attacks chaos fuzz clean
+.PHONY: environments source-runs source-runs-planted exactly-once transactions dist docs reference release-check sweep powercut chaos-planted chaos-cluster chaos-network test-lowest quick coverage help setup links java gen demo test test-long check bench attacks chaos fuzz clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -92,6 +92,9 @@ chaos: setup  ## the real daemon under load and faults, its history judged; SECO
 
 chaos-cluster: setup  ## three real nodes under load, killed, suspended and cut off, their history judged; SECONDS=600 SEED=n KINDS=kill,outage
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.chaos.cluster --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS))
+
+chaos-network: setup  ## three real nodes and a real etcd in network namespaces (needs root, etcd and nft), their network failing; SECONDS=600 SEED=n KINDS=loss,etcd-cut
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tests.chaos.network --seconds $(or $(SECONDS),300) $(if $(SEED),--seed $(SEED)) $(if $(KINDS),--kinds $(KINDS))
 
 exactly-once: setup java  ## drivers, tasks and brokers killed around a commit or at random, and what readers then see (half an hour); KILLS=100 SEED=n
 	$(if $(KILLS),BROKERD_TEST_KILLS=$(KILLS)) $(if $(SEED),BROKERD_TEST_SEED=$(SEED)) PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -q tests/spark/exactly_once $(PYTEST_ARGS)
