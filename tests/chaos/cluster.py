@@ -116,7 +116,8 @@ class ClusterWorkload(Workload):
     """Work goes on only if it does so on every node."""
 
     def goes_on(self) -> bool:
-        """Waits until each partition without transactions has taken a record that was sent from now on; False after a minute."""
+        """Waits until each partition without transactions has taken a record that was sent from now on, and new clients are told
+        where each partition is; False after a minute."""
         pause, clock = threading.Event(), SystemClock()
         begun_ms, seen = clock.monotonic_ms(), len(self.history.sends)
         left = {TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)}
@@ -127,7 +128,7 @@ class ClusterWorkload(Workload):
             seen += len(newer)
             left -= {send.tp for send in newer if send.outcome is Outcome.OK and send.invoked_ms >= begun_ms}
             pause.wait(0.01)
-        return True
+        return self.is_reached_anew()
 
 
 def run(

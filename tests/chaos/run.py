@@ -27,6 +27,8 @@ from tests.chaos.workload import PAUSE_SECONDS, PROGRESS_SECONDS, Workload
 from tests.support.daemon import DaemonProcess
 from tests.support.proxy import Proxy
 
+logger = logging.getLogger(__name__)
+
 TOPIC = "chaos"
 TRANSACTIONAL = ("chaos-mixed", "chaos-transactions")
 _QUIET_SECONDS = 2.0
@@ -168,14 +170,16 @@ def torment(workload: Workload, nemesis: Faults, dice: random.Random, verdict: V
     while time.monotonic() < deadline and (rounds is None or done < rounds):
         kind = verdict.kinds[done] if done < len(verdict.kinds) else dice.choice(verdict.kinds)
         pause.wait(dice.random() * (_QUIET_SECONDS if rounds is None else 0.3))
-        before = workload.acknowledged
+        before, begun = workload.acknowledged, time.monotonic()
         nemesis.run(kind)
         verdict.acknowledged_during[kind] += workload.acknowledged - before
         done += 1
         ended = time.monotonic()
         if not workload.goes_on():
             verdict.stalled_after.append(kind)
-        verdict.slowest_s[kind] = max(verdict.slowest_s.get(kind, 0.0), time.monotonic() - ended)
+        waited = time.monotonic() - ended
+        verdict.slowest_s[kind] = max(verdict.slowest_s.get(kind, 0.0), waited)
+        logger.info("%s for %.1f s, and %.1f s until work went on", kind, ended - begun, waited)
 
 
 def main() -> int:

@@ -115,6 +115,19 @@ class Workload:
         """Waits until one more transaction is committed; False if none is for a minute."""
         return self._rises(lambda: self._recorder.committed)
 
+    def is_reached_anew(self) -> bool:
+        """True if new clients, one that asks each node first, are answered by the leaders of all partitions, each within a minute.
+        Older ones may go on with a leader that is none any more.
+        """
+        for address in self._bootstrap.split(","):
+            try:
+                with BlockingClient(_consumer_config(address)) as client:
+                    end_offsets(client, self._topics, READ_UNCOMMITTED)
+            except BrokerdError as error:
+                logger.info("a new client of %s fails: %s", address, error)
+                return False
+        return True
+
     def _rises(self, count: Callable[[], int]) -> bool:
         before = count()
         pause = threading.Event()
