@@ -32,7 +32,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.chaos.cluster import NODES, judged, options, report
+from tests.chaos.cluster import NODES, judged, options, replication, report
 from tests.chaos.run import SETTINGS, TRANSACTIONAL, Verdict
 from tests.support.daemon import DaemonProcess
 from tests.support.real_etcd import ETCD, MISSING, etcd_command
@@ -143,8 +143,8 @@ def _run(*command: str) -> str:
 class Node(DaemonProcess):
     """`brokerd start` as one host."""
 
-    def __init__(self, directory: Path, node_id: int) -> None:
-        settings = {**SETTINGS, "host": address(node_id), "allow.unauthenticated": "true"}
+    def __init__(self, directory: Path, node_id: int, factor: int) -> None:
+        settings = {**SETTINGS, **replication(factor), "host": address(node_id), "allow.unauthenticated": "true"}
         super().__init__(directory / f"node-{node_id}", port=_PORT, settings=settings)
         self._id = node_id
 
@@ -290,13 +290,16 @@ def run(
     kinds: list[str] | None = None,
     rounds: int | None = None,
     transactional: Sequence[str] = TRANSACTIONAL,
+    factor: int = 1,
 ) -> Verdict:
-    """One run, in namespaces that are its own: faults of `kinds` (default all) for `seconds`, or `rounds` of them."""
+    """One run, in namespaces that are its own: faults of `kinds` (default all) for `seconds`, or `rounds` of them. `factor`: so many
+    nodes hold each partition.
+    """
     with ExitStack() as stack:
         directory = directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="brokerd-network-")))
         lan = Lan()
         etcd = stack.enter_context(Etcd(directory))
-        nodes = {node_id: stack.enter_context(Node(directory, node_id)) for node_id in NODE_IDS}
+        nodes = {node_id: stack.enter_context(Node(directory, node_id, factor)) for node_id in NODE_IDS}
         nemesis = NetworkNemesis(lan, nodes, etcd, random.Random(seed), threading.Event())
         bootstrap = ",".join(node.address for node in nodes.values())
         verdict = Verdict(seed, kinds or sorted(nemesis.faults()))
