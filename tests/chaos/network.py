@@ -292,8 +292,8 @@ def run(
     transactional: Sequence[str] = TRANSACTIONAL,
     factor: int = 1,
 ) -> Verdict:
-    """One run, in namespaces that are its own: faults of `kinds` (default all) for `seconds`, or `rounds` of them. `factor`: so many
-    nodes hold each partition.
+    """One run, in namespaces that are its own: faults of `kinds` (default all) for `seconds`, or `rounds` of them. `factor`: so
+    many nodes hold each partition.
     """
     with ExitStack() as stack:
         directory = directory or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="brokerd-network-")))
