@@ -81,17 +81,17 @@ class Copying:
     def follow_image(self) -> None:
         """Copies from whom the image names as leader. Call it after each change of the image or of roles."""
         image = self._membership.image
-        wanted: dict[int, set[TopicIdPartition]] = {}
+        wanted: dict[int, dict[TopicIdPartition, int]] = {}
         for partition in self._partitions:
             at = image.partition(partition.tp)
             if partition.role is Role.FOLLOWER and at is not None and at.entry.leader_epoch == partition.leader_epoch:
-                wanted.setdefault(at.entry.leader, set()).add(partition.tp)
+                wanted.setdefault(at.entry.leader, {})[partition.tp] = partition.leader_epoch
         for node_id in self._copiers.keys() - wanted.keys():
             self._copiers.pop(node_id).stop()
-        for node_id, tps in wanted.items():
+        for node_id, epochs in wanted.items():
             if node_id not in self._copiers:
                 self._copiers[node_id] = self._new(node_id)
-            self._copiers[node_id].assign(tps)
+            self._copiers[node_id].assign(epochs)
 
     async def stop(self) -> None:
         """Ends all copiers."""
@@ -125,15 +125,17 @@ class Copier:
         self._flusher = flusher
         self._admin = admin
         self._clock = clock
-        self._tps: set[TopicIdPartition] = set()
+        self._epochs: dict[TopicIdPartition, int] = {}  # of the partitions to copy
+        self._touched: set[TopicIdPartition] = set()  # partitions whose position may have changed since it was sent
         self._sent: dict[TopicIdPartition, Position] = {}  # what the leader knows, on the present stream
         self._paused: dict[TopicIdPartition, int] = {}  # partitions that failed, and until when they wait (ms)
         self._problems: dict[TopicIdPartition, str] = {}  # what was logged
         self.task = asyncio.create_task(self._run())
 
-    def assign(self, tps: set[TopicIdPartition]) -> None:
-        """Sets the partitions to copy."""
-        self._tps = tps
+    def assign(self, epochs: dict[TopicIdPartition, int]) -> None:
+        """Sets the partitions to copy, with the leader epochs in which this node follows."""
+        self._touched.update(tp for tp, epoch in epochs.items() if self._epochs.get(tp) != epoch)
+        self._epochs = epochs
 
     def stop(self) -> None:
         """Ends it."""
@@ -160,6 +162,7 @@ class Copier:
         """Rounds on one stream, until it fails."""
         call = await self._calls.replicate(node)
         self._sent.clear()
+        self._touched = set(self._epochs)
         try:
             while True:
                 await call.write(self._request().SerializeToString())
@@ -176,13 +179,14 @@ class Copier:
         if life is None:
             raise NotReadyError("this node is not registered at present")
         request = pb.ReplicateRequest(node_id=life.node_id, node_epoch=life.node_epoch)
-        for tp in self._sent.keys() - self._tps:
+        for tp in self._sent.keys() - self._epochs.keys():
             del self._sent[tp]
             request.dropped.add(topic_id=tp.topic_id, partition=tp.partition)
         self._paused = {tp: until_ms for tp, until_ms in self._paused.items() if until_ms > now_ms}
-        for tp in self._tps - self._paused.keys():
+        touched, self._touched = self._touched, self._touched & self._paused.keys()
+        for tp in touched - self._touched:
             partition = self._partitions.replica(tp)
-            if partition is None or partition.role is not Role.FOLLOWER:
+            if tp not in self._epochs or partition is None or partition.role is not Role.FOLLOWER:
                 continue
             position = position_of(partition, self._replicas.durable_log_start(tp))
             if self._sent.get(tp) != position:
@@ -197,7 +201,9 @@ class Copier:
         for update in response.updates:
             chunks = records[at : at + update.record_chunks]
             at += update.record_chunks
-            partition = self._followed(TopicIdPartition(update.topic_id, update.partition))
+            tp = TopicIdPartition(update.topic_id, update.partition)
+            self._touched.add(tp)
+            partition = self._followed(tp)
             if partition is None:
                 continue  # it has another role or leader by now
             try:
@@ -206,7 +212,7 @@ class Copier:
             except (WireError, ValueError, OSError, DocumentError) as error:
                 self._fail(partition, error)
             else:
-                self._problems.pop(partition.tp, None)
+                self._problems.pop(tp, None)
         await asyncio.gather(*(self._flusher.flush(partition, BROKER) for partition in taken if partition.is_dirty))
         if any(partition.ends.log_start_offset > self._replicas.durable_log_start(partition.tp) for partition in taken):
             await asyncio.to_thread(self._replicas.checkpoint_now())
