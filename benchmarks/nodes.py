@@ -1,4 +1,5 @@
-"""One broker beside clusters of one, two and three nodes on the same machine: bytes in and out of light clients, in one run.
+"""One broker beside clusters of one, two and three nodes on the same machine, and one with three copies of each partition: bytes in
+and out of light clients, and acknowledged sends one after the other, in one run.
 
     python -m benchmarks.nodes --rows 400000 --repeats 5
 
@@ -22,6 +23,7 @@ from benchmarks.measure import Figures, Work, measure
 from brokerd import Consumer, Producer
 
 PARTITIONS = 60
+SENDS = 200
 ALONE = "alone"
 
 
@@ -63,13 +65,14 @@ def etcd(parent: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def systems(parent: str, coordination: str) -> Iterator[list[System]]:
-    """A broker alone, and clusters of one, two and three nodes."""
+    """A broker alone, clusters of one, two and three nodes, and one of three with as many copies."""
     with contextlib.ExitStack() as stack:
         found = [System(ALONE, [stack.enter_context(Broker(parent, {}))])]
-        for count in (1, 2, 3):
-            of_all = {"cluster.name": f"nodes-{count}", "coordination.servers": f"etcd://{coordination}"}
+        for name, count, factor in (("1 node", 1, 1), ("2 nodes", 2, 1), ("3 nodes", 3, 1), ("3 copies", 3, 3)):
+            of_all = {"cluster.name": name.replace(" ", "-"), "coordination.servers": f"etcd://{coordination}"}
+            of_all |= {"default.replication.factor": str(factor), "min.insync.replicas": str(min(factor, 2))}
             nodes = [stack.enter_context(Broker(parent, {"node.id": str(one), **of_all})) for one in range(1, count + 1)]
-            found.append(System(f"{count} nodes", nodes))
+            found.append(System(name, nodes))
         yield found
 
 
@@ -96,16 +99,32 @@ def works(system: System, rows: int, value_bytes: int) -> list[Work]:
                 read += len(consumer.poll_arrow())
             return time.perf_counter() - start
 
-    return [Work("in", system.name, produce, rows, size), Work("out", system.name, consume, rows, size)]
+    def send_one_by_one(_round: int) -> list[float]:
+        found = []
+        with Producer({"bootstrap.servers": system.servers, "linger.ms": 0}) as producer:
+            producer.send(system.topic, b"first").result()
+            for number in range(SENDS):
+                start = time.perf_counter()
+                producer.send(system.topic, b"%d" % number, partition=number % PARTITIONS).result()
+                found.append(time.perf_counter() - start)
+        return found
+
+    return [
+        Work("in", system.name, produce, rows, size),
+        Work("out", system.name, consume, rows, size),
+        Work("send", system.name, send_one_by_one, SENDS, SENDS),
+    ]
 
 
 def _table(figures: list[Figures]) -> Iterator[str]:
     alone = {figure.work.name: figure.median_s for figure in figures if figure.work.peer == ALONE}
     yield f"{'':4} {'system':10} {'MB/s':>8} {'ratio':>6}"
     for figure in sorted(figures, key=lambda one: one.work.name):
-        work = figure.work
-        speed = work.size_bytes / 1e6 / figure.median_s
-        yield f"{work.name:4} {work.peer:10} {speed:8.0f} {alone[work.name] / figure.median_s:6.2f}"
+        work, ratio = figure.work, alone[figure.work.name] / figure.median_s
+        if figure.latencies:
+            yield f"{work.name:4} {work.peer:10} p50 {figure.latency_ms(0.5):.1f} ms, p99 {figure.latency_ms(0.99):.1f} ms"
+        else:
+            yield f"{work.name:4} {work.peer:10} {work.size_bytes / 1e6 / figure.median_s:8.0f} {ratio:6.2f}"
 
 
 def main() -> None:
