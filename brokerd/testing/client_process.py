@@ -58,7 +58,10 @@ class _Client:
         return {}, b""
 
     def _look_up(self, message: Message) -> Reply:
-        return {"leaders": self._client.metadata([message.head["topic"]]).topic(message.head["topic"]).leaders}, b""
+        name = message.head["topic"]
+        leaders = self._client.metadata([name]).topic(name).leaders
+        partitions = self._client.describe_cluster([name]).topics[0].partitions
+        return {"leaders": leaders, "in_sync": [list(one.isr) for one in partitions]}, b""
 
     def _append(self, message: Message) -> Reply:
         """Appends rows; returns once they are durable."""

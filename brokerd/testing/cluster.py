@@ -165,10 +165,19 @@ class Cluster:
     def leader(self, topic: str, partition: int) -> int:
         """The id of the node that leads a partition, as clients are told; -1 = none at present. Raises
         UnknownTopicOrPartitionError."""
-        leaders: list[int] = self._ask_client(look_up(topic)).head["leaders"]
-        if not 0 <= partition < len(leaders):
-            raise ConfigError(f"topic '{topic}' has no partition {partition!r}: it has 0 to {len(leaders) - 1}")
-        return leaders[partition]
+        leader: int = self._told(topic, partition, "leaders")
+        return leader
+
+    def in_sync(self, topic: str, partition: int) -> list[int]:
+        """The ids of the nodes whose copies of a partition are in sync, its leader included. Raises as `leader` does."""
+        node_ids: list[int] = self._told(topic, partition, "in_sync")
+        return node_ids
+
+    def _told(self, topic: str, partition: int, what: str) -> Any:
+        told: list[Any] = self._ask_client(look_up(topic)).head[what]
+        if not 0 <= partition < len(told):
+            raise ConfigError(f"topic '{topic}' has no partition {partition!r}: it has 0 to {len(told) - 1}")
+        return told[partition]
 
     # --- properties
 

@@ -1,0 +1,127 @@
+"""How long a partition has no leader after the death of its leader's node, and whether anything acknowledged is lost meanwhile.
+
+    python -m benchmarks.failover --kills 100 --session-ms 3000
+
+Three nodes with three copies of each partition; a producer for each partition sends one record after the other. The node that leads
+the first partition is killed (SIGKILL) again and again, and started anew. Printed are the times from each kill to the election of
+another leader and to the next acknowledgement, of which the end of the dead node's lease is the largest part, and the longest wait
+for one record. At the end all records are read: each that was acknowledged must be there, once and in order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from brokerd import Consumer, Producer, TopicPartition
+from brokerd.testing import Cluster
+
+TOPIC = "failover"
+PARTITIONS = 3
+_PAUSE_S = 0.005
+_DEADLINE_S = 120.0
+
+
+class Sender:
+    """Sends numbers to one partition, each once the one before is acknowledged."""
+
+    def __init__(self, servers: str, partition: int) -> None:
+        self.acknowledged: list[float] = []  # when, by number
+        self.longest_s = 0.0
+        self.failure: BaseException | None = None
+        self._settings = {"bootstrap.servers": servers, "linger.ms": 0, "delivery.timeout.ms": 120_000}
+        self._partition = partition
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Returns once the last one is acknowledged. Raises what it failed with."""
+        self._stopped.set()
+        self._thread.join()
+        if self.failure is not None:
+            raise self.failure
+
+    def _run(self) -> None:
+        try:
+            with Producer(self._settings) as producer:
+                while not self._stopped.is_set():
+                    start = time.monotonic()
+                    producer.send(TOPIC, b"%d" % len(self.acknowledged), partition=self._partition).result()
+                    self.acknowledged.append(time.monotonic())
+                    self.longest_s = max(self.longest_s, self.acknowledged[-1] - start)
+        except BaseException as error:
+            self.failure = error
+
+
+def until(condition: Callable[[], bool]) -> float:
+    """When it holds. Raises TimeoutError."""
+    end = time.monotonic() + _DEADLINE_S
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError("the cluster does not come to rest")
+        time.sleep(_PAUSE_S)
+    return time.monotonic()
+
+
+def kill_one(cluster: Cluster, sender: Sender) -> tuple[float, float]:
+    """Kills the leader of the first partition; the seconds until another one is elected, and until it has acknowledged."""
+    victim = cluster.leader(TOPIC, 0)
+    killed = time.monotonic()
+    cluster.kill(victim)
+    elected = until(lambda: cluster.leader(TOPIC, 0) not in (victim, -1))
+    count = len(sender.acknowledged)
+    acknowledged = until(lambda: len(sender.acknowledged) > count + 1)  # the first may have been on its way
+    cluster.restart(victim)
+    until(lambda: all(len(cluster.in_sync(TOPIC, partition)) == 3 for partition in range(PARTITIONS)))
+    return elected - killed, acknowledged - killed
+
+
+def missing(cluster: Cluster, senders: Sequence[Sender]) -> int:
+    """How many acknowledged records are not where they must be."""
+    wrong = 0
+    for partition, sender in enumerate(senders):
+        tp, found = TopicPartition(TOPIC, partition), list[bytes | None]()
+        with Consumer({"bootstrap.servers": cluster.bootstrap_servers, "auto.offset.reset": "earliest"}) as consumer:
+            consumer.assign([tp])
+            (end,) = consumer.end_offsets([tp]).values()
+            while consumer.position(tp) < end:
+                found += [record.value for record in consumer.poll(10_000)]
+        wrong += sum(value != b"%d" % number for number, value in enumerate(found)) + max(len(sender.acknowledged) - len(found), 0)
+    return wrong
+
+
+def main() -> int:
+    """Measures, and prints a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--session-ms", type=int, default=3_000, help="broker.session.timeout.ms")
+    args = parser.parse_args()
+    settings = {"default.replication.factor": 3, "min.insync.replicas": 2, "broker.session.timeout.ms": args.session_ms}
+    with Cluster(3, settings) as cluster:
+        cluster.create_topic(TOPIC, PARTITIONS)
+        senders = [Sender(cluster.bootstrap_servers, partition) for partition in range(PARTITIONS)]
+        try:
+            until(lambda: all(sender.acknowledged for sender in senders))
+            times = [kill_one(cluster, senders[0]) for _ in range(args.kills)]
+        finally:
+            for sender in senders:
+                sender.stop()
+        wrong = missing(cluster, senders)
+    for name, seconds in zip(("another leader", "next acknowledgement"), zip(*times, strict=True), strict=True):
+        ordered = sorted(seconds)
+        p99 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
+        print(f"{name:22} after a kill: p50 {statistics.median(ordered):.2f} s, p99 {p99:.2f} s")
+    print(f"longest wait for one record: {max(sender.longest_s for sender in senders):.2f} s")
+    print(
+        f"{sum(len(sender.acknowledged) for sender in senders)} records acknowledged, {wrong} of them lost, twice or out of order"
+    )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
