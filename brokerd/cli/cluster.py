@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from brokerd.cli.output import NONE, dashed, fields, known, show, table
+from brokerd.cli.output import NONE, dashed, fields, known, listed, placed, show, table
 from brokerd.cli.parser import connect
 from brokerd.cli.topic_lookup import with_nearest_name
 from brokerd.client.response_checks import error_in
@@ -51,7 +51,7 @@ def _status_lines(cluster: MetadataResponse, coordinator_id: int) -> Iterator[st
     yield _node_table(cluster, coordinator_id, indent="  ")
     if partitions:
         rows = [
-            (name, one.partition, dashed(one.leader), dashed(one.leader_epoch), _ids(one.replicas), _ids(one.isr))
+            (name, one.partition, dashed(one.leader), dashed(one.leader_epoch), listed(one.replicas), listed(one.isr))
             for name, one in partitions
         ]
         yield table(("TOPIC", "PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR"), rows, indent="  ")
@@ -67,16 +67,11 @@ def _partitions(cluster: MetadataResponse) -> Iterator[tuple[str, PartitionMetad
             yield topic.name, partition
 
 
-def _ids(node_ids: Iterable[int]) -> str:
-    return ",".join(map(str, node_ids)) or NONE
-
-
 def _partition_document(name: str, partition: PartitionMetadata) -> dict[str, Any]:
     return {
         "topic": name,
-        **fields(partition, "partition leader leader_epoch error"),
-        "replicas": list(partition.replicas),
-        "isr": list(partition.isr),
+        **fields(partition, "partition leader_epoch error"),
+        **placed(partition),
     }
 
 

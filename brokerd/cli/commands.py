@@ -117,6 +117,7 @@ _TOPICS = Command(
     epilog="""\
 examples:
   brokerd topics create events --partitions 8 --config retention.ms=86400000
+  brokerd topics create orders --partitions 6 --replication-factor 3 --config min.insync.replicas=2
   brokerd topics describe events
   brokerd topics alter events --partitions 16 --config max.message.bytes=33554432
   brokerd topics trim events --before -7d --dry-run
@@ -134,9 +135,15 @@ examples:
                     "number of partitions, the unit of order and of parallelism (default: the broker's num.partitions)",
                     type=int,
                 ),
+                option(
+                    "-r --replication-factor",
+                    "N",
+                    "number of nodes that have a copy of each partition (default: the broker's default.replication.factor)",
+                    type=int,
+                ),
                 repeated(_TOPIC_CONFIG, "NAME=VALUE", "a topic setting, such as retention.ms=86400000"),
                 flag("--if-not-exists", "do nothing if the topic exists"),
-                flag("--dry-run", "check name, partitions and settings without creating the topic"),
+                flag("--dry-run", "check name, partitions, copies and settings without creating the topic"),
                 *_CLIENT,
             ),
         ),
@@ -145,7 +152,7 @@ examples:
             summary="print the names of all topics, one per line",
             run="topics.list_topics",
             arguments=(
-                flag("-l --long", "with partitions, offsets and size"),
+                flag("-l --long", "with partitions, copies, offsets and size"),
                 flag("--json", "names, or with --long descriptions, as JSON"),
                 *_CLIENT,
             ),
@@ -161,7 +168,8 @@ examples:
             ),
             epilog="""\
 START is the first offset in the log. Readers stop at STABLE with read_committed and at END with read_uncommitted. WRITTEN is
-the end of the log, flushed or not. Markers of transactions take offsets too.
+the end of the log, flushed or not. Markers of transactions take offsets too. With several nodes: LEADER and REPLICAS are the
+nodes that have the partition, ISR those of them that have all that was acknowledged.
 """,
         ),
         Command(

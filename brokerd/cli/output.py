@@ -11,6 +11,7 @@ from typing import Any
 
 from brokerd.errors import BrokerdError
 from brokerd.wire.v1.error_pb2 import Error
+from brokerd.wire.v1.metadata_pb2 import PartitionMetadata
 
 NONE = "-"  # in a table: unknown or absent
 _DURATIONS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
@@ -78,6 +79,16 @@ def fields(value: object, names: str) -> dict[str, Any]:
 def dashed(value: int) -> object:
     """The number for a table: "-" if unknown (-1)."""
     return NONE if value < 0 else value
+
+
+def listed(node_ids: Iterable[int]) -> str:
+    """Node ids for a table: "1,2,3"; "-" if there are none."""
+    return ",".join(map(str, node_ids)) or NONE
+
+
+def placed(partition: PartitionMetadata) -> dict[str, Any]:
+    """Where a partition is, for a JSON document."""
+    return {"leader": known(partition.leader), "replicas": list(partition.replicas), "isr": list(partition.isr)}
 
 
 def topic_text(name: str, topic_id: bytes) -> str:

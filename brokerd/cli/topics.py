@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from brokerd.cli.output import fields, raise_all, show, size_text, table
+from brokerd.cli.output import dashed, fields, listed, placed, raise_all, show, size_text, table
 from brokerd.cli.parser import check_range, checked, client_config, connect, pairs, usage_error
 from brokerd.cli.topic_lookup import find_topic, named_partitions, with_nearest_name
 from brokerd.client.blocking import BlockingClient
@@ -17,7 +17,10 @@ from brokerd.client.topics import offset_count
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig
 from brokerd.config.settings import INT32_MAX
+from brokerd.config.topic import REPLICAS_MAX
 from brokerd.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError, counted
+from brokerd.ids import NO_LEADER
+from brokerd.wire.v1.metadata_pb2 import PartitionMetadata
 from brokerd.wire.v1.topics_pb2 import NewTopic, TopicDescription
 
 
@@ -33,7 +36,11 @@ def _connect_to_change(args: argparse.Namespace) -> BlockingClient:
 def create_topic(args: argparse.Namespace) -> None:
     """Creates a topic, or checks whether it can be created."""
     check_range(args, "--partitions", args.partitions, maximum=INT32_MAX)
-    new = NewTopic(name=args.name, partitions=args.partitions or 0, configs=dict(pairs(args, "--config", args.config)))
+    factor = args.replication_factor or 0
+    if factor:
+        check_range(args, "--replication-factor", factor, maximum=REPLICAS_MAX)
+    configs = dict(pairs(args, "--config", args.config))
+    new = NewTopic(name=args.name, partitions=args.partitions or 0, replication_factor=factor, configs=configs)
     with _connect_to_change(args) as client:
         result = client.create_topics([new], validate_only=args.dry_run)[args.name]
         exists = isinstance(result, TopicAlreadyExistsError) and args.if_not_exists
@@ -46,7 +53,7 @@ def create_topic(args: argparse.Namespace) -> None:
     if exists:
         print(f"topic '{args.name}' already exists with {count}: nothing to do")
     else:
-        print(f"created topic '{args.name}' with {count}")
+        print(f"created topic '{args.name}' with {count}" + (f", each on {counted(factor, 'node')}" if factor else ""))
 
 
 def list_topics(args: argparse.Namespace) -> None:
@@ -54,15 +61,47 @@ def list_topics(args: argparse.Namespace) -> None:
     with connect(args) as client:
         if args.long:
             topics = _found(client.describe_topics())
-            show(args, [_document(topic) for topic in topics], _long_lines(topics))
+            places = _Places(client, [topic.name for topic in topics])
+            show(args, [_document(topic, places) for topic in topics], _long_lines(topics, places))
         else:
             names = sorted(client.metadata(None).topics)
             show(args, names, names)
 
 
-def _long_lines(topics: Sequence[TopicDescription]) -> Iterator[str]:
-    rows = [(one.name, len(one.partitions), _offset_count(one), size_text(_size_bytes(one))) for one in topics]
-    yield table(("TOPIC", "PARTITIONS", "OFFSETS", "SIZE"), rows)
+class _Places:
+    """Where the partitions of topics are. A node alone has them all, so for people only several nodes are worth a column."""
+
+    def __init__(self, client: BlockingClient, names: Sequence[str]) -> None:
+        cluster = client.describe_cluster(names)
+        self.are_several = len(cluster.nodes) > 1
+        self._partitions = {(topic.name, one.partition): one for topic in cluster.topics for one in topic.partitions}
+
+    def of(self, topic: str, partition: int) -> PartitionMetadata:
+        """Leader and replicas of a partition; none if the topic was deleted meanwhile."""
+        return self._partitions.get((topic, partition), PartitionMetadata(partition=partition, leader=NO_LEADER))
+
+
+def _long_lines(topics: Sequence[TopicDescription], places: _Places) -> Iterator[str]:
+    copies = ("REPLICAS", "BEHIND") if places.are_several else ()
+    rows = [
+        (
+            one.name,
+            len(one.partitions),
+            *(_copies(one, places) if copies else ()),
+            _offset_count(one),
+            size_text(_size_bytes(one)),
+        )
+        for one in topics
+    ]
+    yield table(("TOPIC", "PARTITIONS", *copies, "OFFSETS", "SIZE"), rows)
+
+
+def _copies(topic: TopicDescription, places: _Places) -> tuple[object, int]:
+    """How many replicas the partitions of a topic have, and how many partitions have some that are not in sync."""
+    found = [places.of(topic.name, one.partition) for one in topic.partitions]
+    counts = sorted({len(one.replicas) for one in found}) or [0]
+    replicas = counts[0] if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return replicas, sum(len(one.isr) < len(one.replicas) for one in found)
 
 
 def describe_topics(args: argparse.Namespace) -> None:
@@ -72,20 +111,21 @@ def describe_topics(args: argparse.Namespace) -> None:
         for name, result in results.items():
             if isinstance(result, WireError):
                 raise with_nearest_name(client, name, result)
-    topics = _found(results)
-    show(args, [_document(topic) for topic in topics], _description_lines(topics, all_configs=args.all_configs))
+        topics = _found(results)
+        places = _Places(client, [topic.name for topic in topics])
+    show(args, [_document(topic, places) for topic in topics], _description_lines(topics, places, all_configs=args.all_configs))
 
 
-def _description_lines(topics: Sequence[TopicDescription], *, all_configs: bool) -> Iterator[str]:
+def _description_lines(topics: Sequence[TopicDescription], places: _Places, *, all_configs: bool) -> Iterator[str]:
     if not topics:
         yield "no topics yet: create one with 'brokerd topics create NAME --partitions N'"
     for number, topic in enumerate(topics):
         if number:
             yield ""
-        yield from _described(topic, all_configs=all_configs)
+        yield from _described(topic, places, all_configs=all_configs)
 
 
-def _described(topic: TopicDescription, *, all_configs: bool) -> Iterator[str]:
+def _described(topic: TopicDescription, places: _Places, *, all_configs: bool) -> Iterator[str]:
     counts = f"{counted(len(topic.partitions), 'partition')}, {counted(_offset_count(topic), 'offset')}"
     yield f"topic {topic.name}: {counts}, {size_text(_size_bytes(topic))}, id {topic.topic_id.hex()}"
     own = [entry for entry in topic.configs if not entry.is_default]
@@ -94,8 +134,8 @@ def _described(topic: TopicDescription, *, all_configs: bool) -> Iterator[str]:
         yield table(("SETTING", "VALUE", "SET FOR", "MEANING"), rows, indent="  ")
     elif own:
         yield "  set: " + ", ".join(f"{entry.name}={entry.value}" for entry in own)
-    columns = ("PARTITION", "START", "STABLE", "END", "WRITTEN", "SIZE", "SEGMENTS", "PRODUCERS")
-    partitions = [
+    columns: tuple[str, ...] = ("PARTITION", "START", "STABLE", "END", "WRITTEN", "SIZE", "SEGMENTS", "PRODUCERS")
+    partitions: list[tuple[object, ...]] = [
         (
             partition.partition,
             partition.log_start_offset,
@@ -108,6 +148,11 @@ def _described(topic: TopicDescription, *, all_configs: bool) -> Iterator[str]:
         )
         for partition in topic.partitions
     ]
+    if places.are_several:
+        columns += ("LEADER", "REPLICAS", "ISR")
+        found = [places.of(topic.name, partition.partition) for partition in topic.partitions]
+        where = [(dashed(one.leader), listed(one.replicas), listed(one.isr)) for one in found]
+        partitions = [(*row, *place) for row, place in zip(partitions, where, strict=True)]
     yield table(columns, partitions, indent="  ")
     for partition in topic.partitions:
         if partition.HasField("error"):
@@ -118,11 +163,14 @@ _PARTITION = "partition log_start_offset last_stable_offset high_watermark log_e
 _FILES = "size_bytes segment_count producer_count error"
 
 
-def _document(topic: TopicDescription) -> dict[str, Any]:
+def _document(topic: TopicDescription, places: _Places) -> dict[str, Any]:
     return {
         **fields(topic, "name topic_id"),
         "configs": {entry.name: fields(entry, "value is_default") for entry in topic.configs},
-        "partitions": [fields(partition, f"{_PARTITION} {_FILES}") for partition in topic.partitions],
+        "partitions": [
+            {**fields(partition, f"{_PARTITION} {_FILES}"), **placed(places.of(topic.name, partition.partition))}
+            for partition in topic.partitions
+        ],
     }
 
 

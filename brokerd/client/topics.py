@@ -55,9 +55,17 @@ async def create_topics(
     }
 
 
-async def create_topic(client: BrokerClient, name: str, partitions: int = 0, configs: Mapping[str, str] | None = None) -> bytes:
-    """Creates one topic and returns its id. Raises TopicAlreadyExistsError and the broker's other errors."""
-    (result,) = (await create_topics(client, [pb.NewTopic(name=name, partitions=partitions, configs=configs)])).values()
+async def create_topic(
+    client: BrokerClient,
+    name: str,
+    partitions: int = 0,
+    configs: Mapping[str, str] | None = None,
+    replication_factor: int = 0,
+) -> bytes:
+    """Creates one topic and returns its id. 0 partitions, or a replication factor of 0: the broker's. Raises
+    TopicAlreadyExistsError and the broker's other errors."""
+    new = pb.NewTopic(name=name, partitions=partitions, replication_factor=replication_factor, configs=configs)
+    (result,) = (await create_topics(client, [new])).values()
     if isinstance(result, WireError):
         raise result
     return result

@@ -180,10 +180,13 @@ class Broker:
 
     # --- topics
 
-    def create_topic(self, name: str, partitions: int = 0, configs: Mapping[str, str] | None = None) -> Topic:
-        """Creates a topic. `partitions` 0 = the broker's num.partitions (1); `configs` by Kafka's names (`retention.ms`). Raises
-        TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError, InvalidConfigError."""
-        self._ask_client(creation(name, partitions, configs))
+    def create_topic(
+        self, name: str, partitions: int = 0, configs: Mapping[str, str] | None = None, replication_factor: int = 0
+    ) -> Topic:
+        """Creates a topic. `partitions` 0 = the broker's num.partitions (1); `configs` by Kafka's names (`retention.ms`);
+        `replication_factor` 0 = the broker's default.replication.factor (1), and a Broker alone takes no other than 1. Raises
+        TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError, InvalidReplicationFactorError, InvalidConfigError."""
+        self._ask_client(creation(name, partitions, configs, replication_factor))
         return Topic(name, self._ask_client)
 
     def topic(self, name: str) -> Topic:
@@ -307,12 +310,14 @@ def client_settings(client: object) -> dict[str, object]:
     return settings
 
 
-def creation(name: str, partitions: int, configs: Mapping[str, str] | None) -> dict[str, Any]:
+def creation(name: str, partitions: int, configs: Mapping[str, str] | None, replication_factor: int) -> dict[str, Any]:
     """The client's command to create a topic. Raises ConfigError."""
     _text("name", name)
-    _whole_number("partitions", partitions)
+    counts = {"partitions": partitions, "replication_factor": replication_factor}
+    for field, count in counts.items():
+        _whole_number(field, count)
     texts = {setting: str(value) for setting, value in _by_name("configs", configs or {}).items()}
-    return {"do": "create_topic", "topic": name, "partitions": partitions, "configs": texts}
+    return {"do": "create_topic", "topic": name, **counts, "configs": texts}
 
 
 def look_up(name: str) -> dict[str, Any]:

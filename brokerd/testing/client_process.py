@@ -54,7 +54,7 @@ class _Client:
 
     def _create_topic(self, message: Message) -> Reply:
         head = message.head
-        self._client.create_topic(head["topic"], head["partitions"], head["configs"])
+        self._client.create_topic(head["topic"], head["partitions"], head["configs"], head["replication_factor"])
         return {}, b""
 
     def _look_up(self, message: Message) -> Reply:

@@ -150,11 +150,14 @@ class Cluster:
 
     # --- topics
 
-    def create_topic(self, name: str, partitions: int = 0, configs: Mapping[str, str] | None = None) -> Topic:
+    def create_topic(
+        self, name: str, partitions: int = 0, configs: Mapping[str, str] | None = None, replication_factor: int = 0
+    ) -> Topic:
         """Creates a topic, whose partitions are spread over the nodes. `partitions` 0 = the brokers' num.partitions (1); `configs`
-        by Kafka's names (`retention.ms`). Raises TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError,
-        InvalidConfigError, NotReadyError."""
-        self._ask_client(creation(name, partitions, configs))
+        by Kafka's names (`retention.ms`); `replication_factor` 0 = the brokers' default.replication.factor (1). Raises
+        TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError, InvalidReplicationFactorError, InvalidConfigError,
+        NotReadyError."""
+        self._ask_client(creation(name, partitions, configs, replication_factor))
         return Topic(name, self._ask_client)
 
     def topic(self, name: str) -> Topic:

@@ -110,7 +110,8 @@ class Alone:
         """Raises InvalidReplicationFactorError."""
         if replication_factor > 1:
             raise InvalidReplicationFactorError(
-                f"topic '{name}' cannot have a replication factor of {replication_factor}: this node is alone"
+                f"topic '{name}' cannot have a replication factor of {replication_factor}: this node is alone, and "
+                "copies need a cluster of several"
             )
         return 1
 

@@ -14,6 +14,7 @@ from functools import partial
 from brokerd.cluster.changes import ABSENT, Transaction, change_topic, create_topic, delete_topic, grow_topic
 from brokerd.cluster.election import place
 from brokerd.cluster.keys import PartitionEntry
+from brokerd.config.topic import REPLICAS_MAX
 from brokerd.coordination.client import CoordinationClient
 from brokerd.datadir.topic_changes import TopicChanges
 from brokerd.datadir.topic_store import COORDINATOR, Topic, TopicStore
@@ -72,13 +73,13 @@ class ClusterTopics:
 
     def check_factor(self, name: str, replication_factor: int) -> int:
         """The replication factor of a new topic. Raises InvalidReplicationFactorError."""
-        factor, alive = replication_factor or self._default_factor, len(self._membership.image.nodes)
-        if factor > max(alive, 1):
+        factor, alive = replication_factor or self._default_factor, max(len(self._membership.image.nodes), 1)
+        if factor > min(alive, REPLICAS_MAX):
             setting = "" if replication_factor else " (default.replication.factor)"
-            raise InvalidReplicationFactorError(
-                f"topic '{name}' cannot have a replication factor of {factor}{setting}: {counted(alive, 'node')} of the cluster "
-                "are alive"
-            )
+            why = f"{counted(alive, 'node')} of the cluster {'is' if alive == 1 else 'are'} alive"
+            if factor > REPLICAS_MAX:
+                why = f"at most {REPLICAS_MAX} are allowed"
+            raise InvalidReplicationFactorError(f"topic '{name}' cannot have a replication factor of {factor}{setting}: {why}")
         return factor
 
     async def create_coordinator(self) -> None:
