@@ -33,14 +33,15 @@ def place(image: ClusterImage, partition_count: int, replication_factor: int) ->
 
 
 def shares(image: ClusterImage) -> tuple[Counter[int], Counter[int]]:
-    """How many replicas of clients' partitions each node has, and of how many it is the preferred leader."""
+    """How many replicas of clients' partitions each node has or shall have, and of how many it is the preferred leader."""
     replicas: Counter[int] = Counter()
     leaders: Counter[int] = Counter()
     for tp, (entry, _) in image.partitions():
         topic = image.topic(tp.topic_id)
         if topic is not None and not topic.name.startswith(INTERNAL_PREFIX):
-            replicas.update(entry.replicas)
-            leaders[entry.replicas[0]] += 1
+            wanted = entry.target or entry.replicas
+            replicas.update(wanted)
+            leaders[wanted[0]] += 1
     return replicas, leaders
 
 
@@ -101,3 +102,8 @@ def _is_alive(replica: InSyncReplica, nodes: Mapping[int, Node]) -> bool:
 def replica_of(node: Node) -> InSyncReplica:
     """The copy that a node has now."""
     return InSyncReplica(node.id, node.registration.directory_id)
+
+
+def ever_in_sync(entry: PartitionEntry) -> set[int]:
+    """The nodes that are in sync, or have been: not those that were added a moment ago, and still copy."""
+    return {replica.node_id for replica in (*entry.isr, *entry.out_of_sync)}

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from brokerd.cluster.election import elect, replica_of
+from brokerd.cluster.election import elect, ever_in_sync, replica_of
 from brokerd.cluster.image import Node, PartitionAt
 from brokerd.cluster.keys import InSyncReplica, PartitionEntry
 from brokerd.partition.core import InSync
@@ -165,9 +165,17 @@ class LedPartition:
 
 
 def in_sync_of(entry: PartitionEntry) -> InSync:
-    """Whom the leader of this entry has to wait for."""
+    """Whom the leader of this entry has to wait for. Replicas that were added and still copy do not count: with them, a partition
+    of one replica that is moved would have fewer in sync than min.insync.replicas, and take nothing meanwhile.
+    """
     followers = [replica.node_id for replica in entry.isr if replica.node_id != entry.leader]
-    return InSync(followers, len(entry.isr), len(entry.replicas))
+    return InSync(followers, len(entry.isr), len(ever_in_sync(entry).intersection(entry.replicas)))
+
+
+def has_enough_in_sync(entry: PartitionEntry, min_insync_replicas: int) -> bool:
+    """False if acks=all is refused: fewer replicas are in sync than min.insync.replicas, or than there are."""
+    in_sync = in_sync_of(entry)
+    return in_sync.members >= min(min_insync_replicas, in_sync.replicas)
 
 
 def joined(entry: PartitionEntry, replica: InSyncReplica) -> PartitionEntry:

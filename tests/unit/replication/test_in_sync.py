@@ -1,0 +1,25 @@
+"""How many replicas count as in sync, and how many are asked for."""
+
+from __future__ import annotations
+
+from brokerd.cluster.election import ever_in_sync
+from brokerd.cluster.keys import InSyncReplica, PartitionEntry
+from brokerd.replication.leader import has_enough_in_sync, in_sync_of, joined, left
+
+
+def copy(node_id: int) -> InSyncReplica:
+    return InSyncReplica(node_id, f"d{node_id}")
+
+
+def test_copies_that_are_being_made_do_not_count_towards_min_insync_replicas() -> None:
+    """Else a partition of one replica takes nothing while it moves."""
+    entry = PartitionEntry((1, 2, 3), (copy(1),), leader=1, target=(2, 3))
+    assert ever_in_sync(entry) == {1}
+    assert in_sync_of(entry) == ([], 1, 1)
+    assert has_enough_in_sync(entry, 2)
+    halfway = joined(entry, copy(2))
+    assert in_sync_of(halfway) == ([2], 2, 2)
+    fell_out = left(halfway, {2})
+    assert in_sync_of(fell_out) == ([], 1, 2)
+    assert not has_enough_in_sync(fell_out, 2)
+    assert has_enough_in_sync(fell_out, 1)
