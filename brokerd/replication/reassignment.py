@@ -2,17 +2,21 @@
 
 New replicas are added first and copy from the leader; once all of the target are in sync, the others go, and the first of the
 target leads. So at no time do fewer nodes have what is acknowledged than before or after. A leader is moved in the same way, to a
-target of the same replicas with another one in front (Kafka's KIP-455, and its preferred leaders).
+target of the same replicas with another one in front (Kafka's KIP-455, and its preferred leaders); it leads as soon as it is in
+sync, whatever the others are.
+
+Whenever replicas go, a new leader epoch begins, also under the same leader: it forgets what they had reported. One that is added
+again has removed its copy meanwhile, and would join, and be elected, by what it had before (Kafka raises the epoch there, too).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from brokerd.cluster.election import replica_of, spread
+from brokerd.cluster.election import ever_in_sync, replica_of, spread
 from brokerd.cluster.image import Node
-from brokerd.cluster.keys import PartitionEntry
+from brokerd.cluster.keys import InSyncReplica, PartitionEntry
 
 
 def advanced(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry | None:
@@ -24,20 +28,45 @@ def advanced(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry
     if added:
         return entry._replace(replicas=(*entry.replicas, *added))
     isr = {replica.node_id: replica for replica in entry.isr}
-    if not all(node_id in isr and node_id in nodes and replica_of(nodes[node_id]) == isr[node_id] for node_id in target):
-        return None
+    able = {node_id for node_id, replica in isr.items() if node_id in nodes and replica_of(nodes[node_id]) == replica}
     gone = [node_id for node_id in entry.replicas if node_id not in target]
+    if not able.issuperset(target):
+        # Where nobody goes, another leader need not wait for replicas that are not in sync.
+        may_lead = not gone and target[0] in able and entry.leader != target[0]
+        return _led_by(target[0], entry._replace(replicas=target), nodes) if may_lead else None
     copies = (*entry.out_of_sync, *(replica for replica in entry.isr if replica.node_id in gone))
-    running = (replica_of(nodes[node_id]) for node_id in gone if node_id in nodes)  # with copies that have never been in sync
     done = entry._replace(
         replicas=target,
         isr=tuple(isr[node_id] for node_id in target),
-        out_of_sync=tuple(dict.fromkeys((*copies, *running))),
+        out_of_sync=tuple(dict.fromkeys((*copies, *_running(gone, nodes)))),
         target=(),
     )
-    if entry.leader == target[0]:
-        return done
-    return done._replace(leader=target[0], leader_node_epoch=nodes[target[0]].epoch, leader_epoch=entry.leader_epoch + 1)
+    return _led_by(target[0], done, nodes) if gone or entry.leader != target[0] else done
+
+
+def stopped(entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry | None:
+    """The entry without its target; None if it has none. Replicas that have never been in sync go, so that nobody waits for them.
+    Those that are in sync by now stay: a target without them removes them. `nodes`: those alive, by id.
+    """
+    if not entry.target:
+        return None
+    new = [node_id for node_id in entry.replicas if node_id not in ever_in_sync(entry)]
+    left = entry._replace(
+        replicas=tuple(node_id for node_id in entry.replicas if node_id not in new),
+        out_of_sync=tuple(dict.fromkeys((*entry.out_of_sync, *_running(new, nodes)))),
+        target=(),
+    )
+    return left._replace(leader_epoch=entry.leader_epoch + 1) if new else left
+
+
+def _led_by(leader: int, entry: PartitionEntry, nodes: Mapping[int, Node]) -> PartitionEntry:
+    """The entry in a new epoch, led by this node, which may lead already."""
+    return entry._replace(leader=leader, leader_node_epoch=nodes[leader].epoch, leader_epoch=entry.leader_epoch + 1)
+
+
+def _running(node_ids: Iterable[int], nodes: Mapping[int, Node]) -> Iterator[InSyncReplica]:
+    """The copies that nodes have now, which may have never been in sync: they remove them if an entry lists them."""
+    return (replica_of(nodes[node_id]) for node_id in node_ids if node_id in nodes)
 
 
 def grown(entry: PartitionEntry, factor: int, nodes: Mapping[int, Node], replicas: Counter[int]) -> PartitionEntry | None:
@@ -52,12 +81,13 @@ def grown(entry: PartitionEntry, factor: int, nodes: Mapping[int, Node], replica
 
 
 def drained(entry: PartitionEntry, node_id: int, nodes: Mapping[int, Node], replicas: Counter[int]) -> Sequence[int] | None:
-    """The replicas without a node, another one in its place; None if no node alive is left for that. `replicas`: how many each node
-    has. The new one is added to it.
+    """The replicas that there shall be without a node, another one in its place; None if no node alive is left for that. `nodes`:
+    those alive, by id. `replicas`: how many each node has. The new one is added to it.
     """
-    stay = [each for each in entry.replicas if each != node_id]
-    added = spread(nodes, 1, replicas, [nodes[each] for each in stay if each in nodes], entry.replicas)
+    wanted = entry.target or entry.replicas  # a move that is under way goes somewhere else
+    stay = [each for each in wanted if each != node_id]
+    added = spread(nodes, 1, replicas, [nodes[each] for each in stay if each in nodes], wanted)
     if not added:
         return None
-    at = entry.replicas.index(node_id)
+    at = wanted.index(node_id)
     return (*stay[:at], *added, *stay[at:])

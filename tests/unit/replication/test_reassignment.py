@@ -1,0 +1,149 @@
+"""Replicas that come and go at an operator's word: added before others go, led by the first of the target, never fewer copies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from brokerd.cluster.election import elect
+from brokerd.cluster.image import Node
+from brokerd.cluster.keys import InSyncReplica, PartitionEntry, Registration
+from brokerd.ids import NO_LEADER
+from brokerd.replication.leader import joined, left
+from brokerd.replication.reassignment import advanced, drained, grown, stopped
+
+
+def node(node_id: int, rack: str = "", directory_id: str = "") -> Node:
+    return Node(node_id, node_id * 10, Registration("host", 9092, directory_id or f"d{node_id}", rack))
+
+
+def nodes_of(*node_ids: int) -> dict[int, Node]:
+    return {node_id: node(node_id) for node_id in node_ids}
+
+
+ALL = nodes_of(1, 2, 3, 4)
+
+
+def copies(node_ids: Iterable[int]) -> tuple[InSyncReplica, ...]:
+    return tuple(InSyncReplica(node_id, f"d{node_id}") for node_id in node_ids)
+
+
+def entry_of(
+    replicas: tuple[int, ...], target: tuple[int, ...] = (), isr: tuple[int, ...] = (), leader: int = 0, out: tuple[int, ...] = ()
+) -> PartitionEntry:
+    """An entry in leader epoch 5, led by its first replica unless `leader` says otherwise."""
+    leads = leader or replicas[0]
+    return PartitionEntry(replicas, copies(isr or replicas), leads, leads * 10, 5, copies(out), target)
+
+
+def test_a_move_adds_copies_waits_for_them_and_then_drops_the_others() -> None:
+    entry = entry_of((1, 2), target=(3, 2))
+    added = advanced(entry, ALL)
+    assert added == entry._replace(replicas=(1, 2, 3)), "it leads, and is in sync, as before"
+    assert advanced(added, ALL) is None, "node 3 has nothing yet"
+    in_sync = joined(added, copies([3])[0])
+    done = advanced(in_sync, ALL)
+    assert done == PartitionEntry((3, 2), copies([3, 2]), 3, 30, 6, copies([1]))
+    assert advanced(done, ALL) is None
+    assert elect(done, ALL) is None
+
+
+def test_nothing_goes_while_one_of_the_target_is_not_in_sync_alive_and_the_same() -> None:
+    ready = entry_of((1, 2, 3), target=(3, 2))
+    assert advanced(ready, ALL) is not None
+    assert advanced(left(ready, {3}), ALL) is None
+    assert advanced(ready, nodes_of(1, 2)) is None
+    assert advanced(ready, {**ALL, 3: node(3, directory_id="emptied")}) is None
+    assert advanced(ready, {**ALL, 2: node(2, directory_id="emptied")}) is None
+
+
+def test_when_replicas_go_a_new_epoch_begins_under_the_same_leader_too() -> None:
+    """Node 3 is removed, drops its copy, and is added again: what it had reported before says nothing of what it has now."""
+    done = advanced(entry_of((1, 2, 3), target=(1, 2)), ALL)
+    assert done is not None
+    assert (done.leader, done.leader_node_epoch, done.leader_epoch) == (1, 10, 6)
+    grown_only = advanced(entry_of((1, 2, 3), target=(1, 2, 3)), ALL)
+    assert grown_only is not None
+    assert (grown_only.leader_epoch, grown_only.target) == (5, ()), "nobody goes, and nobody is interrupted"
+
+
+def test_copies_that_go_are_listed_until_they_are_removed_also_those_never_in_sync() -> None:
+    entry = entry_of((1, 2, 3, 4), target=(2,), isr=(1, 2), out=(3,))
+    done = advanced(entry, ALL)
+    assert done is not None
+    assert set(done.out_of_sync) == set(copies([1, 3, 4]))
+    assert len(done.out_of_sync) == 3
+    dead = advanced(entry, nodes_of(1, 2))
+    assert dead is not None
+    assert set(dead.out_of_sync) == set(copies([1, 3]))
+    has_a_copy = advanced(entry_of((1, 2, 4), target=(2,)), nodes_of(1, 2))
+    assert has_a_copy is not None
+    assert set(has_a_copy.out_of_sync) == set(copies([1, 4])), "node 4 removes it once it is back"
+
+
+def test_a_leader_moves() -> None:
+    moved = advanced(entry_of((1, 2, 3), target=(2, 1, 3)), ALL)
+    assert moved == PartitionEntry((2, 1, 3), copies([2, 1, 3]), 2, 20, 6)
+
+
+def test_a_leader_moves_though_others_are_not_in_sync() -> None:
+    entry = entry_of((1, 2, 3), target=(2, 1, 3), isr=(1, 2), out=(3,))
+    moved = advanced(entry, ALL)
+    assert moved == entry._replace(replicas=(2, 1, 3), leader=2, leader_node_epoch=20, leader_epoch=6)
+    assert advanced(moved, ALL) is None, "it ends once all are in sync"
+    ended = advanced(joined(moved, copies([3])[0]), ALL)
+    assert ended is not None
+    assert (ended.target, ended.leader_epoch, ended.isr) == ((), 6, copies([2, 1, 3]))
+    assert advanced(entry_of((1, 2, 3), target=(3, 1, 2), isr=(1, 2)), ALL) is None, "but it is in sync itself"
+    assert advanced(entry_of((1, 2, 3), target=(2, 1), isr=(1, 2)), ALL) is not None
+
+
+def test_another_target_on_the_way_takes_what_was_added_back() -> None:
+    entry = entry_of((1, 2, 3), target=(1, 2), isr=(1, 2))
+    back = advanced(entry, ALL)
+    assert back is not None
+    assert (back.replicas, back.isr, back.out_of_sync) == ((1, 2), copies([1, 2]), copies([3]))
+
+
+def test_a_move_that_is_stopped_keeps_what_was_ever_in_sync() -> None:
+    entry = entry_of((1, 2, 3, 4), target=(3, 4), isr=(1, 3), out=(2,))
+    halted = stopped(entry, ALL)
+    assert halted == PartitionEntry((1, 2, 3), copies([1, 3]), 1, 10, 6, copies([2, 4]))
+    assert stopped(halted, ALL) is None
+    before_anything = entry_of((1, 2), target=(3, 4))
+    assert stopped(before_anything, ALL) == before_anything._replace(target=())
+
+
+def test_a_drained_node_is_replaced_at_its_place_by_the_one_with_least() -> None:
+    counts = Counter({1: 9, 2: 9, 3: 9, 4: 1, 5: 0})
+    nodes = nodes_of(1, 2, 3, 4)
+    assert drained(entry_of((1, 2, 3)), 2, nodes, counts) == (1, 4, 3)
+    assert counts[4] == 2
+    assert drained(entry_of((1,)), 1, nodes_of(1, 2, 3), Counter({2: 5, 3: 4})) == (3,)
+    assert drained(entry_of((1, 2)), 1, nodes_of(1, 2), Counter()) is None, "no other node is alive"
+    dead = drained(entry_of((1, 2)), 1, nodes_of(2, 3), Counter())
+    assert dead == (3, 2), "a node that is not alive is drained, too"
+
+
+def test_a_drained_node_goes_from_a_target_too() -> None:
+    assert drained(entry_of((1, 2, 3), target=(3, 2)), 3, nodes_of(1, 2, 3, 4), Counter({1: 9})) == (4, 2)
+    assert drained(entry_of((1, 2), target=(3, 2)), 3, nodes_of(1, 2, 3), Counter()) == (1, 2)
+
+
+def test_the_copy_in_place_of_another_is_in_a_rack_of_its_own() -> None:
+    nodes = {1: node(1, "a"), 2: node(2, "b"), 3: node(3, "b"), 4: node(4, "c")}
+    assert drained(entry_of((1, 2)), 1, nodes, Counter({4: 100})) == (4, 2)
+
+
+def test_the_coordinators_log_grows_once_there_are_nodes() -> None:
+    entry = entry_of((1,))
+    assert grown(entry, 3, ALL, Counter()) == entry._replace(target=(1, 2, 3))
+    assert grown(entry, 3, nodes_of(1), Counter()) is None
+    assert grown(entry, 1, ALL, Counter()) is None
+    assert grown(entry._replace(target=(1, 2)), 3, ALL, Counter()) is None
+
+
+def test_without_a_leader_a_move_waits() -> None:
+    entry = entry_of((1, 2), target=(2, 1))._replace(leader=NO_LEADER)
+    assert elect(entry, {}) is None
+    assert advanced(entry, {}) is None
