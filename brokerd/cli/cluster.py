@@ -1,18 +1,26 @@
-"""`brokerd cluster`: prints the nodes of a cluster, and the leaders and replicas of its partitions."""
+"""`brokerd cluster`: prints the nodes of a cluster, and the leaders and replicas of its partitions; moves partitions."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
-from brokerd.cli.output import NONE, dashed, fields, known, listed, placed, show, table
-from brokerd.cli.parser import connect
-from brokerd.cli.topic_lookup import with_nearest_name
+from brokerd.cli.output import NONE, dashed, fields, known, listed, note, placed, show, table
+from brokerd.cli.parser import connect, connect_to_change, usage_error
+from brokerd.cli.topic_lookup import check_partition, find_topic, with_nearest_name
+from brokerd.client.blocking import BlockingClient
 from brokerd.client.response_checks import error_in
-from brokerd.errors import counted
+from brokerd.clock import SystemClock
+from brokerd.errors import ClientError, UnknownTopicOrPartitionError, counted
 from brokerd.ids import NO_LEADER, address_of
 from brokerd.wire.v1.metadata_pb2 import MetadataResponse, PartitionMetadata
+from brokerd.wire.v1.topics_pb2 import DrainNodeResponse
+
+_LOOK_S = 0.2
+_TELL_MS = 3_000
+_Named: TypeAlias = tuple[str, PartitionMetadata]  # with the name of its topic
 
 
 def print_nodes(args: argparse.Namespace) -> None:
@@ -35,23 +43,24 @@ def print_status(args: argparse.Namespace) -> None:
         "controller_id": known(cluster.controller_id),
         "coordinator_id": known(coordinator_id),
         "nodes": _node_documents(cluster, coordinator_id),
-        "partitions": [_partition_document(name, partition) for name, partition in _partitions(cluster)],
+        "partitions": [_partition_document(name, partition) for name, partition in _shown(args, cluster)],
     }
-    show(args, document, _status_lines(cluster, coordinator_id))
+    show(args, document, _status_lines(cluster, coordinator_id, _shown(args, cluster)))
 
 
-def _status_lines(cluster: MetadataResponse, coordinator_id: int) -> Iterator[str]:
-    partitions = list(_partitions(cluster))
-    leaderless = sum(partition.leader == NO_LEADER for _, partition in partitions)
-    behind = sum(len(partition.isr) < len(partition.replicas) for _, partition in partitions)
+def _status_lines(cluster: MetadataResponse, coordinator_id: int, partitions: Sequence[_Named]) -> Iterator[str]:
+    every = [partition for _, partition in _partitions(cluster)]
+    below, moving = sum(partition.under_min_isr for partition in every), sum(bool(partition.target) for partition in every)
     yield (
-        f"cluster {cluster.cluster_id}: {counted(len(cluster.nodes), 'node')}, {counted(len(partitions), 'partition')}, "
-        f"{leaderless} without a leader, {behind} with replicas that are not in sync"
+        f"cluster {cluster.cluster_id}: {counted(len(cluster.nodes), 'node')}, {counted(len(every), 'partition')}, "
+        f"{sum(map(_is_unavailable, every))} without a leader, {sum(map(_is_behind, every))} with replicas that are not in sync"
+        + (f", {below} below min.insync.replicas" if below else "")
+        + (f", {moving} moving" if moving else "")
     )
     yield _node_table(cluster, coordinator_id, indent="  ")
     if partitions:
         rows = [
-            (name, one.partition, dashed(one.leader), dashed(one.leader_epoch), listed(one.replicas), listed(one.isr))
+            (name, one.partition, dashed(one.leader), dashed(one.leader_epoch), _replicas_text(one), listed(one.isr))
             for name, one in partitions
         ]
         yield table(("TOPIC", "PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR"), rows, indent="  ")
@@ -60,7 +69,26 @@ def _status_lines(cluster: MetadataResponse, coordinator_id: int) -> Iterator[st
             yield f"  {name}-{one.partition}: {one.error.message}"
 
 
-def _partitions(cluster: MetadataResponse) -> Iterator[tuple[str, PartitionMetadata]]:
+def _replicas_text(partition: PartitionMetadata) -> str:
+    moves = partition.target and list(partition.target) != list(partition.replicas)
+    return listed(partition.replicas) + (f" -> {listed(partition.target)}" if moves else "")
+
+
+def _is_unavailable(partition: PartitionMetadata) -> bool:
+    return partition.leader == NO_LEADER
+
+
+def _is_behind(partition: PartitionMetadata) -> bool:
+    return len(partition.isr) < len(partition.replicas)
+
+
+def _shown(args: argparse.Namespace, cluster: MetadataResponse) -> list[_Named]:
+    """The partitions that were asked for."""
+    wanted = [of for of, is_given in ((_is_behind, args.under_replicated), (_is_unavailable, args.unavailable)) if is_given]
+    return [(name, one) for name, one in _partitions(cluster) if not wanted or any(of(one) for of in wanted)]
+
+
+def _partitions(cluster: MetadataResponse) -> Iterator[_Named]:
     """Partitions with the names of their topics; those of topics that are deleted meanwhile are left out."""
     for topic in sorted(cluster.topics, key=lambda one: one.name):
         for partition in topic.partitions:
@@ -70,7 +98,7 @@ def _partitions(cluster: MetadataResponse) -> Iterator[tuple[str, PartitionMetad
 def _partition_document(name: str, partition: PartitionMetadata) -> dict[str, Any]:
     return {
         "topic": name,
-        **fields(partition, "partition leader_epoch error"),
+        **fields(partition, "partition leader_epoch under_min_isr error"),
         **placed(partition),
     }
 
@@ -94,3 +122,124 @@ def _node_documents(cluster: MetadataResponse, coordinator_id: int) -> list[dict
         }
         for node in cluster.nodes
     ]
+
+
+# --- moves
+
+
+def reassign(args: argparse.Namespace) -> None:
+    """Moves a partition to other nodes, or stops that. Raises BrokerdError, UsageError."""
+    replicas = () if args.stop else _node_ids(args)
+    with connect_to_change(args) as client:
+        _move(args, client, replicas, is_leader_enough=False)
+
+
+def move_leader(args: argparse.Namespace) -> None:
+    """Lets another node lead a partition. Raises BrokerdError, UsageError."""
+    with connect_to_change(args) as client:
+        now = _partition_now(args, client)
+        held = now.target or now.replicas
+        if args.node not in held:
+            raise ClientError(
+                f"node {args.node} has no copy of {args.topic}-{args.partition}, which is on {listed(held)}: give it one with "
+                "'brokerd cluster reassign'"
+            )
+        _move(args, client, (args.node, *(node_id for node_id in held if node_id != args.node)), is_leader_enough=True)
+
+
+def _node_ids(args: argparse.Namespace) -> tuple[int, ...]:
+    texts = args.replicas.split(",")
+    if not all(text.isascii() and text.isdigit() for text in texts):
+        raise usage_error(args, f"--replicas takes node ids such as 1,2,3, not '{args.replicas}'")
+    if len(set(map(int, texts))) < len(texts):
+        raise usage_error(args, f"--replicas names a node twice in '{args.replicas}': a node has one copy of a partition")
+    return tuple(map(int, texts))
+
+
+def _move(args: argparse.Namespace, client: BlockingClient, replicas: Sequence[int], *, is_leader_enough: bool) -> None:
+    name = f"{args.topic}-{args.partition}"
+
+    def left() -> str:
+        now = _partition_now(args, client)
+        is_led = not replicas or now.leader == replicas[0]
+        if is_led and (is_leader_enough or (not now.target and (not replicas or list(now.replicas) == list(replicas)))):
+            return ""
+        missing = [node_id for node_id in now.target or replicas if node_id not in now.isr]
+        what = f"not in sync yet: {listed(missing)}" if missing else "about to change"
+        return f"{name}: {listed(now.replicas)} -> {listed(replicas)}, {what}"
+
+    check_partition(find_topic(client, args.topic), args.partition)
+    client.reassign_partition(args.topic, args.partition, replicas)
+    if args.wait:
+        _wait(args, left)
+    goal = f"nodes {listed(replicas)}" if len(replicas) > 1 else f"node {listed(replicas)}"
+    line = f"{name} {'is on' if args.wait else 'moves to'} {goal}" if replicas else f"{name} stays where it is"
+    if is_leader_enough:
+        line = f"{name} {'is' if args.wait else 'will be'} led by node {args.node}"
+    document = {"topic": args.topic, "partition": args.partition, "target": list(replicas), "is_done": args.wait}
+    show(args, document, [line])
+
+
+def _partition_now(args: argparse.Namespace, client: BlockingClient) -> PartitionMetadata:
+    """Where a partition is, as one node sees it. Raises BrokerdError."""
+    (topic,) = client.describe_cluster([args.topic]).topics
+    error = error_in(topic)
+    if error is not None:
+        raise with_nearest_name(client, args.topic, error, may_create=False)
+    found = next((one for one in topic.partitions if one.partition == args.partition), None)
+    if found is None:
+        last = len(topic.partitions) - 1
+        raise UnknownTopicOrPartitionError(f"topic '{args.topic}' has partitions 0 to {last}, not {args.partition}")
+    return found
+
+
+def drain(args: argparse.Namespace) -> None:
+    """Moves everything that a node has to others. Raises BrokerdError, UsageError; also if something stays."""
+    if args.wait and args.dry_run:
+        raise usage_error(args, "--dry-run moves nothing that --wait could wait for")
+    with connect_to_change(args) as client:
+
+        def drained() -> DrainNodeResponse:  # what was created meanwhile, too
+            return client.drain_node(args.node, validate_only=args.dry_run)
+
+        def left() -> str:
+            moving = drained().moving
+            return f"node {args.node}: {counted(moving, 'partition')} left" if moving else ""
+
+        done = drained()
+        begun = done.moving
+        if args.wait:
+            _wait(args, left)
+            done = drained()
+    staying = len(done.staying) + done.more_staying
+    document = {
+        "node_id": args.node,
+        "moving": done.moving,
+        "staying": [{"topic": one.name, "partition": one.partition} for one in done.staying],
+        "staying_count": staying,
+    }
+    show(args, document, _drain_lines(args, begun, done))
+    if staying:
+        raise ClientError(f"{counted(staying, 'partition')} of node {args.node} cannot move: no other node is alive for them")
+
+
+def _drain_lines(args: argparse.Namespace, begun: int, done: DrainNodeResponse) -> Iterator[str]:
+    verb = "would move" if args.dry_run else "moved" if args.wait else "move"
+    verb += "s" if verb == "move" and begun == 1 else ""
+    yield f"node {args.node}: {counted(begun, 'partition')} {verb} to other nodes"
+    for one in done.staying:
+        yield f"  {one.name}-{one.partition} stays"
+
+
+def _wait(args: argparse.Namespace, left: Callable[[], str]) -> None:
+    """Returns once nothing is left; says now and then what is. Raises ClientError after --timeout-ms."""
+    clock = SystemClock()
+    began_ms, tell_ms = clock.monotonic_ms(), 0
+    while text := left():
+        now_ms = clock.monotonic_ms()
+        if args.timeout_ms is not None and now_ms - began_ms >= args.timeout_ms:
+            raise ClientError(f"not done within {args.timeout_ms} ms, and going on: {text}")
+        if now_ms >= tell_ms:
+            note(text)
+            tell_ms = now_ms + _TELL_MS
+        time.sleep(_LOOK_S)

@@ -536,12 +536,20 @@ _INFO = Command(
     epilog="examples:\n  brokerd info\n  brokerd info --bootstrap-server broker.example:9192 --json\n",
 )
 
+_PARTITION = (option("topic", "TOPIC", "the topic"), option("partition", "PARTITION", "its number", type=int))
+_WAIT = (
+    flag("--wait", "until it is done; what is left is printed on standard error"),
+    option("--timeout-ms", "MS", "with --wait: give up after this long, with exit code 1; the move goes on", type=int),
+)
 _CLUSTER = Command(
     name="cluster",
-    summary="print the nodes of a cluster, and the leaders and replicas of partitions",
+    summary="print nodes, leaders and replicas; move partitions",
     epilog="""\
 examples:
   brokerd cluster status
+  brokerd cluster status --under-replicated
+  brokerd cluster reassign events 0 --replicas 2,3,4 --wait
+  brokerd cluster drain 3 --wait
   brokerd cluster status --json | jq '.partitions[] | select(.leader == null)'
   brokerd cluster nodes
 """,
@@ -550,15 +558,68 @@ examples:
             name="status",
             summary="print nodes, and leader, replicas and in-sync replicas of each partition",
             run="cluster.print_status",
-            arguments=(option("topics", "TOPIC", "only these topics (default: all)", nargs="*"), *_PRINTED),
+            arguments=(
+                option("topics", "TOPIC", "only these topics (default: all)", nargs="*"),
+                flag("--under-replicated", "only partitions with replicas that are not in sync"),
+                flag("--unavailable", "only partitions without a leader"),
+                *_PRINTED,
+            ),
             description="Prints the cluster as one of its nodes sees it.",
             epilog="""\
 The controller elects leaders and places partitions; the coordinator decides on transactions and keeps the offsets of groups. EPOCH
 rises with each change of a partition's leader. A partition without a LEADER is neither read nor written until one is elected: from
-ISR, the replicas that have all that was acknowledged.
+ISR, the replicas that have all that was acknowledged. REPLICAS 1,2 -> 3,2: the partition moves to nodes 3 and 2. Below
+min.insync.replicas, what is sent with acks=all is refused.
 """,
         ),
         Command(name="nodes", summary="print the nodes, one per line", run="cluster.print_nodes", arguments=_PRINTED),
+        Command(
+            name="reassign",
+            summary="move a partition to other nodes, or change how many have it",
+            run="cluster.reassign",
+            arguments=(
+                *_PARTITION,
+                OneOf(
+                    (
+                        option("--replicas", "N,N", "the nodes that shall have the partition, the preferred leader first"),
+                        flag("--stop", "stop a move that is under way"),
+                    ),
+                    is_required=True,
+                ),
+                *_WAIT,
+                *_PRINTED,
+            ),
+            epilog="""\
+New nodes get a copy first; once all of the given nodes are in sync, the others give theirs up. Reads and writes go on meanwhile. A
+move that is stopped leaves the copies that are in sync by then: give --replicas again to remove them.
+
+examples:
+  brokerd cluster reassign events 0 --replicas 2,3,4 --wait
+  brokerd cluster reassign events 0 --stop
+""",
+        ),
+        Command(
+            name="move-leader",
+            summary="let another node with a copy lead a partition",
+            run="cluster.move_leader",
+            arguments=(*_PARTITION, option("node", "NODE", "the node", type=int), *_WAIT, *_PRINTED),
+            epilog="The node stays the preferred leader. It leads as soon as it is in sync.\n",
+        ),
+        Command(
+            name="drain",
+            summary="move everything that a node has to other nodes",
+            run="cluster.drain",
+            arguments=(
+                option("node", "NODE", "the node, alive or not", type=int),
+                flag("--dry-run", "print what would be moved, and move nothing"),
+                *_WAIT,
+                *_PRINTED,
+            ),
+            epilog="""\
+Also moves the log of transactions and groups. A partition that every node alive has already stays, and the exit code is 1. With
+--wait, partitions that are created on the node meanwhile are moved too; then stop the node. Needs every right on every topic.
+""",
+        ),
         Command(
             name="adopt",
             summary="make the data directory of a node alone the first node of a new cluster",

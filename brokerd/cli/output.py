@@ -88,7 +88,8 @@ def listed(node_ids: Iterable[int]) -> str:
 
 def placed(partition: PartitionMetadata) -> dict[str, Any]:
     """Where a partition is, for a JSON document."""
-    return {"leader": known(partition.leader), "replicas": list(partition.replicas), "isr": list(partition.isr)}
+    lists = {"replicas": list(partition.replicas), "isr": list(partition.isr), "target": list(partition.target)}
+    return {"leader": known(partition.leader), **lists}
 
 
 def topic_text(name: str, topic_id: bytes) -> str:

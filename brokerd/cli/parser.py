@@ -151,6 +151,17 @@ def connect(args: argparse.Namespace, config: ClientConfig | None = None) -> Blo
     return BlockingClient(replace(config, api_timeout_ms=min(config.api_timeout_ms, API_TIMEOUT_MS)))
 
 
+def connect_to_change(args: argparse.Namespace) -> BlockingClient:
+    """A client with the configured timeouts, since changing thousands of partitions may take long. A client with short timeouts
+    contacts the broker first, so that a mistyped address is reported soon. Raises BrokerdError, UsageError."""
+    from brokerd.client.blocking import BlockingClient
+
+    config = client_config(args, ClientConfig)
+    with connect(args, config) as client:
+        client.server_info()
+    return BlockingClient(config)
+
+
 def client_config(args: argparse.Namespace, kind: type[C], defaults: Mapping[str, object] | None = None) -> C:
     """The client settings of a command. Precedence: `defaults` < --command-config < -X < --bootstrap-server. Raises UsageError."""
     return checked(args, lambda: from_mapping(kind, client_settings(args, defaults), where=where(args)))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from brokerd.cli.output import dashed, fields, listed, placed, raise_all, show, size_text, table
-from brokerd.cli.parser import check_range, checked, client_config, connect, pairs, usage_error
+from brokerd.cli.parser import check_range, checked, connect, connect_to_change, pairs, usage_error
 from brokerd.cli.topic_lookup import find_topic, named_partitions, with_nearest_name
 from brokerd.client.blocking import BlockingClient
 from brokerd.client.bounds import Bound, LogBounds, log_bounds, offset_of, offsets_at, parse_bound
@@ -15,22 +15,12 @@ from brokerd.client.offsets import READ_COMMITTED, READ_UNCOMMITTED, LastRecords
 from brokerd.client.response_checks import error_in
 from brokerd.client.topics import offset_count
 from brokerd.clock import SystemClock
-from brokerd.config.client import ClientConfig
 from brokerd.config.settings import INT32_MAX
 from brokerd.config.topic import REPLICAS_MAX
 from brokerd.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError, counted
 from brokerd.ids import NO_LEADER
 from brokerd.wire.v1.metadata_pb2 import PartitionMetadata
 from brokerd.wire.v1.topics_pb2 import NewTopic, TopicDescription
-
-
-def _connect_to_change(args: argparse.Namespace) -> BlockingClient:
-    """A client with the configured timeouts, since changing thousands of partitions may take long. A client with short timeouts
-    contacts the broker first, so that a mistyped address is reported soon. Raises BrokerdError, UsageError."""
-    config = client_config(args, ClientConfig)
-    with connect(args, config) as client:
-        client.server_info()
-    return BlockingClient(config)
 
 
 def create_topic(args: argparse.Namespace) -> None:
@@ -41,7 +31,7 @@ def create_topic(args: argparse.Namespace) -> None:
         check_range(args, "--replication-factor", factor, maximum=REPLICAS_MAX)
     configs = dict(pairs(args, "--config", args.config))
     new = NewTopic(name=args.name, partitions=args.partitions or 0, replication_factor=factor, configs=configs)
-    with _connect_to_change(args) as client:
+    with connect_to_change(args) as client:
         result = client.create_topics([new], validate_only=args.dry_run)[args.name]
         exists = isinstance(result, TopicAlreadyExistsError) and args.if_not_exists
         if isinstance(result, WireError) and not exists:
@@ -192,7 +182,7 @@ def alter_topic(args: argparse.Namespace) -> None:
     to_set = dict(pairs(args, "--config", args.config))
     if args.partitions is None and not to_set and not args.delete_config:
         raise usage_error(args, "nothing to change: give --partitions, --config or --delete-config")
-    with _connect_to_change(args) as client:
+    with connect_to_change(args) as client:
         before = find_topic(client, args.name).partition_count
         # Both changes are validated before either is applied, so that an invalid one leaves the topic unchanged.
         for validate_only in (True,) if args.dry_run else (True, False):
@@ -209,7 +199,7 @@ def alter_topic(args: argparse.Namespace) -> None:
 def delete_topics(args: argparse.Namespace) -> None:
     """Deletes topics and their records. Tries all topics, then reports every error."""
     failed: list[WireError] = []
-    with _connect_to_change(args) as client:
+    with connect_to_change(args) as client:
         for name, result in client.delete_topics(args.names).items():
             if not isinstance(result, WireError):
                 print(f"deleted topic '{name}'")
@@ -240,7 +230,7 @@ def trim_topic(args: argparse.Namespace) -> None:
     """Deletes the oldest records of a topic."""
     before = checked(args, lambda: parse_bound("--before", args.before, now_ms=SystemClock().wall_ms()))
     failed: list[WireError] = []
-    with _connect_to_change(args) as client:
+    with connect_to_change(args) as client:
         named = named_partitions([find_topic(client, args.name)], args.partition)
         # --before -N counts records as readers see them by default (read_committed).
         bounds = log_bounds(client, named, before, READ_COMMITTED if isinstance(before, LastRecords) else READ_UNCOMMITTED)

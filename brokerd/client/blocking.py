@@ -304,6 +304,8 @@ class BlockingClient:
     describe_topics = _blocking(topics.describe_topics)
     create_partitions = _blocking(topics.create_partitions)
     alter_topic_configs = _blocking(topics.alter_topic_configs)
+    reassign_partition = _blocking(topics.reassign_partition)
+    drain_node = _blocking(topics.drain_node)
 
     delete_records = _blocking(offsets.delete_records)
     list_offsets = _blocking(offsets.list_offsets)

@@ -136,6 +136,24 @@ async def alter_topic_configs(
     await client.call(request, pb.AlterTopicConfigsResponse)
 
 
+async def reassign_partition(client: BrokerClient, name: str, partition: int, replicas: Sequence[int]) -> None:
+    """Sets the nodes that shall have a partition, the preferred leader first; none stops a move. Returns once that is written down;
+    `describe_cluster` says how far it is. Raises the broker's error."""
+    request = pb.AlterPartitionReassignmentsRequest()
+    request.partitions.add(name=name, partition=partition, replicas=replicas)
+    response = await client.call(request, pb.AlterPartitionReassignmentsResponse)
+    if [(result.name, result.partition) for result in response.results] != [(name, partition)]:
+        raise senseless("AlterPartitionReassignments", "it has results for other partitions than the one that was requested")
+    error = error_in(response.results[0])
+    if error is not None:
+        raise error
+
+
+async def drain_node(client: BrokerClient, node_id: int, *, validate_only: bool = False) -> pb.DrainNodeResponse:
+    """Gives all partitions of a node to others. Call it again to see how far that is. Raises the broker's error."""
+    return made_plain(await client.call(pb.DrainNodeRequest(node_id=node_id, validate_only=validate_only), pb.DrainNodeResponse))
+
+
 def _read_results(what: str, names: Iterable[str], results: Iterable[pb.TopicResult]) -> dict[str, bytes | WireError]:
     """The id of each topic, or its error. Raises UnknownServerError if the response does not match the request."""
     read = {result.name: from_proto(result.error) if result.HasField("error") else result.topic_id for result in results}

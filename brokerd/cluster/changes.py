@@ -99,15 +99,21 @@ def copy_dropped(image: ClusterImage, tp: TopicIdPartition, partition: Partition
 
 def raise_epochs(image: ClusterImage, epochs: Mapping[TopicIdPartition, int]) -> list[Transaction]:
     """Raises the leader epochs of partitions to these. Each transaction fails if one of its partitions has changed."""
-    seen = {tp: partition for tp in epochs if (partition := image.partition(tp)) is not None}
-    tps = list(seen)
+    seen = {tp: partition.entry for tp in epochs if (partition := image.partition(tp)) is not None}
+    return change_partitions(image, {tp: entry._replace(leader_epoch=epochs[tp]) for tp, entry in seen.items()})
+
+
+def change_partitions(image: ClusterImage, entries: Mapping[TopicIdPartition, PartitionEntry]) -> list[Transaction]:
+    """Replaces the entries of partitions. Each transaction is a change of its own, and fails if one of its partitions has
+    changed, or is gone."""
+    known = [(tp, at.mod_revision) for tp in entries if (at := image.partition(tp)) is not None]
     return [
         Transaction(
-            {image.keys.partition(tp): seen[tp].mod_revision for tp in some},
-            {image.keys.partition(tp): encode(seen[tp].entry._replace(leader_epoch=epochs[tp])) for tp in some},
+            {image.keys.partition(tp): mod_revision for tp, mod_revision in some},
+            {image.keys.partition(tp): encode(entries[tp]) for tp, _ in some},
         )
-        for at in range(0, len(tps), OPERATIONS_MAX)
-        if (some := tps[at : at + OPERATIONS_MAX])
+        for at in range(0, len(known), OPERATIONS_MAX)
+        if (some := known[at : at + OPERATIONS_MAX])
     ]
 
 

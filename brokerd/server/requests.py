@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from brokerd.config.broker import BrokerConfig
+from brokerd.config.topic import REPLICAS_MAX
 from brokerd.errors import InvalidRequestError
 from brokerd.ids import TopicIdPartition
 from brokerd.server.failures import malformed
@@ -63,6 +64,10 @@ def _partition(entry: Any) -> Hashable:
     return bytes(entry.topic_id), int(entry.partition)
 
 
+def _named_partition(entry: Any) -> Hashable:
+    return str(entry.name), int(entry.partition)
+
+
 PARTITIONS = Repeated("partitions", _PARTITIONS, _partition)
 _NEW_TOPICS = Repeated("topics", _CREATED_MAX, _name, inside=(Repeated("configs", _CONFIGS_MAX),))
 
@@ -76,6 +81,9 @@ REPEATED: dict[str, tuple[Repeated, ...]] = {
     "DescribeTopics": (Repeated("names", _DESCRIBED_MAX, _itself, is_answered_once=True),),
     "AlterTopicConfigs": (Repeated("set", _CONFIGS_MAX), Repeated("unset", _CONFIGS_MAX, _itself)),
     "DeleteRecords": (PARTITIONS,),
+    "AlterPartitionReassignments": (
+        Repeated("partitions", _PARTITIONS, _named_partition, inside=(Repeated("replicas", REPLICAS_MAX),)),
+    ),
     "ListOffsets": (PARTITIONS,),
     "CommitGroupOffsets": (Repeated("offsets", _PARTITIONS, _partition),),
     "FetchGroupOffsets": (PARTITIONS,),
@@ -159,8 +167,8 @@ def _settle_doubles(request: Message, repeated: Repeated) -> None:
 
 def _shown(name: Any) -> str:
     if isinstance(name, tuple):
-        topic_id, partition = name
-        return f"partition {partition} of topic {topic_id.hex()}"
+        topic, partition = name
+        return f"partition {partition} of topic {repr(topic) if isinstance(topic, str) else topic.hex()}"
     return repr(name) if isinstance(name, str) else str(name.hex())
 
 

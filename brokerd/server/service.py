@@ -67,6 +67,8 @@ METHODS: dict[str, Method] = {
     "CreatePartitions": Method(topics.create_partitions, changes=True),
     "AlterTopicConfigs": Method(topics.alter, changes=True),
     "DeleteRecords": Method(topics.delete_records, changes=True),
+    "AlterPartitionReassignments": Method(topics.reassign, changes=True),
+    "DrainNode": Method(topics.drain, changes=True),
     "ListOffsets": Method(list_offsets.handle),
     "CommitGroupOffsets": Method(groups.commit_group_offsets, changes=True),
     "FetchGroupOffsets": Method(groups.fetch_group_offsets),

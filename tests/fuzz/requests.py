@@ -155,6 +155,10 @@ def _right_unary() -> dict[str, Message]:
         "CreatePartitions": topics_pb2.CreatePartitionsRequest(name="prey", total_count=3),
         "AlterTopicConfigs": topics_pb2.AlterTopicConfigsRequest(name="prey", set={"retention.ms": "1000"}, unset=["segment.ms"]),
         "DeleteRecords": topics_pb2.DeleteRecordsRequest(partitions=[{"topic_id": _ID, "before_offset": 0}]),
+        "AlterPartitionReassignments": topics_pb2.AlterPartitionReassignmentsRequest(
+            partitions=[{"name": "prey", "replicas": [1, 2]}]
+        ),
+        "DrainNode": topics_pb2.DrainNodeRequest(node_id=1, validate_only=True),
         "ListOffsets": offsets_pb2.ListOffsetsRequest(partitions=[{**partition, "spec": 2}]),
         "CommitGroupOffsets": offsets_pb2.CommitGroupOffsetsRequest(
             group_id="g", offsets=[{"topic_id": _ID, "offset": 0, "metadata": "m"}]

@@ -12,10 +12,11 @@ from brokerd.cluster.keys import InSyncReplica, PartitionEntry
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.topic_changes import TopicChanges
 from brokerd.datadir.topic_store import Topic
-from brokerd.errors import InvalidReplicationFactorError, NotLeaderError, WireError
+from brokerd.errors import InvalidReplicationFactorError, InvalidRequestError, NotLeaderError, WireError
 from brokerd.ids import NO_LEADER, PRODUCER_NUMBERS, TopicIdPartition
 from brokerd.partition.partition import Partition
 from brokerd.server.admin import Admin
+from brokerd.server.cluster.topics import Drain
 
 R = TypeVar("R", bound=Message)
 
@@ -127,6 +128,14 @@ class Alone:
     async def alter(self, name: str, set_configs: Mapping[str, str], unset: Iterable[str]) -> Topic:
         """Changes settings."""
         return await self._admin.run(self._changes.alter(name, set_configs, unset))
+
+    async def reassign(self, name: str, _number: int, _replicas: Sequence[int]) -> None:
+        """Raises InvalidRequestError."""
+        raise InvalidRequestError(f"topic '{name}' cannot be moved: this node is alone, and has the only copy")
+
+    async def drain(self, node_id: int, *, validate_only: bool = False) -> Drain:  # noqa: ARG002 - as in ClusterTopics
+        """Raises InvalidRequestError."""
+        raise InvalidRequestError(f"node {node_id} cannot be drained: this node is alone, and there is no other one to move to")
 
     async def delete(self, name: str) -> Topic:
         """Deletes a topic."""

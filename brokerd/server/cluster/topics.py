@@ -8,21 +8,34 @@ same of its topic: it would otherwise undo what another node has changed.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
-from brokerd.cluster.changes import ABSENT, Transaction, change_topic, create_topic, delete_topic, grow_topic
-from brokerd.cluster.election import place
+from brokerd.cluster.changes import (
+    ABSENT,
+    OPERATIONS_MAX,
+    Transaction,
+    change_partitions,
+    change_topic,
+    create_topic,
+    delete_topic,
+    grow_topic,
+)
+from brokerd.cluster.election import place, shares
+from brokerd.cluster.image import Node
 from brokerd.cluster.keys import PartitionEntry
 from brokerd.config.topic import REPLICAS_MAX
 from brokerd.coordination.client import CoordinationClient
 from brokerd.datadir.topic_changes import TopicChanges
-from brokerd.datadir.topic_store import COORDINATOR, Topic, TopicStore
+from brokerd.datadir.topic_store import COORDINATOR, COORDINATOR_LOG, Topic, TopicStore
 from brokerd.errors import (
     CoordinationError,
     Fate,
     InvalidPartitionsError,
     InvalidReplicationFactorError,
+    InvalidRequestError,
     NotReadyError,
     StorageError,
     TopicAlreadyExistsError,
@@ -30,13 +43,25 @@ from brokerd.errors import (
     counted,
 )
 from brokerd.ids import TopicIdPartition, topic_name_problem
+from brokerd.replication.reassignment import drained, stopped
 from brokerd.server.cluster.directory import ClusterDirectory, entry_of
 from brokerd.server.cluster.membership import Membership
 
 _PATIENCE_S = 10.0  # for this node to follow the image
 _ATTEMPTS = 10  # against nodes that change the same topic
+_AT_ONCE = OPERATIONS_MAX // 4  # partitions in one transaction: if one has changed, all of them are decided anew
+_LOOKED_AT = 1_000  # partitions without a break for the event loop: about 1 ms
 # Refusals that rest on what this node knows of the topic, which another one may have changed a moment ago.
 _RESTS_ON_TOPIC = (TopicAlreadyExistsError, UnknownTopicOrPartitionError, InvalidPartitionsError)
+
+
+class Drain(NamedTuple):
+    """What becomes of a node's partitions. `begun`: how many got another target now; `moving`: how many go to other nodes, and are
+    still here; `staying`: those for which no other node is alive."""
+
+    begun: int
+    moving: int
+    staying: Sequence[TopicIdPartition]
 
 
 class ClusterTopics:
@@ -129,6 +154,82 @@ class ClusterTopics:
 
         return await self._change(name, decide)
 
+    async def reassign(self, name: str, number: int, replicas: Sequence[int]) -> None:
+        """Sets which nodes shall have a partition, the preferred leader first; none: stops a move that is under way. The controller
+        does the rest. Raises InvalidRequestError for nodes that cannot have it, and StorageError with an unknown fate, too.
+        """
+        topic = await self._known(name, number)
+
+        def decide(_tp: TopicIdPartition, entry: PartitionEntry) -> PartitionEntry | None:
+            nodes = self._membership.image.nodes
+            if not replicas:
+                return stopped(entry, nodes)
+            check_target(entry, replicas, nodes)
+            is_done = not entry.target and entry.replicas == tuple(replicas) and entry.leader == replicas[0]
+            return None if is_done else entry._replace(target=tuple(replicas))
+
+        await self._change_partitions([TopicIdPartition(topic.id, number)], decide)
+
+    async def drain(self, node_id: int, *, validate_only: bool = False) -> Drain:
+        """Gives all partitions of a node to others, the coordinator's log too. Raises InvalidRequestError if the cluster does not
+        know the node, and the errors of `reassign`. `validate_only`: changes nothing, and returns the same.
+        """
+        image, held = self._membership.image, list[TopicIdPartition]()
+        for looked, (tp, at) in enumerate(image.partitions()):
+            if node_id in at.entry.replicas or node_id in at.entry.target:
+                held.append(tp)
+            if looked % _LOOKED_AT == _LOOKED_AT - 1:
+                await asyncio.sleep(0)
+        if not held and node_id not in image.nodes:
+            raise InvalidRequestError(f"node_id is {node_id}, but there is no such node, and no partition names it")
+        replicas, _ = shares(image)
+        begun, staying = set[TopicIdPartition](), list[TopicIdPartition]()
+
+        def decide(tp: TopicIdPartition, entry: PartitionEntry) -> PartitionEntry | None:
+            if node_id not in (entry.target or entry.replicas):
+                return None  # it is on its way
+            # The coordinator's log does not count: it is small.
+            counts = replicas if tp != COORDINATOR_LOG else Counter[int]()
+            target = drained(entry, node_id, image.nodes, counts)
+            if target is None:
+                staying.append(tp)
+                return None
+            begun.add(tp)
+            return None if validate_only else entry._replace(target=tuple(target))
+
+        await self._change_partitions(held, decide)
+        return Drain(len(begun), len(held) - len(staying), staying)
+
+    async def _change_partitions(
+        self, tps: Iterable[TopicIdPartition], decide: Callable[[TopicIdPartition, PartitionEntry], PartitionEntry | None]
+    ) -> None:
+        """Writes what `decide` makes of the entries of partitions (None: nothing); again where they have changed meanwhile. Returns
+        once this node has heard of it. What it raises, some of the partitions may have been changed before.
+        """
+        membership, due = self._membership, list(tps)
+        for _ in range(_ATTEMPTS):
+            image, revision, failed = membership.image, 0, list[TopicIdPartition]()
+            for at in range(0, len(due), _AT_ONCE):
+                before = membership.revision
+                seen = [(tp, known.entry) for tp in due[at : at + _AT_ONCE] if (known := image.partition(tp)) is not None]
+                changed = {tp: entry for tp, old in seen if (entry := decide(tp, old)) is not None}
+                if not changed:
+                    await asyncio.sleep(0)
+                    continue
+                done = await self._run(change_partitions(image, changed))
+                if done is None:
+                    failed += changed
+                revision = max(revision, done if done is not None else before + 1)  # then the store is ahead of the image
+            try:
+                async with asyncio.timeout(_PATIENCE_S):
+                    await membership.until(revision)
+            except TimeoutError:
+                raise NotReadyError("this node has not heard of the change yet: try again", fate=Fate.UNKNOWN) from None
+            due = failed
+            if not due:
+                return
+        raise NotReadyError(f"a partition was changed by others {_ATTEMPTS} times meanwhile: try again", fate=Fate.NOT_APPENDED)
+
     async def _change(self, name: str, decide: Callable[[], tuple[Topic, list[Transaction]]]) -> Topic:
         """Changes a topic by what this node and the image say of it now; again, if it has changed meanwhile. Returns it as it was
         decided.
@@ -148,6 +249,22 @@ class ClusterTopics:
                     return topic
             await self._until_followed(name, seen + 1, Fate.NOT_APPENDED)  # the store is ahead of the image
         raise NotReadyError(f"topic '{name}' was changed by others {_ATTEMPTS} times meanwhile: try again", fate=Fate.NOT_APPENDED)
+
+    async def _known(self, name: str, number: int) -> Topic:
+        """A topic that has this partition. Raises UnknownTopicOrPartitionError."""
+        for _ in range(_ATTEMPTS):
+            await self._until_followed(name, 0, Fate.NOT_APPENDED)
+            seen = self._membership.revision
+            try:
+                topic = self._topics.by_name(name)
+                if 0 <= number < topic.partition_count:
+                    return topic
+                raise UnknownTopicOrPartitionError(f"topic '{name}' has partitions 0 to {topic.partition_count - 1}, not {number}")
+            except UnknownTopicOrPartitionError:
+                if await self._is_newest(name):
+                    raise
+            await self._until_followed(name, seen + 1, Fate.NOT_APPENDED)
+        raise _behind(name, Fate.NOT_APPENDED)
 
     def _has_followed(self, name: str, revision: int) -> bool:
         """True if the data directory and the image say the same of a topic, at this revision or later."""
@@ -213,6 +330,20 @@ async def run(client: CoordinationClient, transactions: Sequence[Transaction]) -
             break
         put.update(dict.fromkeys(transaction.puts, revision))
     return revision
+
+
+def check_target(entry: PartitionEntry, replicas: Sequence[int], nodes: Mapping[int, Node]) -> None:
+    """Checks the replicas that a partition shall have: a node that is not alive gets none. Raises InvalidRequestError."""
+    for node_id in replicas:
+        if node_id not in nodes and node_id not in entry.replicas:
+            alive = ", ".join(map(str, sorted(nodes)))
+            raise InvalidRequestError(f"partitions.replicas names node {node_id}, which is not alive: nodes {alive} are")
+    count = len({*entry.replicas, *replicas})
+    if count > REPLICAS_MAX:
+        raise InvalidRequestError(
+            f"partitions.replicas and those that the partition has now are {count} nodes, more than the {REPLICAS_MAX} allowed: "
+            "move it in steps"
+        )
 
 
 def _unavailable(error: CoordinationError) -> NotReadyError:

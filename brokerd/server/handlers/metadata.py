@@ -24,6 +24,7 @@ from brokerd.config.topic import TopicConfig, topic_config
 from brokerd.datadir.topic_store import Topic
 from brokerd.errors import NotLeaderError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, WireError
 from brokerd.ids import NO_EPOCH, NO_LEADER, TopicIdPartition
+from brokerd.replication.leader import has_enough_in_sync
 from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import fails_with, malformed, to_its_end
 from brokerd.server.handlers.produce import WAITING_REQUESTS_MAX
@@ -116,17 +117,20 @@ async def _create(broker: BrokerParts, name: str) -> Topic:
 
 async def _describe(broker: BrokerParts, topic: Topic, described: metadata_pb2.TopicMetadata, pauses: Pauses) -> None:
     described.name, described.topic_id = topic.name, topic.id
+    min_insync_replicas = int(topic.configs.get("min.insync.replicas", broker.config.min_insync_replicas))
     for number in range(topic.partition_count):
-        described.partitions.append(_partition(broker, TopicIdPartition(topic.id, number)))
+        described.partitions.append(_partition(broker, TopicIdPartition(topic.id, number), min_insync_replicas))
         await pauses.after()
 
 
-def _partition(broker: BrokerParts, tp: TopicIdPartition) -> metadata_pb2.PartitionMetadata:
+def _partition(broker: BrokerParts, tp: TopicIdPartition, min_insync_replicas: int) -> metadata_pb2.PartitionMetadata:
     entry = broker.cluster.partition(tp)
     described = metadata_pb2.PartitionMetadata(partition=tp.partition, leader=NO_LEADER, leader_epoch=NO_EPOCH)
     if entry is not None:
         described.replicas.extend(entry.replicas)
         described.isr.extend(replica.node_id for replica in entry.isr)
+        described.target.extend(entry.target)
+        described.under_min_isr = not has_enough_in_sync(entry, min_insync_replicas)
     try:
         if entry is None or entry.leader == NO_LEADER:
             raise NotLeaderError(f"partition {tp} has no leader at present: try again")

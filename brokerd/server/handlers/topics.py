@@ -1,4 +1,5 @@
-"""Changes of topics: CreateTopics, DeleteTopics, CreatePartitions, AlterTopicConfigs, DeleteRecords.
+"""Changes of topics: CreateTopics, DeleteTopics, CreatePartitions, AlterTopicConfigs, DeleteRecords, AlterPartitionReassignments.
+Also DrainNode, which changes many at once.
 
 Behaviour of all
 - Entries of a request are handled independently, in order: one can fail and the next succeed. Changes are durable when answered.
@@ -26,22 +27,32 @@ DeleteRecords: moves the log start of partitions forward.
 - A failed write moves nothing; if its last step failed, the fate is unknown: the log start may have moved after a restart.
 - An offset beyond the high watermark is OFFSET_OUT_OF_RANGE; one below the current log start changes nothing.
 - A parked fetch whose offset is now below the log start is answered at once.
+
+AlterPartitionReassignments, DrainNode: who shall have partitions.
+- Answered once it is in the coordination store, and this node has heard of it; the controller then moves them step by step.
+- Replicas are added before others go, so a partition is read and written all the time.
+- A node that is not alive gets nothing, but keeps what it has unless that is moved. Any node may be drained, alive or not.
+- A node alone refuses both.
 """
 
 from __future__ import annotations
 
+import contextlib
 from itertools import chain
 
-from brokerd.datadir.topic_store import Topic
+from brokerd.datadir.topic_store import COORDINATOR, Topic
+from brokerd.errors import UnknownTopicIdError, counted
 from brokerd.ids import TopicIdPartition
 from brokerd.partition.core import HIGH_WATERMARK
 from brokerd.partition.partition import Partition
 from brokerd.server.broker import BrokerParts
 from brokerd.server.failures import fails_with, malformed
-from brokerd.server.paging import Pauses
-from brokerd.server.requests import check_config_texts, check_not_negative, topic_id_partition
+from brokerd.server.paging import LISTED_MAX, Pauses
+from brokerd.server.requests import check_config_texts, check_not_negative, first_double, topic_id_partition
 from brokerd.server.security.topic_authorizer import Right, TopicAuthorizer
 from brokerd.wire.v1.topics_pb2 import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
     AlterTopicConfigsRequest,
     AlterTopicConfigsResponse,
     CreatePartitionsRequest,
@@ -52,6 +63,8 @@ from brokerd.wire.v1.topics_pb2 import (
     DeleteRecordsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
+    DrainNodeRequest,
+    DrainNodeResponse,
     PartitionDeleteRecordsResult,
     TopicResult,
 )
@@ -156,3 +169,49 @@ async def delete_records(broker: BrokerParts, authorizer: TopicAuthorizer, reque
             result.log_start_offset = partition.ends.log_start_offset
             broker.audit.changed(f"deleted records of {partition.name} below offset {result.log_start_offset}")
     return response
+
+
+async def reassign(
+    broker: BrokerParts, authorizer: TopicAuthorizer, request: AlterPartitionReassignmentsRequest
+) -> AlterPartitionReassignmentsResponse:
+    """One result per requested partition, in the same order."""
+    for entry in request.partitions:
+        check_not_negative("partitions.partition", entry.partition)
+        for node_id in entry.replicas:
+            check_not_negative("partitions.replicas", node_id)
+        double = first_double(entry.replicas)
+        if double is not None:
+            raise malformed("partitions.replicas", f"name node {double} twice: a node has one copy of a partition")
+    response = AlterPartitionReassignmentsResponse()
+    for entry in request.partitions:
+        result = response.results.add(name=entry.name, partition=entry.partition)
+        with fails_with(result, "moving a partition"):
+            authorizer.require_name(Right.ADMIN, entry.name)
+            await broker.cluster.topics.reassign(entry.name, entry.partition, tuple(entry.replicas))
+            name, nodes = f"'{entry.name}-{entry.partition}'", ",".join(map(str, entry.replicas))
+            broker.audit.changed(f"moved partition {name} to nodes {nodes}" if nodes else f"stopped the move of partition {name}")
+    return response
+
+
+async def drain(broker: BrokerParts, authorizer: TopicAuthorizer, request: DrainNodeRequest) -> DrainNodeResponse:
+    """How many partitions go to other nodes, and which cannot."""
+    check_not_negative("node_id", request.node_id)
+    response = DrainNodeResponse()
+    with fails_with(response, "draining a node"):
+        authorizer.require_everything("drain a node")
+        drain = await broker.cluster.topics.drain(request.node_id, validate_only=request.validate_only)
+        response.moving = drain.moving
+        response.more_staying = max(len(drain.staying) - LISTED_MAX, 0)
+        for tp in drain.staying[:LISTED_MAX]:
+            response.staying.add(name=_name_of(broker, tp), partition=tp.partition)
+        if drain.begun and not request.validate_only:
+            broker.audit.changed(f"drained node {request.node_id}: {counted(drain.begun, 'partition')} go to other nodes")
+    return response
+
+
+def _name_of(broker: BrokerParts, tp: TopicIdPartition) -> str:
+    """The name of a topic that this node has heard of; its id if it is gone meanwhile."""
+    topic = COORDINATOR if tp.topic_id == COORDINATOR.id else None
+    with contextlib.suppress(UnknownTopicIdError):
+        topic = topic or broker.topics.by_id(tp.topic_id)
+    return topic.name if topic is not None else tp.topic_id.hex()

@@ -55,7 +55,7 @@ class Right(enum.Enum):
 
     READ = "read"
     WRITE = "write"
-    ADMIN = "admin"  # create, delete, add partitions, alter settings, delete records
+    ADMIN = "admin"  # create, delete, move, add partitions, alter settings, delete records
 
 
 class NamePatterns:
@@ -206,6 +206,15 @@ class TopicAuthorizer:
             if self._audit is not None:
                 self._audit.refused(self.principal, what)
             raise ForbiddenError(what)
+
+    def require_everything(self, what: str) -> None:
+        """Raises TopicAuthorizationFailedError unless the principal has every right on every topic. `what` it is about to do."""
+        if not self.is_unlimited:
+            error = TopicAuthorizationFailedError(
+                f"principal '{self.principal}' may not {what}: that needs every right on every topic, by the broker's auth.file"
+            )
+            self.note_refused(error)
+            raise error
 
     def require_group(self, group_id: str) -> None:
         """Raises GroupAuthorizationFailedError for a group that the principal may not use, whether it exists or not."""

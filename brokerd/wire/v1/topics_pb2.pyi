@@ -196,3 +196,63 @@ class DeleteRecordsResponse(_message.Message):
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[PartitionDeleteRecordsResult]
     def __init__(self, results: _Optional[_Iterable[_Union[PartitionDeleteRecordsResult, _Mapping]]] = ...) -> None: ...
+
+class PartitionReassignment(_message.Message):
+    __slots__ = ("name", "partition", "replicas")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    partition: int
+    replicas: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., partition: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class AlterPartitionReassignmentsRequest(_message.Message):
+    __slots__ = ("partitions",)
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionReassignment]
+    def __init__(self, partitions: _Optional[_Iterable[_Union[PartitionReassignment, _Mapping]]] = ...) -> None: ...
+
+class PartitionReassignmentResult(_message.Message):
+    __slots__ = ("name", "partition", "error")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    partition: int
+    error: _error_pb2.Error
+    def __init__(self, name: _Optional[str] = ..., partition: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ...) -> None: ...
+
+class AlterPartitionReassignmentsResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[PartitionReassignmentResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[PartitionReassignmentResult, _Mapping]]] = ...) -> None: ...
+
+class DrainNodeRequest(_message.Message):
+    __slots__ = ("node_id", "validate_only")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    validate_only: bool
+    def __init__(self, node_id: _Optional[int] = ..., validate_only: bool = ...) -> None: ...
+
+class NamedPartition(_message.Message):
+    __slots__ = ("name", "partition")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    partition: int
+    def __init__(self, name: _Optional[str] = ..., partition: _Optional[int] = ...) -> None: ...
+
+class DrainNodeResponse(_message.Message):
+    __slots__ = ("error", "moving", "staying", "more_staying")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    MOVING_FIELD_NUMBER: _ClassVar[int]
+    STAYING_FIELD_NUMBER: _ClassVar[int]
+    MORE_STAYING_FIELD_NUMBER: _ClassVar[int]
+    error: _error_pb2.Error
+    moving: int
+    staying: _containers.RepeatedCompositeFieldContainer[NamedPartition]
+    more_staying: int
+    def __init__(self, error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., moving: _Optional[int] = ..., staying: _Optional[_Iterable[_Union[NamedPartition, _Mapping]]] = ..., more_staying: _Optional[int] = ...) -> None: ...

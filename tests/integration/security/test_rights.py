@@ -79,6 +79,10 @@ def delete_records(topic_id: bytes) -> Message:
     return topics_pb2.DeleteRecordsRequest(partitions=[topics_pb2.PartitionDeleteRecords(topic_id=topic_id, before_offset=0)])
 
 
+def reassignment(name: str) -> Message:
+    return topics_pb2.AlterPartitionReassignmentsRequest(partitions=[topics_pb2.PartitionReassignment(name=name, replicas=[1])])
+
+
 def commit_offsets(topic_id: bytes) -> Message:
     group_id = f"of {topic_id.hex()}"
     return offsets_pb2.CommitGroupOffsetsRequest(group_id=group_id, offsets=[{"topic_id": topic_id}])
@@ -115,6 +119,8 @@ ASKS: dict[str, Ask] = {
         "AlterTopicConfigs", lambda name: topics_pb2.AlterTopicConfigsRequest(name=name, validate_only=True)
     ),
     **{method: by_id(method, make, "results") for method, make in BY_ID.items()},
+    "AlterPartitionReassignments": by_name("AlterPartitionReassignments", reassignment, "results"),
+    "DrainNode": plain("DrainNode", topics_pb2.DrainNodeRequest(node_id=1)),
     "ListGroups": plain("ListGroups", offsets_pb2.ListGroupsRequest()),
     "DescribeGroup": plain("DescribeGroup", offsets_pb2.DescribeGroupRequest(group_id="nobody's")),
     "DeleteGroup": plain("DeleteGroup", offsets_pb2.DeleteGroupRequest(group_id="nobody's")),
@@ -149,6 +155,8 @@ EXPECTED: dict[str, dict[str, Outcome]] = {
     "CreatePartitions": {"reader": DENIED, "writer": DENIED, "outsider": DENIED},
     "AlterTopicConfigs": {"reader": DENIED, "writer": DENIED, "outsider": DENIED},
     "DeleteRecords": {"reader": DENIED, "writer": DENIED, "outsider": NO_SUCH_ID},
+    "AlterPartitionReassignments": {"reader": DENIED, "writer": DENIED, "outsider": DENIED},
+    "DrainNode": {"reader": DENIED, "writer": DENIED, "outsider": DENIED},
     "ListOffsets": {"reader": OK, "writer": OK, "outsider": NO_SUCH_ID},
     "CommitGroupOffsets": {"reader": OK, "writer": NOT_YOURS, "outsider": NOT_YOURS},
     "FetchGroupOffsets": {"reader": OK, "writer": NOT_YOURS, "outsider": NOT_YOURS},
@@ -229,6 +237,8 @@ def answer_about(client: RawClient, method: str, name: str, topic_id: bytes) -> 
             "DescribeTopics": topics_pb2.DescribeTopicsRequest(names=[name]),
             "CreatePartitions": topics_pb2.CreatePartitionsRequest(name=name, total_count=2),
             "AlterTopicConfigs": topics_pb2.AlterTopicConfigsRequest(name=name),
+            "AlterPartitionReassignments": reassignment(name),
+            "DrainNode": topics_pb2.DrainNodeRequest(node_id=1),
         }
         told = client.call(method, requests[method])
     text = str(told)

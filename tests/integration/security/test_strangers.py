@@ -112,6 +112,9 @@ def test_hidden_topics_are_in_no_mixture_of_all_and_some(client_as: ClientAs) ->
         ("ListOffsets", {"partitions": [{"topic_id": b"n" * 16, "spec": 99}]}, "partitions.spec"),
         ("DeleteRecords", {"partitions": [{"topic_id": b"short"}]}, "partitions.topic_id"),
         ("AlterTopicConfigs", {"name": "none", "set": {"a": "1"}, "unset": ["a"]}, "unset"),
+        ("AlterPartitionReassignments", {"partitions": [{"name": "none", "replicas": [1, 2, 1]}]}, "partitions.replicas"),
+        ("AlterPartitionReassignments", {"partitions": [{"name": "none", "partition": -1}]}, "partitions.partition"),
+        ("DrainNode", {"node_id": -1}, "node_id"),
     ],
 )
 def test_what_is_malformed_is_so_whoever_asks_for_whatever(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 
 from brokerd.cli import cluster as command
-from brokerd.cli.parser import parse
-from brokerd.errors import NotLeaderError
+from brokerd.cli.parser import UsageError, parse
+from brokerd.errors import ClientError, NotLeaderError
 from brokerd.wire.errors import to_proto
 from brokerd.wire.v1 import metadata_pb2 as pb
+from brokerd.wire.v1 import topics_pb2
 from tests.support.fake_broker import FakeBroker, fake_cluster
 
 NO_LEADER = NotLeaderError("no leader at present")
@@ -23,8 +26,10 @@ def answer(broker: FakeBroker) -> None:
     nodes = [pb.Node(node_id=1, host="one", port=1, rack="east"), pb.Node(node_id=2, host="::1", port=2)]
     partitions = [
         pb.PartitionMetadata(partition=0, leader=1, leader_epoch=4, replicas=[1, 2], isr=[1, 2]),
-        pb.PartitionMetadata(partition=1, leader=2, leader_epoch=5, replicas=[2, 1], isr=[2]),
-        pb.PartitionMetadata(partition=2, leader=-1, leader_epoch=6, replicas=[2, 1], isr=[2], error=to_proto(NO_LEADER)),
+        pb.PartitionMetadata(partition=1, leader=2, leader_epoch=5, replicas=[2, 1], isr=[2], under_min_isr=True),
+        pb.PartitionMetadata(
+            partition=2, leader=-1, leader_epoch=6, replicas=[2, 1], isr=[2], target=[1, 3], error=to_proto(NO_LEADER)
+        ),
     ]
     topics = [pb.TopicMetadata(name="t", topic_id=bytes(16), partitions=partitions)]
     response = pb.MetadataResponse(cluster_id="c", nodes=nodes, topics=topics, controller_id=-1)
@@ -41,14 +46,15 @@ def test_status_for_people(broker: FakeBroker, capsys: pytest.CaptureFixture[str
     answer(broker)
     run(broker, "cluster", "status")
     assert capsys.readouterr().out == (
-        "cluster c: 2 nodes, 3 partitions, 1 without a leader, 2 with replicas that are not in sync\n"
+        "cluster c: 2 nodes, 3 partitions, 1 without a leader, 2 with replicas that are not in sync, "
+        "1 below min.insync.replicas, 1 moving\n"
         "  NODE  ADDRESS  RACK  ROLE\n"
         "     1  one:1    east  -\n"
         "     2  [::1]:2  -     coordinator\n"
-        "  TOPIC  PARTITION  LEADER  EPOCH  REPLICAS  ISR\n"
-        "  t              0  1           4  1,2       1,2\n"
-        "  t              1  2           5  2,1       2\n"
-        "  t              2  -           6  2,1       2\n"
+        "  TOPIC  PARTITION  LEADER  EPOCH  REPLICAS    ISR\n"
+        "  t              0  1           4  1,2         1,2\n"
+        "  t              1  2           5  2,1         2\n"
+        "  t              2  -           6  2,1 -> 1,3  2\n"
         "  t-2: no leader at present\n"
     )
 
@@ -63,6 +69,80 @@ def test_status_for_programs(broker: FakeBroker, capsys: pytest.CaptureFixture[s
     last = status["partitions"][-1]
     assert (last["leader"], last["leader_epoch"], last["replicas"], last["isr"]) == (None, 6, [2, 1], [2])
     assert last["error"] == "no leader at present"
+    assert last["target"] == [1, 3]
+    assert [one["under_min_isr"] for one in status["partitions"]] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("flags", "numbers"),
+    [(["--under-replicated"], [1, 2]), (["--unavailable"], [2]), (["--unavailable", "--under-replicated"], [1, 2])],
+)
+def test_status_of_some_partitions(
+    broker: FakeBroker, capsys: pytest.CaptureFixture[str], flags: list[str], numbers: list[int]
+) -> None:
+    answer(broker)
+    run(broker, "cluster", "status", "--json", *flags)
+    assert [one["partition"] for one in json.loads(capsys.readouterr().out)["partitions"]] == numbers
+    run(broker, "cluster", "status", *flags)
+    assert "2 nodes, 3 partitions, 1 without" in capsys.readouterr().out, "the first line is of all"
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["reassign", "t", "0", "--replicas", "1,x"], "--replicas takes node ids such as 1,2,3, not '1,x'"),
+        (["reassign", "t", "0", "--replicas", ""], "--replicas takes node ids such as 1,2,3, not ''"),
+        (["reassign", "t", "0", "--replicas", "1,2,1"], "--replicas names a node twice in '1,2,1'"),
+        (["drain", "1", "--dry-run", "--wait"], "--dry-run moves nothing that --wait could wait for"),
+    ],
+)
+def test_a_wrong_command_is_a_sentence(broker: FakeBroker, words: list[str], problem: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(problem)):
+        run(broker, "cluster", *words)
+
+
+def test_a_move_that_is_waited_for_says_what_is_left(
+    broker: FakeBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moving = pb.PartitionMetadata(partition=0, leader=1, replicas=[1, 2, 3], isr=[1, 2], target=[2, 3])
+    done = pb.PartitionMetadata(partition=0, leader=2, replicas=[2, 3], isr=[2, 3])
+    stages = [moving, moving, moving, done]
+    monkeypatch.setattr(command, "_LOOK_S", 0)
+    nodes = [pb.Node(node_id=1, host="127.0.0.1", port=broker.port)]
+    asked = []
+
+    def metadata(_request: object) -> Message:
+        stage = stages.pop(0) if len(stages) > 1 else stages[0]
+        topic = pb.TopicMetadata(name="t", topic_id=b"t" * 16, partitions=[stage])
+        return pb.MetadataResponse(cluster_id="c", nodes=nodes, topics=[topic])
+
+    def reassign(request: topics_pb2.AlterPartitionReassignmentsRequest) -> Message:
+        asked.append(list(request.partitions[0].replicas))
+        return topics_pb2.AlterPartitionReassignmentsResponse(results=[topics_pb2.PartitionReassignmentResult(name="t")])
+
+    for name, answers in (("_Metadata", metadata), ("_AlterPartitionReassignments", reassign)):
+        setattr(broker, name, answers)
+    run(broker, "cluster", "reassign", "t", "0", "--replicas", "2,3", "--wait")
+    out, err = capsys.readouterr()
+    assert (out, err) == ("t-0 is on nodes 2,3\n", "t-0: 1,2,3 -> 2,3, not in sync yet: 3\n")
+    stages[:] = [moving]
+    with pytest.raises(ClientError, match="not done within 0 ms, and going on: t-0: 1,2,3 -> 2,3, not in sync yet: 3"):
+        run(broker, "cluster", "reassign", "t", "0", "--replicas", "2,3", "--wait", "--timeout-ms", "0")
+    stages[:] = [done]
+    run(broker, "cluster", "move-leader", "t", "0", "3", "--json")
+    assert json.loads(capsys.readouterr().out) == {"topic": "t", "partition": 0, "target": [3, 2], "is_done": False}
+    assert asked == [[2, 3], [2, 3], [3, 2]]
+    with pytest.raises(ClientError, match="node 1 has no copy of t-0, which is on 2,3"):
+        run(broker, "cluster", "move-leader", "t", "0", "1")
+
+
+def test_what_stays_on_a_drained_node_is_an_error(broker: FakeBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    response = topics_pb2.DrainNodeResponse(moving=4, staying=[topics_pb2.NamedPartition(name="t", partition=7)])
+    broker._DrainNode = lambda _: response  # type: ignore[attr-defined]
+    for flags, line in (([], "move to other nodes"), (["--dry-run"], "would move to other nodes")):
+        with pytest.raises(ClientError, match="1 partition of node 2 cannot move: no other node is alive for them"):
+            run(broker, "cluster", "drain", "2", *flags)
+        assert capsys.readouterr().out == f"node 2: 4 partitions {line}\n  t-7 stays\n"
 
 
 def test_nodes_are_printed_while_there_is_no_coordinator(capsys: pytest.CaptureFixture[str]) -> None:
