@@ -93,6 +93,17 @@ def test_dry_run_creates_nothing(terminal: Terminal) -> None:
             ["topics", "create", "t", "-p", "1000000"],
             "topic 't' cannot have 1000000 partitions: max.partitions.per.topic is 10000",
         ),
+        (
+            ["topics", "create", "t", "-r", "2"],
+            "topic 't' cannot have a replication factor of 2: this node is alone, and copies need a cluster of several",
+        ),
+        (
+            ["cluster", "reassign", "known-topic", "0", "--replicas", "1,2"],
+            "topic 'known-topic' cannot be moved: this node is alone, and has the only copy",
+        ),
+        (["cluster", "move-leader", "known-topic", "0", "9"], "node 9 has no copy of known-topic-0, which is on 0: give it one"),
+        (["cluster", "reassign", "known-topic", "4", "--stop"], "topic 'known-topic' has partitions 0 to 0, not 4"),
+        (["cluster", "drain", "0"], "node 0 cannot be drained: this node is alone, and there is no other one to move to"),
         (["topics", "describe", "known-topik"], "there is no topic 'known-topik': did you mean 'known-topic'?"),
         (["topics", "delete", "zzz"], "there is no topic 'zzz'\n"),
         (["consume", "known-topci"], "there is no topic 'known-topci': did you mean 'known-topic'?"),
