@@ -29,7 +29,8 @@ from brokerd.config.topic import TopicConfig
 from brokerd.errors import Action, ClientError, ErrorCode, action_of
 from brokerd.server.cluster.node import ClusterFigures
 from brokerd.server.daemon import Daemon
-from brokerd.server.metrics.families import cluster_families, families, render
+from brokerd.server.metrics.families import cluster_families, families, render, replication_families
+from brokerd.server.replication.leading import ReplicationFigures
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "reference"
@@ -206,6 +207,7 @@ async def _one_of_each() -> bytes:
     found += cluster_families(
         ClusterFigures(0, 0, is_controller=False, is_registered=False, calls=0, failed_calls=0, call_seconds=0)
     )
+    found += replication_families(ReplicationFigures())
     for family in found:
         if isinstance(family, (CounterMetricFamily, GaugeMetricFamily)) and not family.samples:
             family.add_metric([""] * len(family._labelnames), 0)  # noqa: SLF001 - there is no public way

@@ -36,6 +36,13 @@ class Proposal(NamedTuple):
     joining: Node | None = None
 
 
+class Lag(NamedTuple):
+    """How far the slowest follower is behind: records that it has not, and how long ago it had everything; zeros if all have."""
+
+    records: int
+    ms: int
+
+
 class Follower:
     """What a follower has reported in the leader's epoch."""
 
@@ -94,6 +101,19 @@ class LedPartition:
         """The log starts that the other in-sync replicas have reported."""
         known = (self._followers.get(node_id) for node_id in self._others())
         return [follower.log_start_offset if follower is not None else _NOWHERE for follower in known]
+
+    def lag(self, now_ms: int) -> Lag:
+        """How far the slowest of the other replicas is behind, in sync or not."""
+        start, end = self.partition.ends.log_start_offset, self.partition.ends.log_end_offset
+        records = ms = 0
+        for node_id in self.entry.replicas:
+            follower = self._followers.get(node_id)
+            durable_end, caught_up_ms = (start, self._since_ms)
+            if follower is not None:
+                durable_end, caught_up_ms = max(follower.durable_end, start), follower.caught_up_ms
+            if node_id != self.entry.leader and durable_end < end:
+                records, ms = max(records, end - durable_end), max(ms, now_ms - caught_up_ms)
+        return Lag(records, ms)
 
     def hears_nobody(self, heard_ms: Mapping[int, int], now_ms: int, lag_max_ms: int) -> bool:
         """True if no other in-sync replica has been heard of for so long. `heard_ms`: when each node was."""

@@ -40,6 +40,7 @@ class Controller:
     def __init__(self, client: CoordinationClient, membership: Membership, default_factor: int = 1) -> None:
         """`default_factor`: so many replicas the coordinator's log gets, once there are as many nodes."""
         self._default_factor = default_factor
+        self.elections = 0  # held by this node
         self._client = client
         self._membership = membership
         self._orphans: dict[tuple[bytes, int], int] = {}  # ids without a topic, as the image has them, and since when (ms)
@@ -87,6 +88,7 @@ class Controller:
     async def _hold(self, image: ClusterImage, due: Sequence[tuple[TopicIdPartition, PartitionAt, PartitionEntry]]) -> None:
         compares = {image.keys.partition(tp): partition.mod_revision for tp, partition, _ in due}
         if await self._client.transact(compares, {image.keys.partition(tp): encode(entry) for tp, _, entry in due}) is not None:
+            self.elections += sum(entry.leader_epoch > partition.entry.leader_epoch for _, partition, entry in due)
             logger.info("changed who leads or holds %s", counted(len(due), "partition"))
 
     async def _sweep(self, image: ClusterImage) -> None:

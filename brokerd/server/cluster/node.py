@@ -36,8 +36,9 @@ from brokerd.server.cluster.controller import Controller
 from brokerd.server.cluster.directory import ClusterDirectory
 from brokerd.server.cluster.membership import Membership, cluster_identity, for_ever
 from brokerd.server.cluster.topics import ClusterTopics
+from brokerd.server.paging import Pauses
 from brokerd.server.replication.copying import Copying
-from brokerd.server.replication.leading import Leading
+from brokerd.server.replication.leading import Leading, ReplicationFigures
 from brokerd.storage.files import Files
 
 logger = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ class ClusterNode:
         self.topics: ClusterTopics  # changes of topics, once it has joined
         self._leading: Leading | None = None
         self._copying: Copying | None = None
+        self._controller: Controller | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._differing: set[int] = set()  # nodes with another auth file
 
@@ -120,7 +122,7 @@ class ClusterNode:
         factor = self._config.default_replication_factor
         self.topics = ClusterTopics(self._client, membership, directory, logs.topics, logs.changes, factor)
         await membership.start()
-        controller = Controller(self._client, membership, factor)
+        controller = self._controller = Controller(self._client, membership, factor)
 
         async def follow() -> None:
             seen = -1
@@ -218,6 +220,13 @@ class ClusterNode:
             self._client.failed_calls,
             self._client.call_ns / 1e9,
         )
+
+    async def replication_figures(self, pauses: Pauses) -> ReplicationFigures:
+        """What this node leads and copies, in numbers."""
+        if self._leading is None or self._copying is None or self._controller is None:
+            return ReplicationFigures()
+        figures = await self._leading.figures(pauses)
+        return figures._replace(elections=self._controller.elections, bytes_in=self._copying.bytes_in)
 
     def nodes(self) -> Sequence[Node]:
         """All nodes that are alive."""

@@ -27,6 +27,7 @@ from brokerd.server.cluster.node import ClusterFigures, ClusterNode
 from brokerd.server.coordinator.transactions import Transactions
 from brokerd.server.metrics.counters import Traffic
 from brokerd.server.paging import Pauses
+from brokerd.server.replication.leading import ReplicationFigures
 
 _MEMBERS_AT_ONCE = 1_000
 _NO_OFFSET = -1
@@ -44,6 +45,7 @@ async def families(broker: BrokerParts, *, stream_count: int) -> list[Metric]:
     found += logs.families()
     if isinstance(broker.cluster, ClusterNode):
         found += cluster_families(broker.cluster.figures())
+        found += replication_families(await broker.cluster.replication_figures(pauses))
     hosted = broker.coordinator.hosted
     if hosted is not None:  # else another node reports them
         found += await transaction_families(hosted.transactions.coordinator, pauses, now_ms=broker.clock.monotonic_ms())
@@ -124,6 +126,38 @@ def cluster_families(figures: ClusterFigures) -> Iterator[Metric]:
     yield CounterMetricFamily("brokerd_coordination_failed_requests", "Requests that etcd did not answer.", value=failed)
     seconds = figures.call_seconds
     yield CounterMetricFamily("brokerd_coordination_request_seconds", "Time of the requests that etcd answered.", value=seconds)
+
+
+def replication_families(figures: ReplicationFigures) -> Iterator[Metric]:
+    """Metrics of the copies of partitions that this node leads, and of its own copies."""
+    for name, doc, value in (
+        (
+            "under_replicated_partition_count",
+            "Partitions that this node leads, and of which not all replicas are in sync.",
+            figures.under_replicated,
+        ),
+        (
+            "under_min_isr_partition_count",
+            "Partitions that this node leads, and that take no acks=all: fewer replicas are in sync than min.insync.replicas.",
+            figures.under_min_isr,
+        ),
+        ("reassigning_partition_count", "Partitions that this node leads, and that move to other nodes.", figures.reassigning),
+        ("replica_lag_records", "Records that the slowest follower of what this node leads has not.", figures.lag_records),
+        (
+            "replica_lag_seconds",
+            "Since the slowest follower of what this node leads has last had everything; 0 if all have.",
+            figures.lag_ms / 1_000,
+        ),
+    ):
+        yield _gauge(name, doc, value)
+    for name, doc, count in (
+        ("isr_shrinks", "Changes of in-sync replicas by this node, as leader, to fewer.", figures.isr_shrinks),
+        ("isr_expands", "Changes of in-sync replicas by this node, as leader, to more.", figures.isr_expands),
+        ("leader_elections", "Leaders elected by this node as the controller.", figures.elections),
+        ("replication_bytes_in", "Bytes of record batches copied from leaders.", figures.bytes_in),
+        ("replication_bytes_out", "Bytes of record batches sent to followers.", figures.bytes_out),
+    ):
+        yield CounterMetricFamily(f"brokerd_{name}", doc, value=count)
 
 
 class LogFamilies:

@@ -77,6 +77,7 @@ class Copying:
             unable=unable,
         )
         self._copiers: dict[int, Copier] = {}  # by the leader's node id
+        self._ended_bytes = 0  # copied by those that have ended
 
     def follow_image(self) -> None:
         """Copies from whom the image names as leader. Call it after each change of the image or of roles."""
@@ -87,11 +88,18 @@ class Copying:
             if partition.role is Role.FOLLOWER and at is not None and at.entry.leader_epoch == partition.leader_epoch:
                 wanted.setdefault(at.entry.leader, {})[partition.tp] = partition.leader_epoch
         for node_id in self._copiers.keys() - wanted.keys():
-            self._copiers.pop(node_id).stop()
+            copier = self._copiers.pop(node_id)
+            copier.stop()
+            self._ended_bytes += copier.bytes_in
         for node_id, epochs in wanted.items():
             if node_id not in self._copiers:
                 self._copiers[node_id] = self._new(node_id)
             self._copiers[node_id].assign(epochs)
+
+    @property
+    def bytes_in(self) -> int:
+        """The bytes of batches that this node has copied."""
+        return self._ended_bytes + sum(copier.bytes_in for copier in self._copiers.values())
 
     async def stop(self) -> None:
         """Ends all copiers."""
@@ -130,6 +138,7 @@ class Copier:
         self._sent: dict[TopicIdPartition, Position] = {}  # what the leader knows, on the present stream
         self._paused: dict[TopicIdPartition, int] = {}  # partitions that failed, and until when they wait (ms)
         self._problems: dict[TopicIdPartition, str] = {}  # what was logged
+        self.bytes_in = 0  # of the batches that it has copied
         self.task = asyncio.create_task(self._run())
 
     def assign(self, epochs: dict[TopicIdPartition, int]) -> None:
@@ -239,6 +248,7 @@ class Copier:
                 return
             for batch in walk_batches(chunk):
                 partition.append_as_follower(batch)
+            self.bytes_in += len(chunk)
             await asyncio.sleep(0)
         if self._followed(partition.tp) is partition:
             partition.leader_told(update.high_watermark, update.last_stable_offset, update.log_start_offset)

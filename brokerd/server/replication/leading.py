@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 from brokerd.cluster.changes import OPERATIONS_MAX
 from brokerd.cluster.image import Node
@@ -18,13 +19,29 @@ from brokerd.ids import TopicIdPartition
 from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.partition import Partition
 from brokerd.purgatory import Purgatory, TimingWheel
-from brokerd.replication.leader import LedPartition, Proposal, resigned
+from brokerd.replication.leader import Lag, LedPartition, Proposal, has_enough_in_sync, resigned
 from brokerd.server.cluster.membership import Membership
+from brokerd.server.paging import Pauses
 
 logger = logging.getLogger(__name__)
 
 _INTERVAL_S = 0.5
 _PROPOSALS_MAX = OPERATIONS_MAX // 4  # in one transaction
+
+
+class ReplicationFigures(NamedTuple):
+    """What this node leads and copies, in numbers."""
+
+    under_replicated: int = 0
+    under_min_isr: int = 0
+    reassigning: int = 0
+    lag_records: int = 0
+    lag_ms: int = 0
+    isr_shrinks: int = 0
+    isr_expands: int = 0
+    elections: int = 0  # while this node was the controller
+    bytes_in: int = 0
+    bytes_out: int = 0
 
 
 class Leading:
@@ -37,6 +54,8 @@ class Leading:
         self._lag_max_ms = lag_max_ms
         self._led: dict[TopicIdPartition, LedPartition] = {}
         self.unable: set[TopicIdPartition] = set()  # partitions that this node can neither lead nor follow: others shall not wait
+        self.bytes_out = 0  # of batches that followers were sent
+        self._isr_shrinks = self._isr_expands = 0
         self._heard_ms: dict[int, int] = {}  # by node id
         self._looked = asyncio.Event()  # a look is due before its time
         self._told = asyncio.Event()  # set, and replaced, when a follower has reported or left
@@ -90,9 +109,25 @@ class Leading:
             led.reported(node, durable_end, log_start_offset, self._client.clock.monotonic_ms())
             self._tell()
 
-    def under_replicated(self) -> Iterator[LedPartition]:
-        """Partitions of which not all replicas are in sync."""
-        return (led for led in self._led.values() if len(led.entry.isr) < len(led.entry.replicas))
+    async def figures(self, pauses: Pauses) -> ReplicationFigures:
+        """The partitions with several replicas that this node leads, in numbers."""
+        now_ms, under_replicated, under_min_isr, reassigning, lag = self._client.clock.monotonic_ms(), 0, 0, 0, Lag(0, 0)
+        for led in list(self._led.values()):
+            entry = led.entry
+            under_replicated += len(entry.isr) < len(entry.replicas)
+            under_min_isr += not has_enough_in_sync(entry, led.partition.config.min_insync_replicas)
+            reassigning += bool(entry.target)
+            lag = Lag(*map(max, lag, led.lag(now_ms)))
+            await pauses.after()
+        return ReplicationFigures(
+            under_replicated,
+            under_min_isr,
+            reassigning,
+            *lag,
+            isr_shrinks=self._isr_shrinks,
+            isr_expands=self._isr_expands,
+            bytes_out=self.bytes_out,
+        )
 
     async def run(self) -> None:
         """Writes changes as they become due, until cancelled."""
@@ -137,7 +172,8 @@ class Leading:
 
     async def _propose(self, due: Mapping[TopicIdPartition, Proposal]) -> None:
         """Writes these changes together; each alone, if they cannot be made together."""
-        keys = self._membership.image.keys
+        image, keys = self._membership.image, self._membership.image.keys
+        before = {tp: len(at.entry.isr) for tp in due if (at := image.partition(tp)) is not None}
         compares = {keys.partition(tp): proposal.mod_revision for tp, proposal in due.items()}
         compares |= {keys.node(one.joining.id): one.joining.mod_revision for one in due.values() if one.joining is not None}
         try:
@@ -151,6 +187,9 @@ class Leading:
             return
         if done is not None:
             for tp, proposal in due.items():
+                in_sync = len(proposal.entry.isr)
+                self._isr_shrinks += in_sync < before.get(tp, in_sync)
+                self._isr_expands += in_sync > before.get(tp, in_sync)
                 logger.info("%s: in sync are now %s", self._name(tp), [replica.node_id for replica in proposal.entry.isr])
             await self._membership.until(done)
             self.follow_image()

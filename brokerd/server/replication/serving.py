@@ -209,7 +209,9 @@ class ReplicaStream:
             update = self._add(response, tp, followed)
             update.record_chunks = len(chunks)
             records.extend(chunks)
-        return sum(map(len, chunks))
+        size_bytes = sum(map(len, chunks))
+        self._leading.bytes_out += size_bytes
+        return size_bytes
 
     def _watched(self, tp: TopicIdPartition, followed: _Followed) -> ReplicatedPartition:
         """The partition, which tells the stream what moves. Raises NotLeaderError and others if this node does not lead it in the

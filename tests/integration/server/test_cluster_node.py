@@ -339,8 +339,19 @@ def test_metrics_of_a_cluster() -> None:
                     assert sum(each[f"brokerd_{name}"] for each in both) == expected
                 assert [each["brokerd_cluster_offline_partition_count"] for each in both] == [0, 0]
                 assert [each["brokerd_cluster_registered"] for each in both] == [1, 1]
+                await create_topic(client, "copies", 3, {"min.insync.replicas": "2"}, 2)
+                both = [await figures(one), await figures(two)]
+                assert [each["brokerd_under_replicated_partition_count"] for each in both] == [0, 0]
             await becomes(lambda: cluster_of(one).figures().offline_partitions, 1)  # its leader has left
             assert cluster_of(one).figures().nodes == 1
+
+            async def leads_alone() -> tuple[float, ...]:
+                found = await figures(one)
+                names = ("under_replicated", "under_min_isr", "reassigning")
+                return tuple(found[f"brokerd_{name}_partition_count"] for name in names)
+
+            while await leads_alone() != (3, 3, 0):
+                await one_turn()
             before = cluster_of(one).figures()
             assert before.calls > 0
             assert before.call_seconds > 0

@@ -252,3 +252,23 @@ def test_a_node_that_ends_names_the_next_leader() -> None:
 
 def test_members_stay_in_the_order_of_the_replicas() -> None:
     assert joined(left(ENTRY, {1}), ALL[0]).isr == ALL
+
+
+def test_the_lag_is_that_of_the_slowest_follower() -> None:
+    led = Led()
+    assert led.led.lag(500) == (0, 0), "there is nothing that they lack"
+    led.append(3)
+    led.now_ms = 100
+    assert led.led.lag(100) == (3, 100)
+    led.report(2, 3)
+    led.report(3, 1)
+    assert led.led.lag(250) == (2, 250), "node 3 has never had everything"
+    led.now_ms = 300
+    led.report(3, 3)
+    assert led.led.lag(400) == (0, 0)
+    led.append()
+    assert led.led.lag(1_000) == (1, 900), "node 2 was the last to have everything, at 100"
+    led.decide(left(ENTRY, {2, 3}))
+    assert led.led.lag(1_000) == (1, 900), "who is not in sync is behind all the same"
+    led.decide(ENTRY._replace(replicas=(1,), isr=ALL[:1]))
+    assert led.led.lag(1_000) == (0, 0)
