@@ -191,7 +191,7 @@ class ClusterTopics:
             # The coordinator's log does not count: it is small.
             counts = replicas if tp != COORDINATOR_LOG else Counter[int]()
             target = drained(entry, node_id, image.nodes, counts)
-            if target is None:
+            if target is None or len({*entry.replicas, *target}) > REPLICAS_MAX:  # more than an entry may have, in between
                 staying.append(tp)
                 return None
             begun.add(tp)
