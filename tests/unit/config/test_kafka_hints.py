@@ -24,7 +24,7 @@ HINTS = {**kafka_names._HINTS, **kafka_names._FAMILIES}
         ("listeners", "set host and port to listen on, "),
         ("log.dirs", "here it is data.dir$"),
         ("log.flush.interval.messages", "with acks=all every acknowledged record is on disk: remove it$"),
-        ("zookeeper.connect", "there is one node and no replica: remove it$"),
+        ("zookeeper.connect", "nodes agree through etcd .*: remove it$"),
         ("log.segment.byte", r"did you mean 'log\.segment\.bytes'\?$"),
         ("ssl.certificate.fil", r"did you mean 'ssl\.certificate\.file'\?$"),
         ("ssl.cipher.suites", "TLS is gRPC's own, with PEM files: "),
