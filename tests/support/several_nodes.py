@@ -1,8 +1,11 @@
-"""Three nodes in place of a DaemonProcess that is killed and restarted: each time it is another one of them."""
+"""Three nodes in place of a DaemonProcess that is killed and restarted: each time it is another one of them. With
+BROKERD_TEST_FACTOR=3, each has a copy of each partition.
+"""
 
 from __future__ import annotations
 
 import itertools
+import os
 from types import TracebackType
 from typing import Self
 
@@ -13,7 +16,9 @@ class SeveralNodes:
     """A cluster; `kill` kills one node, the next one each time, and `restart` brings it back."""
 
     def __init__(self) -> None:
-        self._cluster = Cluster()
+        factor = int(os.environ.get("BROKERD_TEST_FACTOR", "1"))
+        copies = {"default.replication.factor": factor, "min.insync.replicas": min(factor, 2), "broker.session.timeout.ms": 3_000}
+        self._cluster = Cluster(config=copies)
         self._victims = itertools.cycle((1, 2, 3))
         self._killed = 0
 
