@@ -46,9 +46,10 @@ class Lag(NamedTuple):
 class Follower:
     """What a follower has reported in the leader's epoch."""
 
-    __slots__ = ("caught_up_ms", "durable_end", "log_start_offset", "node_epoch", "reported_ms", "seen_end")
+    __slots__ = ("caught_up_ms", "durable_end", "log_start_offset", "node_epoch", "replica", "reported_ms", "seen_end")
 
-    def __init__(self, now_ms: int) -> None:
+    def __init__(self, replica: InSyncReplica, now_ms: int) -> None:
+        self.replica = replica  # that has what was reported last
         self.node_epoch = 0  # of its last report
         self.durable_end = self.log_start_offset = _NOWHERE
         self.caught_up_ms = now_ms  # when it had everything
@@ -84,17 +85,18 @@ class LedPartition:
         """A follower has fsynced everything below `durable_end`, and agrees with this log up to there."""
         follower = self._followers.get(node.id)
         if follower is None:
-            follower = self._followers[node.id] = Follower(self._since_ms)
+            follower = self._followers[node.id] = Follower(replica_of(node), self._since_ms)
         if durable_end < follower.durable_end and node.id in self._others():
             self._is_lost.add(node.id)
-        follower.node_epoch, follower.durable_end, follower.log_start_offset = node.epoch, durable_end, log_start_offset
+        follower.replica, follower.node_epoch = replica_of(node), node.epoch
+        follower.durable_end, follower.log_start_offset = durable_end, log_start_offset
         ends = self.partition.ends
         if durable_end >= ends.log_end_offset:
             follower.caught_up_ms = now_ms
         elif durable_end >= follower.seen_end:
             follower.caught_up_ms = max(follower.caught_up_ms, follower.reported_ms)
         follower.seen_end, follower.reported_ms = ends.log_end_offset, now_ms
-        if node.id not in self._is_lost:
+        if self._counts(follower):
             self.partition.replica_fetched(node.id, durable_end)
 
     def log_starts(self) -> list[int]:
@@ -173,6 +175,12 @@ class LedPartition:
     def _others(self) -> list[int]:
         return [replica.node_id for replica in self.entry.isr if replica.node_id != self.entry.leader]
 
+    def _counts(self, follower: Follower) -> bool:
+        """True if the directory that has what was reported is the one that is in sync, or joins. Another one of its node, on a disk
+        in its place, says nothing of it."""
+        replica = follower.replica
+        return replica.node_id not in self._is_lost and (replica in self.entry.isr or replica == self._joining)
+
     def _count(self) -> None:
         """Tells the partition whom the high watermark waits for."""
         others = self._others()
@@ -180,7 +188,7 @@ class LedPartition:
         self.partition.set_in_sync(in_sync_of(self.entry)._replace(followers=counted))
         for node_id in counted:
             follower = self._followers.get(node_id)
-            if follower is not None and node_id not in self._is_lost:
+            if follower is not None and self._counts(follower):
                 self.partition.replica_fetched(node_id, follower.durable_end)
 
 
