@@ -74,6 +74,11 @@ class LedPartition:
         """The newest entry of this epoch."""
         return self._at.entry
 
+    @property
+    def is_over(self) -> bool:
+        """True once this node does not lead in this epoch any more: what is heard or decided then says nothing of a later one."""
+        return not self.partition.leads_in(self._at.entry.leader_epoch)
+
     def entry_changed(self, at: PartitionAt) -> None:
         """Takes a newer entry of the same leader epoch: an earlier proposal is decided."""
         if at.mod_revision > self._at.mod_revision:
@@ -83,6 +88,8 @@ class LedPartition:
 
     def reported(self, node: Node, durable_end: int, log_start_offset: int, now_ms: int) -> None:
         """A follower has fsynced everything below `durable_end`, and agrees with this log up to there."""
+        if self.is_over:
+            return
         follower = self._followers.get(node.id)
         if follower is None:
             follower = self._followers[node.id] = Follower(replica_of(node), self._since_ms)
@@ -128,8 +135,8 @@ class LedPartition:
         by itself, which ends that.
         """
         own = self._own(nodes)
-        if own is None:
-            return None  # not registered at present
+        if own is None or self.is_over:
+            return None  # not registered at present, or as another life
         if self.partition.is_stopped:
             handed_over = resigned(self.entry, own.id, nodes)
             return Proposal(handed_over, self._at.mod_revision) if handed_over is not None else None
@@ -183,6 +190,8 @@ class LedPartition:
 
     def _count(self) -> None:
         """Tells the partition whom the high watermark waits for."""
+        if self.is_over:
+            return
         others = self._others()
         counted = {*others, self._joining.node_id} if self._joining is not None else others
         self.partition.set_in_sync(in_sync_of(self.entry)._replace(followers=counted))
