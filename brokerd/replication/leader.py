@@ -66,6 +66,8 @@ class LedPartition:
         self._since_ms = now_ms
         self._followers: dict[int, Follower] = {}
         self._joining: InSyncReplica | None = None  # by a proposal that is not decided
+        self._last: Proposal | None = None  # that it joins
+        self._is_uncertain = False  # an earlier one may have been made, or be made later
         self._is_lost: set[int] = set()  # nodes that have lost what they had reported
         self._count()
 
@@ -82,7 +84,7 @@ class LedPartition:
     def entry_changed(self, at: PartitionAt) -> None:
         """Takes a newer entry of the same leader epoch: an earlier proposal is decided."""
         if at.mod_revision > self._at.mod_revision:
-            self._at, self._joining = at, None
+            self._at, self._joining, self._last, self._is_uncertain = at, None, None, False
             self._is_lost.intersection_update(self._others())
             self._count()
 
@@ -151,13 +153,18 @@ class LedPartition:
         if joining is None:
             return Proposal(self.entry, self._at.mod_revision) if self._joining is not None else None
         self._joining = replica_of(joining)
+        self._is_uncertain = self._is_uncertain or self._last is not None
+        self._last = Proposal(joined(self.entry, self._joining), self._at.mod_revision, joining)
         self._count()
-        return Proposal(joined(self.entry, self._joining), self._at.mod_revision, joining)
+        return self._last
 
-    def given_up(self) -> None:
-        """The last proposal has certainly not been made, and will not be."""
-        self._joining = None
-        self._count()
+    def given_up(self, proposal: Proposal) -> None:
+        """This proposal has certainly not been made, and will not be. Another one that the same replica joins may be."""
+        if proposal is self._last:
+            self._last = None
+            if not self._is_uncertain:
+                self._joining = None
+                self._count()
 
     def _leaves(self, replica: InSyncReplica, nodes: Mapping[int, Node], now_ms: int, lag_max_ms: int) -> bool:
         if replica.node_id == self.entry.leader:

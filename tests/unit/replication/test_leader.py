@@ -108,11 +108,53 @@ def test_a_joiner_counts_until_the_entry_changes() -> None:
 def test_a_proposal_that_was_certainly_not_made_counts_no_more() -> None:
     led = Led(left(ENTRY, {3}))
     led.report(3, 0)
-    assert led.proposal() is not None
-    led.led.given_up()
+    proposal = led.proposal()
+    assert proposal is not None
+    led.led.given_up(proposal)
     end = led.append()
     led.report(2, end)
     assert led.high_watermark == end
+
+
+def test_a_proposal_that_was_not_made_says_nothing_of_an_earlier_one() -> None:
+    led = Led(left(ENTRY, {3}))
+    led.report(3, 0)
+    first, second = led.proposal(), led.proposal()  # whether the first one is made is not known
+    assert first is not None
+    assert second is not None
+    led.led.given_up(second)
+    end = led.append()
+    led.report(2, end)
+    assert led.high_watermark == 0
+    led.led.given_up(Proposal(ENTRY, 1))  # somebody else's
+    assert led.high_watermark == 0
+    led.decide(left(ENTRY, {3}))
+    assert led.high_watermark == end
+
+
+def test_an_epoch_that_is_over_changes_nothing() -> None:
+    led = Led(left(ENTRY, {3}))
+    led.report(3, 0)
+    proposal = led.proposal()
+    assert proposal is not None
+    end = led.append()
+    led.log.follow(2)
+    led.led.given_up(proposal)
+    led.report(2, 0)
+    assert led.high_watermark == 0
+    led.log.leader_told(end, end, 0)
+    assert led.high_watermark == end, "it is its leader's, whatever its own followers have"
+    assert led.proposal() is None
+
+
+def test_another_disk_of_a_node_does_not_count_for_the_one_in_sync() -> None:
+    led = Led()
+    end = led.append()
+    led.report(2, end)
+    other = NODES[3]._replace(epoch=33, registration=NODES[3].registration._replace(directory_id="another"))
+    led.report(3, end, life=other)
+    assert led.high_watermark == 0, "the disk that is in sync may come back"
+    assert led.led.proposal({**NODES, 3: other}, 0, LAG_MS) == Proposal(left(ENTRY, {3}), 1)
 
 
 @pytest.mark.parametrize("has", [-1, 0])
