@@ -160,10 +160,8 @@ class ReplicatedPartition(Partition):
     def leader_told(self, high_watermark: int, last_stable_offset: int, log_start_offset: int) -> None:
         """Takes over the ends of the leader's log, as far as this one has them. Ignored unless this node follows."""
         if self.core.role is Role.FOLLOWER:
-            self.wake(self.ends.leader_at(high_watermark, last_stable_offset))
-            start = min(log_start_offset, self.ends.high_watermark)
-            if start > self.ends.log_start_offset:
-                self.set_log_start(start)
+            self._resources.moved.add(self)
+            self.wake(self.ends.leader_at(high_watermark, last_stable_offset, log_start_offset))
 
     def snapshot_at(self, offset: int) -> Snapshot:
         """What a log must know of batches that it does not have, if it begins with the batch at `offset`. Producers with batches

@@ -78,6 +78,7 @@ class LogEnds:
         self._is_enough = True  # of a leader: so many are in sync that the high watermark may move
         self._leader_high_watermark = _NOWHERE  # on a follower: the leader's last reported one
         self._leader_stable_offset = _NOWHERE  # on a follower: the leader's last reported one
+        self._leader_log_start = _NOWHERE  # on a follower: the leader's last reported one
         self._announced_stable_offset = announced_stable_offset
         self.last_stable_offset = self._stable_end()
 
@@ -136,7 +137,7 @@ class LogEnds:
     def lead(self) -> None:
         """Makes this node the leader; followers are set by `in_sync`."""
         self._replicas = {}
-        self._leader_stable_offset = _NO_LIMIT
+        self._leader_stable_offset, self._leader_log_start = _NO_LIMIT, _NOWHERE
 
     def follow(self) -> None:
         """Makes this node a non-leader: the high watermark follows the leader's, and the leader knows what commits hold back."""
@@ -144,7 +145,7 @@ class LogEnds:
         self.held_back.clear()
         self.last_stable_offset = self._stable_end()
         self._replicas, self._is_enough = None, True
-        self._leader_high_watermark = self._leader_stable_offset = _NOWHERE
+        self._leader_high_watermark = self._leader_stable_offset = self._leader_log_start = _NOWHERE
 
     def in_sync(self, followers: Iterable[int], *, is_enough: bool = True) -> Moved:
         """Sets the other in-sync replicas. A new one counts as having nothing durable until `replica_at`. The high watermark stays
@@ -161,13 +162,20 @@ class LogEnds:
         self._replicas[node] = durable_end
         return self._advance()
 
-    def leader_at(self, high_watermark: int, last_stable_offset: int) -> Moved:
-        """Updates the leader's high watermark and last stable offset, on a follower."""
+    def leader_at(self, high_watermark: int, last_stable_offset: int, log_start_offset: int = _NOWHERE) -> Moved:
+        """Updates the leader's high watermark, last stable offset and log start, on a follower."""
         self._leader_high_watermark = high_watermark
         self._leader_stable_offset = last_stable_offset
+        self._leader_log_start = log_start_offset
         return self._advance()
 
     def _advance(self) -> Moved:
+        """Advances the high watermark, and on a follower the log start to the leader's, as far as the high watermark lets it."""
+        moved = self._advance_high_watermark()
+        start = min(self._leader_log_start, self.high_watermark)
+        return (*moved, *self.set_log_start(start)) if start > self.log_start_offset else moved
+
+    def _advance_high_watermark(self) -> Moved:
         """Advances the high watermark to the lowest durable end of the in-sync replicas. It never goes back."""
         known = (self._leader_high_watermark,) if self._replicas is None else self._replicas.values()
         end = min([self.durable_end, *known])
