@@ -127,6 +127,8 @@ class ReplicaStream:
             followed = self._followed.get(tp)
             if followed is None:
                 followed = self._followed[tp] = _Followed(position)
+            if followed.position == position:  # what it was told has failed there
+                self._tell_again(tp, followed)
             followed.position = position
             self._report(node, tp, position)
             self._tell(tp, True)
@@ -161,6 +163,11 @@ class ReplicaStream:
         else:
             self._moved.add(tp)
         self._woken.set()
+
+    def _tell_again(self, tp: TopicIdPartition, followed: _Followed) -> None:
+        """The follower does not take over the ends that go with this answer."""
+        followed.told = None
+        self._tell(tp, False)
 
     # Responses
 
@@ -236,6 +243,7 @@ class ReplicaStream:
         if common is not None:
             update = self._add(response, partition.tp, followed)
             update.diverges, update.common_epoch, update.common_end_offset = True, common.epoch, common.end_offset
+            self._tell_again(partition.tp, followed)
             return []
         begin = max(position.log_end_offset, ends.log_start_offset)
         found = await self._read(partition, begin)
@@ -246,6 +254,7 @@ class ReplicaStream:
         snapshot = partition.snapshot_at(found.first_offset)
         body = await self._broker.readers.run(BROKER, partial(encode_snapshot, snapshot))
         self._add(response, partition.tp, followed).snapshot = body
+        self._tell_again(partition.tp, followed)
         return []
 
     async def _read(self, partition: ReplicatedPartition, offset: int) -> FetchDataInfo:
