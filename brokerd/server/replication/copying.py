@@ -255,14 +255,14 @@ class Copier:
 
     async def _cut(self, partition: ReplicatedPartition, common: Common) -> None:
         """Cuts what the leader does not have."""
-        end_offset = partition.ends.log_end_offset
+        epoch, end_offset = partition.leader_epoch, partition.ends.log_end_offset
         offset = cut_offset(partition.epochs, end_offset, common)
         if offset >= end_offset:
             raise CorruptMessageError(f"{partition.name}: the leader's log diverges, but there is nothing to cut at {offset}")
         while partition.is_dirty:
             await self._flusher.flush(partition, BROKER)
             partition.health.check_writable(partition.ends.log_start_offset)
-        failed = await self._admin.run(self._replicas.cut({partition: offset}))
+        failed = await self._admin.run(self._replicas.cut(partition, offset, epoch))
         if partition in failed:
             raise failed[partition]
         cut_end = partition.ends.log_end_offset
