@@ -135,6 +135,12 @@ class Membership:
         async with self._changed:
             await self._changed.wait_for(lambda: self.revision >= revision)
 
+    async def look_again(self) -> None:
+        """Lets everybody act on the image as on a change of it."""
+        async with self._changed:
+            self.generation += 1
+            self._changed.notify_all()
+
     async def _register(self) -> None:
         """Writes the registration. An earlier one of the same directory is another life of this node, which has ended: this one
         holds the directory's lock.

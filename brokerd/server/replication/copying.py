@@ -34,7 +34,7 @@ from brokerd.replication.follower import Common, Position, cut_offset, position_
 from brokerd.server.admin import Admin
 from brokerd.server.cluster.calls import NodeCalls
 from brokerd.server.cluster.membership import Membership
-from brokerd.server.failures import internal
+from brokerd.server.failures import internal, to_its_end
 from brokerd.sharing import BROKER
 from brokerd.storage.checksummed_file import DocumentError
 from brokerd.wire.errors import from_proto
@@ -276,7 +276,13 @@ class Copier:
             raise CorruptMessageError(f"{partition.name}: the leader's snapshot is of another partition")
         epoch = partition.leader_epoch
         logger.info("%s: begins anew at offset %d, where the leader's log begins", partition.name, snapshot.offset)
-        await self._admin.run(self._replicas.begin_anew(partition.tp, snapshot, epoch))
+        await to_its_end(self._replace(partition.tp, snapshot, epoch))
+
+    async def _replace(self, tp: TopicIdPartition, snapshot: Snapshot, leader_epoch: int) -> None:
+        try:
+            await self._admin.run(self._replicas.begin_anew(tp, snapshot, leader_epoch))
+        finally:
+            await self._membership.look_again()  # meanwhile there was no partition to lead or to follow
 
     def _fail(self, partition: ReplicatedPartition, error: Exception) -> None:
         """Asks for a partition again after a while."""
