@@ -443,6 +443,11 @@ class Partition:
         """True if bytes wait for a flush."""
         return self.ends.appended_bytes > self.core.flushes.flushed_bytes
 
+    @property
+    def needs_flush(self) -> bool:
+        """True if a flush is under way or has something to do: bytes to sync, or what is derived from them to write."""
+        return self.core.flushes.is_due or self.core.flushes.under_way is not None
+
     def prepare_flush(self) -> FlushTask | None:
         """Begins a flush, to be run in a thread; None if nothing is dirty, a flush is under way or the log has stopped."""
         plan = self.core.begin_flush()

@@ -22,7 +22,7 @@ from brokerd.cluster.image import Node
 from brokerd.datadir.flusher import Flusher
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.replica_changes import ReplicaChanges
-from brokerd.errors import BrokerdError, CorruptMessageError, NotReadyError, WireError
+from brokerd.errors import BrokerdError, CorruptMessageError, NotReadyError, StorageError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.internode.v1 import internode_pb2 as pb
 from brokerd.partition.core import Role
@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.2
 _RETRY_MS = 200
+_FLUSHES_MAX = 3  # before a cut: the first may be one that had begun earlier
 
 
 class Copying:
@@ -259,9 +260,12 @@ class Copier:
         offset = cut_offset(partition.epochs, end_offset, common)
         if offset >= end_offset:
             raise CorruptMessageError(f"{partition.name}: the leader's log diverges, but there is nothing to cut at {offset}")
-        while partition.is_dirty:
-            await self._flusher.flush(partition, BROKER)
-            partition.health.check_writable(partition.ends.log_start_offset)
+        for _ in range(_FLUSHES_MAX):
+            if partition.needs_flush:
+                await self._flusher.flush(partition, BROKER)
+                partition.health.check_writable(partition.ends.log_start_offset)
+        if partition.needs_flush:
+            raise StorageError(f"{partition.name}: not everything could be written that a cut rests on")
         failed = await self._admin.run(self._replicas.cut(partition, offset, epoch))
         if partition in failed:
             raise failed[partition]
