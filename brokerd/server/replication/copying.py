@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.2
 _RETRY_MS = 200
-_FLUSHES_MAX = 3  # before a cut: the first may be one that had begun earlier
+_FLUSHES_MAX = 3  # in a row: the first may be one that had begun before
 
 
 class Copying:
@@ -198,6 +198,8 @@ class Copier:
             partition = self._partitions.replica(tp)
             if tp not in self._epochs or partition is None or partition.role is not Role.FOLLOWER:
                 continue
+            if partition.is_dirty:
+                self._touched.add(tp)  # it becomes durable without another answer
             position = position_of(partition, self._replicas.durable_log_start(tp))
             if self._sent.get(tp) != position:
                 self._sent[tp] = position
@@ -223,9 +225,14 @@ class Copier:
                 self._fail(partition, error)
             else:
                 self._problems.pop(tp, None)
-        await asyncio.gather(*(self._flusher.flush(partition, BROKER) for partition in taken if partition.is_dirty))
+        await asyncio.gather(*(self._make_durable(partition) for partition in taken if partition.is_dirty))
         if any(partition.ends.log_start_offset > self._replicas.durable_log_start(partition.tp) for partition in taken):
             await asyncio.to_thread(self._replicas.checkpoint_now())
+
+    async def _make_durable(self, partition: ReplicatedPartition) -> None:
+        for _ in range(_FLUSHES_MAX):
+            if partition.is_dirty:
+                await self._flusher.flush(partition, BROKER)
 
     def _followed(self, tp: TopicIdPartition) -> ReplicatedPartition | None:
         """The partition, if this node still follows the leader that was asked."""
