@@ -1,0 +1,55 @@
+"""Replication under random schedules (tests/support/replication_simulation.py), and the mistakes that they must find.
+
+`python -m tests.model.long_replication` runs a hundred thousand; `BROKERD_TEST_SCALE=20` twenty times as many as `make test` does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.replication_bugs import MUTANTS
+from tests.support.replication_simulation import Simulation, run_seed
+from tests.support.scale import TEST_SCALE
+from tests.support.seeds import assert_replays, run_part
+
+SCHEDULES = 240 * TEST_SCALE
+PARTS = 4
+SEARCHED = 2_000
+OFTEN = (
+    *("elected", "led", "joined", "left", "acknowledged", "acknowledged, without numbers", "read", "healed"),
+    *("power cut", "killed", "started", "paused", "link cut", "cut off from the store", "lease ended", "stream broken"),
+    *("answer lost", "made late", "never made", "records deleted", "replicas changed", "stopped", "store down", "emptied"),
+    *("producer: NotLeaderError", "producer: FencedLeaderEpochError", "producer: no answer", "not enough replicas"),
+)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.timeout(7_200)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_random_schedules_keep_every_promise(part: int) -> None:
+    run_part(run_seed, part, SCHEDULES // PARTS, OFTEN, one_in=12)
+
+
+def test_a_seed_replays_exactly() -> None:
+    assert_replays(traced, range(4))
+
+
+def traced(seed: int) -> list[str]:
+    """The trace of one schedule."""
+    trace: list[str] = []
+    Simulation(seed, trace=trace).run()
+    return trace
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_planted_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    MUTANTS.assert_found(name, monkeypatch.setattr, run_seed, SEARCHED)

@@ -1,0 +1,279 @@
+"""Mistakes planted one by one in replication and elections, in what decides and in what carries it out: the random schedules must
+find each. What they do not find, they do not prove."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from brokerd.cluster import assignments, election
+from brokerd.cluster.election import elect, replica_of
+from brokerd.cluster.image import Node, PartitionAt
+from brokerd.cluster.keys import PartitionEntry, encode
+from brokerd.datadir.partition_table import PartitionTable
+from brokerd.datadir.replica_changes import ReplicaChanges
+from brokerd.ids import NO_LEADER, TopicIdPartition
+from brokerd.partition.core import Append, PartitionCore, Role
+from brokerd.partition.flush_state import FlushPlan
+from brokerd.partition.following import ReplicatedCore, ReplicatedPartition, truncate
+from brokerd.partition.log_ends import LogEnd, LogEnds
+from brokerd.partition.partition import FlushTask
+from brokerd.partition.producer_state import Marker
+from brokerd.record.header import BatchHeader
+from brokerd.replication.follower import Common, Position, position_of
+from brokerd.replication.leader import Follower, LedPartition, Proposal
+from brokerd.server.cluster import controller
+from brokerd.server.cluster.controller import Controller
+from brokerd.server.cluster.membership import Membership
+from brokerd.server.replication import copying, serving
+from brokerd.server.replication.copying import Copier
+from brokerd.server.replication.serving import ReplicaStream
+from tests.support.mutants import Mutants
+from tests.support.planting import Put
+
+MUTANTS = Mutants()
+mutant, rare, bug = MUTANTS.add, MUTANTS.rare, MUTANTS.method
+Nodes = Mapping[int, Node]
+
+
+# --- what is durable
+
+
+@mutant
+def acknowledged_before_the_flush(put: Put) -> None:
+    begin_flush, run = PartitionCore.begin_flush, FlushTask.run
+
+    def eager(self: PartitionCore) -> FlushPlan | None:
+        plan = begin_flush(self)
+        if plan is not None:
+            self.ends.durable_to(plan.end_offset)
+        return plan
+
+    def lazy(self: FlushTask) -> None:
+        handles, self.handles = self.handles, []
+        run(self)
+        self.handles = handles
+
+    put(PartitionCore, "begin_flush", eager)
+    put(FlushTask, "run", lazy)
+
+
+@mutant
+def followers_report_what_they_have_not_flushed(put: Put) -> None:
+    def hasty(partition: ReplicatedPartition, durable_log_start: int) -> Position:
+        return position_of(partition, durable_log_start)._replace(durable_end=partition.ends.log_end_offset)
+
+    put(copying, "position_of", hasty)
+
+
+@bug(LogEnds, "leader_at")
+def a_follower_believes_more_than_it_has(_original: Any, self: LogEnds, high_watermark: int, *_more: int) -> Any:
+    self.high_watermark = max(self.high_watermark, min(high_watermark, self.log_end_offset))
+    return (LogEnd.HIGH_WATERMARK,)
+
+
+@bug(ReplicaChanges, "_promise")
+def an_epoch_is_not_durable_before_its_first_batch(_original: Any, _self: ReplicaChanges, _epochs: Any) -> Any:
+    yield lambda: None
+
+
+# --- epochs, and where logs part
+
+
+@mutant
+def another_life_of_the_leader_goes_on_in_its_epoch(put: Put) -> None:
+    def forgiving(entry: PartitionEntry, nodes: Nodes) -> PartitionEntry | None:
+        elected = elect(entry, nodes)
+        is_same = elected is not None and elected.leader == entry.leader
+        return elected._replace(leader_epoch=entry.leader_epoch) if elected is not None and is_same else elected
+
+    put(controller, "elect", forgiving)
+
+
+@mutant
+def logs_are_compared_by_their_ends_alone(put: Put) -> None:
+    def divergence(_epochs: Any, log_end_offset: int, position: Position) -> Common | None:
+        return None if position.log_end_offset <= log_end_offset else Common(position.last_epoch, log_end_offset)
+
+    put(serving, "divergence", divergence)
+
+
+@mutant
+def logs_are_compared_by_their_last_epochs_alone(put: Put) -> None:
+    def divergence(epochs: Any, log_end_offset: int, position: Position) -> Common | None:
+        common = Common(*epochs.end_of(position.last_epoch, log_end_offset))
+        return None if common.epoch == position.last_epoch else common
+
+    put(serving, "divergence", divergence)
+
+
+@mutant
+def a_cut_ignores_the_epochs_of_the_follower(put: Put) -> None:
+    put(copying, "cut_offset", lambda _epochs, log_end_offset, common: min(common.end_offset, log_end_offset))
+
+
+@bug(ReplicaStream, "_report")
+def a_report_counts_without_agreement(_original: Any, self: Any, node: Node, tp: TopicIdPartition, position: Position) -> None:
+    partition = self._broker.partitions.replica(tp)
+    if partition is not None and partition.leads_in(position.leader_epoch):
+        self._leading.reported(partition, node, position.durable_end, position.log_start_offset)
+
+
+@mutant
+def an_answer_of_an_older_epoch_is_taken(put: Put) -> None:
+    append = ReplicatedCore.append_as_follower
+
+    def followed(self: Any, tp: TopicIdPartition) -> ReplicatedPartition | None:
+        partition = self._partitions.replica(tp)
+        return partition if partition is not None and tp in self._sent and partition.core.role is Role.FOLLOWER else None
+
+    def append_any(self: ReplicatedCore, header: BatchHeader, *, marker: Marker | None = None) -> Append:
+        return append(self, header._replace(leader_epoch=max(header.leader_epoch, self.epochs.latest)), marker=marker)
+
+    put(Copier, "_followed", followed)
+    put(ReplicatedCore, "append_as_follower", append_any)
+
+
+@bug(ReplicaChanges, "cut")
+def a_cut_is_made_for_an_older_leader(
+    _original: Any, self: Any, partition: ReplicatedPartition, offset: int, _leader_epoch: int
+) -> Any:
+    return (yield from truncate({partition: offset}, self.checkpoint_now))
+
+
+# --- who is in sync
+
+
+@bug(LedPartition, "proposal")
+def who_leaves_is_not_counted_before_it_is_decided(proposal: Any, self: Any, *args: Any) -> Proposal | None:
+    found: Proposal | None = proposal(self, *args)
+    if found is not None and len(found.entry.isr) < len(self.entry.isr) and found.entry.leader == self.entry.leader:
+        self._at = PartitionAt(found.entry, self._at.mod_revision)
+        self._count()
+    return found
+
+
+@bug(LedPartition, "_count")
+def who_joins_is_not_counted_before_it_is_decided(count: Any, self: Any) -> None:
+    joining, self._joining = self._joining, None
+    count(self)
+    self._joining = joining
+
+
+@bug(LedPartition, "proposal")
+def who_joins_is_not_counted_after_a_lost_answer(proposal: Any, self: Any, *args: Any) -> Proposal | None:
+    self._joining, self._last, self._is_uncertain = None, None, False
+    self._count()
+    return proposal(self, *args)  # type: ignore[no-any-return]
+
+
+@bug(LedPartition, "given_up")
+def a_refused_proposal_ends_an_earlier_one_that_may_be_made(given_up: Any, self: Any, proposal: Proposal) -> None:
+    self._is_uncertain = False
+    given_up(self, proposal)
+
+
+@mutant
+def what_is_heard_of_an_older_epoch_counts(put: Put) -> None:
+    put(LedPartition, "is_over", property(lambda _self: False))
+
+
+@bug(LedPartition, "_counts")
+def an_emptied_disk_counts_for_the_one_that_is_in_sync(_original: Any, self: Any, follower: Follower) -> bool:
+    return follower.replica.node_id not in self._is_lost
+
+
+@bug(LedPartition, "_joins")
+def a_follower_joins_that_has_ended_since_its_report(_original: Any, self: Any, node: Node) -> bool:
+    follower = self._followers.get(node.id)
+    if follower is None or node.id in {replica.node_id for replica in self.entry.isr}:
+        return False
+    wanted = max(self.partition.ends.high_watermark, self.partition.core.epoch_start_offset)
+    return bool(follower.durable_end >= wanted)
+
+
+def _joins(self: Any, node: Node, wanted: int) -> bool:
+    follower = self._followers.get(node.id)
+    if follower is None or follower.node_epoch != node.epoch or node.id in {replica.node_id for replica in self.entry.isr}:
+        return False
+    return bool(follower.durable_end >= wanted)
+
+
+@bug(LedPartition, "_joins")
+def a_follower_joins_below_the_high_watermark(_original: Any, self: Any, node: Node) -> bool:
+    return _joins(self, node, self.partition.core.epoch_start_offset)
+
+
+@bug(LedPartition, "_joins")
+def a_follower_joins_below_the_start_of_the_epoch(_original: Any, self: Any, node: Node) -> bool:
+    return _joins(self, node, self.partition.ends.high_watermark)
+
+
+@mutant
+def min_insync_replicas_is_ignored(put: Put) -> None:
+    put(PartitionCore, "has_enough_in_sync", property(lambda _self: True))
+
+
+@bug(PartitionTable, "lead")
+def a_leader_begins_without_its_followers(lead: Any, self: PartitionTable, epochs: Any, _in_sync: Any = None) -> None:
+    lead(self, epochs)
+
+
+# --- elections
+
+
+@bug(Controller, "_hold")
+async def the_controller_does_not_compare(_original: Any, self: Any, image: Any, due: Any) -> None:
+    await self._client.transact({}, {image.keys.partition(tp): encode(entry) for tp, _, entry in due})
+
+
+@mutant
+def a_replica_that_is_not_in_sync_is_elected(put: Put) -> None:
+    def unclean(entry: PartitionEntry, nodes: Nodes) -> PartitionEntry | None:
+        elected = elect(entry, nodes)
+        alive = [node_id for node_id in entry.replicas if node_id in nodes]
+        if elected is None or elected.leader != NO_LEADER or not alive:
+            return elected
+        node = nodes[alive[0]]
+        return elected._replace(isr=(replica_of(node),), leader=node.id, leader_node_epoch=node.epoch)
+
+    put(controller, "elect", unclean)
+
+
+@mutant
+def an_emptied_disk_is_elected(put: Put) -> None:
+    put(election, "_is_alive", lambda replica, nodes: replica.node_id in nodes)
+    put(assignments, "_is_in_sync", lambda *_: True)
+
+
+@mutant
+def a_leader_that_is_gone_keeps_the_partition(put: Put) -> None:
+    def patient(entry: PartitionEntry, nodes: Nodes) -> PartitionEntry | None:
+        return elect(entry, nodes) if entry.leader in nodes or entry.leader == NO_LEADER else None
+
+    put(controller, "elect", patient)
+
+
+@bug(LedPartition, "proposal")
+def a_leader_whose_log_has_stopped_keeps_its_place(proposal: Any, self: Any, *args: Any) -> Proposal | None:
+    return None if self.partition.is_stopped else proposal(self, *args)
+
+
+# --- copies that begin anew
+
+
+@bug(ReplicatedPartition, "snapshot_at")
+def a_copy_that_begins_anew_knows_no_producers(snapshot_at: Any, self: ReplicatedPartition, offset: int) -> Any:
+    return snapshot_at(self, offset)._replace(producers={})
+
+
+@bug(Membership, "look_again")
+async def a_copy_that_has_begun_anew_is_forgotten(_original: Any, _self: Membership) -> None:
+    pass
+
+
+@bug(LogEnds, "leader_at")
+def a_log_start_is_told_once(leader_at: Any, self: LogEnds, high_watermark: int, stable: int, log_start: int = -1) -> Any:
+    moved = leader_at(self, high_watermark, stable, log_start)
+    self._leader_log_start = -1
+    return moved

@@ -1,0 +1,179 @@
+"""Clients of a simulated partition. Each asks the node that its metadata names, in the epoch that they name, and keeps the highest
+epoch that it has seen; metadata come from any node, which may have heard of old news only. Requests and answers take their time, in
+order on one connection, and may be lost.
+
+An honest producer sends in order, and after whatever goes wrong all that is not acknowledged again, from the first on, on a new
+connection. So nothing that it is told there may say that a sequence is out of order. Another one has no idempotence: each batch is
+sent once. A reader goes on where it stopped, so it may never hear that its offset does not exist, unless the log start has passed
+it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from brokerd.errors import (
+    DuplicateSequenceError,
+    NotEnoughReplicasError,
+    OffsetOutOfRangeError,
+    OutOfOrderSequenceError,
+    UnknownProducerIdError,
+    WireError,
+)
+from brokerd.ids import NO_LEADER, NO_PRODUCER, ProducerIdAndEpoch
+from brokerd.record.header import BatchHeader
+from tests.support.build import raw_batch
+from tests.support.replication_nodes import TP, Process, Produced
+from tests.support.replication_promises import identity
+
+if TYPE_CHECKING:
+    from tests.support.replication_simulation import Simulation
+
+HONEST = ProducerIdAndEpoch(50, 0)
+_IN_FLIGHT_MAX = 5
+_TIMEOUT_MS = 900
+
+
+class _Client:
+    """A client and its metadata."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self.sim = sim
+        self.node_id, self.epoch = NO_LEADER, 0
+        self.is_ending = False  # it sends nothing new
+
+    def refresh(self) -> None:
+        """Asks any node who leads."""
+        process = self.sim.any_process()
+        at = process.membership.image.partition(TP) if process is not None else None
+        if at is not None and at.entry.leader != NO_LEADER and at.entry.leader_epoch >= self.epoch:
+            self.node_id, self.epoch = at.entry.leader, at.entry.leader_epoch
+
+    def process(self) -> Process | None:
+        """The node that its metadata name, if it is alive."""
+        return self.sim.machines[self.node_id].process if self.node_id in self.sim.machines else None
+
+
+class _Batch:
+    """A batch that is acknowledged, or not yet."""
+
+    def __init__(self, sequence: int, count: int, payload: bytes) -> None:
+        self.sequence, self.count, self.payload = sequence, count, payload
+        self.is_done = False
+
+
+class HonestProducer(_Client):
+    """See the module."""
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self.window: list[_Batch] = []  # from the first on that is not acknowledged
+        self.acknowledged: dict[int, int] = {}  # base offsets by sequence
+        self.next_sequence = 0
+        self._sent = 0  # of the window, on the present connection
+        self._connection = 0
+
+    def step(self) -> None:
+        """Sends a batch, if it may."""
+        if self._sent == len(self.window):
+            if self._sent >= _IN_FLIGHT_MAX or self.is_ending:
+                return
+            count = self.sim.rng.randint(1, 3)
+            self.window.append(_Batch(self.next_sequence, count, self.sim.payload()))
+            self.next_sequence += count
+        process = self.process()
+        if process is None:
+            self._connect_again()
+            return
+        one = self.window[self._sent]
+        self._sent += 1
+        batch = raw_batch(one.payload, count=one.count, producer=HONEST, sequence=one.sequence, timestamp_ms=self.sim.wall_ms)
+        answer = partial(self._answered, self._connection, one)
+        self.sim.ask(self, self._connection, process, Produced(batch, self.epoch), answer)
+        self.sim.at(self.sim.now_ms + _TIMEOUT_MS, partial(self._timed_out, self._connection, one))
+
+    def _answered(self, connection: int, one: _Batch, header: BatchHeader, base_offset: int, error: WireError | None) -> None:
+        if error is None:
+            self.sim.promises.promise(base_offset, identity(header))
+            known = self.acknowledged.setdefault(one.sequence, base_offset)
+            assert known == base_offset, f"sequence {one.sequence} is acknowledged at {known} and at {base_offset}"
+            self.sim.count("acknowledged")
+            one.is_done = True
+            while self.window and self.window[0].is_done:
+                del self.window[0]
+                self._sent = max(self._sent - 1, 0)
+            return
+        if connection == self._connection:
+            honest = not isinstance(error, OutOfOrderSequenceError | UnknownProducerIdError | DuplicateSequenceError)
+            assert honest, f"an honest producer is told: {error}"
+            self.sim.count(f"producer: {type(error).__name__}")
+            self._connect_again()
+
+    def _timed_out(self, connection: int, one: _Batch) -> None:
+        if connection == self._connection and not one.is_done:
+            self.sim.count("producer: no answer")
+            self._connect_again()
+
+    def _connect_again(self) -> None:
+        self.refresh()
+        self._sent = 0
+        self._connection += 1
+
+
+class PlainProducer(_Client):
+    """Sends batches without numbers, with acks=all or acks=1."""
+
+    def step(self) -> None:
+        """Sends a batch."""
+        process = self.process()
+        if self.is_ending:
+            return
+        if process is None or self.sim.rng.random() < 0.1:
+            self.refresh()
+            return
+        is_all = self.sim.rng.random() < 0.7
+        batch = raw_batch(self.sim.payload(), count=self.sim.rng.randint(1, 3), producer=NO_PRODUCER, timestamp_ms=self.sim.wall_ms)
+        self.sim.ask(self, 0, process, Produced(batch, self.epoch, is_all), self._answered)
+
+    def _answered(self, header: BatchHeader, base_offset: int, error: WireError | None) -> None:
+        if error is None:
+            self.sim.promises.promise(base_offset, identity(header))
+            self.sim.count("acknowledged, without numbers")
+            return
+        if isinstance(error, NotEnoughReplicasError):
+            self.sim.count("not enough replicas")
+        self.refresh()
+
+
+class Reader(_Client):
+    """Reads on."""
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._position = 0
+
+    def step(self) -> None:
+        """Asks for what follows."""
+        sim, process = self.sim, self.process()
+        if process is None or process.is_paused or sim.rng.random() < 0.1 or self.epoch == 0:
+            self.refresh()
+            return
+        if sim.rng.random() < 0.02:
+            self._position = 0  # another one, which begins
+        try:
+            found = process.fetch(self._position, self.epoch)
+        except OffsetOutOfRangeError as error:
+            self._start_again(error.log_start_offset)
+            return
+        except WireError:
+            self.refresh()
+            return
+        for header in found:
+            sim.promises.promise(header.base_offset, identity(header))
+            self._position = header.next_offset
+            sim.count("read")
+
+    def _start_again(self, log_start_offset: int) -> None:
+        assert self._position < log_start_offset, f"a reader at {self._position} is told that there is no such offset"
+        self._position = log_start_offset

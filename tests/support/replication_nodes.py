@@ -1,0 +1,599 @@
+"""The nodes of a simulated cluster: one life of a daemon is everything that replication and elections are made of, as it runs in
+production, around fakes of what lies outside of it.
+
+Real: the data directory on files in memory, its recovery, all of brokerd/replication, brokerd/server/replication and
+brokerd/cluster, the directory's agreement with the image, the controller, the queue of administrative work, flushes. Fakes: an
+event loop of the schedule's time, threads whose jobs the schedule runs, the client of the coordination store, the streams between
+nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import errno
+import random
+from asyncio import events
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import pyarrow as pa
+
+from brokerd.cluster.assignments import Life
+from brokerd.cluster.changes import Transaction
+from brokerd.cluster.image import Node as NodeEntry
+from brokerd.cluster.keys import Keys, Registration, encode
+from brokerd.config.broker import BrokerConfig
+from brokerd.coordination.client import KeyValue
+from brokerd.datadir.flusher import Flusher
+from brokerd.datadir.log_manager import LogManager
+from brokerd.datadir.node_state import ClusterIdentity
+from brokerd.errors import BrokerdError, CoordinationError, NotReadyError, WireError
+from brokerd.ids import TopicIdPartition
+from brokerd.partition.following import ReplicatedPartition
+from brokerd.partition.log_ends import UNSETTLED, LogEnd
+from brokerd.partition.partition import Partition
+from brokerd.purgatory import Purgatory, TimingWheel
+from brokerd.record.batch import RecordBatch, walk_batches
+from brokerd.record.header import BatchHeader
+from brokerd.server.admin import Admin
+from brokerd.server.cluster.controller import Controller
+from brokerd.server.cluster.directory import ClusterDirectory
+from brokerd.server.cluster.membership import Membership, for_ever
+from brokerd.server.replication.copying import Copying
+from brokerd.server.replication.leading import Leading
+from brokerd.server.replication.serving import ReplicaStream
+from brokerd.server.waiting.delayed_produce import Appended, DelayedProduce
+from brokerd.sharing import FairQueue
+from tests.support.coordination_store import Event
+from tests.support.files import Killed, MemoryFiles
+
+if TYPE_CHECKING:
+    from tests.support.replication_simulation import Simulation
+
+CLUSTER = ClusterIdentity("test", "cluster-of-the-schedule")
+KEYS = Keys(CLUSTER.name)
+TP = TopicIdPartition(b"replicated-topic", 0)
+LAG_MAX_MS = 700
+_NEVER_MS = 10**12
+_CALL_TIMEOUT_MS = 600
+
+
+class NodeLoop(asyncio.BaseEventLoop):
+    """The event loop of one life. It runs when something has happened to its node; what it begins in threads, the schedule ends."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__()
+        self._process = process
+        self._sim = process.sim
+
+    @property
+    def has_ready(self) -> bool:
+        """True if `turn` would do something."""
+        return bool(self._ready)  # type: ignore[attr-defined]
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """It is the thread's running loop meanwhile."""
+        events._set_running_loop(self)
+        try:
+            yield
+        finally:
+            events._set_running_loop(None)
+
+    def turn(self) -> None:
+        """One iteration: all that is ready now."""
+        ready: Any = self._ready  # type: ignore[attr-defined]
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
+    def time(self) -> float:
+        """The schedule's."""
+        return self._sim.now_ms / 1000
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
+        """See AbstractEventLoop."""
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._sim.at(max(int(when * 1000 + 0.999), self._sim.now_ms), partial(self._due, timer))
+        return timer
+
+    def _due(self, timer: asyncio.TimerHandle) -> None:
+        if not timer.cancelled() and not self._process.is_dead:
+            self._ready.append(timer)  # type: ignore[attr-defined]
+            self._process.go_on()
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        pass
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
+        """See AbstractEventLoop."""
+        return self.call_soon(callback, *args, context=context)
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
+        """See AbstractEventLoop."""
+        future = self.create_future()
+        self._process.begin_job(lambda: func(*args), partial(_settle, future))
+        return future
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """What goes wrong in a callback fails the schedule; the end of a task is for whoever awaits it."""
+        if "never retrieved" not in context["message"] and not self._process.is_dead:
+            self._sim.fail(context.get("exception") or AssertionError(context["message"]))
+
+
+def _settle(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+    if not future.done():
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+
+class Disk:
+    """A data directory. It may be taken out of its machine, and put back."""
+
+    def __init__(self) -> None:
+        self.files = MemoryFiles()
+        self.directory_id = ""  # drawn by the first life
+        self.durable_end = 0  # of the partition, as the last life knew it
+        self.epochs: list[Any] = []  # of the partition, as the last life knew them
+
+
+class Machine:
+    """A node's machine: its disks, of which one is in use, and the present life, if there is one."""
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.disks = [Disk()]
+        self.disk = self.disks[0]
+        self.process: Process | None = None
+
+
+class _Lease:
+    """See brokerd.coordination.lease.Lease."""
+
+    def __init__(self, sim: Simulation, lease_id: int) -> None:
+        self.id = lease_id
+        self.lost = asyncio.Event()
+        self._sim = sim
+
+    async def revoke(self) -> None:
+        """Ends it now, or in a while."""
+        self._sim.at(self._sim.now_ms + self._sim.latency(), partial(self._sim.end_lease, self.id))
+
+
+class _Membership(Membership):
+    """The node's membership; its lease and its watch are the schedule's."""
+
+    def __init__(self, process: Process, registration: Registration) -> None:
+        super().__init__(process.client, KEYS, CLUSTER.id, process.node_id, registration)  # type: ignore[arg-type]
+        self._process = process
+        self.heard: asyncio.Queue[tuple[int, list[Event], bool]] = asyncio.Queue()
+
+    async def begin(self) -> None:
+        """As `start`, but for a store that does not answer."""
+        while self.life is None:
+            with suppress(CoordinationError):
+                await self._register()
+                break
+            await asyncio.sleep(0.3)
+        self._process.sim.watch(self._process)
+        self._tasks = [asyncio.create_task(for_ever(each)) for each in (self._stay_registered, self._follow)]
+        while self.node_id not in self.image.nodes:
+            await self.after(self.generation)
+
+    async def _register(self) -> None:
+        client, key, sim = self._client, self.image.keys.node(self.node_id), self._process.sim
+        lease = _Lease(sim, sim.new_lease(self._process))
+        try:
+            while True:
+                revision = await client.transact({key: 0}, {key: encode(self._registration)}, lease_id=lease.id)
+                if revision is not None:
+                    break
+                found = await client.get(key)
+                if found is not None:
+                    self._check_own(found)
+                    await client.transact({key: found.mod_revision}, {}, [key])
+        except BaseException:
+            await lease.revoke()
+            raise
+        self._lease = lease  # type: ignore[assignment]
+        await self._became(Life(self.node_id, revision, self._registration.directory_id))
+
+    async def _follow(self) -> None:
+        while True:
+            revision, changes, is_snapshot = await self.heard.get()
+            async with self._changed:
+                if is_snapshot:
+                    for key in self._revisions.keys() - {event.key for event in changes}:
+                        self._delete(key)
+                for event in changes:
+                    if event.value is None:
+                        self._delete(event.key)
+                    else:
+                        self._put(KeyValue(event.key, event.value, event.create_revision, event.mod_revision))
+                self.revision = revision
+                self._check_registered()
+                self.generation += 1
+                self._changed.notify_all()
+
+
+class _Client:
+    """See brokerd.coordination.client.CoordinationClient."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self.clock = process.sim.clock
+        self.timeout_ms = _CALL_TIMEOUT_MS
+        self.answered_ms = process.sim.now_ms
+
+    async def transact(
+        self, compares: Mapping[str, int], puts: Mapping[str, bytes], deletes: Sequence[str] = (), *, lease_id: int = 0
+    ) -> int | None:
+        """See CoordinationClient."""
+        process = self._process
+        future: asyncio.Future[int | None] = process.loop.create_future()
+        transaction = Transaction(dict(compares), dict(puts), tuple(deletes))
+        process.sim.ask_store(process, transaction, lease_id, lambda *answer: process.enter(lambda: _settle(future, *answer)))
+        revision = await future
+        self.answered_ms = process.sim.now_ms
+        return revision
+
+    async def get(self, key: str) -> KeyValue | None:
+        """See CoordinationClient."""
+        process = self._process
+        future: asyncio.Future[KeyValue | None] = process.loop.create_future()
+        process.sim.ask_key(process, key, lambda *answer: process.enter(lambda: _settle(future, *answer)))
+        return await future
+
+
+class Stream:
+    """A stream of Replicate. What one side has written arrives in order, sooner or later, or not at all; a side that has given up
+    hears of nothing more."""
+
+    def __init__(self, sim: Simulation, client: Process, server: Process) -> None:
+        self._sim = sim
+        self.client, self.server = client, server
+        self.to_server: asyncio.Queue[object] = asyncio.Queue()
+        self.to_client: asyncio.Queue[object] = asyncio.Queue()
+        self.is_open = self.is_cancelled = False
+        self._server_at_ms = self._client_at_ms = 0
+
+    # The follower's side
+
+    async def write(self, data: bytes) -> None:
+        """See grpc.aio.StreamStreamCall."""
+        self._send_to_server(data)
+
+    async def read(self) -> object:
+        """See grpc.aio.StreamStreamCall. Raises what has ended the stream."""
+        found = await self.to_client.get()
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def cancel(self) -> None:
+        """See grpc.aio.StreamStreamCall."""
+        if not self.is_cancelled:
+            self.is_cancelled = True
+            self._send_to_server(None)
+
+    # Between them
+
+    def break_off(self) -> None:
+        """The follower hears that the stream has ended; what it has written may arrive still."""
+        if not self.is_cancelled:
+            self.client.enter(lambda: self.to_client.put_nowait(NotReadyError("the stream has ended")))
+
+    def _send_to_server(self, data: bytes | None) -> None:
+        self._server_at_ms = self._sim.send(self.client, self.server, self._server_at_ms, lambda: self._arrive(data))
+
+    def _arrive(self, data: bytes | None) -> None:
+        if self.server.is_dead:
+            self._sim.at(self._sim.now_ms + self._sim.latency(), self.break_off)
+            return
+        self.server.enter(lambda: self._take(data))
+
+    def _take(self, data: bytes | None) -> None:
+        if not self.is_open:
+            self.is_open = True
+            self.server.begin(self._serve())
+        self.to_server.put_nowait(data)
+
+    def _send_to_client(self, data: object) -> None:
+        def arrive() -> None:
+            if not self.is_cancelled:
+                self.client.enter(lambda: self.to_client.put_nowait(data))
+
+        self._client_at_ms = self._sim.send(self.server, self.client, self._client_at_ms, arrive)
+
+    async def _serve(self) -> None:
+        context = SimpleNamespace(read=self.to_server.get, write=self._answer)
+        server = self.server
+        try:
+            await ReplicaStream(server.broker, server.membership, server.leading, context).run()  # type: ignore[arg-type]
+        except BrokerdError as error:
+            self._send_to_client(error)
+        else:
+            self._send_to_client(None)
+
+    async def _answer(self, data: bytes) -> None:
+        self._send_to_client(data)
+
+
+class Produced(NamedTuple):
+    """An append that a client asks for."""
+
+    batch: RecordBatch
+    epoch: int  # of the leader, as its metadata name it
+    is_acks_all: bool = True
+
+
+class Process:
+    """One life of a node. Nothing happens in it but through `enter`, and nothing at all while it is paused."""
+
+    def __init__(self, sim: Simulation, machine: Machine) -> None:
+        self.sim = sim
+        self.machine, self.disk = machine, machine.disk
+        self.node_id = machine.node_id
+        self.is_dead = self.is_paused = self.fails_next_sync = False
+        self.seen_state: tuple[int, ...] = ()  # of the partition, as it was last checked
+        self._inbox: list[Callable[[], object]] = []
+        self._is_going = False
+        self.token = f"life-{sim.next_number()}"
+        self.loop = NodeLoop(self)
+        self.client = _Client(self)
+        with self.loop.running():
+            self._open()
+        self.enter(lambda: self.begin(self._run()))
+
+    def _open(self) -> None:
+        sim, config = self.sim, dataclasses.replace(self.sim.config, node_id=self.node_id)
+        self.logs = LogManager(config, self.disk.files, sim.clock, cluster=CLUSTER)
+        report = self.logs.open()
+        assert not report.damaged, f"damage: {report.damaged}"
+        assert not report.read_only_reason, report.read_only_reason
+        self.disk.directory_id = self.logs.directory_id
+        partition = self.partition
+        assert (partition.ends.log_end_offset if partition else 0) >= self.disk.durable_end, "what was durable is lost"
+        self.logs.partitions.on_role = self._on_role
+        self.flusher = _flusher()
+        self._flushes: Any = self.flusher._begun
+        self.logs.resources.flush_soon = self.flusher.mark_dirty
+        self.admin = Admin()
+        self.produce_purgatory = Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=0))
+        readers = SimpleNamespace(run=lambda _caller, work: self.loop.run_in_executor(None, work))
+        self.broker: Any = SimpleNamespace(partitions=self.logs.partitions, readers=readers)
+        registration = Registration(f"node{self.node_id}", 9092, self.logs.directory_id, token=self.token)
+        self.membership = _Membership(self, registration)
+        client, membership, calls = (
+            cast("Any", self.client),
+            self.membership,
+            cast("Any", SimpleNamespace(replicate=self._replicate)),
+        )
+        self.leading = Leading(client, membership, self.logs.partitions, LAG_MAX_MS)
+        unable = self.leading.unable
+        logs = self.logs
+        self.directory = ClusterDirectory(
+            client, membership, logs.topics, logs.partitions, logs.changes, logs.replicas, self.admin, lambda _topic: None, unable
+        )
+        self.copying = Copying(logs.partitions, logs.replicas, membership, calls, self.flusher, self.admin, sim.clock, unable)
+        self.controller = Controller(client, membership)
+
+    async def _run(self) -> None:
+        """As ClusterNode.join does."""
+        await self.membership.begin()
+
+        async def follow() -> None:
+            seen = -1
+            while True:
+                seen = await self.directory.passed(seen)
+                self.leading.follow_image()
+                self.copying.follow_image()
+
+        works = (self.directory.run, self.controller.run, follow, self.leading.run, self._write_checkpoints)
+        self._works = [asyncio.create_task(for_ever(each)) for each in works]
+
+    async def _write_checkpoints(self) -> None:
+        while True:
+            await asyncio.sleep(0.4)
+            await asyncio.to_thread(self.logs.replicas.checkpoint_now())
+
+    async def _replicate(self, node: NodeEntry) -> Stream:
+        process = self.sim.machines[node.id].process
+        if process is None or process.token != node.registration.token:
+            await asyncio.sleep(0.05)
+            raise NotReadyError(f"node {node.id} does not answer")
+        return self.sim.connect(self, process)
+
+    # Life
+
+    def begin(self, work: Any) -> None:
+        """Starts a task."""
+        self.loop.create_task(work)
+
+    def enter(self, event: Callable[[], object]) -> None:
+        """Something happens to the node."""
+        if self.is_dead:
+            return
+        if self.is_paused or self._is_going:
+            self._inbox.append(event)
+            return
+        with self.loop.running():
+            event()
+        self.go_on()
+
+    def go_on(self) -> None:
+        """The event loop runs until it has nothing to do, or for a while."""
+        if self._is_going:
+            return
+        self._is_going = True
+        try:
+            while not self.is_dead and not self.is_paused and (self.loop.has_ready or self._inbox):
+                with self.loop.running():
+                    for event in self._take_inbox():
+                        event()
+                    self.loop.turn()
+                while not self._flushes.empty():
+                    self._begin_flush(*self._flushes.get())
+                self.sim.touched(self)
+                if self.loop.has_ready and self.sim.rng.random() < 0.02:
+                    self.sim.at(self.sim.now_ms + self.sim.rng.randint(1, 30), self.go_on)
+                    break
+        finally:
+            self._is_going = False
+
+    def _take_inbox(self) -> list[Callable[[], object]]:
+        inbox, self._inbox = self._inbox, []
+        return inbox
+
+    def pause(self) -> None:
+        """The process is stopped; the time goes on."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """The process goes on."""
+        self.is_paused = False
+        self.go_on()
+
+    def end(self) -> None:
+        """The process is killed."""
+        partition = self.partition
+        self.disk.durable_end = partition.ends.durable_end if partition is not None else 0
+        self.disk.epochs = list(partition.epochs.entries) if partition is not None else []
+        self.is_dead = True
+        with self.loop.running():
+            for task in sorted(asyncio.all_tasks(self.loop), key=lambda task: int(task.get_name().rpartition("-")[2])):
+                task.cancel()
+            while self.loop.has_ready:
+                self.loop.turn()
+        self.loop.close()
+
+    # Threads
+
+    def begin_job(self, job: Callable[[], object], settle: Callable[[object, BaseException | None], None]) -> None:
+        """A thread does a job; `settle` is called in the event loop."""
+        if not self.is_dead:
+            self.sim.at(self.sim.now_ms + self.sim.disk_time(self), partial(self._do, job, settle))
+
+    def _do(self, job: Callable[[], object], settle: Callable[[object, BaseException | None], None]) -> None:
+        if self.is_dead:
+            return
+        if self.is_paused:
+            self._inbox.append(partial(self.begin_job, job, settle))
+            return
+        result, error = None, None
+        self.disk.files.hook = self.sim.mishap(self)
+        try:
+            result = job()
+        except Killed:
+            self.sim.count("killed in a job")
+            self.sim.crash(self.machine)
+            return
+        except Exception as failed:
+            error = failed
+        finally:
+            self.disk.files.hook = None
+        self.sim.at(self.sim.now_ms + self.sim.rng.choice((0, 0, 0, 1, 5)), lambda: self.enter(lambda: settle(result, error)))
+
+    def _begin_flush(self, log: Partition, task: Any) -> None:
+        def run() -> None:
+            if self.fails_next_sync:
+                self.fails_next_sync = False
+                self.sim.count("sync failed")
+                raise OSError(errno.EIO, "Input/output error")
+            task.run()
+
+        self.begin_job(run, lambda _, error: self.flusher._report(log, task, error))
+
+    # The partition
+
+    @property
+    def partition(self) -> ReplicatedPartition | None:
+        """Its copy, if it has one at present."""
+        return self.logs.partitions.replica(TP)
+
+    def _on_role(self, partition: Partition) -> None:
+        if partition.is_leader:
+            partition.wake(partition.release(UNSETTLED))  # as the coordinator would say at once
+            self.sim.led(self, cast("ReplicatedPartition", partition))
+
+    def produce(self, asked: Produced, answer: Callable[[int, WireError | None], object]) -> None:
+        """As the handler of Produce does. `answer`: base offset, error."""
+        try:
+            partition = self.logs.partitions.leader(TP, asked.epoch)
+            if asked.is_acks_all:
+                partition.check_enough_in_sync()
+            now_ms, ahead_ms = self.logs.time.stamp_ms()
+            info = partition.append(asked.batch, now_wall_ms=now_ms, clock_ahead_ms=ahead_ms)
+        except WireError as error:
+            answer(-1, error)
+            return
+        if not asked.is_acks_all:
+            return
+        batches = {0: Appended(partition, info.last_offset, info.leader_epoch)}
+        told: Any = SimpleNamespace(done=lambda: False)
+        operation = DelayedProduce(_NEVER_MS, batches, told)
+        told.set_result = lambda _: answer(info.base_offset, operation.errors.get(0))
+        self.produce_purgatory.try_complete_else_watch(operation)
+
+    def fetch(self, offset: int, epoch: int) -> list[BatchHeader]:
+        """As the handler of Fetch does: the batches below the high watermark. Raises WireErrors."""
+        partition = self.logs.partitions.leader(TP, epoch)
+        partition.check_in_range(offset)
+        return list(headers(partition, offset, below=LogEnd.HIGH_WATERMARK, max_bytes=2_000))
+
+    async def stop(self) -> None:
+        """As the daemon does: others lead what they can, before it ends."""
+        with suppress(CoordinationError):
+            await self.leading.resign()
+        await self.copying.stop()
+        self.sim.at(self.sim.now_ms + self.sim.rng.randint(0, 50), partial(self.sim.ends, self))
+
+    def trim(self, rng: random.Random) -> None:
+        """Somebody deletes records, and the segments below go."""
+        partition = self.partition
+        if partition is not None and partition.is_leader and not partition.is_stopped:
+            ends = partition.ends
+            target = max(ends.log_start_offset, ends.high_watermark - rng.choice((0, 0, 3, 20)))
+            self.begin(self._trim(partition, target))
+
+    async def _trim(self, partition: Partition, target: int) -> None:
+        with suppress(WireError, OSError):
+            await self.admin.run(self.logs.retention.give_up_below(partition, target))
+
+
+def headers(partition: Partition, offset: int, *, below: LogEnd, max_bytes: int = 1 << 20) -> Iterator[BatchHeader]:
+    """The batches of one read, or with LOG_END all there are, from `offset` on."""
+    while offset < partition.ends.of(below):
+        found = partition.read(offset, below=below, max_bytes=max_bytes, cached_only=False)
+        for chunk in found.chunks:
+            for batch in walk_batches(pa.py_buffer(chunk), partition.crc_seed):
+                yield batch.header
+        if below is not LogEnd.LOG_END:
+            return
+        offset = found.next_offset
+
+
+def _flusher() -> Flusher:
+    """A flusher without threads: the schedule runs what it begins."""
+    flusher = Flusher(threads=0, on_flush=lambda _log, _ns: None)
+    flusher._room = FairQueue(1)
+    flusher._begun = SimpleQueue()
+    return flusher
+
+
+def base_config(rng: random.Random) -> BrokerConfig:
+    """Settings of all nodes."""
+    return dataclasses.replace(
+        BrokerConfig(),
+        log_segment_bytes=rng.choice((4_096, 4_096, 10_000, 1 << 20)),
+        log_index_interval_bytes=128,
+        min_insync_replicas=rng.choice((1, 1, 2)),
+    )

@@ -1,0 +1,734 @@
+"""One partition on several nodes, seeded: `Simulation(seed).run()` raises AssertionError if a promise of replication is broken.
+
+Goal: what replication_promises.py checks, at every step; and once everything works again, that somebody leads, that all replicas
+are in sync and equal byte for byte, and that an honest producer's records are there once and in order.
+
+Method: the nodes are real but for what lies outside of them (replication_nodes.py). This module is what lies outside: the time,
+threads that take theirs, a coordination store whose answers may be lost, or whose changes may be made after their time-out; watches
+that hear of everything late and in order; leases that end; a network that holds back one direction, and breaks streams whose
+requests arrive all the same; nodes that are killed, lose what was not synced, stand still, come back with an empty disk or with the
+old one. All that happens is in one queue by time, so a seed is a schedule.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from brokerd.cluster.changes import Transaction
+from brokerd.cluster.election import place
+from brokerd.cluster.image import ClusterImage
+from brokerd.cluster.keys import PartitionEntry, TopicEntry, decode_partition, encode
+from brokerd.coordination.client import KeyValue
+from brokerd.errors import CoordinationError
+from brokerd.ids import NO_LEADER
+from brokerd.partition.log_ends import LogEnd
+from tests.support.clock import ManualClock
+from tests.support.coordination_store import Store, see
+from tests.support.files import Killed
+from tests.support.replication_clients import HonestProducer, PlainProducer, Reader
+from tests.support.replication_nodes import CLUSTER, KEYS, TP, Disk, Machine, Process, Produced, Stream, base_config, headers
+from tests.support.replication_promises import Promises
+
+LEASE_MS = 900
+_TIMEOUT_MS = 600  # of a call to the store
+_HEALED_WITHIN_MS = 60_000
+_LOOK_MS = 200
+_LOST_MS = 10**9  # when that arrives which never does
+_TOPIC = "t"
+Link = tuple[int, int]
+Answer = Callable[[Any, BaseException | None], object]
+
+
+class _Connection:
+    """Of a client: its number, and when the last request and the last answer arrive."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.request_ms = self.reply_ms = 0
+
+
+class Simulation:
+    """See the module."""
+
+    def __init__(self, seed: int, *, trace: list[str] | None = None) -> None:
+        self.rng = rng = random.Random(seed)
+        self.now_ms = 0
+        self.clock = ManualClock()
+        self.config = base_config(rng)
+        self.store = Store()
+        self.facts: dict[str, int] = {}
+        self.trace = trace
+        self._queue: list[tuple[int, int, Callable[[], object]]] = []
+        self._numbers = itertools.count(1)
+        self._failure: BaseException | None = None
+        self._leases: dict[int, Process | None] = {}  # those alive
+        self._leased: dict[str, int] = {}  # keys that go with a lease
+        self._watches: dict[Process, int] = {}  # events that it was told, or will be
+        self._streams: list[Stream] = []
+        self._cut: set[Link] = set()  # from node to node
+        self._cut_off: set[int] = set()  # nodes that do not reach the store
+        self._is_store_down = self._is_healing = False
+        self._slow: set[int] = set()  # nodes whose disk is slow
+        self._connections: dict[object, _Connection] = {}  # the newest of each client
+        self.entry = PartitionEntry((), ())  # the store's
+        self.promises = Promises(self)
+        node_count = rng.choice((2, 3, 3, 3, 3, 4, 4))
+        self.machines = {node_id: Machine(node_id) for node_id in range(1, node_count + 1)}
+        self.honest, self.plain = HonestProducer(self), PlainProducer(self)
+        self.readers = [Reader(self), Reader(self)]
+
+    # --- time
+
+    def at(self, time_ms: int, event: Callable[[], object]) -> None:
+        """Something happens then."""
+        heapq.heappush(self._queue, (time_ms, next(self._numbers), event))
+
+    def _after(self, delay_ms: int, event: Callable[[], object]) -> None:
+        self.at(self.now_ms + delay_ms, event)
+
+    @property
+    def wall_ms(self) -> int:
+        """The time of all clocks."""
+        return self.clock.wall_ms()
+
+    def _run_until(self, end_ms: int) -> None:
+        queue = self._queue
+        while queue and queue[0][0] <= end_ms:
+            due_ms, _, event = heapq.heappop(queue)
+            if due_ms > self.now_ms:
+                self.clock.advance(due_ms - self.now_ms)
+                self.now_ms = due_ms
+            event()
+            if self._failure is not None:
+                raise self._failure
+        self.clock.advance(end_ms - self.now_ms)
+        self.now_ms = end_ms
+
+    def latency(self) -> int:
+        """Of a message: mostly short."""
+        kind = self.rng.random()
+        if kind < 0.85 or self._is_healing:
+            return self.rng.randint(0, 8)
+        return self.rng.randint(10, 100) if kind < 0.97 else self.rng.randint(100, 1_500)
+
+    def disk_time(self, process: Process) -> int:
+        """Of a job in a thread."""
+        if self._is_healing:
+            return self.rng.randint(0, 3)
+        if process.node_id in self._slow:
+            return self.rng.randint(20, 600)
+        return self.rng.randint(0, 6) if self.rng.random() < 0.93 else self.rng.randint(10, 200)
+
+    def next_number(self) -> int:
+        """A number that nobody else has."""
+        return next(self._numbers)
+
+    def payload(self) -> bytes:
+        """That of a batch."""
+        return self.rng.randbytes(self.rng.choice((16, 16, 60, 700)))
+
+    def count(self, fact: str) -> None:
+        """This happened."""
+        self.facts[fact] = self.facts.get(fact, 0) + 1
+        if self.trace is not None:
+            self.trace.append(f"{self.now_ms}: {fact} {self._state()}")
+
+    def _state(self) -> str:
+        found = []
+        for node_id, machine in self.machines.items():
+            log = machine.process.partition if machine.process is not None else None
+            if log is None:
+                found.append(f"{node_id}:{'down' if machine.process is None else '-'}")
+                continue
+            ends = log.ends
+            offsets = (ends.log_start_offset, ends.high_watermark, ends.durable_end, ends.log_end_offset)
+            found.append(f"{node_id}:{log.role.value[0]}{log.leader_epoch}{list(offsets)}")
+        entry = self.entry
+        in_sync = [replica.node_id for replica in entry.isr]
+        return f"{' '.join(found)} | e{entry.leader_epoch} leader {entry.leader} isr {in_sync} of {entry.replicas}"
+
+    def fail(self, error: BaseException) -> None:
+        """The schedule has found something, where nobody listens."""
+        self._failure = self._failure or error
+
+    # --- who is there
+
+    def disks(self) -> Iterator[Disk]:
+        """All that there are, in machines and out of them."""
+        for machine in self.machines.values():
+            yield from machine.disks
+
+    def disk_of(self, directory_id: str) -> Disk:
+        """The disk with this directory."""
+        return next(disk for disk in self.disks() if disk.directory_id == directory_id)
+
+    def life_of(self, directory_id: str) -> Process | None:
+        """The life that a directory is in, if it is in one."""
+        lives = self._lives()
+        return next((process for process in lives if process.disk.directory_id == directory_id), None)
+
+    def _lives(self) -> list[Process]:
+        return [machine.process for machine in self.machines.values() if machine.process is not None]
+
+    def any_process(self) -> Process | None:
+        """Some life that answers."""
+        lives = [process for process in self._lives() if not process.is_paused]
+        return self.rng.choice(lives) if lives else None
+
+    def leader(self) -> Process | None:
+        """The leader that the store names, if it knows that it leads."""
+        machine = self.machines.get(self.entry.leader)
+        process = machine.process if machine is not None else None
+        if process is None or process.partition is None or not process.partition.leads_in(self.entry.leader_epoch):
+            return None
+        return process
+
+    def touched(self, process: Process) -> None:
+        """Something has happened in it."""
+        self.promises.check(process)
+
+    def led(self, process: Process, partition: Any) -> None:
+        """It begins to lead."""
+        self.count("led")
+        try:
+            self.promises.led(process, partition)
+        except AssertionError as error:  # the node would try again
+            self.fail(error)
+
+    # --- the store
+
+    def _reaches_store(self, process: Process) -> bool:
+        return not self._is_store_down and process.node_id not in self._cut_off
+
+    def ask_store(self, process: Process, transaction: Transaction, lease_id: int, answer: Answer) -> None:
+        """A transaction, whose answer may be lost, and which may be made after it is."""
+        lost = CoordinationError("no answer", is_fate_unknown=True)
+        kind = self.rng.random() if not self._is_healing else 1.0
+        reaches = self._reaches_store(process)
+        if kind < 0.12 and reaches:  # what loses an answer loses more
+            self._cut_off_for(process.node_id, self.rng.randint(100, 2_500))
+        if not reaches:
+            if kind < 0.5:
+                self._after(self.rng.randint(50, _TIMEOUT_MS), lambda: answer(None, CoordinationError("not connected")))
+                return
+            self._after(_TIMEOUT_MS, lambda: answer(None, lost))
+            if kind < 0.75:
+                self._after(self.rng.randint(10, 4_000), partial(self._transact, transaction, lease_id))
+                self.count("made perhaps, later")
+        elif kind < 0.1:
+            self._after(self.latency(), partial(self._transact, transaction, lease_id))
+            self._after(_TIMEOUT_MS, lambda: answer(None, lost))
+            self.count("answer lost")
+        elif kind < 0.2:
+            self._after(_TIMEOUT_MS, lambda: answer(None, lost))
+            self._after(_TIMEOUT_MS + self.rng.randint(1, 3_000), partial(self._transact, transaction, lease_id))
+            self.count("made late")
+        elif kind < 0.23:
+            self._after(_TIMEOUT_MS, lambda: answer(None, lost))
+            self.count("never made")
+        elif kind < 0.3:
+            self._after(self.latency(), lambda: answer(None, CoordinationError("not connected")))
+            self.count("not asked")
+        else:
+            self._after(self.latency(), partial(self._ask, process, transaction, lease_id, answer))
+
+    def _ask(self, process: Process, transaction: Transaction, lease_id: int, answer: Answer) -> None:
+        if not self._reaches_store(process):
+            self._after(_TIMEOUT_MS, lambda: answer(None, CoordinationError("no answer", is_fate_unknown=True)))
+            return
+        if lease_id and lease_id not in self._leases:
+            self._after(self.latency(), lambda: answer(None, CoordinationError("the lease has ended")))
+            return
+        revision = self._transact(transaction, lease_id)
+        self._after(self.latency(), lambda: answer(revision, None))
+
+    def ask_key(self, process: Process, key: str, answer: Answer) -> None:
+        """A read of one key."""
+        if not self._reaches_store(process):
+            self._after(_TIMEOUT_MS, lambda: answer(None, CoordinationError("no answer")))
+            return
+
+        def read() -> None:
+            found = self.store.present.get(key)
+            value = KeyValue(key, found.value or b"", found.create_revision, found.mod_revision) if found is not None else None
+            self._after(self.latency(), lambda: answer(value, None))
+
+        self._after(self.latency(), read)
+
+    def _transact(self, transaction: Transaction, lease_id: int = 0) -> int | None:
+        """Carries out a transaction; None if it is not made."""
+        if self._is_store_down:
+            return None  # it was lost on its way
+        if (lease_id and lease_id not in self._leases) or not self.store.transact(transaction):
+            return None
+        for key in (*transaction.puts, *transaction.deletes):
+            self._leased.pop(key, None)
+        if lease_id:
+            self._leased.update(dict.fromkeys(transaction.puts, lease_id))
+        key = KEYS.partition(TP)
+        if key in transaction.puts:
+            self._named(decode_partition(transaction.puts[key]))
+        for process in self._watches:
+            delay_ms = self.latency() if self._is_healing or self.rng.random() < 0.8 else self.rng.randint(20, 1_000)
+            self._after(delay_ms, partial(self._tell, process, len(self.store.events)))
+        return self.store.revision
+
+    def _named(self, entry: PartitionEntry) -> None:
+        before, self.entry = self.entry, entry
+        if entry.leader_epoch > before.leader_epoch:
+            self.count("elected" if entry.leader != NO_LEADER else "without a leader")
+        elif before.isr and entry.replicas != before.replicas:
+            self.count("replicas changed")
+        elif len(entry.isr) > len(before.isr):
+            self.count("joined")
+        elif len(entry.isr) < len(before.isr):
+            self.count("left")
+        self.promises.named(before if before.isr else None, entry)
+
+    def new_lease(self, process: Process) -> int:
+        """A lease, which a live node keeps alive while it reaches the store."""
+        lease_id = self.next_number()
+        self._leases[lease_id] = process
+        return lease_id
+
+    def end_lease(self, lease_id: int) -> None:
+        """A lease ends, and its keys go. The node hears of it sooner or later."""
+        process = self._leases.pop(lease_id, None)
+        keys = tuple(key for key, lease in self._leased.items() if lease == lease_id)
+        if keys:
+            was_down, self._is_store_down = self._is_store_down, False
+            self._transact(Transaction({}, {}, keys))
+            self._is_store_down = was_down
+            self.count("lease ended")
+        if process is not None and self.rng.random() < 0.5:
+            lease = process.membership._lease
+            if lease is not None and lease.id == lease_id:
+                self._after(self.rng.randint(0, 1_000), lambda: process.enter(lease.lost.set))
+
+    def _end_leases(self, process: Process, since_ms: int) -> None:
+        """Those of a node that does not keep them alive from now on, unless it does again."""
+        for lease_id, owner in list(self._leases.items()):
+            if owner is process:
+                self._after(since_ms, partial(self._end_if_silent, lease_id, process))
+
+    def _end_if_silent(self, lease_id: int, process: Process) -> None:
+        is_silent = process.is_dead or process.is_paused or process.node_id in self._cut_off
+        if lease_id in self._leases and not self._is_store_down and is_silent:
+            self.end_lease(lease_id)
+
+    def watch(self, process: Process) -> None:
+        """Begins to tell a node of all changes: first of all that there is, later."""
+        if not self._reaches_store(process):
+            self._after(_LOOK_MS, partial(self.watch, process))
+            return
+        if not process.is_dead:
+            self._watches[process] = len(self.store.events)
+            present, revision = list(self.store.present.values()), self.store.revision
+            self._after(self.latency(), lambda: self._hear(process, revision, present, is_snapshot=True))
+
+    def _tell(self, process: Process, until: int) -> None:
+        if process.is_dead or process not in self._watches:
+            self._watches.pop(process, None)
+            return
+        if not self._reaches_store(process):
+            self._after(_LOOK_MS, partial(self._tell, process, until))
+            return
+        changes = self.store.events[self._watches[process] : until]
+        if changes and process.membership.revision:
+            self._watches[process] = until
+            self._hear(process, changes[-1].mod_revision, changes)
+        elif changes:
+            self._after(1, partial(self._tell, process, until))
+
+    def _hear(self, process: Process, revision: int, changes: list[Any], *, is_snapshot: bool = False) -> None:
+        process.enter(lambda: process.membership.heard.put_nowait((revision, changes, is_snapshot)))
+
+    # --- the network
+
+    def send(self, source: Process, target: Process, not_before_ms: int, arrive: Callable[[], object]) -> int:
+        """A message from node to node, after those before it. When it is due; a link that is cut holds it back."""
+        due_ms = max(self.now_ms + self.latency(), not_before_ms)
+
+        def deliver() -> None:
+            if (source.node_id, target.node_id) in self._cut:
+                self._after(_LOOK_MS, deliver)
+            else:
+                arrive()
+
+        self.at(due_ms, deliver)
+        return due_ms
+
+    def connect(self, client: Process, server: Process) -> Stream:
+        """A stream for copies."""
+        stream = Stream(self, client, server)
+        self._streams = [one for one in self._streams if not one.is_cancelled and not one.client.is_dead]
+        self._streams.append(stream)
+        return stream
+
+    def ask(self, client: object, connection: int, process: Process, asked: Produced, answer: Callable[..., object]) -> None:
+        """A client's append, in order on its connection. Request and answer may be lost."""
+        found = self._connections.get(client)
+        if found is None or found.number != connection:
+            found = self._connections[client] = _Connection(connection)
+        due_ms = found.request_ms = self._due_after(found.request_ms)
+
+        def reply(base_offset: int, error: BaseException | None) -> None:
+            if error is None:
+                self.promises.check_copies(base_offset + asked.batch.header.record_count)
+            found.reply_ms = self._due_after(found.reply_ms)
+            self.at(found.reply_ms, lambda: answer(asked.batch.header, base_offset, error))
+
+        self.at(due_ms, lambda: process.enter(lambda: process.produce(asked, reply)))
+
+    def _due_after(self, before_ms: int) -> int:
+        """When a client's message arrives, after those before it. If one is lost, so are all that follow on its connection."""
+        if self.rng.random() < 0.005 and not self._is_healing:
+            return _LOST_MS
+        return max(self.now_ms + self.latency(), before_ms)
+
+    # --- clients
+
+    def _clients(self) -> None:
+        self._every(self.honest.step, (5, 70))
+        self._every(self.plain.step, (30, 250))
+        for reader in self.readers:
+            self._every(reader.step, (40, 250))
+
+    def _every(self, step: Callable[[], None], between_ms: tuple[int, int]) -> None:
+        def again() -> None:
+            step()
+            self._after(self.rng.randint(*between_ms) * (4 if self._is_healing else 1), again)
+
+        self._after(self.rng.randint(*between_ms), again)
+
+    # --- what goes wrong
+
+    def _faults(self) -> Mapping[Callable[[], None], int]:
+        return {
+            self._kill_one: 6,
+            self._start_one: 12,
+            self._restart_one: 4,
+            self._kill_all: 1,
+            self._pause_one: 4,
+            self._cut_link: 8,
+            self._cut_off_one: 5,
+            self._store_goes_down: 2,
+            self._break_stream: 4,
+            self._slow_one: 4,
+            self._lose_lease: 3,
+            self._trim: 7,
+            self._fail_a_sync: 1,
+            self._move: 3,
+            self._stop_one: 3,
+        }
+
+    def _fault(self) -> None:
+        if not self._is_healing:
+            faults = self._faults()
+            self.rng.choices(list(faults), list(faults.values()))[0]()
+            self._after(self.rng.randint(5, 220), self._fault)
+
+    def mishap(self, process: Process) -> Callable[[str, str], None] | None:
+        """What happens to the files in a job: mostly nothing, now and then the process is killed in the middle."""
+        if self._is_healing or self.rng.random() > 0.004:
+            return None
+        left = self.rng.choice((0, 1, 2, 4, 8))
+
+        def hook(_operation: str, _path: str) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Killed
+
+        return hook
+
+    def crash(self, machine: Machine) -> None:
+        """A life ends, with its machine or alone."""
+        process = machine.process
+        assert process is not None
+        machine.process = None
+        process.end()
+        if self.rng.random() < 0.6:
+            process.disk.files.power_cut(self.rng, any_subset=self.rng.random() < 0.5)
+            self.count("power cut")
+        else:
+            process.disk.files.kill()
+            self.count("killed")
+        self._end_leases(process, self.rng.randint(0, LEASE_MS))
+        for stream in self._streams:
+            if stream.server is process:
+                self._after(self.rng.randint(0, 800), stream.break_off)
+
+    def start(self, machine: Machine) -> None:
+        """Starts a node on the disk that is in it."""
+        machine.process = Process(self, machine)
+        self.count("started")
+
+    def _kill_one(self) -> None:
+        up = [machine for machine in self.machines.values() if machine.process is not None]
+        leader = self.machines.get(self.entry.leader)
+        if leader in up and self.rng.random() < 0.4:
+            up = [leader]
+        if up:
+            self.crash(self.rng.choice(up))
+
+    def _kill_all(self) -> None:
+        for machine in self.machines.values():
+            if machine.process is not None:
+                self.crash(machine)
+        self.count("all crashed")
+
+    def _restart_one(self) -> None:
+        self._kill_one()
+        self._after(self.rng.randint(10, 400), self._start_one)
+
+    def _start_one(self) -> None:
+        down = [machine for machine in self.machines.values() if machine.process is None]
+        stopped = [p for p in self._lives() if p.partition is not None and p.partition.health.failure is not None]
+        if stopped and self.rng.random() < 0.3:
+            self.crash(stopped[0].machine)
+        if not down or self._is_healing:
+            return
+        machine = self.rng.choice(down)
+        kind = self.rng.random()
+        if len(machine.disks) > 1 and kind < 0.5:
+            machine.disk = self.rng.choice(machine.disks)
+            self.count("an old disk")
+        elif kind > 0.85:
+            machine.disk = Disk()
+            machine.disks.append(machine.disk)
+            self.count("emptied")
+        self.start(machine)
+
+    def _pause_one(self) -> None:
+        process = self.any_process()
+        if process is not None:
+            process.pause()
+            self.count("paused")
+            self._end_leases(process, LEASE_MS)
+            self._after(self.rng.choice((50, 400, 1_000, 2_500)), process.resume)
+
+    def _cut_link(self) -> None:
+        source, target = self.rng.sample(sorted(self.machines), 2)
+        links = {(source, target)} if self.rng.random() < 0.5 else {(source, target), (target, source)}
+        self._cut |= links
+        self.count("link cut")
+        self._after(self.rng.choice((50, 300, 1_000, 3_000)), lambda: self._cut.difference_update(links))
+        for stream in self._streams:
+            ends = (stream.client.node_id, stream.server.node_id)
+            if links & {ends, ends[::-1]} and self.rng.random() < 0.5:
+                self._after(self.rng.randint(50, 1_500), stream.break_off)
+
+    def _cut_off_one(self) -> None:
+        self._cut_off_for(self.rng.choice(sorted(self.machines)), self.rng.choice((100, 700, 2_000, 4_000)))
+
+    def _cut_off_for(self, node_id: int, time_ms: int) -> None:
+        self._cut_off.add(node_id)
+        self.count("cut off from the store")
+        process = self.machines[node_id].process
+        if process is not None:
+            self._end_leases(process, LEASE_MS)
+        self._after(time_ms, lambda: self._cut_off.discard(node_id))
+
+    def _store_goes_down(self) -> None:
+        self._is_store_down = True
+        self.count("store down")
+        self._after(self.rng.choice((100, 700, 2_500)), self._store_comes_back)
+
+    def _store_comes_back(self) -> None:
+        self._is_store_down = False
+        for process in {owner for owner in self._leases.values() if owner is not None}:
+            self._end_leases(process, LEASE_MS)
+
+    def _break_stream(self) -> None:
+        if self._streams:
+            self.rng.choice(self._streams).break_off()
+            self.count("stream broken")
+
+    def _slow_one(self) -> None:
+        node_id = self.rng.choice(sorted(self.machines))
+        self._slow.add(node_id)
+        self._after(self.rng.choice((300, 1_500)), lambda: self._slow.discard(node_id))
+
+    def _lose_lease(self) -> None:
+        if self._leases:
+            self.end_lease(self.rng.choice(sorted(self._leases)))
+
+    def _trim(self) -> None:
+        process = self.leader()
+        if process is not None:
+            process.enter(lambda: process.trim(self.rng))
+            self.count("records deleted")
+
+    def _fail_a_sync(self) -> None:
+        process = self.any_process()
+        if process is not None and process.partition is not None:
+            process.fails_next_sync = True
+
+    def _move(self) -> None:
+        """An operator names other replicas, or the same ones with another one in front."""
+        entry, key = self.entry, KEYS.partition(TP)
+        target = tuple(self.rng.sample(sorted(self.machines), len(entry.replicas)))
+        if not self._is_store_down and not entry.target and target != entry.replicas:
+            known = self.store.present[key].mod_revision
+            self._transact(Transaction({key: known}, {key: encode(entry._replace(target=target))}))
+            self.count("shall move")
+
+    def _stop_one(self) -> None:
+        """A node is stopped in good order."""
+        process = self.any_process()
+        if process is not None:
+            process.enter(lambda: process.begin(process.stop()))
+
+    def ends(self, process: Process) -> None:
+        """A process has stopped in good order."""
+        if not process.is_dead:
+            self.crash(process.machine)
+            self.count("stopped")
+            if self._is_healing:
+                self.start(process.machine)
+
+    # --- the schedule
+
+    def _begin(self) -> None:
+        self._is_healing = True  # until it has begun
+        self._transact(Transaction({}, {KEYS.cluster_id: CLUSTER.id.encode()}))
+        for machine in self.machines.values():
+            self.start(machine)
+        self._run_until(100)
+        image = ClusterImage(KEYS)
+        for event in self.store.present.values():
+            see(image, event)
+        factor = min(self.rng.choice((2, 3, 3, 3)), len(self.machines))
+        (entry,) = place(image, 1, factor)
+        self._transact(Transaction({}, {KEYS.partition(TP): encode(entry)}))
+        topic = TopicEntry(_TOPIC, 1, {})
+        self._transact(Transaction({}, {KEYS.topic(TP.topic_id): encode(topic), KEYS.name(_TOPIC): TP.topic_id.hex().encode()}))
+        self._is_healing = False
+
+    def run(self) -> dict[str, int]:
+        """To its end; returns how often what happened."""
+        try:
+            self._begin()
+            self._clients()
+            self._after(self.rng.randint(50, 600), self._fault)
+            self._run_until(self.now_ms + self.rng.randint(1_000, 4_500))
+            self._heal()
+        finally:
+            for process in self._lives():
+                process.end()
+        return self.facts
+
+    def _heal(self) -> None:
+        """Everything works again."""
+        self._is_healing, self._is_store_down = True, False
+        self.honest.is_ending = self.plain.is_ending = (
+            self.rng.random() < 0.4
+        )  # else something follows that may hide what is missing
+        self._cut.clear()
+        self._cut_off.clear()
+        self._slow.clear()
+        for process in self._lives():
+            process.fails_next_sync = False
+            process.resume()
+        named = {replica.directory_id for replica in self.entry.isr}
+        if not any(machine.disk.directory_id in named for machine in self.machines.values()):
+            self._put_back(named)
+        if any(machine.process is None for machine in self.machines.values()) and self.rng.random() < 0.3:
+            self._check_dead()
+        for machine in self.machines.values():
+            if machine.process is None:
+                self.start(machine)
+        self._run_until(self.now_ms + 2_500)
+        self._check_stopped()
+        for process in self._lives():
+            if process.partition is not None and process.partition.is_stopped:
+                self.crash(process.machine)
+                self.start(process.machine)
+        self._run_until(self.now_ms + 500)
+        self.honest.is_ending = self.plain.is_ending = True
+        end_ms = self.now_ms + _HEALED_WITHIN_MS
+        while problem := self._problem():
+            assert self.now_ms < end_ms, f"it is not healed: {problem}; {self._state()}"
+            self._run_until(self.now_ms + _LOOK_MS)
+        self._check_end()
+
+    def _put_back(self, directory_ids: set[str]) -> None:
+        """The disk of somebody who is in sync goes back into its machine."""
+        for machine in self.machines.values():
+            for disk in machine.disks:
+                if disk.directory_id in directory_ids:
+                    if machine.process is not None:
+                        self.crash(machine)
+                    machine.disk = disk
+                    return
+
+    def _check_dead(self) -> None:
+        """Those that are in sync and alive go on without those that are not."""
+        self._run_until(self.now_ms + 4_000)
+        entry = self.entry
+        able = {one.node_id: self.life_of(one.directory_id) for one in entry.isr}
+        if any(process is not None for process in able.values()):
+            leader = self.machines[entry.leader].process if entry.leader != NO_LEADER else None
+            assert leader is not None, f"some that are in sync are alive, and nobody leads that is: {self._state()}"
+            self.count("goes on without some")
+
+    def _check_stopped(self) -> None:
+        """A leader whose log has stopped gives its place to one that is in sync."""
+        leader = self.leader()
+        others = [self.life_of(replica.directory_id) for replica in self.entry.isr if replica.node_id != self.entry.leader]
+        able = [one for one in others if one is not None and one.partition is not None and not one.partition.is_stopped]
+        if leader is not None and leader.partition is not None and leader.partition.is_stopped:
+            self.count("leader stopped")
+            assert not able, f"a leader whose log has stopped keeps its place: {self._state()}"
+
+    def _problem(self) -> str:
+        """What is not as it should be in the end."""
+        leader, entry = self.leader(), self.entry
+        if leader is None or leader.partition is None:
+            return "nobody leads"
+        end = leader.partition.ends.log_end_offset
+        if entry.target:
+            return "it has not moved"
+        if self.honest.window:
+            return "the honest producer has not got all acknowledgements"
+        if len(entry.isr) < len(entry.replicas):
+            return "not all are in sync"
+        for node_id in entry.replicas:
+            process = self.machines[node_id].process
+            log = process.partition if process is not None else None
+            if log is None or (log.ends.log_end_offset, log.ends.high_watermark) != (end, end):
+                return f"node {node_id} does not have all"
+            if log.ends.log_start_offset < leader.partition.ends.log_start_offset:
+                return f"node {node_id} keeps what its leader has removed"
+        return ""
+
+    def _check_end(self) -> None:
+        self.promises.check_lost()
+        logs = [process.partition for node_id in self.entry.replicas if (process := self.machines[node_id].process) is not None]
+        start = max(log.ends.log_start_offset for log in logs if log is not None)
+        found = [list(headers(log, start, below=LogEnd.LOG_END)) for log in logs if log is not None]
+        for other in found[1:]:
+            assert other == found[0], "the logs of two replicas differ"
+        known = [{pid: entry.last_sequence for pid, entry in log.producers.entries.items()} for log in logs if log is not None]
+        for producers in known[1:]:
+            assert producers == known[0], f"two replicas know other producers: {known}"
+        sent = [(header.base_sequence, header) for header in found[0] if header.producer_id >= 0]
+        expected = sent[0][0] if sent else 0
+        for sequence, header in sent:
+            assert sequence == expected, f"sequence {sequence} follows, not {expected}"
+            expected += header.record_count
+            at = self.honest.acknowledged.get(sequence)
+            assert at in (None, header.base_offset), f"sequence {sequence} is at {header.base_offset}, not at {at}"
+        assert not sent or expected == self.honest.next_sequence, f"the log ends with sequence {expected}"
+        self.count("healed")
+
+
+def run_seed(seed: int) -> dict[str, int]:
+    """Runs one schedule."""
+    return Simulation(seed).run()
