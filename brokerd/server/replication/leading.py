@@ -64,24 +64,24 @@ class Leading:
     def follow_image(self) -> None:
         """Takes what the image says of the partitions that this node leads. Call it after each change of the image or of roles,
         before anything else is awaited."""
-        image, node_id = self._membership.image, self._membership.node_id
-        now_ms = self._client.clock.monotonic_ms()
         for tp, led in list(self._led.items()):
-            if not led.partition.leads_in(led.entry.leader_epoch) or self._partitions.replica(tp) is not led.partition:
+            if led.is_over or self._partitions.replica(tp) is not led.partition:
                 del self._led[tp]
         for partition in self._partitions:
-            if not partition.is_leader:
-                continue
-            at = image.partition(partition.tp)
-            if at is None or at.entry.leader != node_id or at.entry.leader_epoch != partition.leader_epoch:
-                continue  # as it was, until this node follows or leads anew
-            known = self._led.get(partition.tp)
-            if known is not None:
-                known.entry_changed(at)
-            elif len(at.entry.replicas) > 1:
-                self._led[partition.tp] = LedPartition(partition, at, now_ms)
+            if partition.is_leader:
+                self._follow_entry(partition)
         self._looked.set()
         self._tell()
+
+    def _follow_entry(self, partition: ReplicatedPartition) -> None:
+        at = self._membership.image.partition(partition.tp)
+        if at is None or at.entry.leader != self._membership.node_id or at.entry.leader_epoch != partition.leader_epoch:
+            return  # as it was, until this node follows or leads anew
+        known = self._led.get(partition.tp)
+        if known is not None and known.partition is partition and not known.is_over:
+            known.entry_changed(at)
+        elif len(at.entry.replicas) > 1:
+            self._led[partition.tp] = LedPartition(partition, at, self._client.clock.monotonic_ms())
 
     def _tell(self) -> None:
         """Wakes those who wait for what followers have."""
@@ -103,8 +103,11 @@ class Leading:
             await self._told.wait()
 
     def reported(self, partition: ReplicatedPartition, node: Node, durable_end: int, log_start_offset: int) -> None:
-        """A follower has told how far it agrees with this leader, durably."""
+        """A follower has told how far it agrees with this leader, durably. It may do so as soon as this node leads, and once."""
         led = self.led(partition)
+        if led is None or led.is_over:
+            self._follow_entry(partition)
+            led = self.led(partition)
         if led is not None:
             led.reported(node, durable_end, log_start_offset, self._client.clock.monotonic_ms())
             self._tell()
