@@ -20,6 +20,7 @@ from brokerd.errors import (
 )
 from brokerd.ids import TopicIdPartition
 from brokerd.offline.doctor import check_data_dir
+from brokerd.partition.core import InSync
 from brokerd.partition.partition import Partition
 from brokerd.storage.files import Files, RealFiles
 from tests.support.build import append, payloads
@@ -72,6 +73,27 @@ def test_a_directory_holds_the_partitions_that_it_was_given(files: MemoryFiles) 
         manager.partitions.leader(TopicIdPartition(TOPIC.id, 0))
     with pytest.raises(UnknownTopicOrPartitionError, match="has partitions 0 to 3, not 4"):
         manager.partitions.leader(TopicIdPartition(TOPIC.id, 4))
+
+
+def test_a_copy_is_cut_or_replaced_only_for_the_leader_that_asked(files: MemoryFiles) -> None:
+    manager = opened(files)
+    run_here(manager.changes.hold(TOPIC, [0]))
+    tp = TopicIdPartition(TOPIC.id, 0)
+    run_here(manager.replicas.lead({tp: 5}, {tp: InSync((2,), 2, 2)}))
+    append(held(manager, 0), b"reported")
+    held(manager, 0).flush()
+    copy = manager.partitions.replica(tp)
+    assert copy is not None
+    for epoch in (6, 7):
+        run_here(manager.replicas.follow({tp: epoch}))
+    with pytest.raises(NotLeaderError, match="the leader has changed"):
+        run_here(manager.replicas.cut(copy, 0, 6))
+    with pytest.raises(NotLeaderError, match="the leader has changed"):
+        run_here(manager.replicas.begin_anew(tp, copy.snapshot_at(0), 6))
+    assert manager.partitions.replica(tp) is copy
+    assert copy.ends.log_end_offset == 1
+    assert run_here(manager.replicas.cut(copy, 0, 7)) == {}
+    assert copy.ends.log_end_offset == 0
 
 
 def test_a_directory_without_its_checkpoint_leads_nothing_and_cuts_nothing(files: MemoryFiles) -> None:
