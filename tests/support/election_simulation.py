@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from brokerd.cluster.election import elect, place
+from brokerd.cluster import election
+from brokerd.cluster.election import place
 from brokerd.cluster.image import ClusterImage, PartitionAt
 from brokerd.cluster.keys import InSyncReplica, Keys, PartitionEntry, Registration, TopicEntry, decode_partition, encode
 from brokerd.ids import NO_LEADER, TopicIdPartition
@@ -184,7 +185,7 @@ class Simulation:
     def elect(self, image: ClusterImage) -> None:
         """Holds all elections that are due in an image; those that rest on an old entry fail."""
         for tp, partition in list(image.partitions()):
-            elected = elect(partition.entry, image.nodes)
+            elected = election.elect(partition.entry, image.nodes)
             if elected is None:
                 continue
             if self.change(tp, partition, elected):
