@@ -75,10 +75,11 @@ class _Watch(DelayedOperation):
 class _Followed:
     """One partition of a stream."""
 
-    __slots__ = ("partition", "position", "told", "watch")
+    __slots__ = ("is_counted", "partition", "position", "told", "watch")
 
     def __init__(self, position: Position) -> None:
         self.position = position
+        self.is_counted = False  # the position, in the epoch in which this node leads
         self.partition: ReplicatedPartition | None = None  # that is watched
         self.watch: _Watch | None = None
         self.told: tuple[int, int, int] | None = None  # the ends that the follower knows
@@ -129,8 +130,8 @@ class ReplicaStream:
                 followed = self._followed[tp] = _Followed(position)
             if followed.position == position:  # what it was told has failed there
                 self._tell_again(tp, followed)
-            followed.position = position
-            self._report(node, tp, position)
+            followed.position, followed.is_counted = position, False
+            self._report(node, tp, followed)
             self._tell(tp, True)
 
     def _node(self) -> Node:
@@ -140,11 +141,11 @@ class ReplicaStream:
             raise NotReadyError(f"node {self._node_id} is not registered with epoch {self._node_epoch}, as this node knows")
         return node
 
-    def _report(self, node: Node, tp: TopicIdPartition, position: Position) -> None:
-        partition = self._broker.partitions.replica(tp)
+    def _report(self, node: Node, tp: TopicIdPartition, followed: _Followed) -> None:
+        partition, position = self._broker.partitions.replica(tp), followed.position
         if partition is None or not partition.leads_in(position.leader_epoch):
             return
-        ends = partition.ends
+        followed.is_counted, ends = True, partition.ends
         if position.log_end_offset >= ends.log_start_offset and _divergence(partition, position) is None:
             self._leading.reported(partition, node, position.durable_end, position.log_start_offset)
 
@@ -205,6 +206,8 @@ class ReplicaStream:
         followed = self._followed[tp]
         try:
             partition = self._watched(tp, followed)
+            if not followed.is_counted:  # this node has begun to lead since the position came, which is not repeated
+                self._report(self._node(), tp, followed)
             del self._due[tp]
             chunks = await self._news(partition, followed, response)
         except Exception as error:

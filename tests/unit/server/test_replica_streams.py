@@ -1,0 +1,112 @@
+"""A follower's report counts whenever it comes: it is not repeated while nothing changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from brokerd.cluster.image import Node, PartitionAt
+from brokerd.cluster.keys import InSyncReplica, PartitionEntry, Registration
+from brokerd.config.topic import TopicConfig
+from brokerd.errors import ErrorCode
+from brokerd.internode.v1 import internode_pb2 as pb
+from brokerd.replication.leader import in_sync_of
+from brokerd.server.replication.leading import Leading
+from brokerd.server.replication.serving import ReplicaStream
+from brokerd.wire.records import split_records
+from tests.support.build import raw_batch
+from tests.support.clock import START_WALL_MS, ManualClock
+from tests.support.partition_replica import Replica
+
+NODES = {number: Node(number, 10 + number, Registration("h", 1, f"d{number}"), 20 + number) for number in (1, 2)}
+ENTRY = PartitionEntry((1, 2), (InSyncReplica(1, "d1"), InSyncReplica(2, "d2")), 1, 11, 1)
+
+
+class Leader:
+    """Node 1, which leads a partition that node 2 follows."""
+
+    def __init__(self) -> None:
+        replica = Replica(0, TopicConfig())
+        replica.start(is_alone=False)
+        self.log, self.revision = replica.log, 1
+        self.image = SimpleNamespace(nodes=NODES, partition=lambda _tp: self.at)
+        membership: Any = SimpleNamespace(image=self.image, node_id=1)
+        client: Any = SimpleNamespace(clock=ManualClock())
+        self.leading = Leading(client, membership, self, 1_000)  # type: ignore[arg-type]
+        self._membership = membership
+        self.lead(1)
+
+    def stream(self, context: Any) -> ReplicaStream:
+        broker: Any = SimpleNamespace(partitions=self)
+        return ReplicaStream(broker, self._membership, self.leading, context)
+
+    def __iter__(self) -> Any:
+        return iter([self.log])
+
+    def replica(self, _tp: object) -> Any:
+        return self.log
+
+    def lead(self, epoch: int) -> None:
+        """Leads in a new epoch, of which `leading` has not heard."""
+        self.at = PartitionAt(ENTRY._replace(leader_epoch=epoch), epoch)
+        self.log.lead(epoch, in_sync_of(ENTRY))
+
+    def append(self) -> int:
+        """Appends durably; returns the log end."""
+        self.log.append(raw_batch(b"row"), now_wall_ms=START_WALL_MS)
+        self.log.flush()
+        return self.log.ends.log_end_offset
+
+    def report(self, end: int, epoch: int) -> bytes:
+        request = pb.ReplicateRequest(node_id=2, node_epoch=12)
+        place = {"topic_id": self.log.tp.topic_id, "partition": self.log.tp.partition}
+        request.positions.add(
+            **place, leader_epoch=epoch, log_end_offset=end, durable_end=end, log_start_offset=0, last_epoch=self.log.epochs.latest
+        )
+        return request.SerializeToString()
+
+
+class Context:
+    """A stream that sends what each step returns, and notes the errors of the answers."""
+
+    def __init__(self, *steps: Callable[[], bytes]) -> None:
+        self._steps = list(steps)
+        self.errors: list[list[ErrorCode]] = []
+
+    async def read(self) -> object:
+        return self._steps.pop(0)() if self._steps else None
+
+    async def write(self, data: bytes) -> None:
+        response, _ = split_records(pb.ReplicateResponse, data)
+        self.errors.append([ErrorCode(update.error.code) for update in response.updates if update.HasField("error")])
+
+
+def test_a_report_that_comes_before_the_leader_has_its_role_is_counted_afterwards() -> None:
+    leader = Leader()
+    end = leader.append()
+    context = Context(lambda: leader.report(end, 2))
+    stream = leader.stream(context)
+    respond = stream._response
+
+    async def leads_meanwhile() -> bytes:
+        leader.lead(2)
+        return await respond()
+
+    stream._response = leads_meanwhile  # type: ignore[method-assign]
+    asyncio.run(stream.run())
+    assert leader.log.ends.high_watermark == end
+    assert context.errors == [[]]
+
+
+def test_a_report_in_a_new_epoch_is_not_counted_in_the_one_before() -> None:
+    leader = Leader()
+    leader.leading.follow_image()
+    end = leader.append()
+    leader.lead(2)
+    context = Context(lambda: leader.report(end, 2))
+    asyncio.run(leader.stream(context).run())
+    leader.leading.follow_image()
+    assert leader.log.ends.high_watermark == end
+    assert context.errors == [[]]
