@@ -21,7 +21,6 @@ from brokerd.client.fetching import FetchRange, PartitionFetcher
 from brokerd.client.offsets import OffsetAndTimestamp, OffsetSpec
 from brokerd.clock import SystemClock
 from brokerd.config.client import ClientConfig, ConsumerConfig
-from brokerd.datadir import partition_opening
 from brokerd.datasource.options import parse_source_options
 from brokerd.datasource.stream_reader import BrokerdStreamReader
 from brokerd.errors import BrokerdError, ErrorCode, Fate, OffsetNotAvailableError
@@ -196,8 +195,7 @@ class Elected(NamedTuple):
 
 
 @pytest.fixture
-def elected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Elected]:
-    monkeypatch.setattr(partition_opening, "Partition", ReplicatedPartition)
+def elected(tmp_path: Path) -> Iterator[Elected]:
     with running_daemon(tmp_path / "data") as running, RawClient(running.address) as client:
         (tp,) = client.create_topic()
         client.producer().produce(tp, values_batch(tp, 3))
