@@ -293,7 +293,7 @@ def a_state_forgets_the_last_version(put: Put) -> None:
     state_without(put, CommitPrepared)
 
 
-@bug(TransactionalIdState, "events", first=214)
+@bug(TransactionalIdState, "events", first=3_310)
 def a_state_takes_what_is_prepared_for_complete(events: Any, self: TransactionalIdState) -> Any:
     with unprepared(self):
         return events(self)
