@@ -443,6 +443,11 @@ class Partition:
         """True if bytes wait for a flush."""
         return self.ends.appended_bytes > self.core.flushes.flushed_bytes
 
+    @property
+    def has_unsynced(self) -> bool:
+        """True while a flush is due or under way that a cut has to wait for."""
+        return self.core.flushes.has_unsynced
+
     def prepare_flush(self) -> FlushTask | None:
         """Begins a flush, to be run in a thread; None if nothing is dirty, a flush is under way or the log has stopped."""
         plan = self.core.begin_flush()

@@ -22,7 +22,7 @@ from brokerd.cluster.image import Node
 from brokerd.datadir.flusher import Flusher
 from brokerd.datadir.partition_table import PartitionTable
 from brokerd.datadir.replica_changes import ReplicaChanges
-from brokerd.errors import BrokerdError, CorruptMessageError, NotReadyError, WireError
+from brokerd.errors import BrokerdError, CorruptMessageError, NotReadyError, StorageError, WireError
 from brokerd.ids import TopicIdPartition
 from brokerd.internode.v1 import internode_pb2 as pb
 from brokerd.partition.core import Role
@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.2
 _RETRY_MS = 200
+_FLUSHES = 3  # before a cut: the one under way, the next, and one more
 
 
 class Copying:
@@ -259,9 +260,12 @@ class Copier:
         offset = cut_offset(partition.epochs, end_offset, common)
         if offset >= end_offset:
             raise CorruptMessageError(f"{partition.name}: the leader's log diverges, but there is nothing to cut at {offset}")
-        while partition.is_dirty:
-            await self._flusher.flush(partition, BROKER)
-            partition.health.check_writable(partition.ends.log_start_offset)
+        for _ in range(_FLUSHES):
+            if partition.has_unsynced:
+                await self._flusher.flush(partition, BROKER)
+                partition.health.check_writable(partition.ends.log_start_offset)
+        if partition.has_unsynced:
+            raise StorageError(f"{partition.name}: what is to be cut could not be flushed yet", retry_after_ms=_RETRY_MS)
         failed = await self._admin.run(self._replicas.cut({partition: offset}))
         if partition in failed:
             raise failed[partition]
