@@ -125,9 +125,9 @@ class CopyNode:
         self.logs.open()
         self.broker = BrokerParts(config, self.logs, clock, cast("ClusterNode", _Peers(number)))
         self.image = ClusterImage(_KEYS)
-        self.life: Life | None = Life(number, 10 + number, f"d{number}")
         self.store = Store()
-        membership = cast("Membership", SimpleNamespace(image=self.image, node_id=number, life=self.life))
+        life = Life(number, 10 + number, f"d{number}")
+        membership = cast("Membership", SimpleNamespace(image=self.image, node_id=number, life=life))
         self.membership = membership
         self.leading = Leading(cast("CoordinationClient", self.store), membership, self.logs.partitions, LAG_MS)
         self.copying = Copying(
@@ -173,6 +173,13 @@ class CopyNode:
         """The image has a new entry, and nothing else happens yet."""
         self.image.put(_KEYS.partition(tp_of(number)), encode(entry), create_revision=1, mod_revision=revision)
 
+    def registers(self, number: int, epoch: int) -> None:
+        """A node has registered anew; this node hears of it."""
+        entry = encode(Registration("h", 1, f"d{number}"))
+        self.image.put(_KEYS.node(number), entry, create_revision=epoch, mod_revision=epoch)
+        if number == self.id:
+            self.membership.life = Life(number, epoch, f"d{number}")
+
     async def takes_role(self, entry: PartitionEntry, number: int = 0) -> None:
         """Leads or follows, as an entry says."""
         tp, replicas = tp_of(number), self.logs.replicas
@@ -200,6 +207,11 @@ class Copies:
     def __iter__(self) -> Iterator[CopyNode]:
         return iter(self.nodes.values())
 
+    def is_followed(self, tp: TopicIdPartition, epoch: int) -> bool:
+        """True if a follower has told where it is in this epoch."""
+        found = (stream._followed.get(tp) for stream in self.streams)
+        return any(followed is not None and followed.position.leader_epoch == epoch for followed in found)
+
     def entry(self, leader: int, epoch: int, isr: Sequence[int] = ()) -> PartitionEntry:
         """An entry; without `isr`, all are in sync."""
         members = tuple(InSyncReplica(each, f"d{each}") for each in isr or self.nodes)
@@ -214,9 +226,8 @@ async def copies(count: int = 2, **settings: Any) -> AsyncIterator[Copies]:
         for number in range(1, count + 1):
             running.nodes[number] = CopyNode(running, number, settings)
         for node in running:
-            node.image.put(
-                _KEYS.topic(TOPIC.id), b'{"name":"orders","partition_count":2,"configs":{}}', create_revision=1, mod_revision=1
-            )
+            topic = encode(TopicEntry(TOPIC.name, TOPIC.partition_count, {}))
+            node.image.put(_KEYS.topic(TOPIC.id), topic, create_revision=1, mod_revision=1)
             node.image.put(_KEYS.name(TOPIC.name), TOPIC.id.hex().encode(), create_revision=1, mod_revision=1)
             for other in running.nodes:
                 entry = encode(Registration("h", 1, f"d{other}"))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from brokerd.cluster.changes import OPERATIONS_MAX
@@ -59,6 +59,7 @@ class Leading:
         self._heard_ms: dict[int, int] = {}  # by node id
         self._looked = asyncio.Event()  # a look is due before its time
         self._told = asyncio.Event()  # set, and replaced, when a follower has reported or left
+        self.streams: set[Callable[[TopicIdPartition], None]] = set()  # each reports again what its follower has told last
         self.watchers = Purgatory(TimingWheel(tick_ms=1, wheel_size=20, start_ms=0))  # of followers' streams; nothing in it expires
 
     def follow_image(self) -> None:
@@ -80,6 +81,8 @@ class Leading:
                 known.entry_changed(at)
             elif len(at.entry.replicas) > 1:
                 self._led[partition.tp] = LedPartition(partition, at, now_ms)
+                for report in tuple(self.streams):  # a follower tells once: it may have, since this node leads
+                    report(partition.tp)
         self._looked.set()
         self._tell()
 

@@ -100,11 +100,13 @@ class ReplicaStream:
 
     async def run(self) -> None:
         """Returns when the follower has closed its side. Raises MalformedError, NotReadyError to end the stream."""
+        self._leading.streams.add(self._report_again)
         try:
             while isinstance(data := cast("object", await self._context.read()), bytes):
                 self._take(data)
                 await self._context.write(await self._response())
         finally:
+            self._leading.streams.discard(self._report_again)
             for tp in list(self._followed):
                 self._drop(tp)
 
@@ -112,11 +114,14 @@ class ReplicaStream:
 
     def _take(self, data: bytes) -> None:
         request = pb.ReplicateRequest.FromString(data)
-        self._node_id, self._node_epoch = request.node_id, request.node_epoch
+        before, self._node_id, self._node_epoch = self._node_epoch, request.node_id, request.node_epoch
         for dropped in request.dropped:
             self._drop(topic_id_partition("dropped", dropped.topic_id, dropped.partition))
         node = self._node()
         self._leading.heard(node)
+        if self._node_epoch != before:
+            for tp in self._followed:  # what it has told stands, and counts for its new registration
+                self._report_again(tp)
         for given in request.positions:
             tp = topic_id_partition("positions", given.topic_id, given.partition)
             position = Position(
@@ -145,6 +150,11 @@ class ReplicaStream:
         ends = partition.ends
         if position.log_end_offset >= ends.log_start_offset and _divergence(partition, position) is None:
             self._leading.reported(partition, node, position.durable_end, position.log_start_offset)
+
+    def _report_again(self, tp: TopicIdPartition) -> None:
+        followed, node = self._followed.get(tp), self._membership.image.nodes.get(self._node_id)
+        if followed is not None and node is not None and node.epoch == self._node_epoch:
+            self._report(node, tp, followed.position)
 
     def _drop(self, tp: TopicIdPartition) -> None:
         followed = self._followed.pop(tp, None)

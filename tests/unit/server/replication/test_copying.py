@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.build import append, payloads
-from tests.support.copies import copies, until
+from tests.support.copies import LAG_MS, copies, tp_of, until
 
 
 async def test_a_follower_copies_what_its_leader_has() -> None:
@@ -36,3 +38,41 @@ async def test_a_follower_is_cut_in_several_steps() -> None:
         await one.hears(last, 2)
         await two.hears(last, 2)
         await until(lambda: payloads(two.log()) == [b"one at 2", b"one at 4"], "equal copies")
+
+
+@pytest.mark.parametrize("before", [1, 2])
+async def test_a_report_that_comes_before_the_leader_counts_is_not_lost(before: int) -> None:
+    """A follower tells how far it is once. Its leader has the role then, and looks at the entries a moment later."""
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        first = all_of_them.entry(before, 1)
+        for node in all_of_them:
+            await node.hears(first, 2)
+        append(all_of_them.nodes[before].log(), b"for both")
+        await until(lambda: one.log().ends.high_watermark == two.log().ends.high_watermark == 1)
+        again = all_of_them.entry(1, 2)
+        one.sees(again, 3)
+        await one.takes_role(again)
+        await two.hears(again, 3)
+        await until(lambda: all_of_them.is_followed(tp_of(0), 2), "it has reported")
+        one.leading.follow_image()
+        one.copying.follow_image()
+        led = one.leading.led(one.log())
+        assert led is not None
+        late_ms = one.broker.clock.monotonic_ms() + 2 * LAG_MS
+        assert led.proposal(one.image.nodes, late_ms, LAG_MS) is None, "it has everything, and stays in sync"
+
+
+async def test_a_follower_that_is_registered_anew_reports_again() -> None:
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        entry = all_of_them.entry(1, 1, [1])
+        await one.hears(entry, 2)
+        await two.hears(entry, 2)
+        append(one.log(), b"from one")
+        led = one.leading.led(one.log())
+        assert led is not None
+        await until(lambda: led.lag(0).records == 0, "it has told that it has everything")
+        for node in all_of_them:
+            node.registers(2, 30)
+        await until(lambda: led.proposal(one.image.nodes, 0, LAG_MS) is not None, "it may join")
