@@ -64,7 +64,8 @@ class LedPartition:
         self._at = at
         self._since_ms = now_ms
         self._followers: dict[int, Follower] = {}
-        self._joining: InSyncReplica | None = None  # by a proposal that is not decided
+        self._joining: InSyncReplica | None = None  # by proposals that are not decided
+        self._open_proposals = 0  # of them: each may be made yet
         self._is_lost: set[int] = set()  # nodes that have lost what they had reported
         self._count()
 
@@ -76,7 +77,7 @@ class LedPartition:
     def entry_changed(self, at: PartitionAt) -> None:
         """Takes a newer entry of the same leader epoch: an earlier proposal is decided."""
         if at.mod_revision > self._at.mod_revision:
-            self._at, self._joining = at, None
+            self._at, self._joining, self._open_proposals = at, None, 0
             self._is_lost.intersection_update(self._others())
             self._count()
 
@@ -126,8 +127,8 @@ class LedPartition:
         by itself, which ends that.
         """
         own = self._own(nodes)
-        if own is None:
-            return None  # not registered at present
+        if own is None or not self.partition.leads_in(self.entry.leader_epoch):
+            return None  # not registered at present, or in an epoch of which it has not looked at the entry yet
         if self.partition.is_stopped:
             handed_over = resigned(self.entry, own.id, nodes)
             return Proposal(handed_over, self._at.mod_revision) if handed_over is not None else None
@@ -142,13 +143,17 @@ class LedPartition:
         if joining is None:
             return Proposal(self.entry, self._at.mod_revision) if self._joining is not None else None
         self._joining = replica_of(joining)
+        self._open_proposals += 1
         self._count()
         return Proposal(joined(self.entry, self._joining), self._at.mod_revision, joining)
 
-    def given_up(self) -> None:
-        """The last proposal has certainly not been made, and will not be."""
-        self._joining = None
-        self._count()
+    def given_up(self, proposal: Proposal) -> None:
+        """This proposal has certainly not been made, and will not be; others that name the same replica may be."""
+        if proposal.joining is not None and proposal.mod_revision == self._at.mod_revision:
+            self._open_proposals -= 1
+            if not self._open_proposals:
+                self._joining = None
+                self._count()
 
     def _leaves(self, replica: InSyncReplica, nodes: Mapping[int, Node], now_ms: int, lag_max_ms: int) -> bool:
         if replica.node_id == self.entry.leader:
@@ -174,7 +179,9 @@ class LedPartition:
         return [replica.node_id for replica in self.entry.isr if replica.node_id != self.entry.leader]
 
     def _count(self) -> None:
-        """Tells the partition whom the high watermark waits for."""
+        """Tells the partition whom the high watermark waits for, unless it leads in another epoch by now."""
+        if not self.partition.leads_in(self.entry.leader_epoch):
+            return
         others = self._others()
         counted = {*others, self._joining.node_id} if self._joining is not None else others
         self.partition.set_in_sync(in_sync_of(self.entry)._replace(followers=counted))

@@ -185,7 +185,7 @@ class Leading:
             logger.warning("%s: replicas in sync stay as they are", error)
             for tp in due if not error.is_fate_unknown else ():
                 if tp in self._led:
-                    self._led[tp].given_up()
+                    self._led[tp].given_up(due[tp])
             await asyncio.sleep(_INTERVAL_S)
             return
         if done is not None:

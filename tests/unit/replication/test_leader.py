@@ -108,11 +108,39 @@ def test_a_joiner_counts_until_the_entry_changes() -> None:
 def test_a_proposal_that_was_certainly_not_made_counts_no_more() -> None:
     led = Led(left(ENTRY, {3}))
     led.report(3, 0)
-    assert led.proposal() is not None
-    led.led.given_up()
+    proposal = led.proposal()
+    assert proposal is not None
+    led.led.given_up(proposal)
     end = led.append()
     led.report(2, end)
     assert led.high_watermark == end
+
+
+@pytest.mark.parametrize("second", ["joins", "leaves"])
+def test_a_proposal_that_was_not_made_says_nothing_of_an_earlier_one(second: str) -> None:
+    """The store's answer to the first one was lost, and it could not be asked again: the first may be made, and node 3 elected."""
+    led = Led(left(ENTRY, {3}))
+    led.report(3, 0)
+    assert led.proposal() == Proposal(ENTRY, 1, NODES[3])
+    again = led.proposal() if second == "joins" else led.proposal(1, 3)
+    assert again is not None
+    led.led.given_up(again)
+    end = led.append()
+    led.report(2, end)
+    assert led.high_watermark == 0, "node 3 may be in sync by now, and lacks it"
+    led.report(3, end)
+    assert led.high_watermark == end
+
+
+def test_a_leader_of_an_earlier_epoch_changes_nothing() -> None:
+    """This node leads again, with others in sync, and has not looked at the entry yet."""
+    led = Led(left(ENTRY, {3}))
+    led.report(3, 0)
+    led.log.lead(3, in_sync_of(ENTRY))
+    assert led.proposal() is None
+    end = led.append()
+    led.report(2, end)
+    assert led.high_watermark == 0
 
 
 @pytest.mark.parametrize("has", [-1, 0])
