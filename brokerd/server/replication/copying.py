@@ -256,7 +256,7 @@ class Copier:
 
     async def _cut(self, partition: ReplicatedPartition, common: Common) -> None:
         """Cuts what the leader does not have."""
-        end_offset = partition.ends.log_end_offset
+        end_offset, leader_epoch = partition.ends.log_end_offset, partition.leader_epoch
         offset = cut_offset(partition.epochs, end_offset, common)
         if offset >= end_offset:
             raise CorruptMessageError(f"{partition.name}: the leader's log diverges, but there is nothing to cut at {offset}")
@@ -266,7 +266,7 @@ class Copier:
                 partition.health.check_writable(partition.ends.log_start_offset)
         if partition.has_unsynced:
             raise StorageError(f"{partition.name}: what is to be cut could not be flushed yet", retry_after_ms=_RETRY_MS)
-        failed = await self._admin.run(self._replicas.cut({partition: offset}))
+        failed = await self._admin.run(self._replicas.cut({partition: offset}, leader_epoch))
         if partition in failed:
             raise failed[partition]
         cut_end = partition.ends.log_end_offset
@@ -278,7 +278,11 @@ class Copier:
         """Drops this copy, which ends below the leader's log, and begins where that begins."""
         if snapshot.seed != partition.crc_seed:
             raise CorruptMessageError(f"{partition.name}: the leader's snapshot is of another partition")
-        epoch = partition.leader_epoch
+        epoch, end_offset = partition.leader_epoch, partition.ends.log_end_offset
+        if snapshot.offset <= end_offset:
+            raise CorruptMessageError(
+                f"{partition.name}: the leader's log is said to begin at {snapshot.offset}, but this copy ends at {end_offset}"
+            )
         logger.info("%s: begins anew at offset %d, where the leader's log begins", partition.name, snapshot.offset)
         await self._admin.run(self._replicas.begin_anew(partition.tp, snapshot, epoch))
 
