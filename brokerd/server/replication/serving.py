@@ -185,8 +185,9 @@ class ReplicaStream:
                         self._add(response, tp, followed)
                 self._moved.clear()
                 break
-            while self._due and left > 0:
-                left -= await self._look(next(iter(self._due)), response, records)
+            for tp in list(self._due):  # one that gets more meanwhile waits for the next request, which says where it goes on
+                if left > 0:
+                    left -= await self._look(tp, response, records)
         return join_records(response, [[chunk] for chunk in records])
 
     async def _wait(self, until: float) -> bool:

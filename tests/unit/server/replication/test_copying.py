@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
+from brokerd.partition.following import ReplicatedPartition
+from brokerd.partition.reader import FetchDataInfo
+from brokerd.server.replication.serving import ReplicaStream
 from tests.support.build import append, payloads
 from tests.support.copies import LAG_MS, copies, tp_of, until
 
@@ -76,3 +81,27 @@ async def test_a_follower_that_is_registered_anew_reports_again() -> None:
         for node in all_of_them:
             node.registers(2, 30)
         await until(lambda: led.proposal(one.image.nodes, 0, LAG_MS) is not None, "it may join")
+
+
+async def test_a_response_has_no_batch_twice(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A partition gets more while another one is read from the disk for the same response."""
+    caplog.set_level(logging.DEBUG)
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        read, appended = ReplicaStream._read, list[int]()
+
+        async def slow(self: ReplicaStream, partition: ReplicatedPartition, offset: int) -> FetchDataInfo:
+            if partition is one.log(1) and offset < partition.ends.log_end_offset and not appended:
+                appended.append(append(one.log(0), b"and more"))
+            return await read(self, partition, offset)
+
+        monkeypatch.setattr(ReplicaStream, "_read", slow)
+        for number in (0, 1):
+            entry = all_of_them.entry(1, 1)
+            await one.hears(entry, 2, number)
+            await two.hears(entry, 2, number)
+        await until(lambda: all(all_of_them.is_followed(tp_of(number), 1) for number in (0, 1)))
+        append(one.log(0), b"the first")
+        append(one.log(1), b"the first")
+        await until(lambda: appended and two.log(0).ends.durable_end == 2)
+    assert "is not copied" not in caplog.text
