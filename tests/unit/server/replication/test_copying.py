@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
@@ -105,3 +106,26 @@ async def test_a_response_has_no_batch_twice(monkeypatch: pytest.MonkeyPatch, ca
         append(one.log(1), b"the first")
         await until(lambda: appended and two.log(0).ends.durable_end == 2)
     assert "is not copied" not in caplog.text
+
+
+async def test_a_leader_that_is_replaced_tells_nothing_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader knows what commits hold back, and forgets it when it follows. What it said last would count as shown to readers."""
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        for node in all_of_them:
+            await node.hears(all_of_them.entry(1, 1), 2)
+        one.log().hold_back("commit", 0)
+        waits, replaced = ReplicaStream._wait, list[bool]()
+
+        async def replaced_meanwhile(self: ReplicaStream, until_s: float) -> bool:
+            is_due = await waits(self, until_s)
+            if not is_due and one.log().ends.high_watermark == 1 and not replaced:
+                replaced.append(True)
+                one.log().follow(2)
+            return is_due
+
+        monkeypatch.setattr(ReplicaStream, "_wait", replaced_meanwhile)
+        append(one.log(), b"from one")
+        await until(lambda: replaced and two.log().ends.durable_end == 1)
+        await asyncio.sleep(0.1)
+        assert two.log().ends.announced_stable_offset == 0
