@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from brokerd.errors import Fate, NotLeaderError
 from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.reader import FetchDataInfo
 from brokerd.server.replication.serving import ReplicaStream
@@ -129,3 +130,23 @@ async def test_a_leader_that_is_replaced_tells_nothing_any_more(monkeypatch: pyt
         await until(lambda: replaced and two.log().ends.durable_end == 1)
         await asyncio.sleep(0.1)
         assert two.log().ends.announced_stable_offset == 0
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_deleted_records_are_not_promised_by_a_leader_that_is_replaced(is_told: bool) -> None:
+    """The next leader may have them. `is_told`: that one follows is told before anybody looks at its followers."""
+    async with copies() as all_of_them:
+        one, _ = all_of_them
+        entry = all_of_them.entry(1, 1)
+        one.sees(entry, 2)
+        await one.takes_role(entry)
+        if is_told:
+            one.leading.follow_image()
+        deleted = asyncio.create_task(one.leading.has_log_start(one.log(), 1))
+        await asyncio.sleep(0.01)
+        assert not deleted.done(), "node 2 has not told of its log start"
+        one.log().follow(2)
+        one.leading.follow_image()
+        with pytest.raises(NotLeaderError) as refused:
+            await deleted
+        assert refused.value.fate is Fate.UNKNOWN
