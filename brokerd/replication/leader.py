@@ -9,9 +9,10 @@ that it rests on. Until a proposal is decided, the leader counts everybody who m
   and it is elected.
 
 A follower joins when it has everything below the high watermark, and everything that the log had when the leader's epoch began:
-the leader before may have acknowledged that. It leaves when it has not reached the end of the log for replica.lag.time.max.ms, when
-its node has ended or has another directory, or when it has less than it had reported: its disk has lost something (Kafka's
-Partition.maybeShrinkIsr and maybeExpandIsr, and KIP-841 for nodes that have ended).
+the leader before may have acknowledged that. It has the log start, too: what is deleted stays deleted. It leaves when it has not
+reached the end of the log for replica.lag.time.max.ms, when its node has ended or has another directory, or when it has less than
+it had reported: its disk has lost something (Kafka's Partition.maybeShrinkIsr and maybeExpandIsr, and KIP-841 for nodes that have
+ended).
 """
 
 from __future__ import annotations
@@ -99,8 +100,8 @@ class LedPartition:
             self.partition.replica_fetched(node.id, durable_end)
 
     def log_starts(self) -> list[int]:
-        """The log starts that the other in-sync replicas have reported."""
-        known = (self._followers.get(node_id) for node_id in self._others())
+        """The log starts that the other replicas have reported that are in sync, or may be."""
+        known = (self._followers.get(node_id) for node_id in self._counted())
         return [follower.log_start_offset if follower is not None else _NOWHERE for follower in known]
 
     def lag(self, now_ms: int) -> Lag:
@@ -169,7 +170,8 @@ class LedPartition:
         follower = self._followers.get(node.id)
         if follower is None or follower.node_epoch != node.epoch or node.id in {replica.node_id for replica in self.entry.isr}:
             return False
-        return follower.durable_end >= max(self.partition.ends.high_watermark, self.partition.epoch_start_offset)
+        ends, epoch_start = self.partition.ends, self.partition.epoch_start_offset
+        return follower.durable_end >= max(ends.high_watermark, epoch_start) and follower.log_start_offset >= ends.log_start_offset
 
     def _own(self, nodes: Mapping[int, Node]) -> Node | None:
         node = nodes.get(self.entry.leader)
@@ -178,12 +180,14 @@ class LedPartition:
     def _others(self) -> list[int]:
         return [replica.node_id for replica in self.entry.isr if replica.node_id != self.entry.leader]
 
+    def _counted(self) -> set[int]:
+        return {*self._others(), self._joining.node_id} if self._joining is not None else set(self._others())
+
     def _count(self) -> None:
         """Tells the partition whom the high watermark waits for, unless it leads in another epoch by now."""
         if not self.partition.leads_in(self.entry.leader_epoch):
             return
-        others = self._others()
-        counted = {*others, self._joining.node_id} if self._joining is not None else others
+        counted = self._counted()
         self.partition.set_in_sync(in_sync_of(self.entry)._replace(followers=counted))
         for node_id in counted:
             follower = self._followers.get(node_id)

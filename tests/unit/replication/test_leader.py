@@ -300,3 +300,16 @@ def test_the_lag_is_that_of_the_slowest_follower() -> None:
     assert led.led.lag(1_000) == (1, 900), "who is not in sync is behind all the same"
     led.decide(ENTRY._replace(replicas=(1,), isr=ALL[:1]))
     assert led.led.lag(1_000) == (0, 0)
+
+
+def test_who_joins_has_the_log_start_durably() -> None:
+    """DeleteRecords has been answered: what it has deleted must not come back with another leader."""
+    led = Led(left(ENTRY, {3}))
+    end = led.append(2)
+    led.report(2, end)
+    led.log.set_log_start(1)
+    led.led.reported(NODES[3], end, 0, led.now_ms)
+    assert led.proposal() is None
+    led.led.reported(NODES[3], end, 1, led.now_ms)
+    assert led.proposal() is not None
+    assert sorted(led.led.log_starts()) == [0, 1], "who joins counts, too"
