@@ -139,6 +139,9 @@ class Copier:
         self._sent: dict[TopicIdPartition, Position] = {}  # what the leader knows, on the present stream
         self._paused: dict[TopicIdPartition, int] = {}  # partitions that failed, and until when they wait (ms)
         self._problems: dict[TopicIdPartition, str] = {}  # what was logged
+        self._behind: set[TopicIdPartition] = set()  # partitions whose log starts are not durable
+        self._write_again_ms = 0  # after a checkpoint that could not be written
+        self._is_warned = False  # of that
         self.bytes_in = 0  # of the batches that it has copied
         self.task = asyncio.create_task(self._run())
 
@@ -224,8 +227,27 @@ class Copier:
             else:
                 self._problems.pop(tp, None)
         await asyncio.gather(*(self._flusher.flush(partition, BROKER) for partition in taken if partition.is_dirty))
-        if any(partition.ends.log_start_offset > self._replicas.durable_log_start(partition.tp) for partition in taken):
-            await asyncio.to_thread(self._replicas.checkpoint_now())
+        await self._keep_log_starts(taken)
+
+    async def _keep_log_starts(self, taken: Sequence[ReplicatedPartition]) -> None:
+        """Makes log starts durable. What cannot be written holds up no copies: it is tried again, or the next checkpoint has it."""
+        replica, now_ms = self._partitions.replica, self._clock.monotonic_ms()
+        self._touched |= self._behind  # a checkpoint may have been written meanwhile
+        self._behind = {
+            tp
+            for tp in (*self._behind, *(partition.tp for partition in taken))
+            if (one := replica(tp)) is not None and one.ends.log_start_offset > self._replicas.durable_log_start(tp)
+        }
+        if self._behind and now_ms >= self._write_again_ms:
+            try:
+                await asyncio.to_thread(self._replicas.checkpoint_now())
+            except OSError as error:
+                self._write_again_ms = now_ms + _RETRY_MS
+                if not self._is_warned:
+                    logger.warning("the log starts of copies cannot be written (%s): retrying", error.strerror)
+                self._is_warned = True
+            else:
+                self._is_warned = False
 
     def _followed(self, tp: TopicIdPartition) -> ReplicatedPartition | None:
         """The partition, if this node still follows the leader that was asked."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 
 import pytest
@@ -11,6 +12,7 @@ from brokerd.errors import Fate, NotLeaderError
 from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.reader import FetchDataInfo
 from brokerd.server.replication.serving import ReplicaStream
+from brokerd.steps import Job
 from tests.support.build import append, payloads
 from tests.support.copies import LAG_MS, copies, tp_of, until
 
@@ -150,3 +152,32 @@ async def test_deleted_records_are_not_promised_by_a_leader_that_is_replaced(is_
         with pytest.raises(NotLeaderError) as refused:
             await deleted
         assert refused.value.fate is Fate.UNKNOWN
+
+
+async def test_a_log_start_that_cannot_be_written_holds_up_no_copies(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        for node in all_of_them:
+            await node.hears(all_of_them.entry(1, 1), 2)
+        for _ in range(2):
+            append(one.log(), b"for both")
+        await until(lambda: two.log().ends.high_watermark == 2)
+
+        def full() -> Job:
+            def write() -> None:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+            return write
+
+        with monkeypatch.context() as on_a_full_disk:
+            on_a_full_disk.setattr(two.logs.replicas, "checkpoint_now", full)
+            one.log().set_log_start(1)
+            await until(lambda: two.log().ends.log_start_offset == 1)
+            append(one.log(), b"and more")
+            await until(lambda: one.log().ends.high_watermark == 3)
+            await asyncio.sleep(0.5)
+        assert len(caplog.records) == 1, caplog.text
+        await until(lambda: two.logs.replicas.durable_log_start(tp_of(0)) == 1)
+        await one.leading.has_log_start(one.log(), 1)
