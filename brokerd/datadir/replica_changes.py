@@ -70,7 +70,8 @@ class ReplicaChanges:
 
     def begin_anew(self, tp: TopicIdPartition, snapshot: Snapshot, leader_epoch: int) -> Steps[None]:
         """Replaces the copy of a follower that is not in sync by an empty log that begins at the snapshot. A crash leaves the old
-        log, an empty one at offset 0 or the new one. Raises OSError; NotLeaderError as `cut` does.
+        log, an empty one at offset 0 or the new one; so does an OSError, after which the copy can begin anew again. Raises
+        OSError; NotLeaderError as `cut` does.
         """
         topic, partition = self._topics.any_by_id(tp.topic_id), self._partitions.replica(tp)
         if topic is None or partition is None:
@@ -94,7 +95,17 @@ class ReplicaChanges:
             self._files.sync_dir()
             made.append(self._opening.begin_at(topic, config, tp, entry))
 
-        yield make
+        def make_empty() -> None:
+            remove_directories(self._files, [tp])
+            made.append(self._opening.make(topic, config, tp))
+
+        try:
+            yield make
+        except OSError:
+            yield make_empty  # else the directory would have no copy before its next start
+            self._partitions.add(self._opening.open(topic, config, tp, made[0]))
+            self._partitions.follow({tp: leader_epoch})
+            raise
         self._partitions.add(self._opening.open(topic, config, tp, made[0]))
         self._checkpoint.replace(tp, entry)
         yield self.checkpoint_now()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+from typing import Any
 
 import pytest
 
 from brokerd.errors import Fate, NotLeaderError
+from brokerd.partition.derived_files import write_snapshot
 from brokerd.partition.following import ReplicatedPartition
 from brokerd.partition.reader import FetchDataInfo
 from brokerd.server.replication.serving import ReplicaStream
@@ -181,3 +183,30 @@ async def test_a_log_start_that_cannot_be_written_holds_up_no_copies(
         assert len(caplog.records) == 1, caplog.text
         await until(lambda: two.logs.replicas.durable_log_start(tp_of(0)) == 1)
         await one.leading.has_log_start(one.log(), 1)
+
+
+async def test_a_copy_that_could_not_begin_anew_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with copies() as all_of_them:
+        one, two = all_of_them
+        alone = all_of_them.entry(1, 1, [1])
+        await one.takes_role(alone)
+        for _ in range(3):
+            append(one.log(), b"from one")
+        await until(lambda: one.log().ends.high_watermark == 3)
+        one.log().set_log_start(3)
+        failed = list[str]()
+
+        def failing(*arguments: Any) -> None:
+            if not failed:
+                failed.append("once")
+                raise OSError(errno.EIO, "Input/output error")
+            write_snapshot(*arguments)
+
+        monkeypatch.setattr("brokerd.datadir.replica_changes.write_snapshot", failing)
+        again = all_of_them.entry(1, 2, [1])
+        for node in all_of_them:
+            await node.hears(again, 3)
+        await until(lambda: (log := two.logs.partitions.replica(tp_of(0))) and log.ends.log_start_offset == 3)
+        assert failed
+        append(one.log(), b"and more")
+        await until(lambda: two.log().ends.durable_end == 4)
